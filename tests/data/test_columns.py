@@ -1,0 +1,265 @@
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.strategies import binned, columns, integers, reals
+from vertinumpyro.core.errors import ArgumentError, DataError, SchemaError
+from vertinumpyro.data import (
+    BinaryColumn,
+    BinnedColumn,
+    CategoricalColumn,
+    CountColumn,
+    IntegerColumn,
+    RealColumn,
+)
+
+# A value that no message may show: it is odd enough to be found wherever it leaks.
+CANARY = 31337.625
+
+
+def encode(column, values):
+    return column.encode(pd.Series(values), party="clinic", name="age")
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+@given(columns(), st.integers(0, 2**32 - 1))
+def test_example_is_valid_and_survives_decode_then_encode(column, seed):
+    encoded = column.example(20, rng(seed))
+    again = encode(column, column.decode(encoded, rng(seed)))
+    assert again.dtype == encoded.dtype == column.placeholder().dtype
+    if column.kind == "real":
+        # Scaling is affine up to rounding; sqrt stretches it near 0.
+        np.testing.assert_allclose(again, encoded, atol=1e-4)
+    else:
+        np.testing.assert_array_equal(again, encoded)
+
+
+@given(reals(), st.integers(0, 2**32 - 1))
+def test_real_units_stay_inside_the_open_interval(column, seed):
+    encoded = encode(column, [*column.bounds, *rng(seed).uniform(*column.bounds, size=20)])
+    assert encoded.dtype == np.float32
+    assert ((encoded >= np.float32(1e-6)) & (encoded <= np.float32(1 - 1e-6))).all()
+    decoded = column.decode(encoded, rng(seed))
+    assert decoded.between(*column.bounds).all()
+    np.testing.assert_allclose(decoded[:2], column.bounds, atol=1e-4 * (column.bounds[1] + 1))
+
+
+@given(binned() | integers(), st.integers(0, 2**32 - 1))
+def test_every_bin_decodes_into_itself(column, seed):
+    codes = np.repeat(np.arange(column.num_cells, dtype=np.int32), 5)
+    decoded = column.decode(codes, rng(seed))
+    np.testing.assert_array_equal(encode(column, decoded), codes)
+
+
+@given(columns())
+def test_missing_values_follow_the_rule(column):
+    values = column.decode(column.example(6, rng()), rng()).astype(object)
+    values[[1, 4]] = None
+    if column.missing == "forbid":
+        with pytest.raises(DataError, match="missing"):
+            encode(column, values)
+        return
+    observed = column.observed(values)
+    encoded = encode(column, values)
+    filler = column.num_categories - 1 if column.missing == "category" else column.placeholder()
+    assert (~observed)[[1, 4]].all()
+    assert (encoded[~observed] == filler).all()
+    decoded = column.decode(encoded, rng(), observed=observed)
+    np.testing.assert_array_equal(decoded.notna(), observed)
+
+
+@given(columns(), st.integers(1, 20))
+def test_discretise_covers_the_public_domain(column, max_bins):
+    series = column.decode(column.example(30, rng()), rng())
+    cells = column.discretise(series, max_bins)
+    assert cells.codes.dtype == np.int32
+    assert ((cells.codes >= 0) & (cells.codes < cells.num_cells)).all()
+    if column.missing != "forbid":
+        gone = column.discretise(pd.Series([None, None], dtype=object), max_bins)
+        assert (gone.codes == cells.num_cells - 1).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "num_categories"),
+    [
+        (BinnedColumn(bounds=(0, 60), bins=16), "categorical", 16),
+        (BinnedColumn(edges=(0, 0, 1, 1), missing="category"), "categorical", 4),
+        (IntegerColumn(bounds=(1, 16)), "categorical", 16),
+        (CategoricalColumn(categories=("a", "b"), missing="category"), "categorical", 3),
+        (BinaryColumn(), "binary", 2),
+        (BinaryColumn(missing="category"), "categorical", 3),
+    ],
+)
+def test_kind_and_num_categories(column, kind, num_categories):
+    assert (column.kind, column.num_categories) == (kind, num_categories)
+
+
+@pytest.mark.parametrize("column", [RealColumn(bounds=(0, 1)), CountColumn(upper=9)])
+def test_unbounded_kinds_have_no_categories(column):
+    with pytest.raises(SchemaError, match="no categories"):
+        _ = column.num_categories
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "codes"),
+    [
+        (BinnedColumn(edges=(0, 0, 10, 60)), [0, 0.1, 9.9, 10, 60], [0, 1, 1, 2, 2]),
+        (BinnedColumn(edges=(0, 0, 1, 1)), [0, 0.5, 1], [0, 1, 2]),
+        (BinnedColumn(bounds=(0, 4), bins=4), [0, 0.9, 1, 4], [0, 0, 1, 3]),
+        (BinnedColumn(bounds=(0, 9), bins=3, transform="sqrt"), [0.9, 1, 3.9, 4, 9], [0, 1, 1, 2, 2]),
+        (IntegerColumn(bounds=(0, 9), bins=2), [0, 4, 5, 9], [0, 0, 1, 1]),
+        (IntegerColumn(edges=(0, 1, 5, 77)), [0, 1, 4, 5, 77], [0, 1, 1, 2, 2]),
+        (IntegerColumn(bounds=(1, 3), out_of_bounds="clip"), [-5, 2, 9], [0, 1, 2]),
+        (CountColumn(upper=10, out_of_bounds="clip"), [-1, 3, 99], [0, 3, 10]),
+        (CategoricalColumn(categories=("a", "b"), unknown="b"), ["a", "zzz"], [0, 1]),
+        (CategoricalColumn(categories=(3, 5)), [5.0, 3.0], [1, 0]),
+        (CategoricalColumn(categories=("a", "b")), pd.Categorical(["b", "a"]), [1, 0]),
+        (BinaryColumn(), [True, False], [1, 0]),
+        (BinaryColumn(), [1.0, 0.0], [1, 0]),
+        (BinaryColumn(categories=("no", "yes")), ["yes", "no"], [1, 0]),
+        (BinaryColumn(missing="category"), [1, None, 0], [1, 2, 0]),
+        (CountColumn(upper=9), pd.array([1, 2], dtype="Int64"), [1, 2]),
+    ],
+)
+def test_codes(column, values, codes):
+    encoded = encode(column, values)
+    assert encoded.dtype == np.int32
+    np.testing.assert_array_equal(encoded, codes)
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype"),
+    [
+        (RealColumn(bounds=(0, 9)), "float64"),
+        (BinnedColumn(bounds=(0, 9), bins=3), "float64"),
+        (IntegerColumn(bounds=(0, 9)), "int64"),
+        (IntegerColumn(bounds=(0, 9), missing="mask"), "Int64"),
+        (CountColumn(upper=9), "int64"),
+        (BinaryColumn(), "int64"),
+        (BinaryColumn(categories=(False, True)), "bool"),
+        (CategoricalColumn(categories=(3, 5)), "int64"),
+        (CategoricalColumn(categories=(3, 5), missing="category"), "Int64"),
+        (CategoricalColumn(categories=(0.5, 5)), "float64"),
+        (CategoricalColumn(categories=("a", "b")), str(pd.Series(["a"]).dtype)),
+    ],
+)
+def test_decoded_type_depends_on_the_schema_alone(column, dtype):
+    for n in (0, 5):
+        assert str(column.decode(column.example(n, rng()), rng()).dtype) == dtype
+
+
+BAD_VALUES = {
+    "text in a real": (RealColumn(bounds=(0, 1)), ["31337.625"]),
+    "mixed in a real": (RealColumn(bounds=(0, 1)), [0.5, "31337.625"]),
+    "bool in a real": (RealColumn(bounds=(0, 1)), [True, False]),
+    "NaN in a real": (RealColumn(bounds=(0, 1e9)), [CANARY, np.nan]),
+    "inf in a real": (RealColumn(bounds=(0, 1e9)), [CANARY, np.inf]),
+    "huge in a real": (RealColumn(bounds=(0, 1)), pd.Series([10**400 + 31337, 1], dtype=object)),
+    "above a real": (RealColumn(bounds=(0, 1)), [0.5, CANARY]),
+    "below a real": (RealColumn(bounds=(0, 1)), [-CANARY]),
+    "complex in a real": (RealColumn(bounds=(0, 1)), [CANARY + 1j]),
+    "list in a real": (RealColumn(bounds=(0, 1)), [[CANARY], [CANARY]]),
+    "outside the bins": (BinnedColumn(bounds=(0, 1), bins=3), [CANARY]),
+    "fraction in a count": (CountColumn(upper=10**6), [CANARY]),
+    "negative count": (CountColumn(upper=10), [-31337]),
+    "large count": (CountColumn(upper=10), [31337]),
+    "text in a count": (CountColumn(upper=10), ["31337"]),
+    "fraction in an integer": (IntegerColumn(bounds=(0, 9)), [CANARY]),
+    "outside an integer": (IntegerColumn(bounds=(0, 9)), [31337]),
+    "unknown category": (CategoricalColumn(categories=("a", "b")), ["a", "31337.625"]),
+    "unknown number": (CategoricalColumn(categories=(1, 2)), [31337]),
+    "numbers for text": (CategoricalColumn(categories=("1", "2")), [31337]),
+    "text for numbers": (CategoricalColumn(categories=(1, 2)), ["31337"]),
+    "lists for text": (CategoricalColumn(categories=("1", "2")), [["31337"]]),
+    "third of a binary": (BinaryColumn(), [0, 1, 31337]),
+    "text in a binary": (BinaryColumn(), ["31337"]),
+    "unknown of a binary": (BinaryColumn(categories=("no", "yes")), ["no", "31337"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_VALUES)
+def test_bad_values_name_the_place_and_never_the_value(case):
+    column, values = BAD_VALUES[case]
+    with pytest.raises(DataError) as caught:
+        encode(column, values)
+    assert "party 'clinic', column 'age'" in str(caught.value)
+    assert "31337" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+BAD_DOMAINS = {
+    "lo above hi": (RealColumn, {"bounds": (1, 0)}, "less than"),
+    "lo equals hi": (IntegerColumn, {"bounds": (1, 1)}, "less than"),
+    "infinite": (RealColumn, {"bounds": (0, float("inf"))}, "finite"),
+    "nan": (BinnedColumn, {"bounds": (0, float("nan")), "bins": 3}, "finite"),
+    "three bounds": (RealColumn, {"bounds": (0, 1, 2)}, "lo, hi"),
+    "no list": (RealColumn, {"bounds": 5}, "list"),
+    "text bounds": (RealColumn, {"bounds": ("a", "b")}, "number"),
+    "log of -1": (RealColumn, {"bounds": (-1, 1), "transform": "log1p"}, "log1p"),
+    "root of -1": (RealColumn, {"bounds": (-1, 1), "transform": "sqrt"}, "sqrt"),
+    "transform": (RealColumn, {"bounds": (0, 1), "transform": "exp"}, "transform"),
+    "rule": (RealColumn, {"bounds": (0, 1), "out_of_bounds": "drop"}, "out_of_bounds"),
+    "decimals": (RealColumn, {"bounds": (0, 1), "decimals": 0.5}, "decimals"),
+    "real category": (RealColumn, {"bounds": (0, 1), "missing": "category"}, "missing"),
+    "count category": (CountColumn, {"upper": 3, "missing": "category"}, "missing"),
+    "one bin": (BinnedColumn, {"bounds": (0, 1), "bins": 1}, "bins"),
+    "no bins": (BinnedColumn, {"bounds": (0, 1)}, "bins"),
+    "bins and edges": (BinnedColumn, {"bounds": (0, 1), "bins": 2, "edges": (0, 1, 2)}, "not both"),
+    "descending": (BinnedColumn, {"edges": (0, 2, 1)}, "less than|ascending"),
+    "triple edge": (BinnedColumn, {"edges": (0, 1, 1, 1, 2)}, "atom"),
+    "two edges": (BinnedColumn, {"edges": (0, 1)}, "three"),
+    "thin bins": (BinnedColumn, {"bounds": (1e9, 1e9 + 1e-6), "bins": 9}, "narrow|ascending"),
+    "no integers": (IntegerColumn, {}, "bounds"),
+    "fractions": (IntegerColumn, {"bounds": (0.5, 3)}, "integers"),
+    "too many integers": (IntegerColumn, {"bounds": (0, 10**6)}, "bins"),
+    "more bins than integers": (IntegerColumn, {"bounds": (0, 3), "bins": 5}, "bins"),
+    "equal integer edges": (IntegerColumn, {"edges": (0, 0, 5)}, "ascending"),
+    "upper": (CountColumn, {"upper": 0}, "upper"),
+    "empty": (CategoricalColumn, {"categories": ()}, "empty"),
+    "duplicate": (CategoricalColumn, {"categories": ("a", "a")}, "twice"),
+    "mixed": (CategoricalColumn, {"categories": ("a", 1)}, "mix"),
+    "bool and int": (CategoricalColumn, {"categories": (True, 2)}, "mix"),
+    "text for a list": (CategoricalColumn, {"categories": "ab"}, "list"),
+    "unlisted unknown": (CategoricalColumn, {"categories": ("a", "b"), "unknown": "c"}, "unknown"),
+    "three of two": (BinaryColumn, {"categories": ("a", "b", "c")}, "two"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DOMAINS)
+def test_bad_domains_are_schema_errors(case):
+    column_class, arguments, message = BAD_DOMAINS[case]
+    with pytest.raises(SchemaError, match=message):
+        column_class(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (IntegerColumn(bounds=(0, 3)), [4]),
+        (IntegerColumn(bounds=(0, 3)), [-1]),
+        (IntegerColumn(bounds=(0, 3)), [0.5]),
+        (BinaryColumn(), [[0, 1]]),
+        (RealColumn(bounds=(0, 1)), [np.nan]),
+        (CountColumn(upper=3), [np.inf]),
+    ],
+)
+def test_decode_refuses_what_no_table_encodes_to(column, values):
+    with pytest.raises(ArgumentError):
+        column.decode(np.asarray(values), rng())
+
+
+def test_a_poisson_draw_above_upper_is_clipped():
+    assert CountColumn(upper=5).decode(np.array([2, 500]), rng()).tolist() == [2, 5]
+
+
+def test_decimals_round_inside_the_bounds():
+    column = RealColumn(bounds=(17.4, 90), decimals=0)
+    decoded = column.decode(column.example(200, rng()), rng())
+    assert decoded.between(17.4, 90).all()
+    assert (decoded[decoded > 18] % 1 == 0).all()

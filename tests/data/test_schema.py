@@ -1,0 +1,146 @@
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from tests.data.strategies import schemas
+from vertinumpyro.core.errors import SchemaError
+from vertinumpyro.data import BinaryColumn, BinnedColumn, PartySchema, RealColumn, Schema
+
+TEXT = """
+id_column = "person_id"
+
+[parties.insurer.columns.lncoins]
+type = "real"
+bounds = [0.0, 4.7]
+transform = "log1p"
+
+[parties.insurer.columns.plan]
+type = "categorical"
+categories = ["a", "b"]
+unknown = "b"
+
+[parties.clinic.columns.visits]
+type = "count"
+upper = 100
+
+[parties.clinic.columns.disea]
+type = "real"
+bounds = [0, 60]
+bins = 16
+
+[parties.clinic.columns.hlthp]
+type = "binary"
+
+[parties.clinic.columns.grade]
+type = "integer"
+bounds = [1, 16]
+"""
+
+
+def two_parties(**clinic):
+    return {"parties": {"insurer": {"columns": {"plan": {"type": "binary"}}}, "clinic": {"columns": clinic}}}
+
+
+@given(schemas())
+def test_toml_and_dict_round_trip(schema):
+    assert Schema.from_toml(schema.to_toml()) == schema
+    assert Schema.from_dict(schema.to_dict()) == schema
+    assert Schema.from_toml(schema.to_toml()).columns == schema.columns
+    assert pickle.loads(pickle.dumps(schema)) == schema
+    assert hash(Schema.from_dict(schema.to_dict())) == hash(schema)
+
+
+def test_reads_the_documented_shape():
+    schema = Schema.from_toml(TEXT)
+    assert schema.id_column == "person_id"
+    assert list(schema.columns) == ["lncoins", "plan", "visits", "disea", "hlthp", "grade"]
+    assert schema.column_names("insurer") == ("lncoins", "plan")
+    assert schema.party_of("disea") == "clinic"
+    assert len(schema.parties) == 2
+    assert isinstance(schema.columns["disea"], BinnedColumn)
+    assert [c.kind for c in schema.columns.values()] == [
+        *("real", "categorical", "count", "categorical", "binary", "categorical")
+    ]
+
+
+def test_reads_a_file(tmp_path):
+    path = tmp_path / "schema.toml"
+    path.write_text(TEXT, encoding="utf-8")
+    assert Schema.from_toml(path) == Schema.from_toml(str(path)) == Schema.from_toml(TEXT)
+
+
+def test_restrict_keeps_one_party():
+    schema = Schema.from_toml(TEXT).restrict("clinic")
+    assert list(schema.parties) == ["clinic"]
+    assert schema.id_column == "person_id"
+
+
+def test_order_of_columns_matters_to_equality_and_digest():
+    real = RealColumn(bounds=(0, 1))
+    one = Schema({"p": PartySchema({"a": real, "b": real})})
+    two = Schema({"p": PartySchema({"b": real, "a": real})})
+    assert one != two
+    assert one.digest() != two.digest()
+
+
+def test_a_schema_cannot_be_changed():
+    schema = Schema.from_toml(TEXT)
+    with pytest.raises(TypeError):
+        schema.parties["other"] = schema.parties["clinic"]  # type: ignore[index]
+
+
+BAD = {
+    "no parties": ({"parties": {}}, ["no parties"]),
+    "empty party": (two_parties(), ["clinic", "no columns"]),
+    "two owners": (two_parties(plan={"type": "binary"}), ["plan", "insurer", "clinic"]),
+    "id column": (two_parties(id={"type": "binary"}), ["clinic", "id", "rename"]),
+    "reserved suffix": (two_parties(age_observed={"type": "binary"}), ["clinic", "age_observed", "rename"]),
+    "bad bounds": (two_parties(age={"type": "real", "bounds": [3, 1]}), ["clinic", "age", "less than"]),
+    "no categories": (two_parties(age={"type": "categorical"}), ["clinic", "age", "categories"]),
+    "no type": (two_parties(age={"bounds": [0, 1]}), ["clinic", "age", "no type"]),
+    "unknown type": (two_parties(age={"type": "reel"}), ["clinic", "age", "did you mean 'real'"]),
+    "type is no text": (two_parties(age={"type": ["real"]}), ["clinic", "age", "unknown type"]),
+    "unknown key": (
+        two_parties(age={"type": "real", "bounds": [0, 1], "trasform": "sqrt"}),
+        ["clinic", "age", "'trasform'", "did you mean 'transform'"],
+    ),
+    "unknown party key": (
+        {"parties": {"clinic": {"colums": {}}}},
+        ["clinic", "did you mean 'columns'"],
+    ),
+    "unknown top key": ({"partys": {}}, ["did you mean 'parties'"]),
+    "column is no table": (two_parties(age="real"), ["clinic", "age", "table"]),
+    "empty id column": ({**two_parties(age={"type": "binary"}), "id_column": ""}, ["id_column"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_errors_name_the_place_and_the_fix(case):
+    spec, words = BAD[case]
+    with pytest.raises(SchemaError) as caught:
+        Schema.from_dict(spec)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_unknown_names_get_a_suggestion():
+    schema = Schema.from_toml(TEXT)
+    with pytest.raises(SchemaError, match="did you mean 'visits'"):
+        schema.party_of("visit")
+    with pytest.raises(SchemaError, match="did you mean 'clinic'"):
+        schema.column_names("clinics")
+
+
+@pytest.mark.parametrize("source", ["a = = 1\n", Path("no/such/schema.toml"), "missing.toml"])
+def test_unreadable_toml_is_a_schema_error(source):
+    with pytest.raises(SchemaError):
+        Schema.from_toml(source)
+
+
+def test_python_objects_are_checked_too():
+    with pytest.raises(SchemaError, match="not a Column"):
+        PartySchema({"age": "real"})  # type: ignore[dict-item]
+    with pytest.raises(SchemaError, match="PartySchema"):
+        Schema({"clinic": {"age": BinaryColumn()}})  # type: ignore[dict-item]

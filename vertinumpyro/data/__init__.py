@@ -1,0 +1,49 @@
+"""Floor 2: the public schema, the parties' tables, their alignment, and data sets to start with."""
+
+from vertinumpyro.data.alignment import align, alignment_digest, check_digests, record_ids
+from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
+from vertinumpyro.data.column import Cells, CodedColumn, Column, Kind, Missing, OutOfBounds
+from vertinumpyro.data.dataset import VerticalDataset
+from vertinumpyro.data.datasets import (
+    load_abalone,
+    load_adult,
+    load_dutch,
+    load_nltcs,
+    load_rand_hie,
+    load_wine,
+)
+from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
+from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
+from vertinumpyro.data.schema import OBSERVED_SUFFIX, PartySchema, Schema
+from vertinumpyro.data.table import decode_table, read_table
+
+__all__ = [
+    "OBSERVED_SUFFIX",
+    "BinaryColumn",
+    "BinnedColumn",
+    "CategoricalColumn",
+    "Cells",
+    "CodedColumn",
+    "Column",
+    "CountColumn",
+    "IntegerColumn",
+    "Kind",
+    "Missing",
+    "OutOfBounds",
+    "PartySchema",
+    "RealColumn",
+    "Schema",
+    "VerticalDataset",
+    "align",
+    "alignment_digest",
+    "check_digests",
+    "decode_table",
+    "load_abalone",
+    "load_adult",
+    "load_dutch",
+    "load_nltcs",
+    "load_rand_hie",
+    "load_wine",
+    "read_table",
+    "record_ids",
+]

@@ -1,0 +1,153 @@
+"""Columns of labels: categories and two-valued columns."""
+
+import dataclasses
+from typing import ClassVar, final
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.data.column import CodedColumn, Kind, numbers
+from vertinumpyro.data.domain import require, require_choice, require_list
+from vertinumpyro.data.wording import Place
+
+Label = str | int | float | bool
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CategoricalColumn(CodedColumn):
+    """One of a public list of categories; codes follow the list's order.
+
+    Args:
+        categories: distinct labels of one type: all text, all numbers or all booleans.
+        unknown: "error", or the listed category that stands for every unlisted one.
+    """
+
+    categories: tuple[Label, ...]
+    unknown: Label = "error"
+
+    type_name: ClassVar[str] = "categorical"
+    ordered: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the public domain."""
+        object.__setattr__(self, "categories", _natives(self.categories))
+        require_choice("missing", self.missing, ("forbid", "mask", "category"))
+        _check_labels(self.categories)
+        listed = self.unknown == "error" or self.unknown in self.categories
+        require(listed, f'unknown = {self.unknown!r}; give "error" or one of the categories')
+
+    @property
+    def kind(self) -> Kind:
+        """The model sees codes."""
+        return "categorical"
+
+    @property
+    def num_cells(self) -> int:
+        """Number of categories."""
+        return len(self.categories)
+
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        codes = _codes(series, self.categories, place)
+        if self.unknown != "error":
+            return np.where(codes < 0, self.categories.index(self.unknown), codes)
+        if (codes < 0).any():
+            place.fail(
+                "holds a value that is not among the schema's categories; "
+                "list it, or set unknown to the category that stands for it"
+            )
+        return codes
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        return _labels(self.categories, self._checked(values))
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BinaryColumn(CodedColumn):
+    """A column of two values, modelled by a Bernoulli; its success is the second category.
+
+    With missing = "category" there are three codes, and the model's kind is "categorical".
+
+    Args:
+        categories: the two labels; None reads 0/1 or booleans and decodes to 0/1.
+    """
+
+    categories: tuple[Label, Label] | None = None
+
+    type_name: ClassVar[str] = "binary"
+    ordered: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the public domain."""
+        require_choice("missing", self.missing, ("forbid", "mask", "category"))
+        if self.categories is not None:
+            object.__setattr__(self, "categories", _natives(self.categories))
+            _check_labels(self.categories)
+            require(len(self.categories) == 2, f"categories = {list(self.categories)}; give two")
+
+    @property
+    def kind(self) -> Kind:
+        """The model sees 0/1, or three codes when missing is a category."""
+        return "categorical" if self.missing == "category" else "binary"
+
+    @property
+    def num_cells(self) -> int:
+        """Two."""
+        return 2
+
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        if self.categories is None and pd.api.types.infer_dtype(series) == "boolean":
+            return series.to_numpy(dtype=bool)
+        codes = _codes(series, self.categories or (0, 1), place)
+        if (codes < 0).any():
+            place.fail("holds a value that is neither of the two the schema lists; recode it")
+        return codes
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        return _labels(self.categories or (0, 1), self._checked(values))
+
+
+def _natives(categories: tuple[Label, ...]) -> tuple[Label, ...]:
+    require_list("categories", categories)
+    return tuple(c.item() if isinstance(c, np.generic) else c for c in categories)
+
+
+def _check_labels(categories: tuple[Label, ...]) -> None:
+    require(len(categories) >= 1, "categories is empty; list every category")
+    require(_label_type(categories) != "mixed", "categories mix types; list text, numbers or booleans")
+    if _label_type(categories) == "numbers":
+        floats = np.asarray(categories, np.float64)
+        require(bool(np.isfinite(floats).all()), "categories hold a number that is not finite")
+        require(bool((np.abs(floats) < 2**53).all()), "numeric categories are of magnitude below 2^53")
+    repeated = sorted({repr(c) for c in categories if categories.count(c) > 1})
+    require(not repeated, f"categories list {', '.join(repeated)} twice; list each once")
+
+
+def _label_type(categories: tuple[Label, ...]) -> str:
+    # bool before int: Python's booleans are integers.
+    for label_type, types in (("boolean", bool), ("text", str), ("numbers", (int, float))):
+        if all(isinstance(c, types) for c in categories):
+            return label_type
+        if any(isinstance(c, types) for c in categories):
+            return "mixed"
+    return "mixed"
+
+
+def _codes(series: pd.Series, categories: tuple[Label, ...], place: Place) -> np.ndarray:
+    """Return each value's place in the list, -1 where it is not listed."""
+    expected = _label_type(categories)
+    if expected == "numbers":
+        # Through float64, so that a 1 that a missing neighbour turned into 1.0 is still a 1.
+        found = pd.Index(numbers(series, place))
+        return pd.Index(np.asarray(categories, np.float64)).get_indexer(found)
+    actual = pd.api.types.infer_dtype(series, skipna=True)
+    if actual != {"text": "string"}.get(expected, expected):
+        place.fail(f"holds {actual} values, the schema lists {expected} categories; convert either")
+    listed = pd.Index(np.asarray(categories, dtype=object), dtype=object)
+    return listed.get_indexer(pd.Index(series.to_numpy(dtype=object), dtype=object))
+
+
+def _labels(categories: tuple[Label, ...], codes: np.ndarray) -> pd.Series:
+    # Through the whole list, so that the dtype depends on the schema and not on the drawn codes.
+    return pd.Series(list(categories)).take(codes).reset_index(drop=True)

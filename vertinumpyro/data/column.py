@@ -1,0 +1,245 @@
+"""What every column promises: a public domain, and the way between a table's units and the model's.
+
+    table units (a pandas Series) --encode--> model units (an array) --decode--> table units
+
+| model kind    | encoded array                                     | a natural likelihood |
+|---------------|---------------------------------------------------|----------------------|
+| "real"        | float32 in [1e-6, 1 - 1e-6]                       | Beta                 |
+| "categorical" | int32 codes 0..num_categories-1                   | Categorical          |
+| "binary"      | int32 0/1                                         | Bernoulli            |
+| "count"       | int32 0..upper                                    | Poisson              |
+
+Everything that a column knows is public: it comes from the schema, never from a table.
+"""
+
+import abc
+import dataclasses
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import binning
+from vertinumpyro.data.wording import Place
+
+Kind = Literal["real", "categorical", "binary", "count"]
+Missing = Literal["forbid", "mask", "category"]
+OutOfBounds = Literal["error", "clip"]
+
+_NULLABLE = {"int64": "Int64", "bool": "boolean"}
+_NUMBERS = frozenset({"integer", "floating", "mixed-integer-float", "decimal"})
+
+
+class Cells(NamedTuple):
+    """A column cut into public cells: `codes` int32 [n] in 0..num_cells-1."""
+
+    codes: np.ndarray
+    num_cells: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column(abc.ABC):
+    """One column of the public schema.
+
+    `missing` states what a missing value (an empty cell, NaN, None, NA) means:
+
+    * ``"forbid"``: a `DataError`.
+    * ``"mask"``: encoded as the placeholder, and reported as not observed by `observed`.
+    * ``"category"``: one more category, the last one. Only for columns that the model sees as codes.
+    """
+
+    missing: Missing = "forbid"
+
+    #: The TOML `type` that stands for this class.
+    type_name: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def kind(self) -> Kind:
+        """The model's view of the column."""
+
+    @property
+    @abc.abstractmethod
+    def num_categories(self) -> int:
+        """Number of codes, the missing category included; a `SchemaError` for "real" and "count"."""
+
+    @abc.abstractmethod
+    def placeholder(self) -> np.generic:
+        """Return one valid encoded scalar, the same for every table."""
+
+    @abc.abstractmethod
+    def example(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw `n` valid encoded values from the public domain alone: stand-ins for tracing a model."""
+
+    @abc.abstractmethod
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        """Encode a series without missing values."""
+
+    @abc.abstractmethod
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        """Decode values of which none stands for a missing one."""
+
+    @abc.abstractmethod
+    def _cells(self, values: np.ndarray, max_bins: int) -> tuple[np.ndarray, int]:
+        """Cut encoded, present values into public cells."""
+
+    def encode(self, series: pd.Series, *, party: str, name: str) -> np.ndarray:
+        """Return the column in model units.
+
+        Args:
+            series: the column as it stands in the party's table, in the schema's own units.
+            party: who owns it; only for the error message.
+            name: what it is called; only for the error message.
+
+        Returns:
+            An array of ``len(series)`` model units (see the module's table).
+
+        Raises:
+            DataError: a value is missing where that is forbidden, has the wrong type, is not finite, or
+                lies outside the public domain. The message names party and column, never the value.
+        """
+        present = ~self._absent(series, Place(party, name))
+        filler = self.num_categories - 1 if self.missing == "category" else self.placeholder()
+        encoded = np.full(len(series), filler, dtype=self.placeholder().dtype)
+        if present.any():
+            encoded[present] = self._encode_present(plain(series.loc[present]), Place(party, name))
+        return encoded
+
+    def observed(self, series: pd.Series) -> np.ndarray:
+        """Return bool [n]: True where a value is present. It matters to columns with missing = "mask"."""
+        return series.notna().to_numpy(dtype=bool)
+
+    def decode(
+        self, values: np.ndarray, rng: np.random.Generator, *, observed: np.ndarray | None = None
+    ) -> pd.Series:
+        """Return model units as a Series in the schema's own types.
+
+        Reals come as float64 inside the bounds, integers and counts as int64, categories as themselves;
+        where the schema allows missing values, integers are nullable ``Int64``. A bin becomes a uniform
+        draw from it. Draws that leave an unbounded model's domain (a Poisson above `upper`) are clipped.
+
+        Args:
+            values: [n] model units.
+            rng: draws within bins. Public randomness: it protects nothing.
+            observed: bool [n]; where False the decoded value is missing.
+
+        Raises:
+            ArgumentError: `values` is not one-dimensional or holds something that no table encodes to.
+        """
+        encoded = np.asarray(values)
+        if encoded.ndim != 1:
+            raise ArgumentError(f"values has {encoded.ndim} dimensions; decode takes one column, [n]")
+        present = np.ones(len(encoded), bool) if observed is None else np.asarray(observed, bool)
+        if self.missing == "category":
+            present = present & (encoded != self.num_categories - 1)
+        decoded = self._decode_present(encoded[present], rng)
+        if self.missing == "forbid" and present.all():
+            return decoded
+        nullable = decoded.astype(_NULLABLE.get(str(decoded.dtype), decoded.dtype))
+        return nullable.set_axis(np.flatnonzero(present)).reindex(range(len(encoded)))
+
+    def discretise(self, series: pd.Series, max_bins: int = 16) -> Cells:
+        """Cut a column in table units into public cells, to compare marginals of two tables.
+
+        Reals, counts, integers and bins use at most `max_bins` equal cells of the public domain (equal on
+        the transformed scale); categories stay as they are. Where the schema allows missing values they
+        have a cell of their own, the last.
+
+        Raises:
+            DataError: as in `encode`.
+        """
+        if max_bins < 1:
+            raise ArgumentError(f"max_bins={max_bins}; give at least 1")
+        place = Place("evaluated table", str(series.name))
+        present = ~self._absent(series, place)
+        encoded = self.encode(series.loc[present], party=place.party, name=place.column)
+        cells, num_cells = self._cells(encoded, max_bins)
+        codes = np.full(len(series), num_cells, np.int32)
+        codes[present] = cells
+        return Cells(codes, num_cells + (self.missing != "forbid"))
+
+    def _absent(self, series: pd.Series, place: Place) -> np.ndarray:
+        absent = ~self.observed(series)
+        if self.missing == "forbid" and absent.any():
+            place.fail('has missing values; fill them, or set missing = "mask" in the schema')
+        return absent
+
+
+class CodedColumn(Column):
+    """A column that the model sees as codes; `num_cells` of them stand for present values."""
+
+    #: Whether neighbouring codes may be merged when a marginal is evaluated.
+    ordered: ClassVar[bool]
+
+    @property
+    @abc.abstractmethod
+    def num_cells(self) -> int:
+        """Number of codes for present values."""
+
+    @property
+    def num_categories(self) -> int:
+        """Number of codes, the missing category included."""
+        return self.num_cells + (self.missing == "category")
+
+    def placeholder(self) -> np.generic:
+        """Return code 0."""
+        return np.int32(0)
+
+    def example(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw `n` uniform codes."""
+        return rng.integers(self.num_categories, size=n, dtype=np.int32)
+
+    def _cells(self, values: np.ndarray, max_bins: int) -> tuple[np.ndarray, int]:
+        return binning.group(values, self.num_cells, max_bins if self.ordered else self.num_cells)
+
+    def _checked(self, codes: np.ndarray) -> np.ndarray:
+        integral = np.issubdtype(codes.dtype, np.integer) or codes.dtype == bool
+        if not integral or ((codes < 0) | (codes >= self.num_cells)).any():
+            raise ArgumentError(f"values are not integer codes in 0..{self.num_categories - 1}")
+        return codes.astype(np.int64)
+
+
+def plain(series: pd.Series) -> pd.Series:
+    """Undo pandas' categorical storage, which hides the type of the values."""
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        return series.astype(series.dtype.categories.dtype)
+    return series
+
+
+def numbers(series: pd.Series, place: Place) -> np.ndarray:
+    """Return a series without missing values as finite float64, or fail naming the place."""
+    found = pd.api.types.infer_dtype(series, skipna=True)
+    if found not in _NUMBERS:
+        place.fail(f"holds {found} values, the schema says numbers; convert the column")
+    values = _as_floats(series)
+    if values is None or not np.isfinite(values).all():
+        place.fail("holds a value that is not a finite number; repair it")
+    return values
+
+
+def _as_floats(series: pd.Series) -> np.ndarray | None:
+    # The conversion's own errors may quote a cell, so they are dropped before anything is raised.
+    try:
+        return series.to_numpy(dtype=np.float64)
+    except (TypeError, ValueError, ArithmeticError):
+        return None
+
+
+def integers(series: pd.Series, place: Place) -> np.ndarray:
+    """Return a series without missing values as integral float64, or fail naming the place."""
+    values = numbers(series, place)
+    if (values != np.rint(values)).any():
+        place.fail('holds a value that is not an integer; round it, or use type = "real"')
+    return values
+
+
+def within(values: np.ndarray, bounds: tuple[float, float], rule: OutOfBounds, place: Place) -> np.ndarray:
+    """Apply the schema's rule to values outside the bounds."""
+    low, high = bounds
+    if rule == "error" and ((values < low) | (values > high)).any():
+        place.fail(
+            f"holds a value outside the public bounds [{low}, {high}]; "
+            'widen the bounds, or set out_of_bounds = "clip" in the schema'
+        )
+    return np.clip(values, low, high)

@@ -1,0 +1,186 @@
+"""A vertically partitioned table, encoded: every party's arrays over the same records."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data.alignment import align, record_ids
+from vertinumpyro.data.schema import OBSERVED_SUFFIX, Schema
+from vertinumpyro.data.table import check_table, decode_table, encode_table, example_table, read_table
+from vertinumpyro.data.wording import Place, suggest
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class VerticalDataset:
+    """Every party's columns of the same N records, in model units.
+
+    Build it with `from_frames`, `from_files` or `from_pooled`; they check every value against the public
+    schema before anything else is computed. The number of records N is public.
+
+    On one machine this object holds all parties' data: that is a simulation of the parties. A party that
+    runs as its own process holds `restrict`'s result, a dataset of its own columns.
+
+    Args:
+        schema: the public schema.
+        encoded: per party, ``{column: [N]}``, and ``{column}_observed`` (bool [N]) where missing = "mask".
+
+    Raises:
+        ArgumentError: the arrays do not match the schema or each other in length.
+    """
+
+    schema: Schema
+    encoded: Mapping[str, Arrays]
+
+    def __post_init__(self) -> None:
+        """Check names and lengths, and make the arrays read-only."""
+        for party in self.schema.parties:
+            expected, found = _array_names(self.schema, party), tuple(self.encoded.get(party, {}))
+            if sorted(expected) != sorted(found):
+                raise ArgumentError(f"party {party!r} has arrays {sorted(found)}; give {sorted(expected)}")
+        shapes = {array.shape for party in self.schema.parties for array in self.encoded[party].values()}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+            raise ArgumentError("the arrays are not all of one shape [N]; align the parties first")
+        frozen = {party: _frozen(self.encoded[party]) for party in self.schema.parties}
+        object.__setattr__(self, "encoded", MappingProxyType(frozen))
+
+    @classmethod
+    def from_frames(cls, schema: Schema, frames: Mapping[str, pd.DataFrame]) -> "VerticalDataset":
+        """Check, align by id and encode one DataFrame per party.
+
+        Records end up in ascending order of their ids as text. Columns outside the schema are ignored.
+
+        Raises:
+            ArgumentError: a party has no frame, or a frame has no party.
+            DataError: a table breaks the schema; the message names party and column, never a value.
+            AlignmentError: the parties' ids do not match.
+        """
+        _check_parties(schema, frames)
+        ordered = {party: frames[party] for party in schema.parties}
+        for party, frame in ordered.items():
+            check_table(frame, schema, party)
+        aligned = align(ordered, schema)
+        return cls(schema, {party: encode_table(frame, schema, party) for party, frame in aligned.items()})
+
+    @classmethod
+    def from_files(cls, schema: Schema, paths: Mapping[str, str | Path]) -> "VerticalDataset":
+        """Read one CSV or Parquet file per party, then do as `from_frames`.
+
+        Raises:
+            ArgumentError, DataError, AlignmentError: as in `from_frames`; also a `DataError` when a file
+                is missing or cannot be parsed.
+        """
+        _check_parties(schema, paths)
+        return cls.from_frames(schema, {p: read_table(paths[p], schema, p) for p in schema.parties})
+
+    @classmethod
+    def from_pooled(cls, schema: Schema, frame: pd.DataFrame) -> "VerticalDataset":
+        """Split one pooled table between the parties. Research only: nobody should hold this table.
+
+        The order of records stays. The id column is optional; where it stands it must be unique.
+
+        Raises:
+            DataError: the table breaks the schema.
+        """
+        with_id = schema.id_column in frame.columns
+        for party in schema.parties:
+            check_table(frame, schema, party, need_id=with_id)
+        if with_id:
+            record_ids(frame, schema, next(iter(schema.parties)))
+        return cls(schema, {party: encode_table(frame, schema, party) for party in schema.parties})
+
+    @classmethod
+    def example(cls, schema: Schema, num_records: int, rng: np.random.Generator) -> "VerticalDataset":
+        """Draw records from the public domains alone: a stand-in for tracing models, with no one in it."""
+        return cls(schema, {p: example_table(schema, p, num_records, rng) for p in schema.parties})
+
+    @property
+    def num_records(self) -> int:
+        """Number of records N, the same at every party, public."""
+        return len(next(iter(self.encoded[self.parties[0]].values())))
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the schema's order."""
+        return tuple(self.schema.parties)
+
+    def arrays(self, party: str) -> dict[str, np.ndarray]:
+        """Return one party's arrays ``{column: [N]}``, read-only; masks as ``{column}_observed``."""
+        if party not in self.encoded:
+            raise ArgumentError(f"no party {party!r}; {suggest(party, self.encoded)}")
+        return dict(self.encoded[party])
+
+    def pooled(self) -> dict[str, np.ndarray]:
+        """Return all parties' arrays together. Research only, not DP: no party may hold this."""
+        return {name: array for party in self.parties for name, array in self.encoded[party].items()}
+
+    def take(self, indices: np.ndarray) -> "VerticalDataset":
+        """Return the records at integer `indices` (or where a bool mask [N] is True), in that order."""
+        chosen = np.asarray(indices)
+        if chosen.ndim != 1 or not (chosen.dtype == bool or np.issubdtype(chosen.dtype, np.integer)):
+            raise ArgumentError("indices must be a one-dimensional array of integers or booleans")
+        taken = {p: {name: a[chosen] for name, a in arrays.items()} for p, arrays in self.encoded.items()}
+        return VerticalDataset(self.schema, taken)
+
+    def split(self, fraction: float, seed: int) -> tuple["VerticalDataset", "VerticalDataset"]:
+        """Split the records at random, `fraction` of them first. Research only: the seed is public.
+
+        Raises:
+            ArgumentError: one of the parts would be empty.
+        """
+        first = round(fraction * self.num_records)
+        if not 0 < first < self.num_records:
+            raise ArgumentError(f"fraction={fraction} leaves a part without records; choose another")
+        order = np.random.default_rng(seed).permutation(self.num_records)
+        return self.take(order[:first]), self.take(order[first:])
+
+    def restrict(self, party: str) -> "VerticalDataset":
+        """Return what one party holds: its own columns under a schema of that party alone."""
+        return VerticalDataset(self.schema.restrict(party), {party: self.arrays(party)})
+
+    def to_frame(self, seed: int = 0) -> pd.DataFrame:
+        """Decode the pooled table back to the schema's types. Research only, not DP.
+
+        Bins come back as uniform draws (hence `seed`), and values as the schema clipped or mapped them.
+        """
+        return decode_table(self.schema, self.pooled(), np.random.default_rng(seed))
+
+    def fingerprint(self) -> str:
+        """Return a text that names the public schema and N. Nothing in it depends on a value."""
+        return f"{self.schema.digest()}-{self.num_records}"
+
+    def __repr__(self) -> str:
+        """Show public facts alone: parties, columns, types and N."""
+        lines = [f"VerticalDataset({self.num_records} records)"]
+        for party, part in self.schema.parties.items():
+            described = (f"{name} ({column.kind})" for name, column in part.columns.items())
+            lines.append(f"  {party}: {', '.join(described)}")
+        return "\n".join(lines)
+
+
+def _array_names(schema: Schema, party: str) -> list[str]:
+    columns = schema.parties[party].columns
+    masks = [name + OBSERVED_SUFFIX for name, column in columns.items() if column.missing == "mask"]
+    return [*columns, *masks]
+
+
+def _frozen(arrays: Arrays) -> Arrays:
+    views = {name: np.asarray(array).view() for name, array in arrays.items()}
+    for view in views.values():
+        view.setflags(write=False)
+    return MappingProxyType(views)
+
+
+def _check_parties(schema: Schema, tables: Mapping[str, object]) -> None:
+    for party in schema.parties:
+        if party not in tables:
+            raise ArgumentError(f"{Place(party)}: has no table; pass one under this name")
+    for party in tables:
+        if party not in schema.parties:
+            raise ArgumentError(f"no party {party!r} in the schema; {suggest(party, schema.parties)}")

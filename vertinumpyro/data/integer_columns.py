@@ -1,0 +1,150 @@
+"""Columns of whole numbers: integers as categories, and counts."""
+
+import dataclasses
+from typing import ClassVar, final
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError, SchemaError
+from vertinumpyro.data import binning
+from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, integers, within
+from vertinumpyro.data.domain import (
+    MAX_CELLS,
+    OUT_OF_BOUNDS_RULES,
+    require,
+    require_bins,
+    require_bounds,
+    require_choice,
+    whole_numbers,
+)
+from vertinumpyro.data.wording import Place
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IntegerColumn(CodedColumn):
+    """An integer between public bounds, modelled as categories.
+
+    Each integer is a category, unless `bins` or `edges` group them; a group is decoded to a uniform
+    integer from it. ``bounds=(0, 9), bins=2`` has the groups 0..4 and 5..9;
+    ``edges=(0, 1, 5, 77)`` has {0}, 1..4 and 5..77 (only the last group holds its upper edge).
+
+    Args:
+        bounds: public (lo, hi), both included.
+        bins: how many groups of equal size (up to one).
+        edges: strictly ascending edges, instead of `bounds` and `bins`.
+        out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
+    """
+
+    bounds: tuple[int, int] | None = None
+    bins: int | None = None
+    edges: tuple[int, ...] | None = None
+    out_of_bounds: OutOfBounds = "error"
+
+    type_name: ClassVar[str] = "integer"
+    ordered: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the public domain."""
+        require_choice("missing", self.missing, ("forbid", "mask", "category"))
+        require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
+        if self.edges is None:
+            self._check_run()
+        else:
+            require(self.bounds is None and self.bins is None, "give bounds, or edges, not both")
+            object.__setattr__(self, "edges", whole_numbers("edges", self.edges))
+            ascending = len(self.edges) >= 3 and bool((np.diff(np.asarray(self.edges)) > 0).all())
+            require(ascending, f"edges = {list(self.edges)}; give at least three, strictly ascending")
+
+    def _check_run(self) -> None:
+        if self.bounds is None:
+            raise SchemaError("an integer column needs bounds = [lo, hi], or edges")
+        object.__setattr__(self, "bounds", whole_numbers("bounds", self.bounds))
+        require_bounds(self.bounds, "integer")
+        count = self.bounds[1] - self.bounds[0] + 1
+        if self.bins is not None:
+            require_bins(self.bins, min(count, MAX_CELLS))
+        require(self.bins is not None or count <= MAX_CELLS, f"{count} integers are too many; give bins")
+
+    @property
+    def kind(self) -> Kind:
+        """The model sees codes."""
+        return "categorical"
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first integer of each group, int64 [num_cells]."""
+        if self.edges is not None:
+            return np.asarray(self.edges[:-1], np.int64)
+        low, high = self._outer()
+        return binning.integer_starts(low, high, self.bins or high - low + 1)
+
+    @property
+    def num_cells(self) -> int:
+        """Number of integers, or of their groups."""
+        return len(self.starts)
+
+    def _outer(self) -> tuple[int, int]:
+        ends = list(self.bounds or self.edges or [])
+        return ends[0], ends[-1]
+
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        values = within(integers(series, place), self._outer(), self.out_of_bounds, place)
+        return binning.integer_codes(self.starts, values)
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        drawn = binning.draw_integers(self.starts, self._outer()[1], self._checked(values), rng)
+        return pd.Series(drawn.astype(np.int64))
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountColumn(Column):
+    """A count in 0..upper, modelled by a distribution on the non-negative integers.
+
+    Args:
+        upper: the public largest count; decoded draws above it are clipped to it.
+        out_of_bounds: what to do with a table's value outside 0..upper: "error" or "clip".
+    """
+
+    upper: int
+    out_of_bounds: OutOfBounds = "error"
+
+    type_name: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        """Check the public domain."""
+        require_choice("missing", self.missing, ("forbid", "mask"))
+        require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
+        (upper,) = whole_numbers("upper", (self.upper,))
+        require(1 <= upper < 2**31, f"upper = {upper}; give an integer from 1 to 2^31 - 1")
+
+    @property
+    def kind(self) -> Kind:
+        """The model sees a non-negative integer."""
+        return "count"
+
+    @property
+    def num_categories(self) -> int:
+        """Raise a `SchemaError`: a count has none."""
+        raise SchemaError('a "count" column has no categories; use type = "integer", or check `kind` first')
+
+    def placeholder(self) -> np.generic:
+        """Return 0."""
+        return np.int32(0)
+
+    def example(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw `n` uniform counts."""
+        return rng.integers(self.upper, size=n, dtype=np.int32, endpoint=True)
+
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        return within(integers(series, place), (0, self.upper), self.out_of_bounds, place)
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        if not np.isfinite(values).all():
+            raise ArgumentError("values holds a number that is not finite")
+        return pd.Series(np.clip(np.rint(values), 0, self.upper).astype(np.int64))
+
+    def _cells(self, values: np.ndarray, max_bins: int) -> tuple[np.ndarray, int]:
+        return binning.group(values.astype(np.int64), self.upper + 1, max_bins)

@@ -1,0 +1,194 @@
+"""Columns of reals: continuous ones, and ones cut into public bins."""
+
+import dataclasses
+import math
+from typing import ClassVar, final
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError, SchemaError
+from vertinumpyro.data import binning
+from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, numbers, within
+from vertinumpyro.data.domain import (
+    MAX_CELLS,
+    OUT_OF_BOUNDS_RULES,
+    floats,
+    require,
+    require_bins,
+    require_bounds,
+    require_choice,
+)
+from vertinumpyro.data.wording import Place
+
+#: Real model units stay this far from 0 and 1, where a Beta's log density is infinite.
+UNIT_MARGIN = 1e-6
+
+_TRANSFORMS = tuple(binning.FORWARD)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RealColumn(Column):
+    """A bounded real, modelled on the open unit interval.
+
+    Model units are ``m + (1 - 2m) (t(x) - t(lo)) / (t(hi) - t(lo))`` with t the transform and m = 1e-6,
+    as float32. A lump at one value (many zeros, say) is badly served by a continuous density: use
+    `BinnedColumn` for it.
+
+    Args:
+        bounds: public (lo, hi) in the table's units.
+        transform: "identity", "log1p" (lo > -1) or "sqrt" (lo >= 0), applied before scaling.
+        out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
+        decimals: round decoded values to so many decimals; None leaves them as they are.
+    """
+
+    bounds: tuple[float, float]
+    transform: binning.Transform = "identity"
+    out_of_bounds: OutOfBounds = "error"
+    decimals: int | None = None
+
+    type_name: ClassVar[str] = "real"
+
+    def __post_init__(self) -> None:
+        """Check the public domain."""
+        require_choice("missing", self.missing, ("forbid", "mask"))
+        _check_scale(self.bounds, self.transform, self.out_of_bounds)
+        require(
+            self.decimals is None or type(self.decimals) is int,
+            f"decimals = {self.decimals!r}; give an integer",
+        )
+        object.__setattr__(self, "bounds", floats(self.bounds))
+
+    @property
+    def kind(self) -> Kind:
+        """The model sees a real in (0, 1)."""
+        return "real"
+
+    @property
+    def num_categories(self) -> int:
+        """Raise a `SchemaError`: a real has none."""
+        raise SchemaError('a "real" column has no categories; give it bins, or check `kind` first')
+
+    def placeholder(self) -> np.generic:
+        """Return the middle of the model's interval."""
+        return np.float32(0.5)
+
+    def example(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw `n` uniform model units."""
+        return _inside(rng.random(n))
+
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        values = within(numbers(series, place), self.bounds, self.out_of_bounds, place)
+        return _inside(binning.to_unit(values, self.bounds, self.transform))
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        if not np.isfinite(values).all():
+            raise ArgumentError("values holds a number that is not finite")
+        unit = (values.astype(np.float64) - UNIT_MARGIN) / (1.0 - 2.0 * UNIT_MARGIN)
+        decoded = binning.from_unit(np.clip(unit, 0.0, 1.0), self.bounds, self.transform)
+        if self.decimals is not None:
+            decoded = np.clip(decoded.round(self.decimals), *self.bounds)
+        return pd.Series(decoded)
+
+    def _cells(self, values: np.ndarray, max_bins: int) -> tuple[np.ndarray, int]:
+        return np.minimum((values * max_bins).astype(np.int64), max_bins - 1), max_bins
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BinnedColumn(CodedColumn):
+    """A real cut into public bins, modelled as categories, decoded to uniform draws from the bin.
+
+    Give either `bounds` and `bins` (equal widths on the transformed scale) or `edges`. Two equal
+    neighbouring edges make an atom, a bin of that one value: ``edges=(0, 0, 10, 60)`` has the bins
+    {0}, (0, 10) and [10, 60].
+
+    Args:
+        bounds: public (lo, hi) in the table's units.
+        bins: how many equal bins.
+        edges: the bins' edges in ascending order, instead of `bounds` and `bins`.
+        transform: "identity", "log1p" or "sqrt": the scale on which `bins` are equal.
+        out_of_bounds: what to do with a value outside the outer edges: "error" or "clip".
+    """
+
+    bounds: tuple[float, float] | None = None
+    bins: int | None = None
+    edges: tuple[float, ...] | None = None
+    transform: binning.Transform = "identity"
+    out_of_bounds: OutOfBounds = "error"
+
+    type_name: ClassVar[str] = "real"
+    ordered: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the public domain."""
+        require_choice("missing", self.missing, ("forbid", "mask", "category"))
+        if self.edges is None:
+            require(self.bounds is not None and self.bins is not None, "give bounds and bins, or edges")
+        else:
+            require(self.bounds is None and self.bins is None, "give bounds and bins, or edges, not both")
+            require(self.transform == "identity", 'edges are in the column\'s own units; drop "transform"')
+            object.__setattr__(self, "edges", floats(self.edges))
+        if self.bounds is not None:
+            object.__setattr__(self, "bounds", floats(self.bounds))
+        if self.bins is not None:
+            require_bins(self.bins, MAX_CELLS)
+        _check_scale(self.bounds or self._outer(), self.transform, self.out_of_bounds)
+        _check_edges(self.bin_edges)
+
+    @property
+    def kind(self) -> Kind:
+        """The model sees codes."""
+        return "categorical"
+
+    @property
+    def bin_edges(self) -> np.ndarray:
+        """The float64 [num_cells + 1] edges, in the table's units."""
+        if self.edges is not None:
+            return np.asarray(self.edges, np.float64)
+        assert self.bounds is not None  # __post_init__ saw to it
+        assert self.bins is not None
+        return binning.equal_width_edges(self.bounds, self.bins, self.transform)
+
+    @property
+    def num_cells(self) -> int:
+        """Number of bins."""
+        return len(self.bin_edges) - 1
+
+    def _outer(self) -> tuple[float, float]:
+        edges = list(self.edges or [])
+        require(len(edges) >= 3, f"edges = {edges}; two bins need at least three edges")
+        return edges[0], edges[-1]
+
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        edges = self.bin_edges
+        bounds = (float(edges[0]), float(edges[-1]))
+        values = within(numbers(series, place), bounds, self.out_of_bounds, place)
+        return binning.real_codes(edges, values)
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        return pd.Series(binning.draw_reals(self.bin_edges, self._checked(values), rng))
+
+
+def _inside(unit: np.ndarray) -> np.ndarray:
+    return (UNIT_MARGIN + (1.0 - 2.0 * UNIT_MARGIN) * unit).astype(np.float32)
+
+
+def _check_scale(bounds: tuple[float, float], transform: str, out_of_bounds: str) -> None:
+    require_bounds(floats(bounds), "real")
+    require_choice("transform", transform, _TRANSFORMS)
+    require_choice("out_of_bounds", out_of_bounds, OUT_OF_BOUNDS_RULES)
+    least = {"identity": -math.inf, "log1p": -1.0, "sqrt": 0.0}[transform]
+    reachable = bounds[0] > least or (transform == "sqrt" and bounds[0] == 0)
+    require(reachable, f"bounds = {list(bounds)}; {transform} needs lo above {least:g}")
+
+
+def _check_edges(edges: np.ndarray) -> None:
+    require(bool(np.isfinite(edges).all()), "edges must be finite")
+    steps = np.diff(edges)
+    require(bool((steps >= 0).all()), f"edges = {edges.tolist()}; give them in ascending order")
+    triple = bool(((steps[1:] == 0) & (steps[:-1] == 0)).any())
+    require(not triple, f"edges = {edges.tolist()}; an atom is two equal edges, not three")
+    wide = steps[steps > 0] > 1e-12 * np.abs(edges).max()
+    require(bool(wide.all()), "bins are too narrow for floating point; use fewer, or move the edges apart")

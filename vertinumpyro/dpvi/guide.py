@@ -1,0 +1,120 @@
+"""NumPyro autoguides over the global latents, and the pull-back of a released gradient through them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.infer.autoguide import AutoContinuous
+from numpyro.infer.initialization import init_to_value
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.model.split import SplitModel
+
+__all__ = ["GuideFactory", "Params", "ReparameterisedGuide"]
+
+GuideFactory = Callable[..., AutoContinuous]
+"""An autoguide class, or a `functools.partial` of one: called as factory(model, init_loc_fn=...)."""
+
+Params = Mapping[str, Any]
+"""Unconstrained guide parameters by site name."""
+
+_THETA = "theta"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReparameterisedGuide:
+    """A reparameterised guide theta = theta(phi; eta) for the global latents of a split model.
+
+    The private step releases g, a noisy gradient of the log likelihood with respect to unconstrained theta.
+    `pull_back` turns it into the gradient of the ELBO with respect to phi, for one public eta: the product
+    g' d theta / d phi plus the gradient of log p(theta) - log q(theta). Nothing in it reads data, so it is
+    post-processing and every guide costs the same privacy (Eqs. 10 and 12 of the DPVI paper, for any flow).
+
+    The autoguide is built for one real vector, flat unconstrained theta, and not for the model's own sites: it
+    is the same family (NumPyro's autoguides live in that space too), and it traces in no time.
+    """
+
+    split: SplitModel
+    guide: AutoContinuous
+    transforms: Mapping[str, Any]
+
+    @classmethod
+    def create(
+        cls, factory: GuideFactory, split: SplitModel, init_loc_fn: Callable[..., Any], rng_key: jax.Array
+    ) -> tuple[ReparameterisedGuide, Params]:
+        """The guide and its initial unconstrained parameters.
+
+        :param init_loc_fn: a NumPyro init strategy (`init_to_uniform`, `init_to_median`, ...) for the model's sites.
+        :raises ArgumentError: if the factory gives no guide that reparameterises all latents jointly.
+        """
+        init_key, guide_key = jax.random.split(rng_key)
+        start = split.init(init_loc_fn, init_key)
+        guide = factory(_theta_model(split.num_parameters), init_loc_fn=init_to_value(values={_THETA: start}))
+        if not isinstance(guide, AutoContinuous):
+            raise ArgumentError(
+                f"guide={type(guide).__name__} is not supported; use an autoguide with one joint reparameterised latent "
+                "vector, such as AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal or AutoIAFNormal"
+            )
+        trace = handlers.trace(handlers.seed(guide, guide_key)).get_trace()
+        sites = {name: site for name, site in trace.items() if site["type"] == "param"}
+        transforms = {name: _transform(site) for name, site in sites.items()}
+        params = {
+            name: site["value"] if transforms[name] is None else transforms[name].inv(site["value"])
+            for name, site in sites.items()
+        }
+        return cls(split, guide, transforms), params
+
+    def constrain_params(self, params: Params) -> dict[str, Any]:
+        """The guide's parameters as NumPyro names and constrains them (`auto_loc`, `auto_scale`, ...)."""
+        return {
+            name: value if self.transforms[name] is None else self.transforms[name](value)
+            for name, value in params.items()
+        }
+
+    def sample(self, params: Params, rng_key: jax.Array) -> Float[Array, " theta"]:
+        """One reparameterised draw of flat unconstrained theta."""
+        return self._sample_with_density(params, rng_key)[0]
+
+    def pull_back(self, params: Params, rng_key: jax.Array, gradient: Float[Array, " theta"]) -> Params:
+        """Gradient of the ELBO with respect to phi at the eta of `rng_key`, given the likelihood's at theta."""
+
+        def surrogate(params: Params) -> jax.Array:
+            theta, log_density = self._sample_with_density(params, rng_key)
+            return jnp.vdot(gradient, theta) + self.split.log_prior(theta) - log_density
+
+        return jax.grad(surrogate)(params)
+
+    def entropy_bound(self, params: Params, rng_key: jax.Array) -> jax.Array:
+        """log p(theta) - log q(theta) at one draw: the public part of the ELBO."""
+        theta, log_density = self._sample_with_density(params, rng_key)
+        return self.split.log_prior(theta) - log_density
+
+    def _sample_with_density(self, params: Params, rng_key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        substituted = handlers.substitute(self.guide, data=self.constrain_params(params))
+        trace = handlers.trace(handlers.seed(substituted, rng_key)).get_trace()
+        site = next(s for s in trace.values() if s["type"] == "sample" and (s["infer"] or {}).get("is_auxiliary"))
+        return site["value"], site["fn"].log_prob(site["value"]).sum()
+
+
+def _transform(site: dict[str, Any]) -> Any:
+    """Bijection from the reals to a parameter's constraint; None for a tree of unconstrained arrays."""
+    constraint = site["kwargs"].get("constraint")
+    return None if constraint is None else biject_to(constraint)
+
+
+def _theta_model(num_parameters: int) -> Callable[[], None]:
+    """A model whose one latent is flat unconstrained theta; its density is not used."""
+
+    def model() -> None:
+        numpyro.sample(_THETA, dist.Normal(0.0, 1.0).expand([num_parameters]).to_event(1))
+
+    return model

@@ -1,0 +1,110 @@
+"""One step of private variational inference, as an `init`/`step` pair of pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
+from vertinumpyro.secure.backend import BatchShape, SecureBackend
+
+__all__ = ["DPVIState", "Kernel", "StepInfo", "StepInput"]
+
+Columns = Mapping[str, Mapping[str, jax.Array]]
+"""Every party's encoded columns on the device: columns[party][name], each [N]."""
+
+
+class DPVIState(NamedTuple):
+    """Everything that a step changes; all of it is public once the steps' releases are."""
+
+    params: Params
+    optimizer_state: Any
+    rng_key: jax.Array
+
+
+class StepInput(NamedTuple):
+    """What a step takes from outside: the batch and the noise, both drawn by a CSPRNG. Secret."""
+
+    indices: Int[Array, " n"]
+    mask: Bool[Array, " n"]
+    noise_shares: Int[Array, "shares D"]
+
+
+class StepInfo(NamedTuple):
+    """Public: computed from the released gradient only.
+
+    released_norm: L2 norm of the noisy gradient, in clip norms per expected record.
+    """
+
+    released_norm: Float[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """DPVI's step (Algorithm 1) for a split model, a guide, an optimiser and a backend that computes in process.
+
+    `step` is pure and jittable under 64-bit mode; `local` and `update` are its two halves, for a backend that
+    runs in other processes.
+    """
+
+    guide: ReparameterisedGuide
+    optimizer: optax.GradientTransformation
+    backend: SecureBackend
+    shape: BatchShape
+    num_records: int
+    expected_batch_size: float
+    user_x64: bool = dataclasses.field(default_factory=compat.user_has_x64)
+
+    def init(self, rng_key: jax.Array, params: Params) -> DPVIState:
+        """The state before the first step, in fresh strongly typed buffers: a weak type would compile the loop twice."""
+        state = DPVIState(params, self.optimizer.init(params), rng_key)
+        return jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, jnp.asarray(leaf).dtype), state)
+
+    def step(self, state: DPVIState, columns: Columns, inputs: StepInput) -> tuple[DPVIState, StepInfo]:
+        """One release: local contributions, the cross-party protocol, the update."""
+        with compat.precision(self.user_x64):
+            contributions, prior = self.local(state, columns, inputs.indices)
+        with compat.x64():
+            released = self.backend.clipped_noisy_sum(
+                self.shape, contributions, prior, inputs.mask, inputs.noise_shares
+            ).astype(prior.log_weights.dtype)
+        with compat.precision(self.user_x64):
+            return self.update(state, released)
+
+    def local(
+        self, state: DPVIState, columns: Columns, indices: Int[Array, " n"]
+    ) -> tuple[list[Contribution], ComponentPrior]:
+        """Each party's contribution from its own columns, and the public component prior."""
+        split = self.guide.split
+        theta = self.guide.sample(state.params, _eta_key(state))
+        contributions = [
+            split.contribution(party, theta, {name: column[indices] for name, column in columns[party].items()})
+            for party in split.parties
+        ]
+        return contributions, split.component_prior(theta)
+
+    def update(self, state: DPVIState, released: Float[Array, " D"]) -> tuple[DPVIState, StepInfo]:
+        """Post-processing: scale to all records, pull back through the guide, optimiser step."""
+        gradient = self.guide.split.gather(released) * (self.num_records / self.expected_batch_size)
+        ascent = self.guide.pull_back(state.params, _eta_key(state), gradient)
+        descent = jax.tree_util.tree_map(lambda g: -g / self.num_records, ascent)
+        updates, optimizer_state = self.optimizer.update(descent, state.optimizer_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        info = StepInfo(jnp.linalg.norm(released) / (self.shape.clip_norm * self.expected_batch_size))
+        return DPVIState(params, optimizer_state, _next_key(state)), info
+
+
+def _eta_key(state: DPVIState) -> jax.Array:
+    return jax.random.fold_in(state.rng_key, 0)
+
+
+def _next_key(state: DPVIState) -> jax.Array:
+    return jax.random.fold_in(state.rng_key, 1)

@@ -1,0 +1,66 @@
+"""Floor 2: how close a synthetic twin is to the real table, in numbers, figures and one report.
+
+Whatever takes a real table here is exact, not differentially private, and marked so.
+"""
+
+from vertinumpyro.evaluation.downstream import DownstreamResult, Scores, train_on_synthetic_test_on_real
+from vertinumpyro.evaluation.marginals import (
+    KWayResult,
+    cross_party_pairs,
+    cross_party_tvd,
+    k_way_tvd,
+    one_way_tvd,
+    pairwise_tvd,
+    r_score,
+    r_scores,
+    tvd_floor,
+    within_party_pairs,
+    within_party_tvd,
+)
+from vertinumpyro.evaluation.plots import (
+    plot_adversaries,
+    plot_curves,
+    plot_marginals,
+    plot_nll_boxes,
+    plot_objective,
+    plot_pairwise_tvd,
+    plot_tvd_comparison,
+)
+from vertinumpyro.evaluation.report import (
+    ADVERSARY_COLUMNS,
+    ReportContent,
+    ReportFigure,
+    ReportTable,
+    render_report,
+    write_report,
+)
+
+__all__ = [
+    "ADVERSARY_COLUMNS",
+    "DownstreamResult",
+    "KWayResult",
+    "ReportContent",
+    "ReportFigure",
+    "ReportTable",
+    "Scores",
+    "cross_party_pairs",
+    "cross_party_tvd",
+    "k_way_tvd",
+    "one_way_tvd",
+    "pairwise_tvd",
+    "plot_adversaries",
+    "plot_curves",
+    "plot_marginals",
+    "plot_nll_boxes",
+    "plot_objective",
+    "plot_pairwise_tvd",
+    "plot_tvd_comparison",
+    "r_score",
+    "r_scores",
+    "render_report",
+    "train_on_synthetic_test_on_real",
+    "tvd_floor",
+    "within_party_pairs",
+    "within_party_tvd",
+    "write_report",
+]

@@ -1,0 +1,214 @@
+"""Train a classifier on synthetic rows, test it on real rows.
+
+The test rows, and the reference trained on real rows, are real: none of the scores is differentially
+private. Features are encoded by the public schema alone, so that synthetic and real tables make the same
+columns: one-hot for categories, the public bounds mapped to [0, 1] for quantities, and an indicator for
+each column that may be missing.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import BinnedColumn, CodedColumn, CountColumn, IntegerColumn, RealColumn
+from vertinumpyro.evaluation.marginals import check_table
+from vertinumpyro.evaluation.palette import missing_extra
+
+if TYPE_CHECKING:
+    from vertinumpyro.data import Column, Schema
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Scores of one classifier on the real test rows, each in [0, 1].
+
+    Attributes:
+        accuracy: share of correct predictions.
+        balanced_accuracy: mean over the classes that occur of the share of their rows predicted correctly.
+        auc: area under the ROC curve; None unless the target has two classes, both in the test rows.
+    """
+
+    accuracy: float
+    balanced_accuracy: float
+    auc: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DownstreamResult:
+    """What a classifier trained on the synthetic twin is worth on real rows.
+
+    Attributes:
+        target: the predicted column.
+        synthetic: scores of the model trained on synthetic rows.
+        real: scores of the same model trained on real rows, the reference; None where there were none.
+        majority: accuracy on the test rows of always predicting the commonest class of the training rows
+            (the real ones where there are any).
+        num_test: number of test rows.
+        is_dp: always False; the scores are exact statistics of real rows.
+    """
+
+    target: str
+    synthetic: Scores
+    real: Scores | None
+    majority: float
+    num_test: int
+    is_dp: bool = dataclasses.field(default=False, init=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The scores as a table with one row for each training set, for a report. Not DP."""
+        rows = {"synthetic rows": dataclasses.asdict(self.synthetic)}
+        if self.real is not None:
+            rows["real rows (not DP)"] = dataclasses.asdict(self.real)
+        rows["majority class"] = {"accuracy": self.majority}
+        frame = pd.DataFrame.from_dict(rows, orient="index")
+        return frame.rename(columns={"balanced_accuracy": "balanced accuracy", "auc": "AUC"})
+
+
+def train_on_synthetic_test_on_real(
+    train_synth: pd.DataFrame,
+    train_real: pd.DataFrame | None,
+    test_real: pd.DataFrame,
+    target: str,
+    schema: "Schema",
+    model: Any = None,
+) -> DownstreamResult:
+    """Score a classifier trained on synthetic rows against the same one trained on real rows. Not DP.
+
+    Args:
+        train_synth: synthetic rows with the schema's columns.
+        train_real: real rows for the reference, or None for no reference.
+        test_real: real rows that neither the generator nor `train_real` has seen.
+        target: the column to predict, one with categories. Rows where it is missing are left out.
+        schema: the public schema of the joined table; all other columns are features.
+        model: a scikit-learn classifier, cloned for each training set; None means logistic regression.
+
+    Raises:
+        ArgumentError: `target` is unknown or has no categories, a table lacks a column or has no rows with
+            a target, the schema has no other column, or scikit-learn is missing.
+        DataError: a table breaks the schema.
+    """
+    column = _target_column(target, schema)
+    names = [name for name in schema.columns if name != target]
+    if not names:
+        raise ArgumentError(f"schema has no column besides target={target!r} to predict it from")
+    tables = {"train_synth": train_synth, "test_real": test_real}
+    if train_real is not None:
+        tables["train_real"] = train_real
+    sets = {argument: _encode(table, argument, column, target, schema) for argument, table in tables.items()}
+    model = _default_model() if model is None else model
+    test = sets["test_real"]
+    classes = np.bincount(sets.get("train_real", sets["train_synth"])[1], minlength=column.num_cells)
+    scores = {
+        argument: _fit_and_score(model, *training, *test, column.num_cells)
+        for argument, training in sets.items()
+        if argument != "test_real"
+    }
+    return DownstreamResult(
+        target=target,
+        synthetic=scores["train_synth"],
+        real=scores.get("train_real"),
+        majority=float(np.mean(test[1] == classes.argmax())),
+        num_test=len(test[1]),
+    )
+
+
+def _target_column(target: str, schema: "Schema") -> CodedColumn:
+    column = schema.columns.get(target)
+    if column is None:
+        raise ArgumentError(f"target={target!r} is not a column of the schema: {list(schema.columns)}")
+    if not isinstance(column, CodedColumn):
+        raise ArgumentError(f"target={target!r} has no categories to predict; choose a categorical column")
+    return column
+
+
+def _encode(
+    table: pd.DataFrame, argument: str, column: CodedColumn, target: str, schema: "Schema"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features float [n, f] and class codes int [n] of the rows with a target."""
+    check_table(table, schema, argument)
+    rows = pd.DataFrame(table[column.observed(pd.Series(table[target]))])
+    if not len(rows):
+        raise ArgumentError(f"{argument} has no row with a value of target={target!r}")
+    others = {name: part for name, part in schema.columns.items() if name != target}
+    parts = [_features(part, pd.Series(rows[name])) for name, part in others.items()]
+    codes, _ = column.discretise(pd.Series(rows[target]), max_bins=column.num_cells)
+    return np.column_stack(parts), np.asarray(codes, np.int64)
+
+
+def _features(column: "Column", series: pd.Series) -> np.ndarray:
+    if isinstance(column, CodedColumn) and not column.ordered:
+        codes, num_cells = column.discretise(series)
+        return np.eye(num_cells)[codes]
+    column.discretise(series)  # checks the values against the public domain
+    low, high = _bounds(column)
+    unit = (np.clip(series.to_numpy(float, na_value=np.nan), low, high) - low) / (high - low)
+    absent = np.isnan(unit)
+    parts = [np.where(absent, 0.5, unit)] + [absent] * (column.missing != "forbid")
+    return np.column_stack(parts).astype(float)
+
+
+def _bounds(column: "Column") -> tuple[float, float]:
+    match column:
+        case RealColumn():
+            return column.bounds
+        case CountColumn():
+            return 0.0, float(column.upper)
+        case BinnedColumn():
+            return float(column.bin_edges[0]), float(column.bin_edges[-1])
+        case IntegerColumn():
+            ends = column.bounds or column.edges or (0, 1)
+            return float(ends[0]), float(ends[-1])
+    raise ArgumentError(f"schema has a column of the unknown type {type(column).__name__}")
+
+
+def _default_model() -> Any:
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise missing_extra("scikit-learn") from error
+    return LogisticRegression(max_iter=1000)
+
+
+def _fit_and_score(
+    model: Any, x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray, num_classes: int
+) -> Scores:
+    """Fit a clone; where the training rows have one class only, that class is always predicted."""
+    if len(np.unique(y)) == 1:
+        predicted, score = np.full(len(test_y), y[0]), np.zeros(len(test_y))
+    else:
+        fitted = _clone(model).fit(x, y)
+        predicted = fitted.predict(test_x)
+        score = _second_class_score(fitted, test_x) if num_classes == 2 else None
+    both = num_classes == 2 and len(np.unique(test_y)) == 2
+    recalls = [float(np.mean(predicted[test_y == c] == c)) for c in np.unique(test_y)]
+    return Scores(
+        accuracy=float(np.mean(predicted == test_y)),
+        balanced_accuracy=float(np.mean(recalls)),
+        auc=_auc(score, test_y) if both and score is not None else None,
+    )
+
+
+def _clone(model: Any) -> Any:
+    try:
+        from sklearn.base import clone
+    except ImportError as error:
+        raise missing_extra("scikit-learn") from error
+    return clone(model)
+
+
+def _second_class_score(fitted: Any, x: np.ndarray) -> np.ndarray:
+    if callable(getattr(fitted, "predict_proba", None)):
+        return fitted.predict_proba(x)[:, 1]
+    return fitted.decision_function(x)
+
+
+def _auc(score: np.ndarray, positive: np.ndarray) -> float:
+    """Mann-Whitney: the chance that a positive row scores higher than a negative one; ties count half."""
+    ranks = pd.Series(score).rank().to_numpy()
+    num_positive = int(positive.sum())
+    num_negative = len(positive) - num_positive
+    excess = ranks[positive == 1].sum() - num_positive * (num_positive + 1) / 2
+    return float(excess / (num_positive * num_negative))

@@ -1,0 +1,268 @@
+"""One self-contained HTML file about a run: what was released, who learns how much, and how good it is.
+
+The file has no scripts and loads nothing: its style is inline and its figures are PNGs in data URIs. What
+was computed on real data outside the mechanism carries the badge "not DP - internal", and is listed in a
+box of its own.
+"""
+
+import base64
+import dataclasses
+import html
+import importlib.resources
+import io
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
+from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ADVERSARY_COLUMNS = {
+    "adversary": "Adversary",
+    "knows": "Knows",
+    "relation": "Neighbouring relation",
+    "epsilon": "ε",
+    "delta": "δ",
+    "effective_noise": "Effective noise",
+    "status": "Status",
+}
+PRIVACY_SECTION = "Privacy"  # items under this heading stand below the adversaries
+_PNG_DPI = 150
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ReportFigure:
+    """A figure of the report.
+
+    Attributes:
+        figure: a matplotlib figure; it is only read.
+        caption: what it shows, one or two sentences.
+        not_dp: whether it was computed on real data outside the mechanism; it is then badged.
+        section: the heading under which it stands; figures with one heading stand together, and those
+            under "Privacy" below the table of adversaries.
+        alt: text for readers who cannot see it; empty means the caption.
+    """
+
+    figure: "Figure"
+    caption: str
+    not_dp: bool
+    section: str = "Marginals"
+    alt: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ReportTable:
+    """A table of the report; its index becomes the row headers.
+
+    Attributes:
+        frame: the cells; floats are shown with four significant digits, missing cells as a dash.
+        caption: what it shows.
+        not_dp: whether it was computed on real data outside the mechanism; it is then badged.
+        section: the heading under which it stands, before the section's figures.
+    """
+
+    frame: pd.DataFrame
+    caption: str
+    not_dp: bool
+    section: str = "Marginals"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ReportContent:
+    """Everything that stands in a report; plain text throughout, escaped when it is written.
+
+    Attributes:
+        title: the report's heading.
+        summary: paragraphs about what was released, and to whom.
+        facts: name -> value of the privacy plan (say epsilon, delta, relation, noise multiplier, steps).
+        adversary_rows: one mapping for each adversary, with the keys of `ADVERSARY_COLUMNS`; keys that are
+            left out show as a dash.
+        figures: the figures, in order.
+        tables: the tables, in order.
+        configuration: name -> value of timing and configuration.
+        notes: further sentences for the box "What is not DP", say about quantities that a party keeps.
+        warnings: sentences that the reader must see first, say an insecure simulation.
+    """
+
+    title: str
+    summary: Sequence[str] = ()
+    facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    adversary_rows: Sequence[Mapping[str, str]] = ()
+    figures: Sequence[ReportFigure] = ()
+    tables: Sequence[ReportTable] = ()
+    configuration: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+    def not_dp_captions(self) -> tuple[str, ...]:
+        """Captions of the tables and figures that are not differentially private."""
+        return tuple(item.caption for item in (*self.tables, *self.figures) if item.not_dp)
+
+
+def write_report(path: str | Path, content: ReportContent, *, release: bool = False) -> Path:
+    """Write one self-contained HTML file and return its path; an existing file is replaced.
+
+    Args:
+        path: where to write; its folder must exist.
+        content: what stands in the report.
+        release: whether the file is to be published; it then must not hold anything that is not DP.
+
+    Raises:
+        ArgumentError: the folder of `path` does not exist, or an adversary row has an unknown key.
+        PrivacyError: `release` is set and a table or figure is not DP; the message names their captions.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ArgumentError("path points into a folder that does not exist; create it first")
+    text = render_report(content, release=release)
+    target.write_text(text, encoding="utf-8")
+    return target
+
+
+def render_report(content: ReportContent, *, release: bool = False) -> str:
+    """The text of the HTML file that `write_report` writes.
+
+    Args:
+        content: what stands in the report.
+        release: whether it is to be published; it then must not hold anything that is not DP.
+
+    Raises:
+        ArgumentError: an adversary row has an unknown key.
+        PrivacyError: `release` is set and a table or figure is not DP.
+    """
+    captions = content.not_dp_captions()
+    if release and captions:
+        raise PrivacyError(f"release=True, but these are not DP, take them out: {list(captions)}")
+    template = importlib.resources.files("vertinumpyro.evaluation").joinpath("report.html")
+    return string.Template(template.read_text(encoding="utf-8")).substitute(
+        title=_text(content.title),
+        audience=_audience(bool(captions)),
+        warnings=_warnings(content.warnings),
+        summary="".join(f"<p>{_text(paragraph)}</p>" for paragraph in content.summary),
+        facts=_facts(content.facts, "No plan facts were given."),
+        adversaries=_adversary_table(content.adversary_rows),
+        privacy_items=_items(PRIVACY_SECTION, content),
+        not_dp=_not_dp_box(captions, content.notes),
+        evaluation=_evaluation(content),
+        configuration=_facts(content.configuration, "No configuration was given."),
+    )
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value), quote=True)
+
+
+def _badge(not_dp: bool) -> str:
+    return f'<span class="badge">{NOT_DP_NOTE}</span> ' if not_dp else ""
+
+
+def _audience(internal: bool) -> str:
+    if internal:
+        text = "This file holds statistics of real data. Do not publish it."
+        return f'<p class="audience">{_badge(True)}{text}</p>'
+    return ""
+
+
+def _warnings(warnings: Sequence[str]) -> str:
+    if not warnings:
+        return ""
+    items = "".join(f"<li>{_text(warning)}</li>" for warning in warnings)
+    return f'<aside class="box warning" aria-label="Warnings"><h2>Warnings</h2><ul>{items}</ul></aside>'
+
+
+def _facts(facts: Mapping[str, str], nothing: str) -> str:
+    if not facts:
+        return f'<p class="muted">{nothing}</p>'
+    pairs = "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts.items())
+    return f'<dl class="facts">{pairs}</dl>'
+
+
+def _adversary_table(rows: Sequence[Mapping[str, str]]) -> str:
+    if not rows:
+        return '<p class="muted">No adversary was accounted for.</p>'
+    for index, row in enumerate(rows):
+        unknown = sorted(set(row) - set(ADVERSARY_COLUMNS))
+        if unknown:
+            raise ArgumentError(
+                f"adversary_rows[{index}] has unknown keys {unknown}; known: {list(ADVERSARY_COLUMNS)}"
+            )
+    frame = pd.DataFrame([[row.get(key, "–") for key in ADVERSARY_COLUMNS] for row in rows])
+    frame.columns = list(ADVERSARY_COLUMNS.values())
+    caption = "One row for each adversary and neighbouring relation. A smaller ε is a stronger guarantee."
+    return _table(frame.set_index("Adversary"), caption, not_dp=False)
+
+
+def _not_dp_box(captions: Sequence[str], notes: Sequence[str]) -> str:
+    items = [*captions, *notes]
+    lead = (
+        "These were computed on real data outside the mechanism. No ε covers them; keep them internal."
+        if items
+        else "Nothing in this report was computed on real data outside the mechanism."
+    )
+    listed = "<ul>" + "".join(f"<li>{_text(item)}</li>" for item in items) + "</ul>" if items else ""
+    return f'<div class="box not-dp"><h3>What is not DP</h3><p>{lead}</p>{listed}</div>'
+
+
+def _evaluation(content: ReportContent) -> str:
+    """The sections of figures and tables, in the order in which their headings first appear."""
+    headings = dict.fromkeys(item.section for item in (*content.figures, *content.tables))
+    return "".join(
+        f"<section><h2>{_text(heading)}</h2>{_items(heading, content)}</section>"
+        for heading in headings
+        if heading != PRIVACY_SECTION
+    )
+
+
+def _items(heading: str, content: ReportContent) -> str:
+    tables = (_table(t.frame, t.caption, t.not_dp) for t in content.tables if t.section == heading)
+    figures = (_figure(f) for f in content.figures if f.section == heading)
+    return "".join((*tables, *figures))
+
+
+def _table(frame: pd.DataFrame, caption: str, not_dp: bool) -> str:
+    corner = _text(frame.index.name or "")
+    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in frame.columns)
+    corner_cell = f'<th scope="col">{corner}</th>' if corner else "<td></td>"
+    body = "".join(_row(label, row) for label, row in zip(frame.index, frame.to_numpy(object), strict=True))
+    return (
+        f'<div class="scroll"><table><caption>{_badge(not_dp)}{_text(caption)}</caption>'
+        f"<thead><tr>{corner_cell}{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _row(label: object, cells: Iterable[object]) -> str:
+    inner = "".join(f"<td{_number_class(cell)}>{_cell(cell)}</td>" for cell in cells)
+    return f'<tr><th scope="row">{_text(label)}</th>{inner}</tr>'
+
+
+def _number_class(cell: object) -> str:
+    try:
+        float(str(cell))
+    except ValueError:
+        return ""
+    return ' class="number"'
+
+
+def _cell(cell: object) -> str:
+    if cell is None or cell is pd.NA or (isinstance(cell, float) and cell != cell):
+        return "–"
+    return _text(f"{cell:.4g}" if isinstance(cell, float) else cell)
+
+
+def _figure(item: ReportFigure) -> str:
+    buffer = io.BytesIO()
+    # without the software's name, equal figures make equal files
+    item.figure.savefig(buffer, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    width, height = (round(96 * inches) for inches in item.figure.get_size_inches())
+    return (
+        f'<figure><img src="data:image/png;base64,{data}" alt="{_text(item.alt or item.caption)}" '
+        f'width="{width}" height="{height}">'
+        f"<figcaption>{_badge(item.not_dp)}{_text(item.caption)}</figcaption></figure>"
+    )

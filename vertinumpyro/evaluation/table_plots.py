@@ -1,0 +1,335 @@
+"""Figures about tables: marginals of a real table and its twin, and heat maps of pairwise distances.
+
+Every function returns a `matplotlib.figure.Figure` that pyplot does not know: show it in a notebook, save it
+with `figure.savefig`, or put it into a report. Figures that are computed on a real table carry the note
+"not DP - internal" in a corner; `note=None` leaves it out, for data that is public anyway.
+"""
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import (
+    BinaryColumn,
+    BinnedColumn,
+    CategoricalColumn,
+    CountColumn,
+    IntegerColumn,
+    RealColumn,
+)
+from vertinumpyro.data.binning import equal_width_edges
+from vertinumpyro.evaluation import palette
+from vertinumpyro.evaluation.marginals import DEFAULT_MAX_BINS, check_table, cross_party_tvd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PatchCollection
+    from matplotlib.figure import Figure
+
+    from vertinumpyro.data import Column, Schema
+
+CROSS_PARTY_GID = "cross-party"  # gid of the patches that outline a cross-party block
+_PARTY_GAP = 0.18  # cells between two parties' blocks
+_MOST_ANNOTATED = 24  # columns; beyond, the values would not be readable
+_MOST_LABELLED = 12  # cells; beyond, a marginal's axis shows some of the labels only
+_LONGEST_LABEL = 14  # characters
+
+
+@palette.styled
+def plot_marginals(
+    real: pd.DataFrame,
+    synthetic: pd.DataFrame,
+    schema: "Schema",
+    *,
+    max_bins: int = DEFAULT_MAX_BINS,
+    num_across: int = 4,
+    note: str | None = palette.NOT_DP_NOTE,
+) -> "Figure":
+    """One small panel for each column: the real share of each cell in grey, the synthetic share as a line.
+
+    Titles and lines have their party's colour. Cells are those of the public domain, in its order.
+
+    Args:
+        real: table with at least the schema's columns. The figure is not DP.
+        synthetic: table with at least the schema's columns.
+        schema: the public schema of the joined table.
+        max_bins: cells of a real or wide integer column.
+        num_across: panels in a row.
+        note: text for the corner, or None.
+
+    Raises:
+        ArgumentError: a table lacks a column or has no rows, `num_across` is below 1, or matplotlib is
+            missing.
+    """
+    check_table(real, schema, "real")
+    check_table(synthetic, schema, "synthetic")
+    if num_across < 1:
+        raise ArgumentError(f"num_across must be at least 1, got {num_across}")
+    across = min(num_across, len(schema.columns))
+    down = math.ceil(len(schema.columns) / across)
+    figure = palette.new_figure(2.6 * across + 0.2, 2.15 * down + 0.5)
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    colours = palette.party_colours(schema.parties)
+    for axes, (name, column) in zip(panels, schema.columns.items(), strict=False):
+        colour = colours[schema.party_of(name)]
+        shares = [_shares(column, pd.Series(table[name]), max_bins) for table in (real, synthetic)]
+        _draw_marginal(axes, *shares, colour=colour)
+        axes.set_title(name, color=colour, fontweight="bold")
+        _label_cells(axes, column, len(shares[0]), max_bins)
+    for axes in panels[len(schema.columns) :]:
+        axes.set_axis_off()
+    _marginals_legend(figure, colours)
+    return palette.noted(figure, note)
+
+
+@palette.styled
+def plot_pairwise_tvd(
+    matrix: pd.DataFrame,
+    schema: "Schema",
+    *,
+    title: str = "Pairwise total variation distance",
+    largest: float | None = None,
+    note: str | None = palette.NOT_DP_NOTE,
+) -> "Figure":
+    """Heat map of `pairwise_tvd`'s table, by party, with the cross-party blocks outlined.
+
+    Only the lower triangle is drawn, since the table is symmetric; 1-way distances are on the diagonal.
+    Values are written into the cells up to 24 columns.
+
+    Args:
+        matrix: [d, d] table with the schema's columns as rows and columns, in any order.
+        schema: the public schema of the joined table; it gives order and parties.
+        title: a line above the map; the cross-party mean is put under it.
+        largest: the distance at the dark end of the scale; None takes the matrix's largest.
+        note: text for the corner, or None.
+
+    Raises:
+        ArgumentError: `matrix` lacks a column, `largest` is not positive, or matplotlib is missing.
+    """
+    cross_party_tvd(matrix, schema)  # checks the matrix
+    side = _map_side(schema)
+    figure = palette.new_figure(side + 0.9, side)
+    axes = figure.subplots()
+    cells = _draw_heat_map(axes, matrix, schema, _scale_end([matrix], largest))
+    axes.set_title(f"{title}\n{_cross_party_line(matrix, schema)}")
+    figure.colorbar(cells, ax=axes, label="total variation distance", shrink=0.7, pad=0.02)
+    return palette.noted(figure, note)
+
+
+@palette.styled
+def plot_tvd_comparison(
+    joint: pd.DataFrame,
+    apart: pd.DataFrame,
+    schema: "Schema",
+    *,
+    titles: tuple[str, str] = ("learned jointly", "learned apart"),
+    note: str | None = palette.NOT_DP_NOTE,
+) -> "Figure":
+    """Two heat maps on one scale: what the parties gain where they learn on the joined table.
+
+    Args:
+        joint: [d, d] table of `pairwise_tvd` for the twin that was learned jointly.
+        apart: the same for a twin whose parts each party learned alone.
+        schema: the public schema of the joined table.
+        titles: a line above each map; the cross-party mean is put under it.
+        note: text for the corner, or None.
+
+    Raises:
+        ArgumentError: a matrix lacks a column of the schema, or matplotlib is missing.
+    """
+    for matrix in (joint, apart):
+        cross_party_tvd(matrix, schema)  # checks the matrix
+    side = _map_side(schema)
+    figure = palette.new_figure(2 * side + 0.7, side + 0.45)
+    pair = figure.subplots(1, 2)
+    end = _scale_end([joint, apart], None)
+    maps = []
+    for axes, matrix, title in zip(pair, (joint, apart), titles, strict=True):
+        maps.append(_draw_heat_map(axes, matrix, schema, end))
+        axes.set_title(f"{title}\n{_cross_party_line(matrix, schema)}")
+    figure.colorbar(maps[0], ax=list(pair), label="total variation distance", shrink=0.7, pad=0.02)
+    return palette.noted(figure, note)
+
+
+def _shares(column: "Column", values: pd.Series, max_bins: int) -> np.ndarray:
+    codes, num_cells = column.discretise(values, max_bins=max_bins)
+    return np.bincount(np.asarray(codes, np.int64), minlength=num_cells) / len(values)
+
+
+def _draw_marginal(axes: "Axes", real: np.ndarray, synthetic: np.ndarray, *, colour: str) -> None:
+    edges = np.arange(len(real) + 1) - 0.5
+    axes.bar(np.arange(len(real)), real, width=0.92, color=palette.REAL)
+    axes.stairs(synthetic, edges, color=colour, linewidth=1.8)
+    axes.set_xlim(edges[0] - 0.1, edges[-1] + 0.1)
+    axes.set_ylim(0, 1.1 * max(real.max(), synthetic.max()))
+    axes.yaxis.set_major_locator(_ticks(3))
+    axes.yaxis.set_major_formatter(_percent())
+    palette.grid(axes, "y")
+
+
+def _label_cells(axes: "Axes", column: "Column", num_cells: int, max_bins: int) -> None:
+    labels = cell_labels(column, num_cells, max_bins)
+    every = 1 if num_cells <= _MOST_LABELLED else math.ceil(num_cells / 5)
+    shown = range(0, num_cells, every)
+    texts = [_shorten(labels[i]) for i in shown]
+    crowded = max(map(len, texts)) * len(texts) > 28
+    turn = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+    axes.set_xticks(list(shown), texts, **turn)
+    axes.tick_params(axis="x", labelsize=8, length=2)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def cell_labels(column: "Column", num_cells: int, max_bins: int) -> list[str]:
+    """A short text for each cell of `Column.discretise`: a category, or the lower end of a run of values."""
+    texts = _code_labels(column, max_bins)
+    present = num_cells - (column.missing != "forbid")
+    firsts = [-(-cell * len(texts) // present) for cell in range(present)]  # first code of each group
+    return [texts[first] for first in firsts] + ["missing"] * (num_cells - present)
+
+
+def _code_labels(column: "Column", max_bins: int) -> list[str]:
+    match column:
+        case CategoricalColumn():
+            return [str(category) for category in column.categories]
+        case BinaryColumn():
+            return [str(category) for category in column.categories or (0, 1)]
+        case IntegerColumn():
+            return [str(start) for start in column.starts]
+        case CountColumn():
+            return [str(count) for count in range(column.upper + 1)]
+        case BinnedColumn():
+            return _bin_labels(column.bin_edges)
+        case RealColumn():
+            edges = equal_width_edges(column.bounds, max_bins, column.transform)
+            return [f"{edge:.3g}" for edge in edges[:-1]]
+    return [str(code) for code in range(column.num_categories)]
+
+
+def _bin_labels(edges: np.ndarray) -> list[str]:
+    """Lower edges; the bin after an atom leaves the atom's value out, so it is "> value"."""
+    after_atom = [False, *(edges[:-2] == edges[1:-1])]
+    return [f"{'>' if after else ''}{edge:.3g}" for edge, after in zip(edges[:-1], after_atom, strict=True)]
+
+
+def _marginals_legend(figure: "Figure", colours: dict[str, str]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Patch | Line2D] = [Patch(color=palette.REAL, label="real")]
+    for party, colour in colours.items():
+        handles.append(Line2D([], [], color=colour, linewidth=1.8, label=f"synthetic, {party}"))
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+
+
+def _positions(schema: "Schema") -> dict[str, float]:
+    """Each column's place along an axis: its index, and a gap wherever the party changes."""
+    ordered = [name for party in schema.parties for name in schema.columns if schema.party_of(name) == party]
+    owners = [schema.party_of(name) for name in ordered]
+    steps = [0.0] + [1.0 + _PARTY_GAP * (a != b) for a, b in itertools.pairwise(owners)]
+    return dict(zip(ordered, itertools.accumulate(steps), strict=True))
+
+
+def _draw_heat_map(axes: "Axes", matrix: pd.DataFrame, schema: "Schema", largest: float) -> "PatchCollection":
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    places = _positions(schema)
+    pairs = [(a, b) for a, b in itertools.product(places, repeat=2) if places[a] <= places[b]]
+    boxes = [Rectangle((places[a] - 0.5, places[b] - 0.5), 1, 1) for a, b in pairs]
+    values = np.array([matrix.at[b, a] for a, b in pairs], float)
+    cells = PatchCollection(boxes, cmap="Blues", edgecolor="white", linewidth=0.8)
+    cells.set_array(values)
+    cells.set_clim(0.0, largest)
+    axes.add_collection(cells)
+    if len(places) <= _MOST_ANNOTATED:
+        for (a, b), value in zip(pairs, values, strict=True):
+            ink = "white" if value > 0.6 * largest else palette.INK
+            axes.text(places[a], places[b], _short(value), ha="center", va="center", color=ink, size=7.5)
+    _outline_cross_party(axes, places, schema)
+    _label_columns(axes, places, schema)
+    return cells
+
+
+def _outline_cross_party(axes: "Axes", places: dict[str, float], schema: "Schema") -> None:
+    from matplotlib.patches import Rectangle
+
+    spans = _party_spans(places, schema)
+    for (left, right), (top, bottom) in itertools.combinations(spans.values(), 2):
+        corner = (left - 0.5, top - 0.5)
+        axes.add_patch(
+            Rectangle(
+                corner,
+                right - left + 1,
+                bottom - top + 1,
+                fill=False,
+                edgecolor=palette.INK,
+                linewidth=2.2,
+                joinstyle="round",
+                gid=CROSS_PARTY_GID,
+                zorder=3,
+            )
+        )
+
+
+def _party_spans(places: dict[str, float], schema: "Schema") -> dict[str, tuple[float, float]]:
+    spans: dict[str, tuple[float, float]] = {}
+    for name, place in places.items():
+        party = schema.party_of(name)
+        spans[party] = (spans.get(party, (place, place))[0], place)
+    return spans
+
+
+def _label_columns(axes: "Axes", places: dict[str, float], schema: "Schema") -> None:
+    colours = palette.party_colours(schema.parties)
+    end = max(places.values()) + 0.5
+    axes.set_xlim(-0.6, end + 0.1)
+    axes.set_ylim(end + 0.1, -0.6)
+    axes.set_aspect("equal")
+    axes.set_xticks(list(places.values()), list(places), rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(list(places.values()), list(places))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_color(colours[schema.party_of(label.get_text())])
+    for party, (first, _) in _party_spans(places, schema).items():  # in the empty upper triangle
+        axes.text(first + 0.7, first, party, color=colours[party], weight="bold", va="center")
+
+
+def _cross_party_line(matrix: pd.DataFrame, schema: "Schema") -> str:
+    mean = cross_party_tvd(matrix, schema)
+    return "no cross-party pair" if math.isnan(mean) else f"cross-party mean (outlined) {mean:.3f}"
+
+
+def _scale_end(matrices: "Sequence[pd.DataFrame]", largest: float | None) -> float:
+    if largest is not None and not largest > 0:
+        raise ArgumentError(f"largest must be positive, got {largest}")
+    return largest or max(1e-3, *(float(np.nanmax(m.to_numpy(float))) for m in matrices))
+
+
+def _map_side(schema: "Schema") -> float:
+    return 2.2 + 0.36 * len(schema.columns)
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
+
+
+def _ticks(count: int):
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(count, min_n_ticks=2)
+
+
+def _percent():
+    from matplotlib.ticker import PercentFormatter
+
+    return PercentFormatter(1.0, decimals=0)

@@ -1,0 +1,233 @@
+"""What a model must look like to be split between parties, checked before anything is computed or spent.
+
+The contract: global latents theta; at most one discrete record-level latent z; every observed site inside a
+`party_plate` and depending on that party's columns only, given theta and z. All checks trace the model on
+stand-in columns drawn from the public schema, so nothing here has seen a record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.ops.provenance import eval_provenance
+
+from vertinumpyro.core.errors import ModelContractError
+from vertinumpyro.core.types import Model
+from vertinumpyro.data import OBSERVED_SUFFIX, Schema
+from vertinumpyro.model.enumeration import Site, trace_at
+from vertinumpyro.model.party_plate import PARTY, RECORDS_PLATE
+
+__all__ = ["ModelStructure", "inspect_model", "stand_in_columns"]
+
+_NUM_STAND_INS = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelStructure:
+    """What the checks found out about a model. All of it is public.
+
+    latents:           unconstrained shape of each global latent, sorted by name.
+    component_site:    the record-level discrete latent, or None (then there is one component).
+    num_components:    size K of its support.
+    party_sites:       observed sites of each party.
+    party_latents:     global latents that each party's sites read, derived from provenance.
+    component_latents: global latents that the prior of the component site reads.
+    """
+
+    latents: Mapping[str, tuple[int, ...]]
+    component_site: str | None
+    num_components: int
+    party_sites: Mapping[str, tuple[str, ...]]
+    party_latents: Mapping[str, tuple[str, ...]]
+    component_latents: tuple[str, ...]
+
+
+def stand_in_columns(schema: Schema, num_records: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Valid columns drawn from the schema's public domains: what a party sees in place of another's data."""
+    rng = np.random.default_rng(seed)
+    columns: dict[str, np.ndarray] = {}
+    for name, column in schema.columns.items():
+        columns[name] = column.example(num_records, rng)
+        if column.missing == "mask":
+            columns[f"{name}{OBSERVED_SUFFIX}"] = np.ones(num_records, bool)
+    return columns
+
+
+@dataclasses.dataclass(frozen=True)
+class _SiteFacts:
+    """The static facts of a traced site that the checks read."""
+
+    type: str
+    is_observed: bool
+    is_discrete: bool
+    in_records: bool
+    party: str | None
+    support_size: int
+    unconstrained_shape: tuple[int, ...]
+
+
+def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> ModelStructure:
+    """Check the contract and derive which party and which component read which parameter.
+
+    :raises ModelContractError: names the site (and the parties) and says what to change.
+    """
+    model = partial(model, **(model_kwargs or {}))
+    columns = stand_in_columns(schema, _NUM_STAND_INS)
+    sites = _site_facts(model, columns)
+    _check_site_types(sites)
+    component_site = _component_site(sites)
+    party_sites = _party_sites(sites, schema)
+    latents = _latent_shapes(sites)
+    data_reads, latent_reads = _provenance(model, latents, component_site, columns)
+    _check_data_reads(data_reads, sites, schema)
+    return ModelStructure(
+        latents=latents,
+        component_site=component_site,
+        num_components=sites[component_site].support_size if component_site else 1,
+        party_sites=party_sites,
+        party_latents={
+            party: tuple(sorted(set().union(*(latent_reads[site] for site in names))))
+            for party, names in party_sites.items()
+        },
+        component_latents=tuple(sorted(latent_reads[component_site])) if component_site else (),
+    )
+
+
+def _site_facts(model: Model, columns: Mapping[str, np.ndarray]) -> dict[str, _SiteFacts]:
+    """Trace the model abstractly: nothing is compiled or drawn."""
+    facts: dict[str, _SiteFacts] = {}
+
+    def run() -> None:
+        trace = handlers.trace(handlers.seed(model, rng_seed=0)).get_trace(columns, _NUM_STAND_INS)
+        facts.update({name: _facts_of(site) for name, site in trace.items()})
+
+    jax.eval_shape(run)
+    return facts
+
+
+def _facts_of(site: Site) -> _SiteFacts:
+    is_sample = site["type"] == "sample"
+    discrete = is_sample and bool(site["fn"].support.is_discrete)
+    latent = is_sample and not site["is_observed"]
+    return _SiteFacts(
+        type=site["type"],
+        is_observed=is_sample and site["is_observed"],
+        is_discrete=discrete,
+        in_records=any(frame.name == RECORDS_PLATE for frame in site.get("cond_indep_stack") or ()),
+        party=((site.get("infer") or {}).get(PARTY)),
+        support_size=int(site["fn"].enumerate_support(expand=False).shape[0])
+        if latent and discrete and site["fn"].has_enumerate_support
+        else 0,
+        unconstrained_shape=biject_to(site["fn"].support).inv(site["value"]).shape if latent and not discrete else (),
+    )
+
+
+def _check_site_types(sites: Mapping[str, _SiteFacts]) -> None:
+    for name, site in sites.items():
+        if site.type in ("mutable", "param"):
+            raise ModelContractError(
+                f"site '{name}' is a numpyro {site.type}; the model may hold sample and deterministic sites only "
+                f"(give '{name}' a prior, or pass it as a constant in model_kwargs)"
+            )
+
+
+def _component_site(sites: Mapping[str, _SiteFacts]) -> str | None:
+    """The one discrete record-level latent; refuses every latent that would make the split wrong."""
+    latents = {name: site for name, site in sites.items() if site.type == "sample" and not site.is_observed}
+    for name, site in latents.items():
+        if site.is_discrete and not site.in_records:
+            raise ModelContractError(
+                f"discrete latent '{name}' is outside the '{RECORDS_PLATE}' plate; only a record-level discrete "
+                "latent can be summed out"
+            )
+        if site.in_records and not site.is_discrete:
+            raise ModelContractError(
+                f"latent '{name}' is continuous and record-level; integrate it out of the observed sites' "
+                "distributions, or make it global"
+            )
+        if site.is_discrete and site.support_size == 0:
+            raise ModelContractError(f"discrete latent '{name}' has no finite support; use a Categorical")
+    found = [name for name, site in latents.items() if site.in_records]
+    if len(found) > 1:
+        raise ModelContractError(
+            f"discrete latents {found} are both record-level; the model may have one (combine them into a single "
+            "Categorical over the product of their supports)"
+        )
+    return found[0] if found else None
+
+
+def _party_sites(sites: Mapping[str, _SiteFacts], schema: Schema) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {party: [] for party in schema.parties}
+    for name, site in sites.items():
+        if not site.is_observed:
+            continue
+        if site.party is None and site.in_records:
+            raise ModelContractError(
+                f"observed site '{name}' is in no party_plate; put it under "
+                f"`with party_plate(<party>, num_records):` with one of {list(schema.parties)}"
+            )
+        if site.party is None:
+            continue  # a public factor of the prior
+        if site.party not in found:
+            raise ModelContractError(
+                f"site '{name}' is in party_plate('{site.party}'), but the schema has no such party (it has "
+                f"{list(schema.parties)})"
+            )
+        found[site.party].append(name)
+    if not any(found.values()):
+        raise ModelContractError("the model has no observed site inside a party_plate")
+    return {party: tuple(names) for party, names in found.items()}
+
+
+def _latent_shapes(sites: Mapping[str, _SiteFacts]) -> dict[str, tuple[int, ...]]:
+    """Unconstrained shapes of the global latents, sorted by name."""
+    latents = sorted(n for n, s in sites.items() if s.type == "sample" and not s.is_observed and not s.in_records)
+    if not latents:
+        raise ModelContractError("the model has no global latent, so there is nothing to learn")
+    return {name: sites[name].unconstrained_shape for name in latents}
+
+
+def _provenance(
+    model: Model,
+    latents: Mapping[str, tuple[int, ...]],
+    component_site: str | None,
+    columns: Mapping[str, np.ndarray],
+) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
+    """For each sample site, the columns and the global latents that its log density reads."""
+
+    def log_densities(theta: Mapping[str, jax.Array], columns: Mapping[str, Any]) -> dict[str, jax.Array]:
+        trace = trace_at(model, theta, component_site, columns, _NUM_STAND_INS)
+        return {k: s["fn"].log_prob(s["value"]) for k, s in trace.items() if s["type"] == "sample"}
+
+    theta = {name: jnp.zeros(shape) for name, shape in latents.items()}
+    arrays = {name: jnp.asarray(column) for name, column in columns.items()}
+    data_reads = eval_provenance(lambda **kw: log_densities(theta, kw), **arrays)
+    latent_reads = eval_provenance(lambda **kw: log_densities(kw, arrays), **theta)
+    return data_reads, latent_reads
+
+
+def _check_data_reads(
+    reads: Mapping[str, frozenset[str]], sites: Mapping[str, _SiteFacts], schema: Schema
+) -> None:
+    for name, columns in reads.items():
+        owners = {schema.party_of(column.removesuffix(OBSERVED_SUFFIX)): column for column in sorted(columns)}
+        party = sites[name].party if sites[name].is_observed else None
+        if party is None and owners:
+            raise ModelContractError(
+                f"site '{name}' reads the columns {sorted(columns)}, but it is not an observed site of a party; "
+                "latents and their priors must not depend on the data"
+            )
+        for owner, column in owners.items():
+            if owner != party:
+                raise ModelContractError(
+                    f"site '{name}' of party '{party}' reads column '{column}' of party '{owner}'; given the latents "
+                    "a site may read its own party's columns only"
+                )

@@ -1,0 +1,70 @@
+"""Evaluating a NumPyro model at given global latents with the record-level discrete latent enumerated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.primitives import Messenger
+
+from vertinumpyro.core.types import Model, Theta
+
+__all__ = ["Site", "constrain", "trace_at", "trace_globals"]
+
+Site = dict[str, Any]
+
+
+class _Enumerate(Messenger):
+    """Sets the component site to its whole support on a new dimension left of the record plate: [K, 1]."""
+
+    def __init__(self, fn: Model, site: str | None) -> None:
+        super().__init__(fn)
+        self._site = site
+
+    def process_message(self, msg: Site) -> None:
+        if msg["type"] == "sample" and msg["name"] == self._site:
+            support = msg["fn"].enumerate_support(expand=False)
+            msg["value"] = support.reshape((-1, 1))
+
+
+class _SubstituteUnconstrained(Messenger):
+    """Sets global latents from unconstrained values and adds up the log Jacobians of the transforms.
+
+    The transform is read from the site as it is traced, so a support that depends on another latent works.
+    """
+
+    def __init__(self, fn: Model, theta: Theta) -> None:
+        super().__init__(fn)
+        self._theta = theta
+        self.log_jacobian: jax.Array | float = 0.0
+
+    def process_message(self, msg: Site) -> None:
+        if msg["type"] == "sample" and msg["name"] in self._theta and not msg["is_observed"]:
+            unconstrained = self._theta[msg["name"]]
+            transform = biject_to(msg["fn"].support)
+            msg["value"] = transform(unconstrained)
+            log_jacobian = transform.log_abs_det_jacobian(unconstrained, msg["value"])
+            self.log_jacobian = self.log_jacobian + jnp.sum(log_jacobian)
+
+
+def trace_at(model: Model, theta: Theta, component_site: str | None, *args: Any, **kwargs: Any) -> dict[str, Site]:
+    """The model's trace at unconstrained global latents, with the component site enumerated."""
+    at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta)
+    return handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args, **kwargs)
+
+
+def trace_globals(model: Model, theta: Theta, component_site: str | None, *args: Any) -> tuple[dict[str, Site], Any]:
+    """The trace and the summed log Jacobian of theta's transforms."""
+    at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta)
+    trace = handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)
+    return trace, at_theta.log_jacobian
+
+
+def constrain(model: Model, theta: Theta, component_site: str | None, *args: Any) -> Mapping[str, jax.Array]:
+    """The global latents on their own supports."""
+    trace = trace_at(model, theta, component_site, *args)
+    return {name: trace[name]["value"] for name in theta}

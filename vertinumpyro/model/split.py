@@ -1,0 +1,256 @@
+"""A NumPyro model split between parties: who computes what, and where each number goes in theta."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpyro import handlers
+from numpyro.distributions import biject_to
+
+from vertinumpyro.core.errors import ModelContractError
+from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
+from vertinumpyro.data import OBSERVED_SUFFIX, Schema
+from vertinumpyro.model import local_gradient
+from vertinumpyro.model.contract import ModelStructure, inspect_model, stand_in_columns
+from vertinumpyro.model.enumeration import constrain, trace_at, trace_globals
+
+__all__ = ["SplitModel", "split_model"]
+
+_PROBE_SEEDS = (0, 1)
+_NUM_PROBE_RECORDS = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitModel:
+    """A model that met the contract, with functions of (flat unconstrained theta, a party's columns).
+
+    The released vector has one coordinate for every parameter of the component's prior, then for every
+    party its plated scores [K, d] and its shared scores [s], flattened. A parameter that two parties read
+    therefore has two coordinates: each is clipped and noised, and `gather` adds them up afterwards, which is
+    post-processing. No party needs another party's scores for the norm.
+
+    :ivar plated: per party, its component-plated sites and the axis of the component.
+    :ivar shared: per party, its sites that several components read.
+    """
+
+    model: Model
+    schema: Schema
+    structure: ModelStructure
+    plated: Mapping[str, Mapping[str, int]]
+    shared: Mapping[str, tuple[str, ...]]
+
+    # -- layout -----------------------------------------------------------------------------------
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Parties in the schema's order."""
+        return tuple(self.structure.party_sites)
+
+    @property
+    def num_components(self) -> int:
+        """K; 1 for a model without a discrete latent."""
+        return self.structure.num_components
+
+    @cached_property
+    def _positions(self) -> dict[str, np.ndarray]:
+        """For each latent site, where its entries stand in flat theta (sites sorted by name)."""
+        positions, start = {}, 0
+        for name, shape in self.structure.latents.items():
+            size = int(np.prod(shape, dtype=int))
+            positions[name] = np.arange(start, start + size).reshape(shape)
+            start += size
+        return positions
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of flat theta."""
+        return sum(position.size for position in self._positions.values())
+
+    @cached_property
+    def gather_index(self) -> np.ndarray:
+        """For each released coordinate, its place in flat theta."""
+        K = self.num_components
+        blocks = [self._positions[name].ravel() for name in self.structure.component_latents]
+        for party in self.parties:
+            rows = [np.moveaxis(self._positions[n], axis, 0).reshape(K, -1) for n, axis in self.plated[party].items()]
+            blocks += [np.concatenate(rows, axis=1).ravel()] if rows else []
+            blocks += [self._positions[name].ravel() for name in self.shared[party]]
+        return np.concatenate(blocks)
+
+    @property
+    def num_values(self) -> int:
+        """Length D of the released vector."""
+        return len(self.gather_index)
+
+    def gather(self, released: Float[Array, " D"]) -> Float[Array, " theta"]:
+        """The released vector as a gradient with respect to flat theta; coordinates of one parameter add up."""
+        return jnp.zeros(self.num_parameters, released.dtype).at[self.gather_index].add(released)
+
+    def flatten(self, theta: Theta) -> Float[Array, " theta"]:
+        """Unconstrained sites as flat theta."""
+        return jnp.concatenate([jnp.ravel(theta[name]) for name in self._positions])
+
+    def unflatten(self, flat: Float[Array, " theta"]) -> dict[str, jax.Array]:
+        """Flat theta as a dictionary of unconstrained sites."""
+        return {
+            name: flat[position.flat[0] : position.flat[0] + position.size].reshape(position.shape)
+            for name, position in self._positions.items()
+        }
+
+    # -- public functions of theta ----------------------------------------------------------------
+
+    def log_prior(self, flat: Float[Array, " theta"]) -> jax.Array:
+        """log p(theta) + log |det d theta / d unconstrained|: the density of the unconstrained latents."""
+        theta = self.unflatten(flat)
+        site = self.structure.component_site
+        trace, log_jacobian = trace_globals(self.model, theta, site, self.stand_ins(1), 1)
+        observed_by_parties = {name for names in self.structure.party_sites.values() for name in names}
+        total = jnp.asarray(log_jacobian)
+        for name, traced in trace.items():
+            if traced["type"] == "sample" and name != site and name not in observed_by_parties:
+                total = total + jnp.sum(traced["fn"].log_prob(traced["value"]))
+        return total
+
+    def component_prior(self, flat: Float[Array, " theta"]) -> ComponentPrior:
+        """log pi_k [K] and its scores [K, d0] with respect to the sites that it reads."""
+        site, names = self.structure.component_site, self.structure.component_latents
+        theta = self.unflatten(flat)
+        if site is None:
+            return ComponentPrior(jnp.zeros(1, flat.dtype), jnp.zeros((1, 0), flat.dtype))
+
+        def log_weights(part: Theta) -> jax.Array:
+            trace = trace_at(self.model, {**theta, **part}, site, self.stand_ins(1), 1)
+            return trace[site]["fn"].log_prob(trace[site]["value"]).reshape(self.num_components)
+
+        jacobians = jax.jacrev(log_weights)({name: theta[name] for name in names})
+        rows = [jacobians[name].reshape(self.num_components, -1) for name in names]
+        return ComponentPrior(log_weights(theta), jnp.concatenate([jnp.zeros((self.num_components, 0)), *rows], 1))
+
+    def init(self, init_loc_fn: Callable[..., Any], rng_key: jax.Array) -> Float[Array, " theta"]:
+        """Flat theta at a NumPyro init strategy, which sees the model's own sites and supports."""
+
+        def run(rng_key: jax.Array) -> jax.Array:
+            fixed = {} if self.structure.component_site is None else {self.structure.component_site: jnp.zeros(1, int)}
+            model = handlers.substitute(self.model, data=fixed)
+            model = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
+            trace = handlers.trace(model).get_trace(self.stand_ins(1), 1)
+            sites = {name: trace[name] for name in self.structure.latents}
+            return self.flatten({n: biject_to(s["fn"].support).inv(s["value"]) for n, s in sites.items()})
+
+        return jax.jit(run)(rng_key)
+
+    def constrain(self, flat: Float[Array, " theta"]) -> Mapping[str, jax.Array]:
+        """The global latents on their own supports."""
+        site = self.structure.component_site
+        return constrain(self.model, self.unflatten(flat), site, self.stand_ins(1), 1)
+
+    # -- a party's own computation ----------------------------------------------------------------
+
+    def contribution(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Contribution:
+        """What `party` computes on its own columns, each [n]; see `core.types.Contribution`."""
+        log_density = partial(self._log_density_of_record, party)
+        theta = self.unflatten(flat)
+        return local_gradient.contribution(log_density, theta, self.plated[party], self.shared[party], columns)
+
+    def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> jax.Array:
+        """l^p_nk [n, K] without the scores."""
+        theta = self.unflatten(flat)
+        return jax.vmap(lambda row: self._log_density_of_record(party, theta, row))(columns)
+
+    def _log_density_of_record(self, party: str, theta: Theta, row: Mapping[str, jax.Array]) -> jax.Array:
+        """Sum of the party's observed sites [K]; other parties' columns are stand-ins that nothing reads."""
+        columns = {**self.stand_ins(1), **{name: value[None] for name, value in row.items()}}
+        trace = trace_at(self.model, theta, self.structure.component_site, columns, 1)
+        total = jnp.zeros((self.num_components, 1))
+        for name in self.structure.party_sites[party]:
+            log_prob = trace[name]["fn"].log_prob(trace[name]["value"])
+            if jnp.broadcast_shapes(log_prob.shape, total.shape) != total.shape:
+                raise ModelContractError(
+                    f"site '{name}' has batch shape {log_prob.shape}; a record's site must be one value per component "
+                    "(use .to_event(...) for vectors)"
+                )
+            total = total + log_prob
+        return total[:, 0]
+
+    def stand_ins(self, num_records: int) -> dict[str, jax.Array]:
+        """Valid public columns of every party, to trace the model on."""
+        return {name: jnp.asarray(column) for name, column in stand_in_columns(self.schema, num_records).items()}
+
+
+def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> SplitModel:
+    """Check the contract, find the component-plated parameters, and return the split model.
+
+    :raises ModelContractError: if the model cannot be split.
+    """
+    structure = inspect_model(model, schema, model_kwargs)
+    bound = partial(model, **(model_kwargs or {}))
+    all_shared = SplitModel(
+        model=bound,
+        schema=schema,
+        structure=structure,
+        plated=dict.fromkeys(structure.party_sites, {}),
+        shared=dict(structure.party_latents),
+    )
+    plated = {party: _plated_sites(all_shared, party) for party in structure.party_sites}
+    shared = {
+        party: tuple(name for name in latents if name not in plated[party])
+        for party, latents in structure.party_latents.items()
+    }
+    return dataclasses.replace(all_shared, plated=plated, shared=shared)
+
+
+def _plated_sites(split: SplitModel, party: str) -> dict[str, int]:
+    """Sites that have an axis of length K whose slice k moves component k only, and that axis.
+
+    Found by changing one slice at a time at random parameters and stand-in records, public numbers all, and
+    looking for another component whose log density changes.
+    """
+    K = split.num_components
+    probes = [_Probe.create(split, party, seed) for seed in _PROBE_SEEDS]
+    plated: dict[str, int] = {}
+    for name in split.structure.party_latents[party]:
+        axes = [axis for axis, size in enumerate(split.structure.latents[name]) if size == K]
+        plated.update({name: axis for axis in axes[::-1] if all(probe.is_plated(name, axis) for probe in probes)})
+    return plated
+
+
+@dataclasses.dataclass(frozen=True)
+class _Probe:
+    """A party's log density at random parameters, and a second set of parameters to take slices from."""
+
+    log_density: Callable[[Theta], np.ndarray]
+    theta: Theta
+    other: Theta
+    baseline: np.ndarray
+
+    @classmethod
+    def create(cls, split: SplitModel, party: str, seed: int) -> _Probe:
+        own = set(split.schema.column_names(party))
+        columns = stand_in_columns(split.schema, _NUM_PROBE_RECORDS, seed)
+        columns = {name: column for name, column in columns.items() if name.removesuffix(OBSERVED_SUFFIX) in own}
+        rng = np.random.default_rng(seed)
+        theta, other = (
+            {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in split.structure.latents.items()}
+            for _ in range(2)
+        )
+        of_record = jax.vmap(partial(split._log_density_of_record, party), in_axes=(None, 0))
+        jitted = jax.jit(lambda theta: of_record(theta, columns))
+        return cls(lambda theta: np.asarray(jitted(theta)), theta, other, np.asarray(jitted(theta)))
+
+    def is_plated(self, name: str, axis: int) -> bool:
+        """Whether replacing slice k of the site leaves every other component's log density as it was."""
+        K = self.baseline.shape[1]
+        for k in range(K):
+            changed = np.moveaxis(self.theta[name].copy(), axis, 0)
+            changed[k] = np.moveaxis(self.other[name], axis, 0)[k]
+            log_density = self.log_density({**self.theta, name: np.moveaxis(changed, 0, axis)})
+            if not np.array_equal(np.delete(log_density, k, 1), np.delete(self.baseline, k, 1)):
+                return False
+        return True

@@ -1,0 +1,254 @@
+r"""Who may be watching, what each of them knows, and what the noise still hides from them.
+
+The released object is a `NoisySum`: T noisy sums of clipped per-record vectors, on the ring's grid. Each of
+its m noise sources adds an exact discrete Gaussian of variance s grid units². An adversary who knows a of
+them faces (m − a) independent sources.
+
+**Why the accounting may use the continuous Gaussian.** Let X ~ N(0, V − r²) and Y given X ~ N_Z(X, r²). The
+mass of Y at every integer is within a factor e^{±2ρ} of N_Z(0, V), ρ ≈ 2e^{−2π²r²}, and integer shifts
+commute with X ↦ Y. So the discrete mechanism is, up to that factor per coordinate, a post-processing of the
+continuous one with variance V − r². A sum of two independent N_Z(0, s₁), N_Z(0, s₂) is within e^{±2ρ} of
+N_Z(0, s₁ + s₂) with r² = s₁s₂/(s₁ + s₂). Taking r² = 9 and s ≥ 18, all factors of a run together change ε by
+less than 1e-50, far below the precision of a float; hence σ_eff² = (V − 9) / (C·2^f)². It holds through
+sampling and adaptive composition, being a bound on densities.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal, final
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.privacy.accounting import (
+    GaussianEvent,
+    NeighbouringRelation,
+    PoissonEvent,
+    PoissonKnownEvent,
+    PrivacyEvent,
+)
+from vertinumpyro.privacy.discrete_gaussian import require_drawable
+from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
+
+OUTSIDE_ANALYST = "outside analyst"
+_SMOOTHING = 9  # r², in grid units²
+_SMALLEST_SHARE = 18  # so that r² = s₁s₂/(s₁ + s₂) ≥ s/2 ≥ 9 in every sum of shares
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoiseSource:
+    """Who adds the noise, with total variance σ²C².
+
+    Attributes:
+        kind: "collaborative": every party adds a share of variance σ²C²/(P − c), so that the parties outside
+            any coalition of c or fewer still add σ²C² or more; c = 0 is the DPVI paper's /P. "trusted": one
+            source that colludes with nobody adds it all.
+        num_parties: P.
+        collusion_threshold: c, 0 ≤ c ≤ P − 1; 0 when trusted.
+    """
+
+    kind: Literal["collaborative", "trusted"] = "collaborative"
+    num_parties: int
+    collusion_threshold: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses values outside the documented ranges."""
+        if self.kind not in ("collaborative", "trusted"):
+            raise ArgumentError(f'kind must be "collaborative" or "trusted", got {self.kind!r}')
+        if self.num_parties < 1:
+            raise ArgumentError(f"num_parties must be at least 1, got {self.num_parties}")
+        if not 0 <= self.collusion_threshold < self.num_parties:
+            raise ArgumentError(
+                f"collusion_threshold must lie between 0 and num_parties - 1 = {self.num_parties - 1}, "
+                f"got {self.collusion_threshold}: if all collude, nothing is left to protect"
+            )
+        if self.kind == "trusted" and self.collusion_threshold:
+            raise ArgumentError("collusion_threshold must be 0 when kind='trusted': no party knows any noise")
+
+    @property
+    def num_shares(self) -> int:
+        """How many independent noise vectors are added to a sum."""
+        return self.num_parties if self.kind == "collaborative" else 1
+
+    @property
+    def num_covering(self) -> int:
+        """The number of shares whose variances add up to σ²C²."""
+        return self.num_parties - self.collusion_threshold if self.kind == "collaborative" else 1
+
+    def num_unknown(self, colluders: int) -> int:
+        """How many shares stay unknown to an adversary who holds `colluders` parties."""
+        return self.num_parties - colluders if self.kind == "collaborative" else 1
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adversary:
+    """One observer of everything that is released.
+
+    Attributes:
+        name: how the table calls it.
+        colluders: how many parties it holds; 0 for an outside analyst.
+        knows_indices: whether it knows which records entered which step.
+    """
+
+    name: str
+    colluders: int = 0
+    knows_indices: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses values outside the documented ranges."""
+        if self.colluders < 0:
+            raise ArgumentError(f"colluders must not be negative, got {self.colluders}")
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdversaryRow:
+    """One line of the privacy table.
+
+    Attributes:
+        adversary: its name.
+        relation: "replace" or "add_remove".
+        guarantee: "DP" against an outside analyst; "VPDP" against parties, where neighbouring tables agree on
+            the columns that the adversary holds, since it knows those anyway.
+        epsilon: ε; infinite when there is no guarantee at this δ.
+        delta: δ.
+        noise_multiplier: σ_eff, the standard deviation of the noise unknown to it, over the clip norm.
+        knows: what it knows besides the released sums.
+        proof: "proved", or "unproven" when the run's formulation carries an unproven step.
+        unproven: those steps.
+    """
+
+    adversary: str
+    relation: str
+    guarantee: Literal["DP", "VPDP"]
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    knows: tuple[str, ...]
+    proof: Literal["proved", "unproven"]
+    unproven: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict:
+        """Plain data for JSON; an infinite ε becomes the string "inf", which JSON lacks."""
+        record = dataclasses.asdict(self)
+        record["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else "inf"
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in record.items()}
+
+
+def list_adversaries(parties: Sequence[str], *, batch_indices: str) -> tuple[Adversary, ...]:
+    """The outside analyst, each party by name, and coalitions of every size from 2 to P − 1.
+
+    All P parties together are no adversary: they hold the whole table. So a single party gets no row.
+    """
+    known = batch_indices == "known"
+    rows = [Adversary(name=OUTSIDE_ANALYST)]
+    if len(parties) > 1:
+        rows += [Adversary(name=name, colluders=1, knows_indices=known) for name in parties]
+    for size in range(2, len(parties)):
+        rows.append(Adversary(name=f"any {size} colluding parties", colluders=size, knows_indices=known))
+    return tuple(rows)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisySum:
+    """T noisy sums of clipped vectors: the public facts that fix every adversary's (ε, δ).
+
+    Attributes:
+        sampling: which records enter which sum.
+        num_records: N.
+        clip_norm: C, the largest L2 norm of one record's vector.
+        noise_multiplier: σ, so the noise has standard deviation σ·C per coordinate.
+        grid_bits: f; the sum and its noise are integers in units of 2^-f.
+        noise: who adds the noise.
+    """
+
+    sampling: Sampling
+    num_records: int
+    clip_norm: float
+    noise_multiplier: float
+    grid_bits: int
+    noise: NoiseSource
+
+    def __post_init__(self) -> None:
+        """Refuses values outside the documented ranges."""
+        for name in ("clip_norm", "noise_multiplier"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ArgumentError(f"{name} must be positive and finite, got {value}")
+        if not 0 <= self.grid_bits <= 64:
+            raise ArgumentError(f"grid_bits must lie between 0 and 64, got {self.grid_bits}")
+        self.sampling.check(self.num_records)
+        if self.share_variance < _SMALLEST_SHARE:
+            raise ArgumentError(
+                f"a noise share has a variance below {_SMALLEST_SHARE} grid units², where the accounting of "
+                "discrete noise is not proved: raise grid_bits, clip_norm or noise_multiplier"
+            )
+        require_drawable(self.share_variance * self.noise.num_shares)
+
+    @property
+    def share_variance(self) -> int:
+        """⌈C²σ²4^f/(P − c)⌉ grid units², in exact arithmetic: rounding up only adds noise."""
+        total = (Fraction(self.clip_norm) * Fraction(self.noise_multiplier)) ** 2 * 4**self.grid_bits
+        return math.ceil(total / self.noise.num_covering)
+
+    def effective_noise_multiplier(self, colluders: int = 0) -> float:
+        """σ_eff = √(s·(unknown shares) − 9)/(C·2^f), rounded down."""
+        unknown = self.share_variance * self.noise.num_unknown(colluders) - _SMOOTHING
+        exact = Fraction(unknown) / (Fraction(self.clip_norm) ** 2 * 4**self.grid_bits)
+        return math.nextafter(math.sqrt(exact), 0.0) * (1 - 2.0**-50)
+
+    def event(self, adversary: Adversary) -> PrivacyEvent:
+        """What this adversary observes.
+
+        Disjoint batches give E participations, whether or not the indices are known. A full batch gives T.
+        """
+        sigma = self.effective_noise_multiplier(adversary.colluders)
+        if isinstance(self.sampling, DisjointBatches):
+            return GaussianEvent(noise_multiplier=sigma, count=self.sampling.num_epochs)
+        if not isinstance(self.sampling, PoissonSampling):
+            raise ArgumentError(f"sampling: no accounting for {type(self.sampling).__name__}")
+        q, steps = self.sampling.sampling_prob, self.sampling.num_steps
+        if self.sampling.full_batch:
+            return GaussianEvent(noise_multiplier=sigma, count=steps)
+        if adversary.knows_indices:
+            return PoissonKnownEvent(noise_multiplier=sigma, sampling_prob=q, num_steps=steps)
+        tail = self.sampling.truncation_delta(self.num_records)
+        return PoissonEvent(noise_multiplier=sigma, sampling_prob=q, num_steps=steps, truncation_delta=tail)
+
+    def epsilon(self, adversary: Adversary, delta: float, relation: NeighbouringRelation) -> float:
+        """ε against one adversary."""
+        return self.event(adversary).epsilon(delta, relation)
+
+    def row(
+        self,
+        adversary: Adversary,
+        delta: float,
+        relation: NeighbouringRelation,
+        unproven: tuple[str, ...] = (),
+    ) -> AdversaryRow:
+        """The adversary's line of the privacy table."""
+        return AdversaryRow(
+            adversary=adversary.name,
+            relation=relation.value,
+            guarantee="VPDP" if adversary.colluders else "DP",
+            epsilon=self.epsilon(adversary, delta, relation),
+            delta=delta,
+            noise_multiplier=self.effective_noise_multiplier(adversary.colluders),
+            knows=self._knowledge(adversary),
+            proof="unproven" if unproven else "proved",
+            unproven=unproven,
+        )
+
+    def _knowledge(self, adversary: Adversary) -> tuple[str, ...]:
+        owner = "their own" if adversary.colluders > 1 else "its own"
+        knows = []
+        if adversary.colluders:
+            knows.append(f"{owner} columns")
+            if self.noise.kind == "collaborative":
+                knows.append(f"{owner} noise")
+        if adversary.knows_indices:
+            knows.append("the batch indices")
+        return tuple(knows)

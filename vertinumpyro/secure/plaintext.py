@@ -1,0 +1,90 @@
+"""The oracle: the protocols in floating point, in one process, with no security at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from vertinumpyro.core import ring
+from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.secure.backend import BackendInfo, BackendStats, BatchShape, SecureBackend, total
+from vertinumpyro.secure.local import bounded, bounded_prior
+from vertinumpyro.secure.range_proof import fixed_point_format
+
+__all__ = ["Plaintext"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plaintext(SecureBackend):
+    """Floating point in one process: what the other backends are compared with.
+
+    The noise is the same integer noise on the same grid as `FixedPoint`'s, but a floating-point sum has no
+    sensitivity proof (rounding depends on the data), so a plan made for it is marked unproven.
+    """
+
+    def info(self) -> BackendInfo:
+        """No security: one process holds every column."""
+        return BackendInfo(
+            name="plaintext",
+            security_model="none (one process holds every party's columns)",
+            who_learns_what="the process that runs it learns everything",
+            dealer="none",
+            ring="none (floating point)",
+            precision="the dtype of the log densities",
+            unproven=("floating-point sums have no proved sensitivity",),
+        )
+
+    def stats(self) -> BackendStats:
+        """Nothing is sent."""
+        return BackendStats()
+
+    def grid_bits(self, shape: BatchShape) -> int:
+        """The grid of `FixedPoint`, so that both take the same noise."""
+        return fixed_point_format(shape).grid_bits
+
+    def clipped_noisy_sum(
+        self,
+        shape: BatchShape,
+        contributions: Sequence[Contribution],
+        prior: ComponentPrior,
+        mask: jax.Array,
+        noise_shares: jax.Array,
+    ) -> jax.Array:
+        """See `SecureBackend.clipped_noisy_sum`."""
+        exact = clipped_sum(shape.clip_norm, contributions, prior, mask)
+        return exact + ring.decode(total(noise_shares), self.grid_bits(shape)).astype(exact.dtype)
+
+    def noisy_cross_product(self, a: jax.Array, b: jax.Array, noise_shares: jax.Array) -> jax.Array:
+        """See `SecureBackend.noisy_cross_product`."""
+        return a.T @ b + total(noise_shares)
+
+    def noisy_sum(self, vectors: jax.Array, noise_shares: jax.Array) -> jax.Array:
+        """See `SecureBackend.noisy_sum`."""
+        return vectors.sum(axis=0) + total(noise_shares)
+
+
+def clipped_sum(
+    clip_norm: float, contributions: Sequence[Contribution], prior: ComponentPrior, mask: jax.Array
+) -> jax.Array:
+    """sum_n W_nk s_nk with W = mask e / sqrt(max(den^2, nn / C^2)), e = exp(z - max z), in floating point."""
+    prior = bounded_prior(prior, clip_norm)
+    contributions = [bounded(contribution, clip_norm) for contribution in contributions]
+    z = sum((c.log_density for c in contributions), start=prior.log_weights)
+    e = jnp.exp(z - z.max(axis=-1, keepdims=True))
+    squared_norm = _shared_norm(e, prior.scores)
+    for c in contributions:
+        squared_norm += (e**2 * (c.plated_scores**2).sum(-1)).sum(-1) + _shared_norm(e, c.shared_scores)
+    w = jax.lax.rsqrt(jnp.maximum(e.sum(-1) ** 2, squared_norm / clip_norm**2))
+    W = (mask * w)[:, None] * e
+    blocks = [W.sum(0) @ prior.scores]
+    for c in contributions:
+        blocks += [jnp.einsum("nk,nkd->kd", W, c.plated_scores).ravel(), jnp.einsum("nk,nks->s", W, c.shared_scores)]
+    return jnp.concatenate(blocks)
+
+
+def _shared_norm(e: jax.Array, scores: jax.Array) -> jax.Array:
+    """|| sum_k e_nk s_nk ||^2 for scores [n, K, s] or [K, s]."""
+    return (jnp.einsum("nk,ks->ns" if scores.ndim == 2 else "nk,nks->ns", e, scores) ** 2).sum(-1)
