@@ -1,0 +1,7 @@
+"""Floor 5: private variational inference."""
+
+from vertinumpyro.dpvi.inference import DPVI
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel, StepInfo, StepInput
+from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
+
+__all__ = ["DPVI", "DPVIState", "Diagnostics", "Kernel", "Posterior", "StepInfo", "StepInput"]

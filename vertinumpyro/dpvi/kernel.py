@@ -16,7 +16,7 @@ from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
 from vertinumpyro.secure.backend import BatchShape, SecureBackend
 
-__all__ = ["DPVIState", "Kernel", "StepInfo", "StepInput"]
+__all__ = ["Columns", "DPVIState", "InternalInfo", "Kernel", "StepInfo", "StepInput"]
 
 Columns = Mapping[str, Mapping[str, jax.Array]]
 """Every party's encoded columns on the device: columns[party][name], each [N]."""
@@ -47,12 +47,23 @@ class StepInfo(NamedTuple):
     released_norm: Float[Array, ""]
 
 
+class InternalInfo(NamedTuple):
+    """NOT DP, internal: computed from the records outside the mechanism. It must never leave the parties.
+
+    objective: estimate of the negative ELBO per record on the step's batch; None unless asked for.
+    """
+
+    objective: Float[Array, ""] | None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kernel:
     """DPVI's step (Algorithm 1) for a split model, a guide, an optimiser and a backend that computes in process.
 
     `step` is pure and jittable under 64-bit mode; `local` and `update` are its two halves, for a backend that
     runs in other processes.
+
+    :ivar diagnostics: compute `InternalInfo.objective`, which is not DP.
     """
 
     guide: ReparameterisedGuide
@@ -61,6 +72,7 @@ class Kernel:
     shape: BatchShape
     num_records: int
     expected_batch_size: float
+    diagnostics: bool = False
     user_x64: bool = dataclasses.field(default_factory=compat.user_has_x64)
 
     def init(self, rng_key: jax.Array, params: Params) -> DPVIState:
@@ -68,7 +80,9 @@ class Kernel:
         state = DPVIState(params, self.optimizer.init(params), rng_key)
         return jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, jnp.asarray(leaf).dtype), state)
 
-    def step(self, state: DPVIState, columns: Columns, inputs: StepInput) -> tuple[DPVIState, StepInfo]:
+    def step(
+        self, state: DPVIState, columns: Columns, inputs: StepInput
+    ) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
         """One release: local contributions, the cross-party protocol, the update."""
         with compat.precision(self.user_x64):
             contributions, prior = self.local(state, columns, inputs.indices)
@@ -77,7 +91,11 @@ class Kernel:
                 self.shape, contributions, prior, inputs.mask, inputs.noise_shares
             ).astype(prior.log_weights.dtype)
         with compat.precision(self.user_x64):
-            return self.update(state, released)
+            internal = InternalInfo(
+                self._objective(state, contributions, prior, inputs.mask) if self.diagnostics else None
+            )
+            new_state, info = self.update(state, released)
+        return new_state, (info, internal)
 
     def local(
         self, state: DPVIState, columns: Columns, indices: Int[Array, " n"]
@@ -100,6 +118,16 @@ class Kernel:
         params = optax.apply_updates(state.params, updates)
         info = StepInfo(jnp.linalg.norm(released) / (self.shape.clip_norm * self.expected_batch_size))
         return DPVIState(params, optimizer_state, _next_key(state)), info
+
+
+    def _objective(
+        self, state: DPVIState, contributions: list[Contribution], prior: ComponentPrior, mask: jax.Array
+    ) -> jax.Array:
+        """Negative ELBO per record, estimated on the batch. Not DP."""
+        z = sum((c.log_density for c in contributions), start=prior.log_weights)
+        batch = jnp.where(mask, jax.scipy.special.logsumexp(z, axis=-1), 0.0).sum() / self.expected_batch_size
+        public = self.guide.entropy_bound(state.params, _eta_key(state)) / self.num_records
+        return -(batch + public)
 
 
 def _eta_key(state: DPVIState) -> jax.Array:

@@ -71,7 +71,7 @@ class PrivacyEvent(abc.ABC):
         """The smallest ε, up to 1e-7 and from above, with δ(ε) ≤ `delta`; infinite when there is none."""
         if not 0 < delta < 1:
             raise ArgumentError(f"delta must lie in (0, 1), got {delta}")
-        return _epsilon(lambda eps: self.delta(eps, relation), delta)
+        return _epsilon(self, delta, relation)
 
 
 @final
@@ -221,14 +221,14 @@ def _participations(num_steps: int, prob: float) -> tuple[np.ndarray, np.ndarray
 
     The mass below the window is moved up to its lower end, the mass above it counts as δ = 1: both upwards.
     """
-    law = stats.binom(num_steps, prob)
-    low, high = int(law.ppf(_LOST_MASS)), int(law.isf(_LOST_MASS))
+    low = int(stats.binom.ppf(_LOST_MASS, num_steps, prob))
+    high = int(stats.binom.isf(_LOST_MASS, num_steps, prob))
     counts = np.arange(low, high + 1)
-    weights = law.pmf(counts)
-    weights[0] += law.cdf(low - 1) if low > 0 else 0.0
+    weights = np.asarray(stats.binom.pmf(counts, num_steps, prob))
+    weights[0] += stats.binom.cdf(low - 1, num_steps, prob) if low > 0 else 0.0
     for array in (counts, weights):
         array.flags.writeable = False  # cached, so shared
-    return counts, weights, float(law.sf(high))
+    return counts, weights, float(stats.binom.sf(high, num_steps, prob))
 
 
 @functools.lru_cache(maxsize=16)
@@ -255,8 +255,13 @@ def _discretisation(noise_multiplier: float, prob: float, num_steps: int) -> flo
     return min(1e-2, math.sqrt(2e-4 * rough_epsilon / num_steps))
 
 
-def _epsilon(delta_of: Callable[[float], float], delta: float) -> float:
-    """The smallest ε with delta_of(ε) ≤ delta. δ(ε) is convex in e^ε, so the feasible ε form an interval."""
+@functools.lru_cache(maxsize=256)
+def _epsilon(event: PrivacyEvent, delta: float, relation: NeighbouringRelation) -> float:
+    """The upper end of a bracket of the smallest ε with δ(ε) ≤ delta; the upper end is always feasible."""
+
+    def delta_of(epsilon: float) -> float:
+        return event.delta(epsilon, relation)
+
     if delta_of(0.0) <= delta:
         return 0.0
     high = _feasible(delta_of, delta)

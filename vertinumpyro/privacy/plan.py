@@ -87,7 +87,7 @@ class PrivacyPlan:
         if self.unproven and not self.allow_unproven:
             raise UnprovenError(
                 f"the privacy bound is not proved for: {', '.join(self.unproven)}. "
-                "Choose a proved formulation, or pass allow_unproven=True and publish nothing that rests on it"
+                "Choose a proved formulation, or pass allow_unproven=True and publish nothing of it"
             )
         _ = self.noisy_sum  # validates clip, noise, grid and sampling
 
@@ -281,7 +281,9 @@ def _smallest_sigma(enough: Callable[[float], bool]) -> float:
     while not enough(high):
         high *= 2
         if high > _LARGEST_SIGMA:
-            raise ArgumentError("epsilon is out of reach: lower num_steps or sampling_prob, or raise delta")
+            raise ArgumentError(
+                "epsilon is out of reach: lower num_steps or the batch size, or raise max_batch_size or delta"
+            )
     low = high / 2
     step = 10.0**-_SIGMA_DIGITS
     while low > step and enough(low):

@@ -1,0 +1,319 @@
+"""`DPVI`: plan, fit and resume private variational inference on a vertically partitioned table."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import optax
+from tqdm.auto import tqdm
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ArgumentError, RangeError
+from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
+from vertinumpyro.core.types import Model
+from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.dpvi import checkpoint
+from vertinumpyro.dpvi.defaults import (
+    DEFAULT_NUM_STEPS,
+    default_batch_size,
+    default_guide,
+    default_init,
+    default_optimizer,
+)
+from vertinumpyro.dpvi.guide import GuideFactory, ReparameterisedGuide
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
+from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
+from vertinumpyro.dpvi.stream import chunks
+from vertinumpyro.model.mixture import mixture_model
+from vertinumpyro.model.split import SplitModel, split_model
+from vertinumpyro.privacy import (
+    NeighbouringRelation,
+    NoiseSource,
+    PoissonSampling,
+    PrivacyPlan,
+    Sampling,
+    calibrate_noise_multiplier,
+)
+from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST
+from vertinumpyro.privacy.ledger import Spending, resume_spending, start_spending
+from vertinumpyro.secure import BatchShape, FixedPoint, SecureBackend
+
+__all__ = ["DPVI"]
+
+_PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
+PRIVACY_RECORD = "privacy.json"
+CHECKPOINT = "checkpoint.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class DPVI:
+    """Differentially private variational inference for a NumPyro model with per-party plates.
+
+    Holds public choices only; data enters through the methods. `plan` fixes sampler, clip, noise and
+    accounting before anything is computed, `fit` spends the plan.
+
+    :param model: `model(data, num_records, **model_kwargs)`, or None for `mixture_model` of the schema.
+    :param guide: an autoguide class with one joint latent vector, or a `functools.partial` of one.
+    :param optimizer: an optax optimiser; None takes Adam with a cosine schedule.
+    :param backend: how the cross-party step is computed.
+    :param init_loc_fn: a NumPyro init strategy for the model's own sites.
+    :param num_components: K of the mixture when `model` is None.
+    :param model_kwargs: further arguments of the model.
+    :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
+    """
+
+    model: Model | None = None
+    _: dataclasses.KW_ONLY
+    guide: GuideFactory = default_guide
+    optimizer: optax.GradientTransformation | None = None
+    backend: SecureBackend = dataclasses.field(default_factory=FixedPoint)
+    init_loc_fn: Callable[..., Any] = default_init
+    num_components: int = 20
+    model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    diagnostics: bool = False
+
+    def split(self, schema: Schema) -> SplitModel:
+        """The model split between the schema's parties.
+
+        :raises ModelContractError: names the site and says what to change.
+        """
+        model = mixture_model(schema, self.num_components) if self.model is None else self.model
+        return split_model(model, schema, self.model_kwargs)
+
+    def plan(
+        self,
+        dataset: VerticalDataset,
+        *,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        delta: float = 1e-5,
+        adversary: str = OUTSIDE_ANALYST,
+        relation: NeighbouringRelation | Literal["replace", "add_remove"] = NeighbouringRelation.REPLACE,
+        clip_norm: float = 1.0,
+        batch_size: int | None = None,
+        num_steps: int | None = None,
+        sampling: Sampling | None = None,
+        noise: Literal["collaborative", "trusted"] = "collaborative",
+        collusion_threshold: int = 0,
+        batch_indices: Literal["known", "hidden"] = "known",
+        allow_unproven: bool = False,
+    ) -> PrivacyPlan:
+        """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
+
+        Give `epsilon`, and the noise is calibrated so that `adversary` gets at most that; or give
+        `noise_multiplier`. Records are sampled by Poisson with expected size `batch_size` for `num_steps`
+        steps, unless `sampling` says otherwise.
+
+        :raises ArgumentError: names the argument and the fix.
+        :raises ModelContractError: if the model cannot be split.
+        :raises RangeError: if clip, batch or noise could wrap the backend's ring.
+        :raises UnprovenError: if the backend's bound is not proved and allow_unproven is not set.
+        """
+        if (epsilon is None) == (noise_multiplier is None):
+            raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
+        if sampling is not None and (batch_size, num_steps) != (None, None):
+            raise ArgumentError("sampling fixes batch size and steps; leave batch_size and num_steps out")
+        split = self.split(dataset.schema)
+        settings: dict[str, Any] = {
+            "sampling": sampling or _default_sampling(dataset.num_records, batch_size, num_steps),
+            "clip_norm": clip_norm,
+            "noise": NoiseSource(
+                kind=noise, num_parties=len(split.parties), collusion_threshold=collusion_threshold
+            ),
+            "num_records": dataset.num_records,
+            "parties": split.parties,
+            "delta": delta,
+            "relation": NeighbouringRelation(relation),
+            "batch_indices": batch_indices,
+        }
+        if noise_multiplier is None:
+            noise_multiplier = calibrate_noise_multiplier(
+                epsilon=epsilon, adversary=adversary, grid_bits=_PROVISIONAL_GRID_BITS, **settings
+            )
+        shape = _batch_shape(split, settings["sampling"], settings["noise"], clip_norm, noise_multiplier)
+        grid_bits = self.backend.grid_bits(shape)
+        if grid_bits < _PROVISIONAL_GRID_BITS:
+            raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
+        return PrivacyPlan(
+            **settings,
+            noise_multiplier=noise_multiplier,
+            grid_bits=grid_bits,
+            unproven=self.backend.info().unproven,
+            allow_unproven=allow_unproven,
+        )
+
+    def kernel(
+        self, dataset: VerticalDataset, plan: PrivacyPlan, rng_key: jax.Array
+    ) -> tuple[Kernel, DPVIState]:
+        """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
+
+        :raises ArgumentError: if the plan was made for other parties, records or backend.
+        """
+        split = self.split(dataset.schema)
+        shape = _batch_shape(split, plan.sampling, plan.noise, plan.clip_norm, plan.noise_multiplier)
+        self._check_plan(dataset, plan, split, shape)
+        guide_key, step_key = jax.random.split(rng_key)
+        guide, params = ReparameterisedGuide.create(self.guide, split, self.init_loc_fn, guide_key)
+        kernel = Kernel(
+            guide=guide,
+            optimizer=self.optimizer or default_optimizer(plan.num_steps),
+            backend=self.backend,
+            shape=shape,
+            num_records=plan.num_records,
+            expected_batch_size=plan.expected_batch_size,
+            diagnostics=self.diagnostics,
+        )
+        return kernel, kernel.init(step_key, params)
+
+    def fit(
+        self,
+        dataset: VerticalDataset,
+        plan: PrivacyPlan,
+        rng_key: jax.Array,
+        *,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
+        progress_bar: bool = True,
+        insecure_seed: int | None = None,
+    ) -> Posterior:
+        """Spend the plan: run its steps and return the posterior over the global latents.
+
+        :param rng_key: model randomness (initial values, eta); public, it protects nothing.
+        :param run_dir: folder for `privacy.json`, written before every chunk is released, and a checkpoint. The
+            record is what stops a second process from spending the same plan.
+        :param resume: continue the run of `run_dir` at its recorded step.
+        :param insecure_seed: draw noise and batches from a seeded generator, for tests and paired benchmarks.
+            The result has no privacy at all.
+        :raises PlanSpentError: if the plan was spent before.
+        """
+        kernel, state = self.kernel(dataset, plan, rng_key)
+        run = _Run(self, kernel, plan, None if run_dir is None else Path(run_dir))
+        with run.open_ledger(resume) as spending:
+            state = run.restored(state) if resume else state
+            source = SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed)
+            state, diagnostics = run.steps(state, dataset, spending, source, progress_bar)
+        return Posterior(
+            guide=kernel.guide, params=state.params, plan=plan, diagnostics=diagnostics, secure_noise=source.secure
+        )
+
+    def load(self, path: str | Path) -> Posterior:
+        """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
+        metadata = checkpoint.read_metadata(path)
+        split = self.split(Schema.from_dict(metadata["schema"]))
+        key = compat.random_key(0)
+        guide, params = ReparameterisedGuide.create(self.guide, split, self.init_loc_fn, key)
+        return Posterior(
+            guide=guide,
+            params=checkpoint.load_tree(path, params),
+            plan=PrivacyPlan.from_dict(metadata["plan"]),
+            diagnostics=Diagnostics.empty(),
+            secure_noise=metadata["secure_noise"],
+        )
+
+    def _check_plan(
+        self, dataset: VerticalDataset, plan: PrivacyPlan, split: SplitModel, shape: BatchShape
+    ) -> None:
+        if plan.num_records != dataset.num_records:
+            raise ArgumentError(
+                f"plan was made for {plan.num_records} records and the dataset has {dataset.num_records}; make a new plan"
+            )
+        if plan.parties != split.parties:
+            raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
+        if plan.grid_bits != self.backend.grid_bits(shape):
+            raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
+        if set(self.backend.info().unproven) - set(plan.unproven):
+            raise ArgumentError("plan was made for a backend with a proved bound; make a new plan for this one")
+
+
+@dataclasses.dataclass
+class _Run:
+    """One fit in progress: the ledger, the checkpoint and the loop over chunks."""
+
+    dpvi: DPVI
+    kernel: Kernel
+    plan: PrivacyPlan
+    run_dir: Path | None
+
+    def open_ledger(self, resume: bool) -> Spending:
+        """Start to spend the plan, or continue it."""
+        if resume and self.run_dir is None:
+            raise ArgumentError("resume=True needs run_dir, the folder of the run to continue")
+        if self.run_dir is None:
+            return start_spending(self.plan)
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        record = self.run_dir / PRIVACY_RECORD
+        return resume_spending(self.plan, record) if resume else start_spending(self.plan, record)
+
+    def restored(self, state: DPVIState) -> DPVIState:
+        """The checkpoint's state; the first state if the run stopped before its first checkpoint."""
+        assert self.run_dir is not None
+        path = self.run_dir / CHECKPOINT
+        return checkpoint.load_tree(path, state) if path.exists() else state
+
+    def steps(
+        self,
+        state: DPVIState,
+        dataset: VerticalDataset,
+        spending: Spending,
+        source: RandomSource,
+        progress_bar: bool,
+    ) -> tuple[DPVIState, Diagnostics]:
+        """All remaining steps. Steps are counted as released before they are computed."""
+        started = time.perf_counter()
+        runner = ChunkRunner(self.kernel, device_columns(dataset))
+        first = self._first_step(spending)
+        norms, objectives = [], []
+        with tqdm(total=self.plan.num_steps, initial=first, disable=not progress_bar, unit="step") as bar:
+            for chunk in chunks(self.plan, self.kernel.guide.split.num_values, source, first):
+                spending.reserve(chunk.num_active)
+                state, info, internal = runner(state, chunk)
+                norms.append(info.released_norm)
+                objectives += [] if internal.objective is None else [internal.objective]
+                self._save(state)
+                bar.update(chunk.num_active)
+        diagnostics = Diagnostics(
+            released_norm=np.concatenate([np.zeros(0), *norms]),
+            objective=np.concatenate(objectives) if objectives else None,
+            seconds=time.perf_counter() - started,
+        )
+        return state, diagnostics
+
+    def _first_step(self, spending: Spending) -> int:
+        """Where a run may start; steps that a resumed sampling cannot use are counted as spent."""
+        first = self.plan.sampling.resume_step(self.plan.num_records, spending.steps_spent)
+        if first > spending.steps_spent:
+            spending.reserve(first - spending.steps_spent)
+        return first
+
+    def _save(self, state: DPVIState) -> None:
+        if self.run_dir is not None:
+            checkpoint.save_tree(self.run_dir / CHECKPOINT, state, {"fingerprint": self.plan.fingerprint()})
+
+
+def _default_sampling(num_records: int, batch_size: int | None, num_steps: int | None) -> Sampling:
+    return PoissonSampling.for_batch_size(
+        default_batch_size(num_records) if batch_size is None else batch_size,
+        num_records,
+        DEFAULT_NUM_STEPS if num_steps is None else num_steps,
+    )
+
+
+def _batch_shape(
+    split: SplitModel, sampling: Sampling, noise: NoiseSource, clip_norm: float, noise_multiplier: float
+) -> BatchShape:
+    return BatchShape(
+        batch_size=sampling.max_batch_size,
+        num_components=split.num_components,
+        num_parties=len(split.parties),
+        num_values=split.num_values,
+        clip_norm=clip_norm,
+        noise_stddev=noise_multiplier * clip_norm * (noise.num_shares / noise.num_covering) ** 0.5,
+    )

@@ -1,0 +1,85 @@
+"""The secret inputs of the steps: batches and noise shares, drawn ahead in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.dpvi.kernel import StepInput
+from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
+from vertinumpyro.privacy.sampling import BatchStream
+
+__all__ = ["Chunk", "chunks", "draw_inputs"]
+
+_NOISE_BYTES = 2**24
+_MAX_CHUNK = 200
+
+
+class Chunk(NamedTuple):
+    """Inputs of several steps, padded to one static number of steps."""
+
+    inputs: StepInput
+    active: np.ndarray
+    """bool [num_steps]: False marks steps that only pad the chunk; nothing is released for them."""
+
+    @property
+    def num_active(self) -> int:
+        """Steps that release something."""
+        return int(self.active.sum())
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return f"Chunk(num_active={self.num_active})"
+
+
+def chunk_length(num_steps: int, num_values: int, num_shares: int) -> int:
+    """Steps in a chunk: its noise takes at most 16 MiB, and progress shows at least every 200 steps."""
+    room = _NOISE_BYTES // (8 * num_values * num_shares)
+    longest = max(1, min(room, _MAX_CHUNK, num_steps))
+    return -(-num_steps // -(-num_steps // longest))
+
+
+def chunks(plan: PrivacyPlan, num_values: int, source: RandomSource, first_step: int) -> Iterator[Chunk]:
+    """All remaining chunks of a plan; while one is used, the next is drawn in another thread.
+
+    NumPy's generators and the operating system's CSPRNG release the interpreter lock, so the noise costs
+    little wall time on a second core.
+    """
+    batch_source, *share_sources = source.spawn(1 + plan.num_shares)
+    batches = plan.sampling.start(plan.num_records, batch_source, first_step=first_step)
+    length = chunk_length(plan.num_steps, num_values, plan.num_shares)
+
+    def draw() -> Chunk | None:
+        count = min(length, plan.num_steps - batches.step)
+        return None if count <= 0 else _padded(draw_inputs(plan, num_values, batches, share_sources, count), length)
+
+    with ThreadPoolExecutor(max_workers=1) as background:
+        pending = background.submit(draw)
+        while (chunk := pending.result()) is not None:
+            pending = background.submit(draw)
+            yield chunk
+
+
+def draw_inputs(
+    plan: PrivacyPlan, num_values: int, batches: BatchStream, share_sources: list[RandomSource], num_steps: int
+) -> StepInput:
+    """Batches and noise of `num_steps` steps; every party's noise comes from its own source."""
+    indices, mask = batches.next(num_steps)
+    variance = plan.noise_variance_per_share()
+    shares = [sample_discrete_gaussian(variance, num_steps * num_values, source) for source in share_sources]
+    noise = np.stack([share.reshape(num_steps, num_values) for share in shares], axis=1)
+    return StepInput(indices, mask, noise)
+
+
+def _padded(inputs: StepInput, length: int) -> Chunk:
+    """The last chunk is as long as the others, so that the loop compiles once."""
+    count = len(inputs.mask)
+    active = np.arange(length) < count
+    pad = [(0, length - count)]
+    padded = (np.pad(leaf, pad + [(0, 0)] * (leaf.ndim - 1)) for leaf in inputs)
+    return Chunk(StepInput(*padded), active)
