@@ -1,0 +1,98 @@
+"""Private Bayesian models and synthetic twins of tables whose columns sit at different organisations.
+
+    import vertinumpyro as vnp
+
+    dataset = vnp.load_rand_hie()
+    dpvi = vnp.DPVI()
+    plan = dpvi.plan(dataset, epsilon=1.0)
+    posterior = dpvi.fit(dataset, plan, rng_key)
+    twin = posterior.sample_synthetic(rng_key=rng_key)
+
+Names load on first use, so that `vertinumpyro.privacy` and `vertinumpyro.data` never bring JAX with them.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vertinumpyro import data, evaluation, privacy
+    from vertinumpyro.core import errors
+    from vertinumpyro.data import (
+        Schema,
+        VerticalDataset,
+        load_abalone,
+        load_adult,
+        load_dutch,
+        load_nltcs,
+        load_rand_hie,
+        load_wine,
+    )
+    from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior
+    from vertinumpyro.model import mixture_model, party_plate
+    from vertinumpyro.privacy import DisjointBatches, NeighbouringRelation, PoissonSampling, PrivacyPlan
+    from vertinumpyro.secure import FixedPoint, Plaintext
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DPVI",
+    "Diagnostics",
+    "DisjointBatches",
+    "FixedPoint",
+    "NeighbouringRelation",
+    "Plaintext",
+    "PoissonSampling",
+    "Posterior",
+    "PrivacyPlan",
+    "Schema",
+    "VerticalDataset",
+    "__version__",
+    "data",
+    "errors",
+    "evaluation",
+    "load_abalone",
+    "load_adult",
+    "load_dutch",
+    "load_nltcs",
+    "load_rand_hie",
+    "load_wine",
+    "mixture_model",
+    "party_plate",
+    "privacy",
+]
+
+_MODULES = {"data": "data", "errors": "core.errors", "evaluation": "evaluation", "privacy": "privacy"}
+_HOMES = {
+    "data": (
+        "Schema",
+        "VerticalDataset",
+        "load_abalone",
+        "load_adult",
+        "load_dutch",
+        "load_nltcs",
+        "load_rand_hie",
+        "load_wine",
+    ),
+    "dpvi": ("DPVI", "Diagnostics", "Posterior"),
+    "model": ("mixture_model", "party_plate"),
+    "privacy": ("DisjointBatches", "NeighbouringRelation", "PoissonSampling", "PrivacyPlan"),
+    "secure": ("FixedPoint", "Plaintext"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use."""
+    if name in _MODULES:
+        value = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _HOME_OF:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})

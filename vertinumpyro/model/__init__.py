@@ -1,0 +1,18 @@
+"""Floor 3: NumPyro models of vertically split tables: the contract, the split, and the ready mixture."""
+
+from vertinumpyro.model.contract import ModelStructure, inspect_model
+from vertinumpyro.model.mixture import mixture_model
+from vertinumpyro.model.party_plate import party_plate
+from vertinumpyro.model.split import SplitModel, split_model
+from vertinumpyro.model.unobserved import UNOBSERVED, Unobserved
+
+__all__ = [
+    "UNOBSERVED",
+    "ModelStructure",
+    "SplitModel",
+    "Unobserved",
+    "inspect_model",
+    "mixture_model",
+    "party_plate",
+    "split_model",
+]

@@ -51,13 +51,14 @@ class _SubstituteUnconstrained(Messenger):
             self.log_jacobian = self.log_jacobian + jnp.sum(log_jacobian)
 
 
-def trace_at(model: Model, theta: Theta, component_site: str | None, *args: Any, **kwargs: Any) -> dict[str, Site]:
+def trace_at(model: Model, theta: Theta, component_site: str | None, *args: Any) -> dict[str, Site]:
     """The model's trace at unconstrained global latents, with the component site enumerated."""
-    at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta)
-    return handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args, **kwargs)
+    return trace_globals(model, theta, component_site, *args)[0]
 
 
-def trace_globals(model: Model, theta: Theta, component_site: str | None, *args: Any) -> tuple[dict[str, Site], Any]:
+def trace_globals(
+    model: Model, theta: Theta, component_site: str | None, *args: Any
+) -> tuple[dict[str, Site], Any]:
     """The trace and the summed log Jacobian of theta's transforms."""
     at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta)
     trace = handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from vertinumpyro.core.types import Contribution, Theta
 
 __all__ = ["LogDensity", "contribution"]
 
-LogDensity = Callable[[Theta, Mapping[str, jax.Array]], Float[Array, " K"]]
+LogDensity = Callable[[Theta, Mapping[str, Any]], Float[Array, " K"]]
 """log density of one record's columns at one party under each component, given the latents."""
 
 
@@ -21,7 +22,7 @@ def contribution(
     theta: Theta,
     plated: Mapping[str, int],
     shared: tuple[str, ...],
-    columns: Mapping[str, jax.Array],
+    columns: Mapping[str, Any],
 ) -> Contribution:
     """The party's log densities [n, K] and scores [n, K, d], [n, K, s] on a batch of its own columns.
 
@@ -49,7 +50,8 @@ def contribution(
         jacobians = jax.jacrev(of_shared)(shared_theta) if shared else {}
         num_components = values.shape[0]
         plated_rows = [
-            jnp.moveaxis(gradients[name], axis, 0).reshape(num_components, -1) for name, axis in plated.items()
+            jnp.moveaxis(gradients[name], axis, 0).reshape(num_components, -1)
+            for name, axis in plated.items()
         ]
         shared_rows = [jacobians[name].reshape(num_components, -1) for name in shared]
         return Contribution(values, _concatenate(plated_rows, values), _concatenate(shared_rows, values))

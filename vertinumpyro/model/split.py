@@ -79,7 +79,8 @@ class SplitModel:
         K = self.num_components
         blocks = [self._positions[name].ravel() for name in self.structure.component_latents]
         for party in self.parties:
-            rows = [np.moveaxis(self._positions[n], axis, 0).reshape(K, -1) for n, axis in self.plated[party].items()]
+            plated = self.plated[party].items()
+            rows = [np.moveaxis(self._positions[name], axis, 0).reshape(K, -1) for name, axis in plated]
             blocks += [np.concatenate(rows, axis=1).ravel()] if rows else []
             blocks += [self._positions[name].ravel() for name in self.shared[party]]
         return np.concatenate(blocks)
@@ -90,7 +91,7 @@ class SplitModel:
         return len(self.gather_index)
 
     def gather(self, released: Float[Array, " D"]) -> Float[Array, " theta"]:
-        """The released vector as a gradient with respect to flat theta; coordinates of one parameter add up."""
+        """The released vector as a gradient with respect to flat theta; a parameter's coordinates add up."""
         return jnp.zeros(self.num_parameters, released.dtype).at[self.gather_index].add(released)
 
     def flatten(self, theta: Theta) -> Float[Array, " theta"]:
@@ -129,16 +130,17 @@ class SplitModel:
             trace = trace_at(self.model, {**theta, **part}, site, self.stand_ins(1), 1)
             return trace[site]["fn"].log_prob(trace[site]["value"]).reshape(self.num_components)
 
-        jacobians = jax.jacrev(log_weights)({name: theta[name] for name in names})
-        rows = [jacobians[name].reshape(self.num_components, -1) for name in names]
-        return ComponentPrior(log_weights(theta), jnp.concatenate([jnp.zeros((self.num_components, 0)), *rows], 1))
+        jacobians = jax.jacrev(log_weights)({name: theta[name] for name in names}) if names else {}
+        rows = [jnp.zeros((self.num_components, 0), flat.dtype)]
+        rows += [jacobians[name].reshape(self.num_components, -1) for name in names]
+        return ComponentPrior(log_weights(theta), jnp.concatenate(rows, axis=1))
 
     def init(self, init_loc_fn: Callable[..., Any], rng_key: jax.Array) -> Float[Array, " theta"]:
         """Flat theta at a NumPyro init strategy, which sees the model's own sites and supports."""
 
         def run(rng_key: jax.Array) -> jax.Array:
-            fixed = {} if self.structure.component_site is None else {self.structure.component_site: jnp.zeros(1, int)}
-            model = handlers.substitute(self.model, data=fixed)
+            site = self.structure.component_site
+            model = handlers.substitute(self.model, data={} if site is None else {site: jnp.zeros(1, int)})
             model = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
             trace = handlers.trace(model).get_trace(self.stand_ins(1), 1)
             sites = {name: trace[name] for name in self.structure.latents}
@@ -153,13 +155,19 @@ class SplitModel:
 
     # -- a party's own computation ----------------------------------------------------------------
 
-    def contribution(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Contribution:
+    def contribution(
+        self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]
+    ) -> Contribution:
         """What `party` computes on its own columns, each [n]; see `core.types.Contribution`."""
         log_density = partial(self._log_density_of_record, party)
         theta = self.unflatten(flat)
-        return local_gradient.contribution(log_density, theta, self.plated[party], self.shared[party], columns)
+        return local_gradient.contribution(
+            log_density, theta, self.plated[party], self.shared[party], columns
+        )
 
-    def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> jax.Array:
+    def log_density(
+        self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]
+    ) -> Float[Array, "n K"]:
         """l^p_nk [n, K] without the scores."""
         theta = self.unflatten(flat)
         return jax.vmap(lambda row: self._log_density_of_record(party, theta, row))(columns)
@@ -171,17 +179,19 @@ class SplitModel:
         total = jnp.zeros((self.num_components, 1))
         for name in self.structure.party_sites[party]:
             log_prob = trace[name]["fn"].log_prob(trace[name]["value"])
-            if jnp.broadcast_shapes(log_prob.shape, total.shape) != total.shape:
+            if log_prob.shape not in ((1,), (1, 1), total.shape):
                 raise ModelContractError(
-                    f"site '{name}' has batch shape {log_prob.shape}; a record's site must be one value per component "
-                    "(use .to_event(...) for vectors)"
+                    f"site '{name}' of party '{party}' has log densities of shape {log_prob.shape} "
+                    f"for one record and {self.num_components} components; index parameters by the "
+                    "component, as in a[z]"
                 )
             total = total + log_prob
         return total[:, 0]
 
     def stand_ins(self, num_records: int) -> dict[str, jax.Array]:
         """Valid public columns of every party, to trace the model on."""
-        return {name: jnp.asarray(column) for name, column in stand_in_columns(self.schema, num_records).items()}
+        columns = stand_in_columns(self.schema, num_records)
+        return {name: jnp.asarray(column) for name, column in columns.items()}
 
 
 def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> SplitModel:
@@ -195,7 +205,7 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
         model=bound,
         schema=schema,
         structure=structure,
-        plated=dict.fromkeys(structure.party_sites, {}),
+        plated={party: {} for party in structure.party_sites},
         shared=dict(structure.party_latents),
     )
     plated = {party: _plated_sites(all_shared, party) for party in structure.party_sites}
@@ -213,11 +223,14 @@ def _plated_sites(split: SplitModel, party: str) -> dict[str, int]:
     looking for another component whose log density changes.
     """
     K = split.num_components
-    probes = [_Probe.create(split, party, seed) for seed in _PROBE_SEEDS]
+    of_records = jax.jit(jax.vmap(partial(split._log_density_of_record, party), in_axes=(None, 0)))
+    probes = [_Probe.create(split, party, of_records, seed) for seed in _PROBE_SEEDS]
     plated: dict[str, int] = {}
     for name in split.structure.party_latents[party]:
         axes = [axis for axis, size in enumerate(split.structure.latents[name]) if size == K]
-        plated.update({name: axis for axis in axes[::-1] if all(probe.is_plated(name, axis) for probe in probes)})
+        found = (axis for axis in axes if all(probe.is_plated(name, axis) for probe in probes))
+        if (axis := next(found, None)) is not None:
+            plated[name] = axis
     return plated
 
 
@@ -225,24 +238,26 @@ def _plated_sites(split: SplitModel, party: str) -> dict[str, int]:
 class _Probe:
     """A party's log density at random parameters, and a second set of parameters to take slices from."""
 
-    log_density: Callable[[Theta], np.ndarray]
-    theta: Theta
-    other: Theta
+    log_density: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    theta: Mapping[str, np.ndarray]
+    other: Mapping[str, np.ndarray]
     baseline: np.ndarray
 
     @classmethod
-    def create(cls, split: SplitModel, party: str, seed: int) -> _Probe:
+    def create(cls, split: SplitModel, party: str, of_records: Callable[..., Any], seed: int) -> _Probe:
         own = set(split.schema.column_names(party))
         columns = stand_in_columns(split.schema, _NUM_PROBE_RECORDS, seed)
-        columns = {name: column for name, column in columns.items() if name.removesuffix(OBSERVED_SUFFIX) in own}
+        columns = {name: c for name, c in columns.items() if name.removesuffix(OBSERVED_SUFFIX) in own}
         rng = np.random.default_rng(seed)
+        shapes = split.structure.latents.items()
         theta, other = (
-            {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in split.structure.latents.items()}
-            for _ in range(2)
+            {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes} for _ in range(2)
         )
-        of_record = jax.vmap(partial(split._log_density_of_record, party), in_axes=(None, 0))
-        jitted = jax.jit(lambda theta: of_record(theta, columns))
-        return cls(lambda theta: np.asarray(jitted(theta)), theta, other, np.asarray(jitted(theta)))
+
+        def log_density(theta: Mapping[str, np.ndarray]) -> np.ndarray:
+            return np.asarray(of_records(theta, columns))
+
+        return cls(log_density, theta, other, log_density(theta))
 
     def is_plated(self, name: str, axis: int) -> bool:
         """Whether replacing slice k of the site leaves every other component's log density as it was."""

@@ -1,4 +1,4 @@
-"""Floor 4: the cross-party protocols and the backends that compute them."""
+"""Secure backends: the three cross-party protocols, their range proofs, and statements of who learns what."""
 
 from vertinumpyro.secure.backend import BackendInfo, BackendStats, BatchShape, SecureBackend
 from vertinumpyro.secure.fixed_point import FixedPoint

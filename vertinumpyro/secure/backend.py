@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import ComponentPrior, Contribution
+
+AnyArray = jax.Array | np.ndarray
+"""Integers may come as NumPy's: outside 64-bit mode jax would narrow them."""
 
 __all__ = ["BackendInfo", "BackendStats", "BatchShape", "SecureBackend"]
 
@@ -36,10 +44,19 @@ class BatchShape:
     clip_norm: float
     noise_stddev: float
 
+    def __post_init__(self) -> None:
+        """Checks the sizes."""
+        for name in ("batch_size", "num_components", "num_parties", "num_values"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackendInfo:
-    """A backend's statement of security and precision, for the plan and the report."""
+    """A backend's statement of security and precision, for the plan and the report.
+
+    :ivar unproven: the steps whose clip or noise bound is not proved; empty for a backend fit for a release.
+    """
 
     name: str
     security_model: str
@@ -94,17 +111,60 @@ class SecureBackend(abc.ABC):
 
     @abc.abstractmethod
     def noisy_cross_product(
-        self, a: Int[Array, "n da"], b: Int[Array, "n db"], noise_shares: Int[Array, "shares da db"]
+        self, a: Int[AnyArray, "n da"], b: Int[AnyArray, "n db"], noise_shares: Int[AnyArray, "shares da db"]
     ) -> Int[Array, "da db"]:
         """a^T b + noise for integer matrices of two parties; a^T b itself is never revealed."""
 
     @abc.abstractmethod
     def noisy_sum(
-        self, vectors: Int[Array, "holders D"], noise_shares: Int[Array, "shares D"]
+        self, vectors: Int[AnyArray, "holders D"], noise_shares: Int[AnyArray, "shares D"]
     ) -> Int[Array, " D"]:
         """The sum of the holders' integer vectors and of all noise shares."""
 
 
-def total(noise_shares: jax.Array) -> jax.Array:
-    """Sum of the noise shares; in the ring, where wrapping around is addition modulo 2^64."""
-    return noise_shares.sum(axis=0)
+def total(noise_shares: Int[AnyArray, "shares ..."]) -> jax.Array:
+    """Sum of the noise shares; in the ring, where wrapping around is addition modulo 2^64.
+
+    :raises ArgumentError: for other integers than int64: jax narrows them silently outside 64-bit mode, and a
+        narrowed noise share has another distribution.
+    """
+    if noise_shares.dtype != np.dtype("int64"):
+        raise ArgumentError(
+            f"noise_shares must be int64, got {noise_shares.dtype}; call under core.compat.x64()"
+        )
+    return jnp.asarray(noise_shares).sum(axis=0)
+
+
+def cross_product(a: Int[AnyArray, "n da"], b: Int[AnyArray, "n db"], noise_shares: AnyArray) -> jax.Array:
+    """a^T b + noise modulo 2^64, for backends that compute in one process; narrow integers are widened."""
+    with compat.x64():
+        return jnp.asarray(a).astype(jnp.int64).T @ jnp.asarray(b).astype(jnp.int64) + total(noise_shares)
+
+
+def vector_sum(vectors: Int[AnyArray, "holders D"], noise_shares: AnyArray) -> jax.Array:
+    """The sum of all vectors and noise shares modulo 2^64, for backends that compute in one process."""
+    with compat.x64():
+        return jnp.asarray(vectors).astype(jnp.int64).sum(axis=0) + total(noise_shares)
+
+
+def check_shape(
+    shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior, mask: jax.Array
+) -> None:
+    """Checks that the arrays have the public shape that the range proof speaks of; never looks at a value.
+
+    :raises ArgumentError: if a number of records, components, parties or values differs.
+    """
+    num_values = prior.scores.shape[-1]
+    for c in contributions:
+        num_values += math.prod(c.plated_scores.shape[1:]) + c.shared_scores.shape[-1]
+    found = {
+        "batch_size": {mask.shape[0], *(c.log_density.shape[0] for c in contributions)},
+        "num_components": {prior.log_weights.shape[0], *(c.log_density.shape[1] for c in contributions)},
+        "num_parties": {len(contributions)},
+        "num_values": {num_values},
+    }
+    for name, sizes in found.items():
+        if sizes != {getattr(shape, name)}:
+            raise ArgumentError(
+                f"shape.{name} is {getattr(shape, name)}, but the arrays have {sorted(sizes)}"
+            )

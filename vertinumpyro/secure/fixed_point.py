@@ -5,43 +5,74 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
-from vertinumpyro.core import ring
+from vertinumpyro.core import compat, ring
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure.backend import BackendInfo, BackendStats, BatchShape, SecureBackend, total
-from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior
-from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
+from vertinumpyro.secure import accuracy, paper
+from vertinumpyro.secure.backend import (
+    AnyArray,
+    BackendInfo,
+    BackendStats,
+    BatchShape,
+    SecureBackend,
+    check_shape,
+    cross_product,
+    total,
+    vector_sum,
+)
+from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_prior
+from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, check_paper_range, fixed_point_format
 
-__all__ = ["FixedPoint"]
+__all__ = ["FixedPoint", "clipped_sum"]
 
 _ONE = 1 << EXP_FRACTIONAL_BITS
 _LIMB = 16  # scores are split into limbs, so that e (30 bits) times a limb, summed over K, fits 63 bits
+_INVERSE_BITS = 60
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedPoint(SecureBackend):
     """Integers modulo 2^64 in one process.
 
-    Formal guarantee: every record adds an integer vector whose L2 norm is at most clip_norm 2^f, f the grid's
-    fractional bits, whatever the columns hold. The norm is computed from the very integers that are released
-    and every rounding in it goes up, the reciprocal square root goes down; nothing is truncated after the
-    clip. The accuracy of the exponential changes responsibilities, never the bound.
+    Formal guarantee of the fused formulation: every record adds an integer vector whose L2 norm is at most
+    clip_norm 2^f, f the grid's fractional bits, whatever the columns hold. The norm is computed from the very
+    integers that are released and every rounding in it goes up, the reciprocal square root goes down; nothing
+    is truncated after the clip. The accuracy of the exponential changes responsibilities, never the bound.
+
+    The paper's formulation (Eqs. 20-30, Algorithms 2-4, scale 2^32) has no such guarantee; see
+    `secure.paper`.
+
+    :ivar formulation: "fused", the library's protocol, or "paper", the reference that benchmarks compare
+    with.
+    :ivar renormalise: False leaves out Algorithm 4, in the paper's formulation only.
     """
+
+    formulation: Literal["fused", "paper"] = "fused"
+    renormalise: bool = True
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        paper.check_formulation(self.formulation, self.renormalise)
 
     def info(self) -> BackendInfo:
         """Same integers as a secure run, no security."""
+        fused = self.formulation == "fused"
+        weights, logs = f"weights {EXP_FRACTIONAL_BITS} fractional bits", f"log densities {LOG_BITS}"
         return BackendInfo(
-            name="fixed_point",
+            name="fixed_point" if fused else "fixed_point (paper)",
             security_model="none (simulates the secure computation in one process)",
-            who_learns_what="the process that runs it learns everything; a secure run reveals the noisy sum only",
+            who_learns_what="whoever runs it learns everything; a secure run reveals the noisy sum only",
             dealer="none",
-            ring="integers modulo 2^64, products of 128 bits",
-            precision=f"weights {EXP_FRACTIONAL_BITS} fractional bits, scores 12 to 24, log densities {LOG_BITS}",
+            ring="integers modulo 2^64, products of 128 bits" if fused else "integers modulo 2^64",
+            precision=f"{weights}, scores 11 to 24, {logs}" if fused else f"{PAPER_BITS} fractional bits",
+            unproven=() if fused else (paper.UNPROVEN,),
         )
 
     def stats(self) -> BackendStats:
@@ -49,8 +80,25 @@ class FixedPoint(SecureBackend):
         return BackendStats()
 
     def grid_bits(self, shape: BatchShape) -> int:
-        """30 bits of the weights and as many of the scores as the range proof allows."""
-        return fixed_point_format(shape).grid_bits
+        """30 bits of the weights and as many of the scores as the range proof allows; the paper's has 32."""
+        if self.formulation == "fused":
+            return fixed_point_format(shape).grid_bits
+        check_paper_range(shape)
+        return PAPER_BITS
+
+    def error_bound(
+        self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0
+    ) -> float:
+        """Largest L2 distance between this backend's sum and the exact one (`Plaintext` in float64).
+
+        :param score_norm: a bound, in clip norms, on a record's scores under one component, joined over the
+            component prior and each party; `SCORE_BOUND` holds for each of them whatever the columns hold.
+        :param least_evidence: the smallest sum_k pi_k prod_p mat^p_nk (Eq. 24). Only the paper's formulation
+            depends on it: without such a bound its error is infinite.
+        """
+        if self.formulation == "fused":
+            return accuracy.fused_error_bound(shape, score_norm=score_norm)
+        return accuracy.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
 
     def clipped_noisy_sum(
         self,
@@ -58,84 +106,153 @@ class FixedPoint(SecureBackend):
         contributions: Sequence[Contribution],
         prior: ComponentPrior,
         mask: jax.Array,
-        noise_shares: jax.Array,
+        noise_shares: AnyArray,
     ) -> jax.Array:
         """See `SecureBackend.clipped_noisy_sum`."""
-        exact = clipped_sum(shape, contributions, prior, mask)
-        return ring.decode(exact + total(noise_shares), self.grid_bits(shape))
+        bits = self.grid_bits(shape)
+        with compat.x64():
+            if self.formulation == "fused":
+                exact = clipped_sum(shape, contributions, prior, mask)
+            else:
+                exact = paper.ring_clipped_sum(
+                    shape, contributions, prior, mask, renormalise=self.renormalise
+                )
+            return ring.decode(exact + total(noise_shares), bits)
 
-    def noisy_cross_product(self, a: jax.Array, b: jax.Array, noise_shares: jax.Array) -> jax.Array:
-        """See `SecureBackend.noisy_cross_product`."""
-        return a.astype(jnp.int64).T @ b.astype(jnp.int64) + total(noise_shares)
+    def noisy_cross_product(self, a: AnyArray, b: AnyArray, noise_shares: AnyArray) -> jax.Array:
+        """See `SecureBackend.noisy_cross_product`; everything modulo 2^64."""
+        return cross_product(a, b, noise_shares)
 
-    def noisy_sum(self, vectors: jax.Array, noise_shares: jax.Array) -> jax.Array:
-        """See `SecureBackend.noisy_sum`."""
-        return vectors.astype(jnp.int64).sum(axis=0) + total(noise_shares)
+    def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
+        """See `SecureBackend.noisy_sum`; everything modulo 2^64."""
+        return vector_sum(vectors, noise_shares)
+
+
+class Encoded(NamedTuple):
+    """Ring elements that enter the computation; from here on there is integer arithmetic only.
+
+    log_densities:  [n, K] for each party, then the prior's [K], with `LOG_BITS` fractional bits.
+    plated, shared: each party's scores [n, K, d] and [n, K, s], with `score_bits` fractional bits.
+    prior_scores:   [K, d0].
+    """
+
+    log_densities: tuple[Int[Array, "... K"], ...]
+    plated: tuple[Int[Array, "n K d"], ...]
+    shared: tuple[Int[Array, "n K s"], ...]
+    prior_scores: Int[Array, "K d0"]
 
 
 def clipped_sum(
     shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior, mask: jax.Array
 ) -> Int[Array, " D"]:
-    """The exact integer sum of the clipped contributions, on the grid 2^-f."""
-    bits, clip_norm = fixed_point_format(shape).score_bits, shape.clip_norm
-    prior = bounded_prior(prior, clip_norm)
-    contributions = [bounded(contribution, clip_norm) for contribution in contributions]
-    e = _weights([c.log_density for c in contributions], prior.log_weights)
-    plated = [ring.encode(c.plated_scores, bits) for c in contributions]
-    shared = [ring.encode(c.shared_scores, bits) for c in contributions]
-    prior_scores = ring.encode(prior.scores, bits)
-    inner_clip = clip_norm * (1 - _clip_slack(shape))
-    squared_norm = _shared_norm(e, prior_scores, bits, inner_clip)
-    for block in plated:
-        squared_norm += _plated_norm(e, block, bits, inner_clip)
-    for block in shared:
-        squared_norm += _shared_norm(e, block, bits, inner_clip)
+    """The exact integer sum of the clipped contributions, on the grid 2^-f. Needs 64-bit mode."""
+    check_shape(shape, contributions, prior, mask)
+    return ring_sum(shape, encoded(shape, contributions, prior), mask)
+
+
+def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior) -> Encoded:
+    """Local part: public bounds, then the ring. In float64, so that the bounds hold as proved."""
+    bits = fixed_point_format(shape).score_bits
+    prior = bounded_prior(as_float64(prior), shape.clip_norm)
+    parties = [bounded(as_float64(c), shape.clip_norm) for c in contributions]
+    return Encoded(
+        tuple(ring.encode(v, LOG_BITS) for v in (*(c.log_density for c in parties), prior.log_weights)),
+        tuple(ring.encode(c.plated_scores, bits) for c in parties),
+        tuple(ring.encode(c.shared_scores, bits) for c in parties),
+        ring.encode(prior.scores, bits),
+    )
+
+
+def ring_sum(shape: BatchShape, inputs: Encoded, mask: jax.Array) -> Int[Array, " D"]:
+    """sum_n W_nk s_nk in integers: section 5 of the design, one reciprocal square root per record."""
+    e = _weights(inputs.log_densities)
+    norm = _NormScale.of(shape)
+    squared_norm = _shared_norm(e, inputs.prior_scores, norm)
+    for plated, shared in zip(inputs.plated, inputs.shared, strict=True):
+        squared_norm += _plated_norm(e, plated, norm) + _shared_norm(e, shared, norm)
     W = _clipped_weights(e, squared_norm, mask)
-    blocks = [(W.sum(0)[:, None] * prior_scores).sum(0)]
-    for plated_block, shared_block in zip(plated, shared, strict=True):
-        blocks += [(W[..., None] * plated_block).sum(0).ravel(), (W[..., None] * shared_block).sum((0, 1))]
+    blocks = [(W.sum(0)[:, None] * inputs.prior_scores).sum(0)]
+    for plated, shared in zip(inputs.plated, inputs.shared, strict=True):
+        blocks += [(W[..., None] * plated).sum(0).ravel(), (W[..., None] * shared).sum((0, 1))]
     return jnp.concatenate(blocks)
 
 
-def _weights(log_densities: Sequence[Float[Array, "n K"]], log_prior: Float[Array, " K"]) -> Int[Array, "n K"]:
-    """e = exp(z - max_k z), z the sum of all log densities, with 30 fractional bits; the largest is exactly 1."""
-    z = sum((ring.encode(value, LOG_BITS) for value in log_densities), start=ring.encode(log_prior, LOG_BITS))
+def _weights(log_densities: Sequence[Int[Array, "... K"]]) -> Int[Array, "n K"]:
+    """e = exp(z - max_k z), z the sum of all log densities, with 30 fractional bits; the largest is 1."""
+    z = sum(log_densities[1:], start=log_densities[0])
     return ring.exp_nonpositive(z - z.max(axis=-1, keepdims=True), LOG_BITS)
 
 
-def _clip_slack(shape: BatchShape) -> float:
+def clip_slack(shape: BatchShape) -> Fraction:
     """Share of the clip norm kept back for the rounding of W in coordinates that components share.
 
-    There W_k = floor(w e_k) is off by less than 2^-30 for every component, which adds a vector of norm at most
-    K SCORE_BOUND C 2^-30 for each of the P + 1 blocks. Plated coordinates only shrink by that rounding.
+    There W_k = floor(w e_k) is off by less than 2^-30 for every component, which adds a vector of norm at
+    most K 1.25 SCORE_BOUND C 2^-30 for each of the P + 1 blocks, so sqrt(P + 1) times that together, and 1.25
+    sqrt(P + 1) < P + 1. Plated coordinates only shrink by that rounding.
     """
-    return (shape.num_parties + 1) * shape.num_components * SCORE_BOUND / _ONE
+    return Fraction((shape.num_parties + 1) * shape.num_components * int(SCORE_BOUND), _ONE)
 
 
-def _plated_norm(e: jax.Array, scores: jax.Array, bits: int, clip_norm: float) -> Int[Array, " n"]:
-    """sum_k e_k^2 ||s_k||^2 / C^2 with 24 fractional bits, rounded up. The party computes ||s_k||^2 itself."""
-    square = (scores.astype(jnp.float64) ** 2).sum(-1)
-    rounding_margin = 1.0 + (scores.shape[-1] + 8) * 2.0**-52
-    scale = rounding_margin * 2.0 ** (NORM_FRACTIONAL_BITS - 2 * bits) / clip_norm**2
-    q = jnp.ceil(square * scale).astype(jnp.int64)
+class _NormScale(NamedTuple):
+    """Turns sums of squares of encoded scores into squared norms / C^2 with 24 fractional bits, rounding up.
+
+    1 / C^2 = inverse 2^-60 4^-exponent, rounded up from exact rationals, C being the clip norm less
+    `clip_slack`.
+    """
+
+    score_bits: int
+    exponent: int
+    inverse: int
+
+    @classmethod
+    def of(cls, shape: BatchShape) -> _NormScale:
+        exponent = math.frexp(shape.clip_norm)[1] - 1
+        inner = Fraction(shape.clip_norm) * (1 - clip_slack(shape))
+        inverse = math.ceil(Fraction(4) ** exponent * 2**_INVERSE_BITS / inner**2)
+        return cls(fixed_point_format(shape).score_bits, exponent, inverse)
+
+    def apply(self, square: jax.Array, fractional_bits: int) -> jax.Array:
+        """Ceiling of square 2^-fractional_bits / C^2, with 24 fractional bits."""
+        shift = _INVERSE_BITS + fractional_bits + 2 * self.exponent - NORM_FRACTIONAL_BITS
+        return ring.multiply_shift(square, jnp.int64(self.inverse), shift, round_up=True)
+
+
+def _plated_norm(e: jax.Array, scores: jax.Array, norm: _NormScale) -> Int[Array, " n"]:
+    """sum_k e_k^2 ||s_k||^2 / C^2 with 24 fractional bits, rounded up; ||s_k||^2 is local to a party."""
+    q = norm.apply(_square_sum(scores), 2 * norm.score_bits)
     weighted = ring.multiply_shift(e, q, EXP_FRACTIONAL_BITS, round_up=True)
     return ring.multiply_shift(e, weighted, EXP_FRACTIONAL_BITS, round_up=True).sum(-1)
 
 
-def _shared_norm(e: jax.Array, scores: jax.Array, bits: int, clip_norm: float) -> Int[Array, " n"]:
+def _square_sum(scores: jax.Array) -> Int[Array, "n K"]:
+    """sum_d s_d^2, exactly, for |s_d| < 2^32 and at most 2^20 of them.
+
+    In float64, which is several times faster than int64 here: every limb has at most 16 bits and a sign, so
+    every sum of limb products is an integer below 2^53, exact in whatever order the compiler adds.
+    """
+    high, low = (limb.astype(jnp.float64) for limb in _limbs(scores))
+    sums = [x.sum(-1).astype(jnp.int64) for x in (high * high, high * low, low * low)]
+    return (sums[0] << 2 * _LIMB) + (sums[1] << (_LIMB + 1)) + sums[2]
+
+
+def _limbs(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return scores >> _LIMB, scores & ((1 << _LIMB) - 1)
+
+
+def _shared_norm(e: jax.Array, scores: jax.Array, norm: _NormScale) -> Int[Array, " n"]:
     """|| sum_k e_k s_k ||^2 / C^2 with 24 fractional bits, rounded up, for scores [n, K, s] or [K, s].
 
-    The sum y is exact in two limbs; floor(y 2^-16) and its successor bracket it, and the larger one is squared.
+    The sum y is exact in two limbs; floor(y 2^-16) and its successor bracket it, and the larger one is
+    squared.
     """
-    high, low = scores >> _LIMB, scores & ((1 << _LIMB) - 1)
+    high, low = _limbs(scores)
     sums_low = (e[..., None] * low).sum(-2)
     floor = (e[..., None] * high).sum(-2) + (sums_low >> _LIMB)
     magnitude = jnp.maximum(jnp.abs(floor), jnp.abs(floor + 1))
-    clip_exponent = math.floor(math.log2(clip_norm))
-    shift = 2 * (EXP_FRACTIONAL_BITS + bits - _LIMB + clip_exponent) - NORM_FRACTIONAL_BITS
+    bits = NORM_FRACTIONAL_BITS - 2 * norm.exponent
+    shift = 2 * (EXP_FRACTIONAL_BITS + norm.score_bits - _LIMB) - bits
     square = ring.multiply_shift(magnitude, magnitude, shift, round_up=True).sum(-1)
-    inverse = math.ceil((2.0**clip_exponent / clip_norm) ** 2 * (1 + 2.0**-50) * _ONE)
-    return ring.multiply_shift(square, jnp.int64(inverse), EXP_FRACTIONAL_BITS, round_up=True)
+    return norm.apply(square, bits)
 
 
 def _clipped_weights(e: jax.Array, squared_norm: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:

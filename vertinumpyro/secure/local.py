@@ -6,19 +6,25 @@ values, so a bound that bites costs accuracy only.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vertinumpyro.core.types import ComponentPrior, Contribution
 
-__all__ = ["LOG_DENSITY_FLOOR", "SCORE_BOUND", "bounded", "bounded_prior", "renormalised"]
+__all__ = ["LOG_DENSITY_FLOOR", "SCORE_BOUND", "as_float64", "bounded", "bounded_prior", "renormalised"]
+
+Arrays = TypeVar("Arrays", Contribution, ComponentPrior)
 
 LOG_DENSITY_FLOOR = -1024.0
 """B: a component this much below the party's best one on a record counts as this much below."""
 
 SCORE_BOUND = 1024.0
 """A party's scores for one record and component are scaled down to this many clip norms."""
+
+_HUGE = 1e30
 
 
 def renormalised(log_density: Float[Array, "n K"]) -> Float[Array, "n K"]:
@@ -32,31 +38,54 @@ def renormalised(log_density: Float[Array, "n K"]) -> Float[Array, "n K"]:
     return jnp.maximum(relative, LOG_DENSITY_FLOOR)
 
 
-def bounded(contribution: Contribution, clip_norm: float, *, renormalise: bool = True) -> Contribution:
-    """Renormalised log densities, and scores that are finite and at most `SCORE_BOUND` clip norms long."""
+def bounded(
+    contribution: Contribution,
+    clip_norm: float,
+    *,
+    score_bound: float = SCORE_BOUND,
+    renormalise: bool = True,
+) -> Contribution:
+    """Renormalised log densities, and scores that are finite and at most `score_bound` clip norms long.
+
+    The bound holds up to the rounding of the scores' dtype; a proof needs float64 scores.
+    """
     log_density, plated, shared = contribution
-    plated = jnp.where(jnp.isfinite(plated), plated, 0.0)
-    shared = jnp.where(jnp.isfinite(shared), shared, 0.0)
-    scale = _scale_to(SCORE_BOUND * clip_norm, plated, shared)
+    plated, shared = _finite(plated), _finite(shared)
+    scale = _scale_to(score_bound * clip_norm, plated, shared)
     log_density = renormalised(log_density) if renormalise else log_density
     return Contribution(log_density, plated * scale, shared * scale)
 
 
-def bounded_prior(prior: ComponentPrior, clip_norm: float) -> ComponentPrior:
+def bounded_prior(
+    prior: ComponentPrior, clip_norm: float, *, score_bound: float = SCORE_BOUND
+) -> ComponentPrior:
     """The public component prior under the same bounds, so that one range proof covers it."""
-    scores = jnp.where(jnp.isfinite(prior.scores), prior.scores, 0.0)
-    scale = _scale_to(SCORE_BOUND * clip_norm, scores, scores[..., :0])
+    scores = _finite(prior.scores)
+    scale = _scale_to(score_bound * clip_norm, scores, scores[..., :0])
     return ComponentPrior(renormalised(prior.log_weights[None])[0], scores * scale)
+
+
+def as_float64(arrays: Arrays) -> Arrays:
+    """The same contribution or prior in float64, so that its bounds hold to float64's rounding."""
+    return jax.tree_util.tree_map(lambda x: x.astype(jnp.float64), arrays)
+
+
+def _finite(scores: jax.Array) -> jax.Array:
+    """Scores of at most `_HUGE`: beyond it, reciprocals are subnormal and processors flush them to zero."""
+    return jnp.clip(jnp.where(jnp.isfinite(scores), scores, 0.0), -_HUGE, _HUGE)
 
 
 def _scale_to(bound: float, plated: jax.Array, shared: jax.Array) -> jax.Array:
     """Factor [..., K, 1] <= 1 that brings the joint norm of two score blocks to the bound.
 
-    Each block is divided by its largest entry first, or the squares of huge scores overflow to infinity.
+    Each block is divided by its largest entry first, or the squares of huge scores overflow to infinity. Then
+    the sum of squares is at least 1, but for blocks so small that nothing needs to be scaled.
     """
-    largest = jnp.maximum(
-        jnp.abs(plated).max(axis=-1, keepdims=True, initial=0.0), jnp.abs(shared).max(axis=-1, keepdims=True, initial=0.0)
-    )
-    safe = jnp.where(largest > 0, largest, 1.0)
-    square = ((plated / safe) ** 2).sum(-1, keepdims=True) + ((shared / safe) ** 2).sum(-1, keepdims=True)
-    return jnp.minimum(1.0, (bound / safe) / jnp.sqrt(jnp.maximum(square, 1e-30)))
+    largest = jnp.maximum(_largest(plated), _largest(shared))
+    unit = jnp.clip(largest, 1 / _HUGE, _HUGE)
+    square = ((plated / unit) ** 2).sum(-1, keepdims=True) + ((shared / unit) ** 2).sum(-1, keepdims=True)
+    return jnp.minimum(1.0, (bound / unit) / jnp.sqrt(jnp.maximum(square, 1.0)))
+
+
+def _largest(scores: jax.Array) -> jax.Array:
+    return jnp.abs(scores).max(axis=-1, keepdims=True, initial=0.0)

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from vertinumpyro.core import ring
+from vertinumpyro.core import compat, ring
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure.backend import BackendInfo, BackendStats, BatchShape, SecureBackend, total
+from vertinumpyro.secure import paper
+from vertinumpyro.secure.backend import (
+    AnyArray,
+    BackendInfo,
+    BackendStats,
+    BatchShape,
+    SecureBackend,
+    check_shape,
+    cross_product,
+    total,
+    vector_sum,
+)
 from vertinumpyro.secure.local import bounded, bounded_prior
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
-__all__ = ["Plaintext"]
+__all__ = ["Plaintext", "clipped_sum"]
+
+
+_UNPROVEN = "floating-point sums have no proved sensitivity"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +38,30 @@ class Plaintext(SecureBackend):
 
     The noise is the same integer noise on the same grid as `FixedPoint`'s, but a floating-point sum has no
     sensitivity proof (rounding depends on the data), so a plan made for it is marked unproven.
+
+    :ivar formulation: "fused", or "paper" for Eqs. 20-30 coordinate by coordinate; in exact arithmetic both
+    are equal.
+    :ivar renormalise: False leaves out Algorithm 4, in the paper's formulation only; then records whose
+        densities underflow (float64: e^-745, not the ring's 2^-32) add nothing.
     """
+
+    formulation: Literal["fused", "paper"] = "fused"
+    renormalise: bool = True
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        paper.check_formulation(self.formulation, self.renormalise)
 
     def info(self) -> BackendInfo:
         """No security: one process holds every column."""
         return BackendInfo(
-            name="plaintext",
+            name="plaintext" if self.formulation == "fused" else "plaintext (paper)",
             security_model="none (one process holds every party's columns)",
             who_learns_what="the process that runs it learns everything",
             dealer="none",
             ring="none (floating point)",
             precision="the dtype of the log densities",
-            unproven=("floating-point sums have no proved sensitivity",),
+            unproven=(_UNPROVEN,) if self.formulation == "fused" else (_UNPROVEN, paper.UNPROVEN),
         )
 
     def stats(self) -> BackendStats:
@@ -43,7 +70,10 @@ class Plaintext(SecureBackend):
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`, so that both take the same noise."""
-        return fixed_point_format(shape).grid_bits
+        if self.formulation == "fused":
+            return fixed_point_format(shape).grid_bits
+        check_paper_range(shape)
+        return PAPER_BITS
 
     def clipped_noisy_sum(
         self,
@@ -51,19 +81,25 @@ class Plaintext(SecureBackend):
         contributions: Sequence[Contribution],
         prior: ComponentPrior,
         mask: jax.Array,
-        noise_shares: jax.Array,
+        noise_shares: AnyArray,
     ) -> jax.Array:
         """See `SecureBackend.clipped_noisy_sum`."""
-        exact = clipped_sum(shape.clip_norm, contributions, prior, mask)
-        return exact + ring.decode(total(noise_shares), self.grid_bits(shape)).astype(exact.dtype)
+        check_shape(shape, contributions, prior, mask)
+        bits = self.grid_bits(shape)
+        with compat.x64():
+            if self.formulation == "fused":
+                exact = clipped_sum(shape.clip_norm, contributions, prior, mask)
+            else:
+                exact = paper.clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
+            return exact + ring.decode(total(noise_shares), bits).astype(exact.dtype)
 
-    def noisy_cross_product(self, a: jax.Array, b: jax.Array, noise_shares: jax.Array) -> jax.Array:
+    def noisy_cross_product(self, a: AnyArray, b: AnyArray, noise_shares: AnyArray) -> jax.Array:
         """See `SecureBackend.noisy_cross_product`."""
-        return a.T @ b + total(noise_shares)
+        return cross_product(a, b, noise_shares)
 
-    def noisy_sum(self, vectors: jax.Array, noise_shares: jax.Array) -> jax.Array:
+    def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
         """See `SecureBackend.noisy_sum`."""
-        return vectors.sum(axis=0) + total(noise_shares)
+        return vector_sum(vectors, noise_shares)
 
 
 def clipped_sum(
@@ -81,7 +117,10 @@ def clipped_sum(
     W = (mask * w)[:, None] * e
     blocks = [W.sum(0) @ prior.scores]
     for c in contributions:
-        blocks += [jnp.einsum("nk,nkd->kd", W, c.plated_scores).ravel(), jnp.einsum("nk,nks->s", W, c.shared_scores)]
+        blocks += [
+            jnp.einsum("nk,nkd->kd", W, c.plated_scores).ravel(),
+            jnp.einsum("nk,nks->s", W, c.shared_scores),
+        ]
     return jnp.concatenate(blocks)
 
 

@@ -15,29 +15,28 @@ from vertinumpyro.data.schema import PartySchema, Schema
 _LOG_COINSURANCE = (0.0, 3.258096, 3.931826, 4.564348, 4.61512)
 
 # ln(max(1, payment)): zero for who gets none, and lumps at the family payments of $450, $750 and $1000.
-# A density cannot carry a lump, so each is an atom (an edge given twice); steps of 1/4 lie between.
+# A density cannot carry a lump, so each is an atom (an edge given twice); wide steps lie between. Coarse on
+# purpose: every further cell costs noise in a private fit.
 _LOG_PAYMENT = (
-    *(0.0, 0.0, 3.0, 3.5, 4.0, 4.5, 4.75, 5.0, 5.25, 5.5, 5.75, 6.0),
-    *(6.109248, 6.109248, 6.25, 6.5, 6.620073, 6.620073, 6.75, 6.907755, 6.907755, 7.25),
+    *(0.0, 0.0, 5.0, 6.109248, 6.109248, 6.620073, 6.620073, 6.907755, 6.907755, 7.25),
 )
 
 # ln(max(1, MDE / coinsurance)): zero under an individual deductible, and lumps at the plans' caps, such
 # as $450 / 0.95, $1000 / 0.95 and $1000 / 0.25.
 _LOG_EXPENDITURE = (
-    *(0.0, 0.0, 4.0, 4.5, 5.0, 5.25, 5.5, 5.75, 6.0, 6.160541, 6.160541, 6.25, 6.5, 6.75),
-    *(6.959049, 6.959049, 7.25, 7.600903, 7.600903, 7.75, 8.006368, 8.006368, 8.25),
+    *(0.0, 0.0, 5.5, 6.160541, 6.160541, 6.959049, 6.959049, 7.600903, 7.600903, 8.006368, 8.006368),
     *(8.294049, 8.294049, 8.5),
 )
 
 # Visits: nearly a third are 0 and the tail is long, which a Poisson mixture would need many components
-# for; single visits up to 6 and ever wider groups above keep both. The last group is closed.
-_VISITS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50, 80)
+# for; single visits up to 4 and ever wider groups above keep both. The last group is closed.
+_VISITS = (0, 1, 2, 3, 4, 5, 7, 10, 15, 25, 80)
 
 # 0 and 1 are answers; what lies between was imputed by the survey, mostly with means below 1/4.
 _LIMITATION = (0.0, 0.0, 0.25, 1.0, 1.0)
 
-# An index of chronic diseases from 0 (none, an atom); steps of 2 widen where people are few.
-_DISEASES = (0.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 24.0, 28.0, 34.0, 60.0)
+# An index of chronic diseases from 0 (none, an atom); steps of 4 widen where people are few.
+_DISEASES = (0.0, 0.0, 4.0, 8.0, 12.0, 16.0, 20.0, 30.0, 60.0)
 
 SCHEMA = Schema(
     {

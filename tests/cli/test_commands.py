@@ -1,0 +1,218 @@
+"""Every command end to end on a small table."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from tests.cli.conftest import NUM_RECORDS, Project, invoke, one_line
+from vertinumpyro.cli.outputs import FILES
+from vertinumpyro.dpvi import loop, stream
+from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+
+BADGE = f'class="badge">{NOT_DP_NOTE}'
+
+
+def test_the_module_runs_without_importing_anything_heavy():
+    code = (
+        "import sys; from vertinumpyro.cli.main import app;"
+        "heavy = {'jax', 'pandas', 'matplotlib'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    shown = subprocess.run(
+        [sys.executable, "-m", "vertinumpyro", "--help"], capture_output=True, text=True, check=True
+    )
+    assert all(name in shown.stdout for name in ("demo", "plan", "check", "fit", "synthesize"))
+
+
+def test_version():
+    assert invoke("--version").output.startswith("vertinumpyro ")
+
+
+def test_plan_shows_a_row_for_each_adversary(project: Project):
+    result = project.run("plan", project.config)
+    assert result.exit_code == 0, result.stderr
+    lines = [line for line in result.output.splitlines() if " 1e-05 " in line]
+    assert [line.split()[0] for line in lines] == ["outside", "insurer", "clinic", "outside"]
+    assert "compare only" in lines[-1]
+    assert not project.run_dir.exists()
+
+
+def test_plan_reads_ids_only(project: Project):
+    for party, ids in {"insurer": "p1,p2", "clinic": "p2,p1"}.items():
+        rows = "\n".join(f"{i},not a value,not a value" for i in ids.split(","))
+        header = (project.folder / f"{party}.csv").read_text().splitlines()[0]
+        (project.folder / f"{party}.csv").write_text(f"{header}\n{rows}\n")
+    project.replace("batch_size = 50", "batch_size = 1")
+    result = project.run("plan", project.config)
+    assert result.exit_code == 0, result.stderr
+    assert "2 (public)" in result.output
+
+
+def test_plan_reads_no_file_when_the_number_of_records_is_given(project: Project):
+    for party in ("insurer", "clinic"):
+        (project.folder / f"{party}.csv").unlink()
+    project.replace("[data.files]", "[data]\nnum_records = 1000\n[data.files]")
+    assert "1,000 (public)" in project.run("plan", project.config).output
+
+
+def test_check_ticks_every_step(project: Project):
+    result = project.run("check", project.config)
+    assert result.exit_code == 0, result.stderr
+    ticked = [line.split()[1] for line in result.output.splitlines() if line.startswith("✓")]
+    assert ticked == ["settings", "schema", "files", "records", "model", "plan", "range"]
+    assert not project.run_dir.exists()
+
+
+def test_check_stops_at_the_first_cross(project: Project):
+    (project.folder / "clinic.csv").unlink()
+    result = project.run("check", project.config)
+    assert result.exit_code == 2
+    assert [line.split()[:2] for line in result.stdout.splitlines()][-1] == ["✗", "files"]
+
+
+def test_fit_writes_everything(fitted: Project):
+    assert all((fitted.run_dir / name).is_file() for name in FILES)
+    record = json.loads((fitted.run_dir / "privacy.json").read_text())
+    assert (record["status"], record["steps_spent"]) == ("finished", 4)
+    table = pd.read_csv(fitted.run_dir / "synthetic.csv")
+    assert list(table.columns) == ["plan", "visits", "age", "ill"]
+    assert len(table) == NUM_RECORDS
+
+
+def test_the_plan_is_printed_before_the_fit(fitted: Project):
+    shown = (fitted.folder / "terminal.txt").read_text()
+    assert shown.index("Privacy plan") < shown.index("Fitting") < shown.index("Written to")
+
+
+def test_a_release_report_holds_nothing_internal(fitted: Project):
+    report = (fitted.run_dir / "report.html").read_text()
+    assert BADGE not in report
+    assert "Nothing in this report was computed on real data" in report
+
+
+def test_no_output_names_the_machine_or_a_record(fitted: Project):
+    outputs = [p for p in fitted.run_dir.iterdir() if p.suffix in (".toml", ".json", ".html")]
+    assert len(outputs) == 4
+    for path in outputs:
+        text = path.read_text()
+        assert str(fitted.folder) not in text
+        assert "p0001" not in text
+
+
+def test_a_second_fit_refuses(fitted: Project):
+    before = (fitted.run_dir / "privacy.json").read_text()
+    result = fitted.run("fit", fitted.config)
+    assert result.exit_code == 2
+    assert "PlanSpentError" in result.stderr
+    assert "--resume" in result.stderr
+    assert (fitted.run_dir / "privacy.json").read_text() == before
+
+
+def copied(fitted: Project, project: Project) -> Project:
+    shutil.copytree(fitted.run_dir, project.run_dir)
+    return project
+
+
+def test_resume_of_a_complete_run_writes_its_outputs_again(fitted: Project, project: Project):
+    copied(fitted, project)
+    (project.run_dir / "report.html").unlink()
+    result = project.run("fit", project.config, "--resume")
+    assert result.exit_code == 0, result.stderr
+    assert "complete" in result.output
+    assert (project.run_dir / "report.html").exists()
+    same = [(p.run_dir / "synthetic.csv").read_text() for p in (fitted, project)]
+    assert same[0] == same[1]
+
+
+def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pytest.MonkeyPatch):
+    project.replace("num_steps = 4", "num_steps = 6")
+    monkeypatch.setattr(stream, "_MAX_CHUNK", 2)
+    step, calls = loop.ChunkRunner.__call__, []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(loop.ChunkRunner, "__call__", interrupted)
+    stopped = project.run("fit", project.config)
+    assert stopped.exit_code == 130
+    assert "recorded as spent" in stopped.stderr
+    record = json.loads((project.run_dir / "privacy.json").read_text())
+    assert (record["status"], record["steps_spent"]) == ("paused", 4)
+
+    refused = project.run("synthesize", project.run_dir, "--out", project.folder / "t.csv")
+    assert "is not complete" in one_line(refused.stderr)
+
+    resumed = project.run("fit", project.config, "--resume")
+    assert resumed.exit_code == 0, resumed.stderr
+    after = json.loads((project.run_dir / "privacy.json").read_text())
+    assert (after["status"], after["steps_spent"], after["plan"]) == ("finished", 6, record["plan"])
+    assert len(calls) == 3
+    assert "Norm of each noisy gradient" in (project.run_dir / "report.html").read_text()
+
+
+def test_resume_refuses_other_settings(fitted: Project, project: Project):
+    copied(fitted, project).replace("noise_multiplier = 8.0", "noise_multiplier = 2.0")
+    result = project.run("fit", project.config, "--resume")
+    assert result.exit_code == 2
+    assert "[privacy] noise_multiplier has changed" in one_line(result.stderr)
+
+
+def test_resume_without_a_run_refuses(project: Project):
+    assert "leave --resume out" in project.fails("fit", project.config, "--resume")
+
+
+def test_diagnostics_are_marked(project: Project):
+    project.config.write_text(
+        project.config.read_text() + "\n[run]\ndiagnostics = true\nnum_synthetic = 50\n"
+    )
+    result = project.run("fit", project.config, "--out", project.folder / "internal")
+    assert result.exit_code == 0, result.stderr
+    report = (project.folder / "internal" / "report.html").read_text()
+    assert BADGE in report
+    assert "negative ELBO" in report or "Objective of the inference" in report
+    assert len(pd.read_parquet(project.folder / "internal" / "synthetic.parquet")) == 50
+    assert "not DP" in result.output
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_synthesize_draws_further_tables(fitted: Project, tmp_path, elsewhere, suffix: str):
+    out = tmp_path / f"more.{suffix}"
+    result = invoke("synthesize", fitted.run_dir, "-n", 30, "--out", out)
+    assert result.exit_code == 0, result.stderr
+    table = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
+    assert len(table) == 30
+    assert set(table["plan"]) <= {"a", "b", "c"}
+
+
+def test_synthesize_repeats_a_seed_only(fitted: Project, tmp_path):
+    texts = []
+    for seed in (["--seed", 1], ["--seed", 1], []):
+        assert (
+            invoke("synthesize", fitted.run_dir, "-n", 20, "--out", tmp_path / "t.csv", *seed).exit_code == 0
+        )
+        texts.append((tmp_path / "t.csv").read_text())
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize(
+    ("run_dir", "out", "message"),
+    [("nowhere", "t.csv", "is not the folder of a fit"), ("run", "t.txt", "neither .csv nor .parquet")],
+)
+def test_synthesize_explains(fitted: Project, tmp_path, run_dir: str, out: str, message: str):
+    result = invoke("synthesize", fitted.folder / run_dir, "--out", tmp_path / out)
+    assert result.exit_code == 2
+    assert message in one_line(result.stderr)
+
+
+def test_the_copy_of_the_configuration_is_one(fitted: Project, elsewhere):
+    result = invoke("plan", fitted.run_dir / "config.toml")
+    assert result.exit_code == 0, result.stderr
+    assert "200 (public)" in result.output

@@ -1,0 +1,207 @@
+"""Every mistake gives one clear panel and exit code 2, before anything is spent."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.cli.conftest import Project, draw_tables, one_line
+from vertinumpyro.cli import commands
+
+SETTINGS = {
+    "unknown section": ("[fit]", "[fits]", "unknown key 'fits'; did you mean 'fit'?"),
+    "unknown key": ("epsilon", "epsilom", "[privacy]: unknown key 'epsilom'; did you mean 'epsilon'?"),
+    "wrong type": ("num_steps = 4", 'num_steps = "4"', "[fit] num_steps = '4'; give a whole number"),
+    "not whole": ("num_steps = 4", "num_steps = 4.5", "[fit] num_steps = 4.5; give a whole number"),
+    "boolean": ("num_steps = 4", "num_steps = true", "[fit] num_steps = True; give a whole number"),
+    "zero": ("batch_size = 50", "batch_size = 0", "[fit] batch_size = 0; give a number above 0"),
+    "choice": ("num_steps = 4", 'num_steps = 4\nguide = "diagnal"', "did you mean 'diagonal'?"),
+    "bad epsilon": ("epsilon = 1.0", "epsilon = -1.0", "[privacy] epsilon = -1.0; give a number above 0"),
+    "infinite epsilon": ("epsilon = 1.0", "epsilon = inf", "[privacy] epsilon = inf; give a finite number"),
+    "no epsilon": ("epsilon = 1.0", "", "[privacy] needs either epsilon"),
+    "bad delta": ("epsilon = 1.0", "epsilon = 1.0\ndelta = 2.0", "delta must lie in (0, 1)"),
+    "adversary": (
+        "epsilon = 1.0",
+        'epsilon = 1.0\nadversary = "bank"',
+        "adversary must be one of outside analyst",
+    ),
+    "unproven": ("num_steps = 4", 'num_steps = 4\nbackend = "plaintext"', "UnprovenError"),
+    "wrong party": ('clinic = "', 'clinik = "', "no party 'clinik' in the schema; did you mean 'clinic'?"),
+    "party without file": ('clinic = "clinic.csv"', "", "[data.files] has no file for party 'clinic'"),
+    "missing file": ("clinic.csv", "nothing.csv", "party 'clinic': there is no file"),
+    "missing schema": ("schema.toml", "none.toml", "SchemaError"),
+    "no schema": ('schema = "schema.toml"', "", "has no schema"),
+    "not TOML": ("[fit]", "[fit", "config.toml is not TOML"),
+    "num_records": (
+        "[data.files]",
+        "[data]\nnum_records = 7\n[data.files]",
+        "num_records = 7, and the tables hold 200",
+    ),
+    "kwargs": ("[model]", "[model]\nkwargs = {a = 1}", "kwargs belong to a function"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "message"), SETTINGS.values(), ids=SETTINGS.keys())
+def test_settings(project: Project, old: str, new: str, message: str):
+    project.replace("noise_multiplier = 8.0", "epsilon = 1.0")
+    project.replace(old, new)
+    assert message in project.fails("fit", project.config)
+
+
+def test_a_configuration_that_is_not_there(project: Project):
+    assert "No such file" in project.fails("plan", project.folder / "none.toml")
+
+
+MODELS = {
+    "module": ("", "nowhere:health", "no module 'nowhere'"),
+    "function": ("def health(data, num_records): ...", "MODULE:helth", "did you mean 'health'?"),
+    "form": ("", "MODULE", 'write "module:function"'),
+    "broken": ("1 / 0", "MODULE:health", "raised ZeroDivisionError"),
+    "imports": ("import not_a_package", "MODULE:health", "imports 'not_a_package'"),
+    "signature": ("def health(data): ...", "MODULE:health", "cannot be called"),
+    "raises": (
+        "def health(data, num_records, num_components): data['a' * 3]",
+        "MODULE:health",
+        "column 'aaa'",
+    ),
+    "contract": (
+        """
+import numpyro, vertinumpyro as vnp
+import numpyro.distributions as dist
+def health(data, num_records, num_components):
+    rate = numpyro.sample("rate", dist.Beta(1.0, 1.0))
+    with vnp.party_plate("clinic", num_records):
+        numpyro.sample("ill", dist.Bernoulli(rate * data["visits"] / 10), obs=data["ill"])
+""",
+        "MODULE:health",
+        "site 'ill' of party 'clinic' reads column 'visits' of party 'insurer'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "function", "message"), MODELS.values(), ids=MODELS.keys())
+def test_models(project: Project, request: pytest.FixtureRequest, source: str, function: str, message: str):
+    module = f"model_{request.node.callspec.id}"
+    (project.folder / f"{module}.py").write_text(source)
+    project.replace("[model]", f'[model]\nfunction = "{function.replace("MODULE", module)}"')
+    assert message in project.fails("check", project.config)
+
+
+MODEL = """
+import jax.numpy as jnp, numpyro, vertinumpyro as vnp
+import numpyro.distributions as dist
+
+def health(data, num_records, num_components=2, prior=1.0):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(num_components)))
+    with numpyro.plate("components", num_components):
+        ill = numpyro.sample("ill_prob", dist.Beta(prior, prior))
+        plan = numpyro.sample("plan_probs", dist.Dirichlet(jnp.ones(3)))
+        visits = numpyro.sample("visits_probs", dist.Dirichlet(jnp.ones(10)))
+        a = numpyro.sample("age_a", dist.Gamma(1.0, 1.0))
+        b = numpyro.sample("age_b", dist.Gamma(1.0, 1.0))
+    with numpyro.plate("records", num_records):
+        z = numpyro.sample("z", dist.Categorical(weights), infer={"enumerate": "parallel"})
+    with vnp.party_plate("clinic", num_records):
+        numpyro.sample("ill", dist.Bernoulli(ill[z]), obs=data["ill"])
+        numpyro.sample("age", dist.Beta(a[z], b[z]), obs=data["age"])
+    with vnp.party_plate("insurer", num_records):
+        numpyro.sample("plan", dist.Categorical(plan[z]), obs=data["plan"])
+        numpyro.sample("visits", dist.Categorical(visits[z]), obs=data["visits"])
+"""
+
+
+def test_a_model_of_ones_own_is_found_again_from_the_run(project: Project, elsewhere):
+    (project.folder / "own_model.py").write_text(MODEL)
+    project.replace("[model]", '[model]\nfunction = "own_model:health"\nkwargs = {prior = 2.0}')
+    fitted = project.run("fit", project.config)
+    assert fitted.exit_code == 0, fitted.stderr
+    drawn = project.run("synthesize", project.run_dir, "-n", 10, "--out", elsewhere / "t.csv")
+    assert drawn.exit_code == 0, drawn.stderr
+
+
+def with_value(party: str, column: str, value: object) -> dict[str, pd.DataFrame]:
+    tables = draw_tables()
+    tables[party][column] = tables[party][column].astype(object)
+    tables[party].loc[3, column] = value
+    return tables
+
+
+def with_ids(change) -> dict[str, pd.DataFrame]:
+    tables = draw_tables()
+    tables["clinic"]["person"] = change(tables["clinic"]["person"].copy())
+    return tables
+
+
+def emptied() -> dict[str, pd.DataFrame]:
+    tables = draw_tables()
+    return {**tables, "clinic": tables["clinic"].iloc[:0]}
+
+
+def without_column() -> dict[str, pd.DataFrame]:
+    tables = draw_tables()
+    return {**tables, "clinic": tables["clinic"].rename(columns={"age": "agee"})}
+
+
+AGE = "party 'clinic', column 'age': "
+TABLES = {
+    "NaN": (lambda: with_value("clinic", "age", np.nan), AGE + "has missing values"),
+    "inf": (lambda: with_value("clinic", "age", np.inf), AGE + "holds a value that is not a finite number"),
+    "category": (lambda: with_value("insurer", "plan", "zzz"), "party 'insurer', column 'plan': "),
+    "out of bounds": (
+        lambda: with_value("clinic", "age", 777.125),
+        AGE + "holds a value outside the public bounds",
+    ),
+    "not whole": (
+        lambda: with_value("insurer", "visits", 2.5),
+        "party 'insurer', column 'visits': holds a value that is not",
+    ),
+    "dtype": (lambda: with_value("clinic", "age", "zzz"), AGE + "holds"),
+    "empty": (emptied, "party 'clinic': the table has no records"),
+    "column": (without_column, AGE + "is not in the table"),
+    "duplicate": (
+        lambda: with_ids(lambda ids: ids.where(ids != "p0003", "p0004")),
+        "party 'clinic', column 'person': has duplicate ids",
+    ),
+    "unmatched": (lambda: with_ids(lambda ids: ids.where(ids != "p0003", "q0003")), "1 of party 'clinic'"),
+}
+
+
+@pytest.mark.parametrize(("tables", "message"), TABLES.values(), ids=TABLES.keys())
+@pytest.mark.parametrize("command", ["check", "fit"])
+def test_tables(project: Project, command: str, tables, message: str):
+    project.write_tables(tables())
+    shown = project.fails(command, project.config)
+    assert message in shown
+    assert not any(value in shown for value in ("zzz", "777", "p0003", "q0003"))
+
+
+def test_the_order_of_records_is_free(project: Project):
+    tables = draw_tables()
+    project.write_tables({**tables, "clinic": tables["clinic"].sample(frac=1, random_state=0)})
+    assert project.run("check", project.config).exit_code == 0
+
+
+def test_a_bug_keeps_its_message_to_itself(project: Project, monkeypatch: pytest.MonkeyPatch):
+    def broken(path):
+        raise RuntimeError("a value of somebody")
+
+    monkeypatch.setattr(commands, "check", broken)
+    result = project.run("check", project.config)
+    assert result.exit_code == 70
+    assert "unexpected RuntimeError" in result.stderr
+    assert "somebody" not in result.output + result.stderr
+    assert "somebody" in project.run("check", project.config, "--debug").stderr
+
+
+def test_debug_shows_the_traceback(project: Project):
+    project.replace("[fit]", "[fits]")
+    result = project.run("plan", project.config, "--debug")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert "unknown key 'fits'" in one_line(result.stderr)
+
+
+def test_a_warning_is_one_line(project: Project):
+    project.replace("[privacy]", "[privacy]\ndelta = 0.01")
+    result = project.run("plan", project.config)
+    assert result.exit_code == 0, result.stderr
+    assert one_line(result.stderr).startswith("! delta=0.01 is at least 1/num_records")

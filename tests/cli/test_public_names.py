@@ -1,0 +1,61 @@
+"""What `import vertinumpyro as vnp` offers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vertinumpyro as vnp
+
+NAMES = [
+    "DPVI",
+    "Diagnostics",
+    "DisjointBatches",
+    "FixedPoint",
+    "NeighbouringRelation",
+    "Plaintext",
+    "PoissonSampling",
+    "Posterior",
+    "PrivacyPlan",
+    "Schema",
+    "VerticalDataset",
+    "__version__",
+    "data",
+    "errors",
+    "evaluation",
+    "load_abalone",
+    "load_adult",
+    "load_dutch",
+    "load_nltcs",
+    "load_rand_hie",
+    "load_wine",
+    "mixture_model",
+    "party_plate",
+    "privacy",
+]
+
+
+def test_the_surface_is_pinned():
+    assert vnp.__all__ == NAMES
+    assert set(NAMES) <= set(dir(vnp))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
+def test_every_name_loads_and_is_documented(name: str):
+    assert getattr(vnp, name).__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'party_plates'"):
+        vnp.party_plates  # noqa: B018
+
+
+def test_the_version_is_the_projects():
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'version = "{vnp.__version__}"' in project
+
+
+def test_importing_the_package_brings_nothing_heavy():
+    code = "import sys, vertinumpyro as vnp; assert not {'jax', 'pandas'} & set(sys.modules); vnp.party_plate"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,325 @@
+"""Models that cannot be split are refused before anything is computed, and the message says what to do."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.primitives import mutable
+
+from tests.model.cases import SCHEMA, K, component, uniform_weights
+from vertinumpyro.core.errors import ModelContractError
+from vertinumpyro.data import PartySchema, RealColumn, Schema
+from vertinumpyro.model import inspect_model, party_plate, split_model
+
+REFUSED = {}
+
+
+def refused(*needles):
+    """Register a model and the words that its error must hold."""
+
+    def register(model):
+        REFUSED[model.__name__] = (model, needles)
+        return model
+
+    return register
+
+
+def latent(name="loc", shape=(K,)):
+    return numpyro.sample(name, dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape)))
+
+
+def observe(party, column, loc, num_records, data):
+    with party_plate(party, num_records):
+        numpyro.sample(column, dist.Normal(loc, 1.0), obs=data[column])
+
+
+@refused("'age'", "'clinic'", "'cost'", "'insurer'")
+def other_partys_column_as_a_parameter(data, num_records):
+    observe("clinic", "age", latent()[0] + data["cost"], num_records, data)
+
+
+@refused("'age'", "'clinic'", "'cost'", "'insurer'")
+def other_partys_column_as_an_observed_value(data, num_records):
+    loc = latent()
+    with party_plate("insurer", num_records):
+        cost = numpyro.sample("cost", dist.Normal(loc[0], 1.0), obs=data["cost"])
+    observe("clinic", "age", loc[1] * cost, num_records, data)
+
+
+@refused("'mine'", "'clinic'", "'cost'", "'insurer'")
+def other_partys_column_as_the_observation(data, num_records):
+    loc = latent()
+    with party_plate("clinic", num_records):
+        numpyro.sample("mine", dist.Normal(loc[0], 1.0), obs=data["cost"])
+
+
+@refused("'age'", "'clinic'", "'cost_observed'", "'insurer'")
+def other_partys_mask(data, num_records):
+    loc = latent()
+    with handlers.mask(mask=data["cost_observed"]):
+        observe("clinic", "age", loc[0], num_records, data)
+
+
+@refused("'both'", "'clinic'", "'cost'", "'insurer'")
+def other_partys_column_in_a_factor(data, num_records):
+    loc = latent()
+    with party_plate("clinic", num_records):
+        numpyro.factor("both", loc[0] * data["age"] * data["cost"])
+
+
+@refused("latent 'loc'", "'age'", "'clinic'")
+def prior_that_reads_data(data, num_records):
+    loc = numpyro.sample("loc", dist.Normal(data["age"].mean(), 1.0))
+    observe("clinic", "age", loc, num_records, data)
+
+
+@refused("latent 'loc'", "'age'", "'clinic'")
+def support_that_reads_data(data, num_records):
+    loc = numpyro.sample("loc", dist.ImproperUniform(constraints.greater_than(data["age"].max()), (), ()))
+    observe("clinic", "age", loc, num_records, data)
+
+
+@refused("latent 'z'", "'visits'", "'clinic'")
+def component_prior_that_reads_data(data, num_records):
+    loc = latent()
+    z = component(jnp.ones((num_records, K)) + data["visits"][:, None], num_records)
+    observe("clinic", "age", loc[z], num_records, data)
+
+
+@refused("'z'", "'other'", "may have one")
+def two_components(data, num_records):
+    loc = latent()
+    z = component(uniform_weights(), num_records)
+    with numpyro.plate("records", num_records):
+        other = numpyro.sample("other", dist.Bernoulli(0.5))
+    observe("clinic", "age", loc[z] + other, num_records, data)
+
+
+@refused("'which'", "outside the 'records' plate")
+def global_discrete_latent(data, num_records):
+    which = numpyro.sample("which", dist.Bernoulli(0.5))
+    observe("clinic", "age", latent()[0] + which, num_records, data)
+
+
+@refused("'effect'", "'clinic'", "continuous and record-level")
+def continuous_record_latent(data, num_records):
+    loc = latent()
+    with party_plate("clinic", num_records):
+        effect = numpyro.sample("effect", dist.Normal(loc[0], 1.0))
+    observe("clinic", "age", effect, num_records, data)
+
+
+@refused("'age'", "'clinic'", "obs=")
+def column_that_is_not_observed(data, num_records):
+    loc = latent()
+    with party_plate("clinic", num_records):
+        numpyro.sample("age", dist.Normal(loc[0], 1.0))
+
+
+@refused("'scale'", "param")
+def numpyro_param(data, num_records):
+    scale = numpyro.param("scale", 1.0, constraint=constraints.positive)
+    observe("clinic", "age", latent()[0] * scale, num_records, data)
+
+
+@refused("'state'", "mutable")
+def mutable_site(data, num_records):
+    state = mutable("state", jnp.array(1.0))
+    observe("clinic", "age", latent()[0] * state, num_records, data)
+
+
+@refused("'age'", "party_plate", "'clinic'")
+def observed_in_no_party_plate(data, num_records):
+    loc = latent()
+    observe("insurer", "cost", loc[0], num_records, data)
+    with numpyro.plate("records", num_records):
+        numpyro.sample("age", dist.Normal(loc[0], 1.0), obs=data["age"])
+
+
+@refused("'age'", "'clinic'", "party_plate('clinic', num_records)")
+def observed_in_a_plate_of_another_name(data, num_records):
+    loc = latent()
+    observe("insurer", "cost", loc[0], num_records, data)
+    with numpyro.plate("rows", num_records):
+        numpyro.sample("age", dist.Normal(loc[0], 1.0), obs=data["age"])
+
+
+@refused("'age'", "'hospital'", "'clinic', 'insurer'")
+def unknown_party(data, num_records):
+    observe("hospital", "age", latent()[0], num_records, data)
+
+
+@refused("'income'", "schema")
+def unknown_column(data, num_records):
+    observe("clinic", "income", latent()[0], num_records, data)
+
+
+@refused("no observed site")
+def nothing_observed(data, num_records):
+    latent()
+
+
+@refused("'z'", "no finite support")
+def infinite_component(data, num_records):
+    loc = latent()
+    with numpyro.plate("records", num_records):
+        z = numpyro.sample("z", dist.Poisson(1.0))
+    observe("clinic", "age", loc[0] * z, num_records, data)
+
+
+@refused("'z'", "no finite support that NumPyro can enumerate")
+def component_that_numpyro_cannot_enumerate(data, num_records):
+    loc = latent()
+    with numpyro.plate("records", num_records):
+        z = numpyro.sample("z", dist.Categorical(jnp.ones((2, K)) / K).to_event(1))
+    observe("clinic", "age", loc[z].sum(axis=-1), num_records, data)
+
+
+@refused("'ages'", "'clinic'", "to_event")
+def vector_without_to_event(data, num_records):
+    loc = latent(shape=(K, 2))
+    z = component(uniform_weights(), num_records)
+    with party_plate("clinic", num_records):
+        ages = jnp.stack([data["age"], data["age"]], axis=-1)
+        numpyro.sample("ages", dist.Normal(loc[z], 1.0), obs=ages)
+
+
+@refused("'age'", "'clinic'", "'repeats'", "to_event")
+def inner_plate_of_as_many_as_components(data, num_records):
+    loc = latent()
+    z = component(uniform_weights(), num_records)
+    with party_plate("clinic", num_records), numpyro.plate("repeats", K, dim=-2):
+        numpyro.sample("age", dist.Normal(loc[z], 1.0), obs=data["age"])
+
+
+@refused("'z'", "'repeats'", "to_event")
+def component_in_an_inner_plate(data, num_records):
+    loc = latent()
+    with numpyro.plate("records", num_records, dim=-1), numpyro.plate("repeats", K, dim=-2):
+        z = numpyro.sample("z", dist.Categorical(uniform_weights()))
+    observe("clinic", "age", loc[z].sum(axis=0), num_records, data)
+
+
+@refused("'z'", "enumerated", "a[z]")
+def components_on_another_axis(data, num_records):
+    loc = latent()
+    z = component(uniform_weights(), num_records)
+    observe("clinic", "age", loc[jnp.ravel(z)], num_records, data)
+
+
+@refused("'age'", "'clinic'", "scaled")
+def scaled_likelihood(data, num_records):
+    loc = latent()
+    with handlers.scale(scale=0.5):
+        observe("clinic", "age", loc[0], num_records, data)
+
+
+@refused("'loc'", "scaled")
+def scaled_prior(data, num_records):
+    with handlers.scale(scale=0.5):
+        loc = latent()
+    observe("clinic", "age", loc[0], num_records, data)
+
+
+@refused("'age'", "'clinic'", "subsample_size")
+def model_that_subsamples(data, num_records):
+    loc = latent()
+    with party_plate("clinic", num_records, 1) as batch:
+        numpyro.sample("age", dist.Normal(loc[0], 1.0), obs=data["age"][batch])
+
+
+@refused("no global latent")
+def no_latents(data, num_records):
+    z = component(uniform_weights(), num_records)
+    observe("clinic", "age", jnp.arange(K)[z], num_records, data)
+
+
+@refused("Python number")
+def python_condition_on_data(data, num_records):
+    loc = latent()
+    observe("clinic", "age", loc[0] if data["age"].max() > 0.5 else loc[1], num_records, data)
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_refused_with_names_and_without_values(name):
+    model, needles = REFUSED[name]
+    with pytest.raises(ModelContractError) as caught:
+        split_model(model, SCHEMA)
+    for needle in needles:
+        assert needle in str(caught.value)
+    assert not re.search(r"\d\.\d", str(caught.value))
+
+
+def test_inspect_model_says_who_reads_what():
+    def model(data, num_records):
+        weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(K)))
+        top = latent("top", ())
+        loc = numpyro.sample("loc", dist.Normal(top, 1.0).expand([K]).to_event(1))
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        z = component(weights, num_records)
+        with party_plate("clinic", num_records):
+            numpyro.sample("age", dist.Normal(loc[z], scale), obs=data["age"])
+            numpyro.deterministic("unused", loc[z] * 2)
+        observe("insurer", "cost", scale, num_records, data)
+
+    structure = inspect_model(model, SCHEMA)
+    assert structure.latents == {"loc": (K,), "scale": (), "top": (), "weights": (K - 1,)}
+    assert list(structure.latents) == sorted(structure.latents)
+    assert structure.component_site == "z"
+    assert structure.num_components == K
+    assert structure.party_sites == {"clinic": ("age",), "insurer": ("cost",)}
+    assert structure.party_latents == {"clinic": ("loc", "scale"), "insurer": ("scale",)}
+    assert structure.component_latents == ("weights",)
+
+
+def test_a_party_may_have_no_site():
+    split = split_model(lambda data, n: observe("clinic", "age", latent()[0], n, data), SCHEMA)
+    columns = {
+        "cost": np.zeros(2, np.float32),
+        "cost_observed": np.ones(2, bool),
+        "plan": np.zeros(2, np.int32),
+    }
+    contribution = split.contribution("insurer", jnp.zeros(K), columns)
+    np.testing.assert_array_equal(contribution.log_density, np.zeros((2, 1)))
+    assert contribution.plated_scores.shape == contribution.shared_scores.shape == (2, 1, 0)
+
+
+COMPONENTS = {
+    "bernoulli": (dist.Bernoulli(0.3), 2),
+    "binomial": (dist.Binomial(2, 0.3), 3),
+    "uniform": (dist.DiscreteUniform(0, 2), 3),
+    "one": (dist.Categorical(jnp.ones(1)), 1),
+}
+
+
+@pytest.mark.parametrize("kind", list(COMPONENTS))
+def test_any_finite_component_is_enumerated(kind):
+    distribution, size = COMPONENTS[kind]
+
+    def model(data, num_records):
+        loc = latent()
+        with numpyro.plate("records", num_records):
+            z = numpyro.sample("z", distribution)
+        observe("clinic", "age", loc[z], num_records, data)
+
+    split = split_model(model, SCHEMA)
+    assert split.num_components == size
+    weights = np.exp(split.component_prior(jnp.zeros(K)).log_weights)
+    np.testing.assert_allclose(weights, np.exp(distribution.log_prob(jnp.arange(size))), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fn", "loc$1", "latents", "columns"])
+def test_names_of_sites_and_columns_are_free(name):
+    schema = Schema({"clinic": PartySchema({name: RealColumn(bounds=(0, 1))})})
+
+    def model(data, num_records):
+        loc = latent(f"{name}_loc", ())
+        fn = latent("self", ())
+        observe("clinic", name, loc + fn, num_records, data)
+
+    assert inspect_model(model, schema).party_latents == {"clinic": tuple(sorted([f"{name}_loc", "self"]))}

@@ -1,0 +1,98 @@
+"""Small batches, benign and hostile, for the tests of the secure backends."""
+
+import functools
+
+import hypothesis.extra.numpy as hnp
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+
+from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.secure import BatchShape, fixed_point, paper
+
+LOG_DENSITIES = (0.0, -1e-3, -0.7, -5.0, -22.0, -40.0, -1024.0, -1e30, 3.0, -np.inf, np.inf, np.nan)
+SCORES = (0.0, 1.0, -1.0, 1e-9, 2.0**-17, 31.7, -999.0, 1e5, 1e30, -1e30, 1e308, -np.inf, np.inf, np.nan)
+
+
+def shape_of(*, n=4, K=3, P=2, d=2, s=1, d0=3, clip_norm=1.0, noise_stddev=0.0):
+    return BatchShape(
+        batch_size=n,
+        num_components=K,
+        num_parties=P,
+        num_values=d0 + P * (K * d + s),
+        clip_norm=clip_norm,
+        noise_stddev=noise_stddev,
+    )
+
+
+def _on_device(problem):
+    return jax.tree_util.tree_map(jnp.asarray, problem)
+
+
+def benign(*, n=4, K=3, P=2, d=2, s=1, d0=3, spread=1.0, scale=1.0, seed=0):
+    """(contributions, prior, mask) in float64: normal log densities and scores."""
+    rng = np.random.default_rng(seed)
+    contributions = [
+        Contribution(
+            rng.normal(0, spread, (n, K)), rng.normal(0, scale, (n, K, d)), rng.normal(0, scale, (n, K, s))
+        )
+        for _ in range(P)
+    ]
+    log_weights = np.log(rng.dirichlet(np.full(K, 5.0)))
+    prior = ComponentPrior(log_weights, rng.normal(0, scale, (K, d0)))
+    return _on_device((contributions, prior, np.ones(n, bool)))
+
+
+def score_norm(contributions, prior, clip_norm):
+    """The largest score norm of a record under a component, of a party or the prior, in clip norms."""
+    joint = [np.concatenate([c.plated_scores, c.shared_scores], -1) for c in contributions]
+    return (
+        max(float(np.linalg.norm(block, axis=-1).max(initial=0)) for block in (*joint, prior.scores))
+        / clip_norm
+    )
+
+
+@st.composite
+def hostile(draw, *, n, K, P, d, s, d0):
+    """Whatever a party might feed in: huge, tiny, infinite, not numbers, in any combination."""
+
+    def array(values, low, high, dims):
+        elements = st.sampled_from(values) | st.floats(low, high)
+        return draw(hnp.arrays(np.float64, dims, elements=elements))
+
+    scores = functools.partial(array, SCORES, -3.0, 3.0)
+    contributions = [
+        Contribution(array(LOG_DENSITIES, -30.0, 0.0, (n, K)), scores((n, K, d)), scores((n, K, s)))
+        for _ in range(P)
+    ]
+    log_weights = array((0.0, -3.0, -50.0, -np.inf), -5.0, 0.0, (K,))
+    mask = draw(hnp.arrays(np.bool_, (n,)))
+    return _on_device((contributions, ComponentPrior(log_weights, scores((K, d0))), mask))
+
+
+@functools.cache
+def jitted(shape, what="fused"):
+    """The integer sums as compiled functions, one for each shape."""
+    functions = {
+        "encoded": lambda contributions, prior: fixed_point.encoded(shape, contributions, prior),
+        "ring_sum": lambda inputs, mask: fixed_point.ring_sum(shape, inputs, mask),
+        "fused": lambda c, p, mask: fixed_point.clipped_sum(shape, c, p, mask),
+        "paper": lambda c, p, mask: paper.ring_clipped_sum(shape, c, p, mask, renormalise=True),
+        "paper without renormalisation": (
+            lambda c, p, mask: paper.ring_clipped_sum(shape, c, p, mask, renormalise=False)
+        ),
+    }
+    return jax.jit(functions[what])
+
+
+@functools.cache
+def _compiled(backend, shape):
+    return jax.jit(lambda *arrays: backend.clipped_noisy_sum(shape, *arrays))
+
+
+def run(backend, shape, problem, noise=None):
+    """The revealed sum; without noise unless shares are given."""
+    if noise is None:
+        noise = np.zeros((1, shape.num_values), np.int64)
+    return np.asarray(_compiled(backend, shape)(*problem, jnp.asarray(noise)))

@@ -1,0 +1,204 @@
+"""What every backend must do. A new backend is one line in `BACKENDS`; a forgotten one fails a test."""
+
+import ast
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vertinumpyro
+from tests.secure import problems
+from tests.secure.problems import run
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.secure import BatchShape, FixedPoint, Plaintext, SecureBackend
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A backend, the plaintext that it is compared with, and its stated bound on the distance.
+
+    bound: (shape, score norm in clip norms, smallest evidence of Eq. 24) -> largest L2 distance of the sums.
+    """
+
+    backend: SecureBackend
+    oracle: Plaintext
+    bound: Callable[[BatchShape, float, float], float]
+
+
+def rounding(shape, score_norm, evidence):
+    return 1e-11 * shape.batch_size * shape.clip_norm
+
+
+def stated(backend):
+    return lambda shape, norm, evidence: backend.error_bound(shape, score_norm=norm, least_evidence=evidence)
+
+
+PAPER = FixedPoint(formulation="paper")
+BACKENDS = [
+    Case(Plaintext(), Plaintext(), rounding),
+    Case(FixedPoint(), Plaintext(), stated(FixedPoint())),
+    Case(Plaintext(formulation="paper"), Plaintext(), rounding),
+    Case(PAPER, Plaintext(), stated(PAPER)),
+]
+every_backend = pytest.mark.parametrize("case", BACKENDS, ids=lambda case: case.backend.info().name)
+SIZES = {
+    "two parties": {},
+    "one component": {"K": 1, "P": 2},
+    "one party": {"P": 1, "d0": 2},
+    "three parties, plated only": {"P": 3, "s": 0},
+    "shared only, no prior scores": {"d": 0, "s": 3, "d0": 0},
+}
+
+
+def declared_backends():
+    """Names of all classes in the library that derive from SecureBackend, read from the source."""
+    root = pathlib.Path(vertinumpyro.__file__).parent
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and any("SecureBackend" in ast.unparse(b) for b in node.bases):
+                yield node.name
+
+
+def test_no_backend_is_missing():
+    assert set(declared_backends()) == {type(case.backend).__name__ for case in BACKENDS}
+
+
+def evidence(contributions, prior):
+    """The smallest denominator of Eq. 24 after renormalisation."""
+    relative = [np.asarray(c.log_density - c.log_density.max(-1, keepdims=True)) for c in contributions]
+    return float((np.exp(prior.log_weights) * np.exp(sum(relative))).sum(-1).min())
+
+
+@every_backend
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0], ids="scores of {}".format)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_is_within_its_stated_bound_of_plaintext(case, sizes, scale):
+    shape = problems.shape_of(**sizes, clip_norm=0.8)
+    problem = problems.benign(**sizes, scale=scale)
+    norm = problems.score_norm(problem[0], problem[1], shape.clip_norm)
+    bound = case.bound(shape, norm, evidence(*problem[:2]))
+    distance = np.linalg.norm(run(case.backend, shape, problem) - run(case.oracle, shape, problem))
+    assert distance <= bound
+    assert bound < 0.02 * shape.batch_size * shape.clip_norm  # the bound says something
+
+
+@every_backend
+def test_masked_records_add_nothing(case):
+    shape = problems.shape_of()
+    contributions, prior, _ = problems.benign()
+    first, second = jnp.array([True, False, True, False]), jnp.array([False, True, False, True])
+    halves = [run(case.backend, shape, (contributions, prior, mask)) for mask in (first, second)]
+    whole = run(case.backend, shape, (contributions, prior, first | second))
+    np.testing.assert_allclose(sum(halves), whole, rtol=0, atol=1e-13)
+    hidden = [
+        jax.tree_util.tree_map(lambda x: jnp.where(first.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.nan), c)
+        for c in contributions
+    ]
+    np.testing.assert_array_equal(run(case.backend, shape, (hidden, prior, first)), halves[0])
+
+
+@every_backend
+def test_an_empty_batch_is_noise_only(case):
+    shape = problems.shape_of()
+    contributions, prior, mask = problems.benign()
+    noise = np.random.default_rng(1).integers(-(2**40), 2**40, (3, shape.num_values))
+    result = run(case.backend, shape, (contributions, prior, ~mask), noise)
+    np.testing.assert_array_equal(result, noise.sum(0) * 2.0 ** -case.backend.grid_bits(shape))
+
+
+@every_backend
+def test_noise_is_added_exactly(case):
+    # scores so small that the sum's integer fits float64's 53 bits
+    shape = problems.shape_of()
+    problem = problems.benign(scale=1e-4)
+    noise = np.random.default_rng(1).integers(-(2**40), 2**40, (3, shape.num_values))
+    bits = case.backend.grid_bits(shape)
+    difference = run(case.backend, shape, problem, noise) - run(case.backend, shape, problem)
+    if isinstance(case.backend, Plaintext):
+        np.testing.assert_allclose(difference, noise.sum(0) * 2.0**-bits, rtol=0, atol=1e-13)
+    else:
+        np.testing.assert_array_equal(difference * 2.0**bits, noise.sum(0))
+
+
+HARD = {
+    "zero scores": lambda p: _scores(p, lambda s: 0 * s),
+    "huge scores": lambda p: _scores(p, lambda s: 1e300 * s),
+    "infinite scores": lambda p: _scores(p, lambda s: jnp.where(s > 0, jnp.inf, s)),
+    "not a number": lambda p: _scores(p, lambda s: jnp.where(s > 0, jnp.nan, s)),
+    "parties disagree": lambda p: _log_densities(p, lambda i, x: -1e3 * (jnp.arange(x.shape[1]) != i)),
+    "all densities zero": lambda p: _log_densities(p, lambda i, x: -jnp.inf),
+    "densities of -1e30": lambda p: _log_densities(p, lambda i, x: 1e30 * jnp.minimum(x, -1)),
+    "undefined densities": lambda p: _log_densities(p, lambda i, x: jnp.where(x > 0, jnp.nan, x)),
+}
+
+
+def _scores(problem, change):
+    contributions, prior, mask = problem
+    changed = [
+        c._replace(plated_scores=change(c.plated_scores), shared_scores=change(c.shared_scores))
+        for c in contributions
+    ]
+    return changed, prior, mask
+
+
+def _log_densities(problem, change):
+    contributions, prior, mask = problem
+    changed = [
+        c._replace(log_density=jnp.broadcast_to(change(i, c.log_density), c.log_density.shape))
+        for i, c in enumerate(contributions)
+    ]
+    return changed, prior, mask
+
+
+@every_backend
+@pytest.mark.parametrize("hard", HARD.values(), ids=HARD)
+def test_hard_inputs_stay_finite_and_clipped(case, hard):
+    shape = problems.shape_of(n=1)
+    problem = hard(problems.benign(n=1))
+    result = run(case.backend, shape, problem)
+    assert np.all(np.isfinite(result))
+    assert np.linalg.norm(result) <= shape.clip_norm * (1 + 1e-6)
+    if case.backend.formulation == "fused":  # the paper's own bounds and underflow differ here
+        distance = np.linalg.norm(result - run(case.oracle, shape, problem))
+        assert distance <= case.bound(shape, 1024.0, 1.0)
+
+
+@every_backend
+def test_integer_protocols_are_exact_modulo_2_64(case):
+    rng = np.random.default_rng(2)
+    a, b = rng.integers(-(2**62), 2**62, (5, 2)), rng.integers(-(2**62), 2**62, (5, 3))
+    noise = rng.integers(-(2**62), 2**62, (2, 2, 3))
+    product = np.asarray(case.backend.noisy_cross_product(a, b, noise))
+    exact = a.astype(object).T @ b.astype(object) + noise.astype(object).sum(0)
+    np.testing.assert_array_equal(product, _signed(exact))
+    vectors, shares = rng.integers(-(2**63), 2**63, (4, 3)), rng.integers(-(2**63), 2**63, (7, 3))
+    exact = vectors.astype(object).sum(0) + shares.astype(object).sum(0)
+    np.testing.assert_array_equal(np.asarray(case.backend.noisy_sum(vectors, shares)), _signed(exact))
+
+
+def _signed(integers):
+    """Representatives in [-2^63, 2^63)."""
+    return ((integers + 2**63) % 2**64 - 2**63).astype(np.int64)
+
+
+@every_backend
+def test_narrow_integers_are_widened_and_narrow_noise_refused(case):
+    a = np.full((300, 1), 100, np.int8)
+    assert case.backend.noisy_cross_product(a, a, np.zeros((1, 1, 1), np.int64)).tolist() == [[3_000_000]]
+    vectors = np.full((3, 1), 2**30, np.int32)
+    assert case.backend.noisy_sum(vectors, np.zeros((1, 1), np.int64)).tolist() == [3 * 2**30]
+    with pytest.raises(ArgumentError, match="int64"):
+        case.backend.noisy_sum(vectors, np.zeros((1, 1), np.int32))
+
+
+@every_backend
+def test_states_its_security(case):
+    info = case.backend.info()
+    assert all((info.name, info.security_model, info.who_learns_what, info.dealer, info.ring, info.precision))
+    assert case.backend.stats().bytes_per_party == 0
+    proved = isinstance(case.backend, FixedPoint) and case.backend.formulation == "fused"
+    assert proved == (not info.unproven)

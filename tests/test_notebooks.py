@@ -1,0 +1,21 @@
+"""Every notebook runs from its first cell to its last, in a kernel of this environment."""
+
+from pathlib import Path
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient", reason="nbclient (extra: test) is not installed")
+nbformat = pytest.importorskip("nbformat", reason="nbformat (extra: test) is not installed")
+pytest.importorskip("ipykernel", reason="ipykernel (extra: test) is not installed")
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+SECONDS_PER_CELL = 300
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in NOTEBOOKS])
+def test_notebook_runs(path, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    context = {"metadata": {"path": str(tmp_path)}}  # what a notebook writes lands there
+    nbclient.NotebookClient(
+        notebook, timeout=SECONDS_PER_CELL, kernel_name="python3", resources=context
+    ).execute()

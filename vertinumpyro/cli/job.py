@@ -1,0 +1,153 @@
+"""A configuration made ready to run: dataset, inference, plan, and the record of what is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.cli.config import CONFIG_COPY, Config, load_config
+from vertinumpyro.cli.model_loading import build_dpvi, split_checked
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.data import Schema, VerticalDataset, align, read_table
+from vertinumpyro.dpvi import DPVI
+from vertinumpyro.model import SplitModel
+from vertinumpyro.privacy import PrivacyPlan
+
+__all__ = ["PRIVACY_RECORD", "Job", "recorded_plan", "refuse_changed", "refuse_started"]
+
+PRIVACY_RECORD = "privacy.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """A configuration and the inference that it describes. No table is opened before `dataset`."""
+
+    config: Config
+    dpvi: DPVI
+
+    @classmethod
+    def load(cls, path: Path, *, num_steps: int | None = None) -> Job:
+        """Read a configuration and import its model."""
+        config = load_config(path)
+        return cls(config=config, dpvi=build_dpvi(config, num_steps))
+
+    @property
+    def schema(self) -> Schema:
+        """The public schema."""
+        return self.config.schema
+
+    def split(self) -> SplitModel:
+        """The model split between the parties; checks the contract on stand-in records."""
+        return split_checked(self.dpvi, self.schema)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every party's table as it stands in its file.
+
+        :raises DataError: names the party, and the file or the column.
+        """
+        self._check_files()
+        return {
+            party: read_table(self.config.files[party], self.schema, party) for party in self.schema.parties
+        }
+
+    def dataset(self, tables: dict[str, pd.DataFrame] | None = None) -> VerticalDataset:
+        """The parties' tables, checked against the schema, aligned and encoded.
+
+        :raises DataError: names the party and the column, never a value.
+        """
+        dataset = VerticalDataset.from_frames(self.schema, self.tables() if tables is None else tables)
+        stated = self.config.data.num_records
+        if stated not in (None, dataset.num_records):
+            raise ArgumentError(
+                f"[data] num_records = {stated}, and the tables hold {dataset.num_records}; correct it, "
+                "or leave it out"
+            )
+        return dataset
+
+    def stand_in(self) -> VerticalDataset:
+        """As many records as there are, drawn from the public domains: a plan needs N and nothing else."""
+        num_records = self.config.data.num_records or self._count_records()
+        return VerticalDataset.example(self.schema, num_records, np.random.default_rng(0))
+
+    def plan(self, dataset: VerticalDataset) -> PrivacyPlan:
+        """The privacy plan; reads the dataset's schema and N only."""
+        self.split()
+        privacy, fit = self.config.privacy, self.config.fit
+        settings: dict[str, Any] = dataclasses.asdict(privacy)
+        settings |= {name: getattr(fit, name) for name in ("num_steps", "batch_size", "clip_norm")}
+        return self.dpvi.plan(dataset, **{key: value for key, value in settings.items() if value is not None})
+
+    def _count_records(self) -> int:
+        """N from the id columns alone, after matching them."""
+        self._check_files()
+        ids = {party: self._ids(party) for party in self.schema.parties}
+        return len(next(iter(align(ids, self.schema).values())))
+
+    def _ids(self, party: str) -> pd.DataFrame:
+        """A party's id column; where it cannot be read alone, `read_table` says why."""
+        path, id_column = self.config.files[party], self.schema.id_column
+        try:
+            if path.suffix == ".parquet":
+                return pd.read_parquet(path, columns=[id_column])
+            return pd.read_csv(path, usecols=[id_column], dtype=str, encoding="utf-8-sig", index_col=False)
+        except (OSError, ValueError, KeyError):
+            pass  # outside the handler, so that no parser's message, which may quote a cell, goes along
+        return read_table(path, self.schema, party)
+
+    def _check_files(self) -> None:
+        for party in self.schema.parties:
+            if party not in self.config.files:
+                raise ArgumentError(
+                    f'[data.files] has no file for party {party!r}; add {party} = "{party}.csv"'
+                )
+
+
+def refuse_started(run_dir: Path) -> None:
+    """A folder that holds a privacy record is a run that has begun to spend its budget.
+
+    :raises PlanSpentError: says how to go on.
+    """
+    if (run_dir / PRIVACY_RECORD).exists():
+        raise PlanSpentError(
+            f"{run_dir / PRIVACY_RECORD} records that this run has begun to spend its budget. Continue a fit "
+            "with --resume, or give another folder with --out: a new run, whose cost adds to this one's"
+        )
+
+
+def recorded_plan(run_dir: Path) -> PrivacyPlan:
+    """The plan of a run that was started before.
+
+    :raises PlanSpentError: there is no readable record, so nothing may be continued.
+    """
+    record = run_dir / PRIVACY_RECORD
+    try:
+        return PrivacyPlan.from_dict(json.loads(record.read_text(encoding="utf-8"))["plan"])
+    except FileNotFoundError:
+        raise PlanSpentError(
+            f"there is no {record}, so there is no run to continue; leave --resume out"
+        ) from None
+    except (OSError, KeyError, TypeError, ValueError):
+        raise PlanSpentError(
+            f"{record} is not a readable record; without it a plan counts as spent"
+        ) from None
+
+
+def refuse_changed(config: Config, run_dir: Path) -> None:
+    """A run is continued with the settings it began with: the plan's noise was computed for them.
+
+    :raises ArgumentError: names the first setting that differs.
+    """
+    began = load_config(run_dir / CONFIG_COPY).fixed_settings()
+    for section, settings in config.fixed_settings().items():
+        keys = {**settings, **began[section]}
+        for key in keys:
+            if settings.get(key) != began[section].get(key):
+                raise ArgumentError(
+                    f"[{section}] {key} has changed since the run in {run_dir} began; restore it, or start "
+                    "a new run"
+                )

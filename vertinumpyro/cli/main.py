@@ -1,0 +1,155 @@
+"""The commands' names, arguments and errors. Everything heavy is imported when a command runs."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vertinumpyro import __version__
+from vertinumpyro.cli.terminal import console, error_console, error_panel, warnings_as_lines
+from vertinumpyro.core.errors import VertinumpyroError
+
+__all__ = ["app", "main"]
+
+EXIT_ERROR = 2  # the user can repair it
+EXIT_BUG = 70  # we must
+
+app = typer.Typer(
+    name="vertinumpyro",
+    help="Learn from tables whose columns sit at different organisations; publish private synthetic twins.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,  # they show local variables, which hold the parties' tables
+)
+
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG.toml", help="The run's description.", show_default=False)
+]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the traceback of an error. It may quote the data.")
+]
+Seed = Annotated[
+    int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")
+]
+
+
+def _reported(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn every error into one panel on stderr and an exit code; `--debug` shows the traceback first."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, debug: bool = False, **kwargs: Any) -> None:
+        try:
+            with warnings_as_lines():
+                command(*args, debug=debug, **kwargs)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            error_console.print("[yellow]Stopped. What was released so far stays recorded as spent.[/]")
+            raise typer.Exit(130) from None
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            title, message, code = _explained(error)
+            error_console.print(error_panel(title, message))
+            raise typer.Exit(code) from None
+
+    return wrapper
+
+
+def _explained(error: Exception) -> tuple[str, str, int]:
+    """Title, message and exit code. Only our own errors, and the file system's, never quote a record."""
+    if isinstance(error, VertinumpyroError):
+        return type(error).__name__, str(error), EXIT_ERROR
+    if isinstance(error, OSError) and error.filename is not None:
+        return type(error).__name__, f"{error.strerror}: {error.filename}", EXIT_ERROR
+    text = "This is not your doing. Its text is not shown, since it could quote the data; --debug shows it."
+    return f"unexpected {type(error).__name__}", text, EXIT_BUG
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        console.print(f"vertinumpyro {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+@_reported
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the outputs.")] = Path("vertinumpyro-demo"),
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Number of steps.", show_default="the library's")
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="ε against an outside analyst, at δ = 1e-5.")] = 1.0,
+    seed: Seed = 0,
+    debug: Debug = False,
+) -> None:
+    """Two parties publish a private twin of a real table, in a few minutes on a laptop."""
+    from vertinumpyro.cli.demo import Demo
+
+    Demo(out=out, epsilon=epsilon, num_steps=steps, seed=seed).run()
+
+
+@app.command()
+@_reported
+def plan(config: ConfigFile, debug: Debug = False) -> None:
+    """Show schema and privacy plan. Needs the number of records, and nothing else of the data."""
+    from vertinumpyro.cli.commands import show_plan
+
+    show_plan(config)
+
+
+@app.command()
+@_reported
+def check(config: ConfigFile, debug: Debug = False) -> None:
+    """Check settings, tables, record matching, model, plan and range. Spends nothing."""
+    from vertinumpyro.cli import commands
+
+    commands.check(config)
+
+
+@app.command()
+@_reported
+def fit(
+    config: ConfigFile,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the outputs.", show_default="[run] out of the configuration"),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Plan, fit, and write synthetic tables, posterior, privacy record and report."""
+    from vertinumpyro.cli import commands
+
+    commands.fit(config, resume=resume, out=out)
+
+
+@app.command()
+@_reported
+def synthesize(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a fit.", show_default=False)],
+    num_records: Annotated[int, typer.Option("--num-records", "-n", min=1, help="Records to draw.")] = 1000,
+    out: Annotated[Path, typer.Option(help="A .csv or .parquet file.")] = Path("synthetic.csv"),
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeat a draw.", show_default="a new draw each time")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Draw a further synthetic table from a run's posterior. Costs no privacy."""
+    from vertinumpyro.cli import commands
+
+    commands.synthesize(run_dir, num_records=num_records, out=out, seed=seed)
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="vertinumpyro")

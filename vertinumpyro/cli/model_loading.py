@@ -1,0 +1,150 @@
+"""From the settings [model] and [fit] to a `DPVI`: the user's function, the guide, the backend."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import optax
+from numpyro.infer import autoguide
+
+from vertinumpyro.cli.config import Config, FitSettings, ModelSettings
+from vertinumpyro.core.errors import ArgumentError, ModelContractError, VertinumpyroError
+from vertinumpyro.data import Schema
+from vertinumpyro.data.wording import suggest
+from vertinumpyro.dpvi import DPVI
+from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS
+from vertinumpyro.model import SplitModel
+from vertinumpyro.secure import FixedPoint, Plaintext
+
+__all__ = ["build_dpvi", "import_model", "split_checked"]
+
+_GUIDES: dict[str, Callable[..., Any]] = {
+    "diagonal": partial(autoguide.AutoDiagonalNormal, init_scale=0.1),
+    "full_rank": partial(autoguide.AutoMultivariateNormal, init_scale=0.1),
+    "low_rank": partial(autoguide.AutoLowRankMultivariateNormal, init_scale=0.1),
+    "iaf": autoguide.AutoIAFNormal,
+}
+_BACKENDS = {"fixed_point": FixedPoint, "plaintext": Plaintext}
+
+
+def build_dpvi(config: Config, num_steps: int | None = None) -> DPVI:
+    """The inference that a configuration describes; what it leaves out keeps the library's defaults.
+
+    :param num_steps: of the plan, for the learning rate's schedule; None takes the configuration's.
+    :raises ArgumentError: the model's function cannot be imported.
+    """
+    settings: dict[str, Any] = {
+        "backend": _BACKENDS[config.fit.backend](),
+        "diagnostics": config.run.diagnostics,
+    }
+    if config.fit.guide is not None:
+        settings["guide"] = _GUIDES[config.fit.guide]
+    if config.fit.learning_rate is not None:
+        settings["optimizer"] = _optimizer(config.fit, num_steps)
+    return DPVI(**settings, **_model_settings(config))
+
+
+def split_checked(dpvi: DPVI, schema: Schema) -> SplitModel:
+    """The split model; whatever the user's function raises on stand-in records is a broken contract.
+
+    :raises ModelContractError: the message may quote the exception, which has seen no table.
+    """
+    try:
+        return dpvi.split(schema)
+    except VertinumpyroError:
+        raise
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ModelContractError(
+            f"the model raised {type(error).__name__} on stand-in records: {first_line}"
+        ) from error
+
+
+def import_model(settings: ModelSettings, folder: Path) -> Callable[..., Any]:
+    """The function that `function = "module:name"` names, imported from `folder`.
+
+    :raises ArgumentError: the text has another form, or module or function are not found.
+    """
+    module_name, _, name = (settings.function or "").partition(":")
+    if not module_name or not name:
+        raise ArgumentError(f'[model] function = {settings.function!r}; write "module:function"')
+    module = _import(module_name, folder)
+    function = getattr(module, name, None)
+    if not callable(function):
+        found = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise ArgumentError(
+            f"[model] function: no function {name!r} in {module_name}; {suggest(name, found)}"
+        )
+    return function
+
+
+def _model_settings(config: Config) -> dict[str, Any]:
+    model, given = config.model, config.model.num_components
+    components = {} if given is None else {"num_components": given}
+    if model.function is None:
+        if model.kwargs:
+            raise ArgumentError("[model] kwargs belong to a function; add function, or leave kwargs out")
+        return components
+    function, kwargs = import_model(model, config.model_folder), {**components, **model.kwargs}
+    try:
+        inspect.signature(function).bind({}, 1, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(
+            f"[model] {model.function} cannot be called with data, num_records and kwargs: {error}"
+        ) from None
+    return {"model": function, "model_kwargs": kwargs}
+
+
+def _import(name: str, folder: Path) -> Any:
+    with _importable_from(folder):
+        _forget_namesake(name, folder)
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise ArgumentError(
+                    f"[model] function: {name} imports {error.name!r}, which is not installed"
+                ) from None
+            raise ArgumentError(
+                f"[model] function: no module {name!r}; put {name.replace('.', '/')}.py beside the "
+                "configuration"
+            ) from None
+        except Exception as error:
+            raise ArgumentError(
+                f"[model] function: importing {name} raised {type(error).__name__}: {error}"
+            ) from error
+
+
+@contextmanager
+def _importable_from(folder: Path) -> Iterator[None]:
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
+
+
+def _forget_namesake(name: str, folder: Path) -> None:
+    """A module of this name from another folder must not stand in for this folder's."""
+    loaded = sys.modules.get(name)
+    own = folder.resolve() / f"{name.replace('.', '/')}.py"
+    if (
+        loaded is not None
+        and own.is_file()
+        and Path(getattr(loaded, "__file__", None) or "").resolve() != own
+    ):
+        del sys.modules[name]
+
+
+def _optimizer(fit: FitSettings, num_steps: int | None) -> optax.GradientTransformation:
+    steps = num_steps or fit.num_steps or DEFAULT_NUM_STEPS
+    return optax.adam(optax.cosine_decay_schedule(fit.learning_rate or 0.0, steps, alpha=0.05))

@@ -1,0 +1,218 @@
+"""The files of a run: synthetic tables, posterior, report."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from vertinumpyro.cli.wording import count, domain, duration, report_facts, report_rows
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.dpvi import DPVI, Posterior
+from vertinumpyro.evaluation import (
+    ReportContent,
+    ReportFigure,
+    ReportTable,
+    pairwise_tvd,
+    plot_adversaries,
+    plot_marginals,
+    plot_objective,
+    plot_pairwise_tvd,
+)
+
+__all__ = [
+    "FILES",
+    "can_draw",
+    "configuration",
+    "internal_items",
+    "public_items",
+    "report_content",
+    "write_table",
+    "write_tables",
+]
+
+FILES: Mapping[str, str] = {
+    "synthetic.csv": "the synthetic twin",
+    "synthetic.parquet": "the same, with its types",
+    "privacy.json": "the plan, and how much of it is spent",
+    "posterior.npz": "the released posterior; further tables cost nothing",
+    "report.html": "figures, guarantees, configuration",
+}
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is there for the report's figures."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def write_table(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV or Parquet, as the name says.
+
+    :raises ArgumentError: the name ends in neither, or its folder does not exist.
+    """
+    if not path.parent.is_dir():
+        raise ArgumentError(f"there is no folder {str(path.parent)!r}; create it first")
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        raise ArgumentError(f"{path.name} is neither .csv nor .parquet; choose one")
+
+
+def write_tables(frame: pd.DataFrame, run_dir: Path) -> None:
+    """The synthetic table in both formats."""
+    for name in ("synthetic.csv", "synthetic.parquet"):
+        write_table(frame, run_dir / name)
+
+
+def report_content(
+    posterior: Posterior,
+    dpvi: DPVI,
+    *,
+    title: str,
+    summary: list[str],
+    items: list[ReportFigure | ReportTable],
+    extra_configuration: Mapping[str, str],
+) -> ReportContent:
+    """A report of one fit: its plan, the items, the configuration."""
+    plan = posterior.plan
+    insecure = [] if posterior.secure_noise else ["The noise came from a seed: this run has no privacy."]
+    unproven = [f"Not proved: {step}." for step in plan.unproven]
+    simulated = ["One process held every party's columns: the secure computation was simulated, bit for bit."]
+    return ReportContent(
+        title=title,
+        summary=summary,
+        facts=report_facts(plan, dpvi.backend.info().name),
+        adversary_rows=report_rows(plan),
+        figures=[item for item in items if isinstance(item, ReportFigure)],
+        tables=[*(item for item in items if isinstance(item, ReportTable)), _backend_statement(dpvi)],
+        configuration={**configuration(posterior, dpvi), **extra_configuration},
+        warnings=[*insecure, *unproven, *simulated],
+    )
+
+
+def configuration(posterior: Posterior, dpvi: DPVI) -> dict[str, str]:
+    """Model, guide and timing, in words."""
+    split = posterior.guide.split
+    model = "the library's mixture" if dpvi.model is None else getattr(dpvi.model, "__name__", "a function")
+    timing = {"steps, compilation included": duration(posterior.diagnostics.seconds)}
+    return {
+        "model": model,
+        "components K": str(split.num_components),
+        "released values per step": f"{split.num_values:,}",
+        "guide": type(posterior.guide.guide).__name__,
+        **(timing if posterior.diagnostics.seconds else {}),
+    }
+
+
+def _backend_statement(dpvi: DPVI) -> ReportTable:
+    info = dpvi.backend.info()
+    rows = {
+        "security model": info.security_model,
+        "who learns what": info.who_learns_what,
+        "dealer": info.dealer,
+        "ring": info.ring,
+        "precision": info.precision,
+    }
+    frame = pd.DataFrame({info.name: rows})
+    return ReportTable(
+        frame=frame, caption="What the backend states.", not_dp=False, section="Secure computation"
+    )
+
+
+def public_items(posterior: Posterior, synthetic: pd.DataFrame) -> Iterator[ReportFigure | ReportTable]:
+    """What may be published: it is computed from the plan and the releases alone."""
+    schema, norms = posterior.guide.split.schema, posterior.diagnostics.released_norm
+    yield ReportTable(
+        frame=_summary(synthetic, schema),
+        caption=f"The synthetic table, {count(len(synthetic), 'record')}.",
+        not_dp=False,
+        section="Synthetic data",
+    )
+    if not can_draw():
+        return
+    yield ReportFigure(
+        figure=plot_adversaries(report_rows(posterior.plan)),
+        caption="ε against each adversary. A smaller ε is a stronger guarantee.",
+        not_dp=False,
+        section="Privacy",
+    )
+    if len(norms):
+        first = posterior.plan.num_steps - len(norms)
+        yield ReportFigure(
+            figure=plot_objective(
+                norms,
+                label="norm of the released gradient",
+                steps=range(first + 1, first + len(norms) + 1),
+                note=None,
+            ),
+            caption="Norm of each noisy gradient, in clip norms per expected record: released, so DP.",
+            not_dp=False,
+            section="Training",
+        )
+
+
+def internal_items(
+    posterior: Posterior, dataset: VerticalDataset, synthetic: pd.DataFrame
+) -> Iterator[ReportFigure | ReportTable]:
+    """What compares with the real table, outside the mechanism: not DP, for the parties' eyes only."""
+    if not can_draw():
+        return
+    schema, real = dataset.schema, dataset.to_frame()
+    yield from training_trace(posterior)
+    yield marginals(real, synthetic, schema)
+    yield ReportFigure(
+        figure=plot_pairwise_tvd(pairwise_tvd(real, synthetic, schema), schema),
+        caption="Distance of every pair of columns from the real table; pairs across parties are outlined.",
+        not_dp=True,
+        section="Pairs of columns",
+    )
+
+
+def training_trace(posterior: Posterior) -> Iterator[ReportFigure]:
+    """The objective on the records of each batch, where it was traced."""
+    objective = posterior.diagnostics.objective
+    if objective is not None and len(objective):
+        first = posterior.plan.num_steps - len(objective) + 1
+        yield ReportFigure(
+            figure=plot_objective(
+                objective, label="negative ELBO per record", steps=range(first, first + len(objective))
+            ),
+            caption="Objective of the inference, computed on each batch of real records.",
+            not_dp=True,
+            section="Training",
+        )
+
+
+def marginals(real: pd.DataFrame, synthetic: pd.DataFrame, schema: Schema) -> ReportFigure:
+    """Every column's marginal, real against synthetic."""
+    return ReportFigure(
+        figure=plot_marginals(real, synthetic, schema),
+        caption="Each column on the cells of its public domain: real (grey) against synthetic (line).",
+        not_dp=True,
+        section="Marginals",
+    )
+
+
+def _summary(synthetic: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    rows: dict[str, dict[str, Any]] = {}
+    for name, column in schema.columns.items():
+        series = pd.Series(synthetic[name])
+        number = pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series)
+        rows[name] = {
+            "party": schema.party_of(name),
+            "type": column.type_name,
+            "public domain": domain(column),
+            "synthetic mean": float(series.mean()) if number and column.type_name != "categorical" else None,
+            "most frequent": None if column.type_name == "real" else _text(series.mode()),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("column")
+
+
+def _text(mode: pd.Series) -> str | None:
+    return None if mode.empty else str(mode.iloc[0])

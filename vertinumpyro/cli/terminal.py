@@ -1,0 +1,64 @@
+"""The two consoles, and the shapes of line that every command prints."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.text import Text
+
+__all__ = ["console", "error_console", "error_panel", "heading", "ticked", "warnings_as_lines"]
+
+console = Console(highlight=False)
+error_console = Console(stderr=True, highlight=False)
+
+
+def heading(text: str) -> RenderableType:
+    """A section's title, with a blank line above."""
+    return Padding(Text(text, style="bold cyan"), (1, 0, 0, 0))
+
+
+def error_panel(title: str, message: str) -> Panel:
+    """One panel: the kind of error as its title, what to do as its text."""
+    return Panel(
+        Text(message),
+        title=f"[bold red]{escape(title)}",
+        title_align="left",
+        border_style="red",
+        padding=(0, 1),
+    )
+
+
+@contextmanager
+def ticked(name: str) -> Iterator[list[str]]:
+    """A line that ends as a tick and what was appended to the list, or as a cross, and the error goes on."""
+    found: list[str] = []
+    try:
+        with console.status(f"[dim]{name} …"):
+            yield found
+    except BaseException:
+        console.print(f"[red]✗[/] [bold]{name}[/]")
+        raise
+    console.print(f"[green]✓[/] [bold]{name:<8}[/] {escape('; '.join(found))}")
+
+
+@contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Show the library's own warnings as one line each, and other libraries' as they are."""
+    with warnings.catch_warnings():
+        shown_before = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any, **rest: Any) -> None:
+            if category.__module__.startswith("vertinumpyro."):
+                error_console.print(Text(f"! {message}", style="yellow"))
+            else:
+                shown_before(message, category, *where, **rest)
+
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,72 @@
+"""How far the fixed-point sums can be from the exact ones: derived bounds, for tests, plans and reports.
+
+Notation: e_k = exp(z_k - max z), r_k = e_k / sum e, g = sum_k r_k s_k a record's gradient (s_k embedded in
+all D coordinates), clip(g) its projection on the ball of radius C. The exact sum is sum_n clip(g_n) over the
+locally bounded values; a projection never lengthens a difference, so an error of g counts once and the clip's
+own error is added. M is the largest norm of a record's scores under one component.
+"""
+
+from __future__ import annotations
+
+import math
+
+from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, EXP_MAX_ERROR_ULP
+from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, fixed_point_format
+
+__all__ = ["fused_error_bound", "paper_error_bound"]
+
+_UNIT = 2.0**-EXP_FRACTIONAL_BITS
+_FLOAT64 = 2.0**-40  # float64's own rounding of z, exp and quotients, per party, with room to spare
+
+
+def fused_error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
+    """Bound on the L2 distance of `fixed_point.clipped_sum` from the exact sum.
+
+    Per record, with b score bits, P parties, K components:
+
+    1. responsibilities: z is off by (P + 1) 2^-25, which changes each r_k by a factor within e^{±(P + 1)
+       2^-24}; e is off by 4 2^-30, and den >= 1. So sum_k |r_k' - r_k| <= (P + 1) 2^-24 + 2 K 4 2^-30, times
+       M;
+    2. scores: sqrt(D) 2^-(b + 1), as sum_k r_k = 1;
+    3. the clip, relative to C: the slack kept back; squared norms / C^2 too large by at most 3 units of 2^-24
+       for each party and component and 3 for each coordinate (half of it enters the norm, as max(den^2, nn /
+       C^2) >= 1); the bracket of the shared sums, sqrt(D) 2^(16 - 30 - b) / C; den^2 floored to 2^-24;
+    4. w and W floored: 2 units of 2^-30 for each component, times M.
+    """
+    P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
+    bits = fixed_point_format(shape).score_bits
+    longest = score_norm * C * math.sqrt(P + 1)
+    responsibilities = (
+        1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * K * EXP_MAX_ERROR_ULP * _UNIT + (P + 1) * _FLOAT64
+    )
+    slack = (P + 1) * K * SCORE_BOUND * _UNIT
+    norm_units = (3 * K * P + 3 * D + P + 2) * 2.0**-25
+    clip = 1.2 * slack + norm_units + math.sqrt(D) * 2.0 ** (-14 - bits) / C
+    scores = math.sqrt(D) * 2.0 ** -(bits + 1)
+    record = (responsibilities + 2 * K * _UNIT) * longest + scores + clip * C
+    return shape.batch_size * record
+
+
+def paper_error_bound(shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
+    """Bound on the L2 distance of `paper.ring_clipped_sum` from `paper.clipped_sum`.
+
+    Given den >= least_evidence (at least 2^-20), renormalised; with u = 2^-32, per record:
+
+    1. responsibilities: P truncated densities, P - 1 products, pi and its product are off by (2P + 1) u for
+       each k, in the numerator and in den; Newton's quotient by 4 u. So 2 K (2P + 1) u / den + 4 u, times M;
+    2. each coordinate: scores u, dmat K u / den, products (K + 1) u, where K counts truncations summed over
+    components;
+    3. the clip, relative to C: squares D u / (2 C^2), 1 / C by C u, the root u / C, Newton's quotient 2 (1 +
+    512) u.
+    """
+    if least_evidence < 2.0**-20:
+        return math.inf
+    P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
+    unit = 2.0**-PAPER_BITS
+    longest = score_norm * C * math.sqrt(P + 1)
+    responsibilities = 2.02 * K * (2 * P + 1) * unit / least_evidence + 4 * unit + (P + 1) * _FLOAT64
+    coordinates = math.sqrt(D) * unit * (3 + K + K / least_evidence) + K * unit * longest
+    clip = unit * (D / (2 * C**2) + C + 1 / C + 1026)
+    return shape.batch_size * (responsibilities * longest + 1.01 * coordinates + 1.01 * clip * C)

@@ -1,0 +1,144 @@
+"""The paper's formulation of the clipped sum: Eqs. 20-30, in floating point and in its own fixed point.
+
+Kept as the reference that the fused protocol is compared with. Every gradient coordinate of every record is
+computed, clipped and only then summed: about 4 n D multiplications, against the fused protocol's few n K.
+
+What differs from the paper, on purpose: Eq. 23 has its missing factor F_p; the coordinates are the library's
+unconstrained theta, so the block of pi is sum_k r_nk d log pi_k / d theta with r_nk = pi_k GP(n, k) (Eq. 25);
+Algorithm 4's loop is max-subtraction in closed form; any number of parties.
+
+Local bounds, all public, keep Newton's divisions inside their range (`paper_ring.LARGEST_DIVISOR` = 512):
+
+- scores: at most `score_bound` clip norms, so that ||g|| / C <= sqrt(P + 1) score_bound <= 512 (as sum_k r_nk
+<= 1) and
+  ||g||^2 <= 2^30, which still fits the ring at 2^32;
+- densities without renormalisation: at most 512^(1/P), so that den <= 512. With it they are at most 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.secure import paper_ring
+from vertinumpyro.secure.backend import BatchShape, check_shape
+from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
+from vertinumpyro.secure.paper_ring import LARGEST_DIVISOR, mult
+from vertinumpyro.secure.range_proof import check_paper_range
+
+__all__ = ["UNPROVEN", "check_formulation", "clipped_sum", "ring_clipped_sum", "score_bound"]
+
+UNPROVEN = (
+    "formulation='paper': products of local exponentials and squares of gradients are truncated at 2^-32, "
+    "so no bound on a clipped gradient's norm is proved (many tiny coordinates pass clip_norm)"
+)
+"""What `BackendInfo.unproven` says of this formulation."""
+
+_LONGEST_GRADIENT = 2.0**15
+
+
+def check_formulation(formulation: str, renormalise: bool) -> None:
+    """Checks a backend's settings.
+
+    :raises ArgumentError: for an unknown formulation, and for the fused one without renormalisation.
+    """
+    if formulation not in ("fused", "paper"):
+        raise ArgumentError(f"formulation must be 'fused' or 'paper', got {formulation!r}")
+    if formulation == "fused" and not renormalise:
+        raise ArgumentError(
+            "renormalise=False needs formulation='paper': the fused protocol always subtracts the maximum"
+        )
+
+
+def score_bound(shape: BatchShape) -> float:
+    """Largest norm of a party's scores for a record and component, in clip norms."""
+    return min(LARGEST_DIVISOR, _LONGEST_GRADIENT / shape.clip_norm) / math.sqrt(shape.num_parties + 1)
+
+
+def clipped_sum(
+    shape: BatchShape,
+    contributions: Sequence[Contribution],
+    prior: ComponentPrior,
+    mask: jax.Array,
+    *,
+    renormalise: bool,
+) -> Float[Array, " D"]:
+    """Eqs. 20-29 in floating point: the sum of the clipped gradients, without the noise."""
+    parties, pi, prior_scores = _local(shape, contributions, prior, renormalise)
+    joint = pi * math.prod(jnp.exp(c.log_density) for c in parties)  # pi_k times Eq. 22
+    den = joint.sum(-1)  # Eq. 24
+    r = jnp.where(den > 0, 1 / jnp.where(den > 0, den, 1), 0)[:, None] * joint
+    blocks = [r @ prior_scores]
+    for c in parties:  # Eqs. 23 and 26
+        blocks.append((r[..., None] * c.plated_scores).reshape(len(r), -1))
+        blocks.append((r[..., None] * c.shared_scores).sum(1))
+    g = jnp.concatenate(blocks, axis=1)  # Eq. 27
+    longer = jnp.sqrt((g**2).sum(-1)) / shape.clip_norm
+    return ((mask / jnp.maximum(1, longer))[:, None] * g).sum(0)  # Eqs. 28 and 29
+
+
+def ring_clipped_sum(
+    shape: BatchShape,
+    contributions: Sequence[Contribution],
+    prior: ComponentPrior,
+    mask: jax.Array,
+    *,
+    renormalise: bool,
+) -> Int[Array, " D"]:
+    """Eqs. 20-29 with Algorithms 2 and 3 on integers at scale 2^32. Needs 64-bit mode."""
+    check_paper_range(shape)
+    check_shape(shape, contributions, prior, mask)
+    contributions, prior = [as_float64(c) for c in contributions], as_float64(prior)
+    parties, pi, prior_scores = _local(shape, contributions, prior, renormalise)
+    mats = [paper_ring.encode(jnp.exp(c.log_density)) for c in parties]  # Eq. 31
+    joint = mult(paper_ring.encode(pi), reduce(mult, mats))  # pi_k times Eq. 22
+    q = paper_ring.reciprocal(joint.sum(-1))  # 1 / Eq. 24
+    g = [mult(mult(q[:, None], joint)[..., None], paper_ring.encode(prior_scores)).sum(1)]
+    for c in parties:  # Eq. 23: dmat = pi_k mat_nk times the scores; Eq. 26: dmat / den
+        plated = mult(joint[..., None], paper_ring.encode(c.plated_scores))
+        shared = mult(joint[..., None], paper_ring.encode(c.shared_scores))
+        g += [mult(q[:, None, None], plated), mult(q[:, None], shared.sum(1))]
+    factor = _clip_factor(g, shape.clip_norm) * mask.astype(jnp.int64)
+    return jnp.concatenate([_scaled_sum(block, factor).ravel() for block in g])
+
+
+def _local(
+    shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior, renormalise: bool
+) -> tuple[list[Contribution], jax.Array, jax.Array]:
+    """(contributions under the public bounds, pi, the prior's bounded scores)."""
+    bound = score_bound(shape)
+    bounded_parties = [
+        bounded(c, shape.clip_norm, score_bound=bound, renormalise=renormalise) for c in contributions
+    ]
+    if not renormalise:
+        ceiling = math.log(LARGEST_DIVISOR) / shape.num_parties
+        bounded_parties = [
+            c._replace(log_density=_density_below(c.log_density, ceiling)) for c in bounded_parties
+        ]
+    prior = bounded_prior(prior, shape.clip_norm, score_bound=bound)
+    return bounded_parties, jax.nn.softmax(prior.log_weights), prior.scores
+
+
+def _density_below(log_density: jax.Array, ceiling: float) -> jax.Array:
+    """A density that is not a number counts as zero."""
+    return jnp.minimum(jnp.where(jnp.isnan(log_density), -jnp.inf, log_density), ceiling)
+
+
+def _clip_factor(g: Sequence[jax.Array], clip_norm: float) -> Int[Array, " n"]:
+    """1 / max(1, ||g|| / C) (Eq. 28); each square is truncated to a multiple of 2^-32."""
+    squares = sum(mult(block, block).reshape(len(block), -1).sum(-1) for block in g)
+    inverse = jnp.int64(math.floor(paper_ring.SCALE / clip_norm))
+    longer = mult(paper_ring.norm(squares), inverse)
+    return paper_ring.reciprocal(jnp.maximum(paper_ring.SCALE, longer))
+
+
+def _scaled_sum(block: jax.Array, factor: jax.Array) -> jax.Array:
+    """sum_n factor_n g_n (Eq. 29) for one block of coordinates."""
+    return mult(block, factor.reshape((-1,) + (1,) * (block.ndim - 1))).sum(0)
