@@ -3,15 +3,15 @@
     python benchmarks/dpvi_adult.py --quick
     python benchmarks/dpvi_adult.py --json results/dpvi_adult.json [--repeats 10] [--only figure3]
 
-Data: 30,162 training and 15,060 test records, 13 columns, demographics and finances at two parties; a mixture
-of K = 20 components. Every NLL is the mean over the test records of -log p(x | theta) at the guide's location,
-in nats. It is an evaluation on held-out real records: not DP, internal.
+Data: 30,162 training and 15,060 test records, 13 columns, demographics and finances at two parties; a
+mixture of K = 20 components. Every NLL is the mean over the test records of -log p(x | theta) at the guide's
+location, in nats. It is an evaluation on held-out real records: not DP, internal.
 
 Parts (`--only`), their keys, and the figures beside the JSON:
 
 figure3   The paper's setting: batches of 100 (Poisson), clip 1, sigma 2.042, Adam(0.01), T = 20,000.
-          Partitioned in fixed point against the same model at one party in floating point, `--repeats` runs of
-          each with independent noise; repeat r of both arms starts at the same values.
+          Partitioned in fixed point against the same model at one party in floating point, `--repeats` runs
+          of each with independent noise; repeat r of both arms starts at the same values.
           nll_fixed_point, nll_float   medians over the repeats
           nll_spread                   between repeats: largest less smallest NLL, of the arm where it is less
           figure3_agrees               whether the medians differ by less than nll_spread
@@ -20,12 +20,13 @@ figure3   The paper's setting: batches of 100 (Poisson), clip 1, sigma 2.042, Ad
 scale     What the NLL is worth. Both without clip and noise, NOT DP.
           nll_k1                       one component: columns independent of each other
           nll_nonprivate               the K = 20 mixture with figure3's batches, steps and optimiser
-default   `DPVI()` and its plan at epsilon = 1, delta = 1e-5 against the outside analyst; median of up to 3 runs.
+default   `DPVI()` and its plan at epsilon = 1, delta = 1e-5 against the outside analyst; median of up to
+          3 runs.
           nll_default                  add/remove, as the paper counts
           nll_default_replace          replace, the library's default relation
           sigma_default, sigma_default_replace   the calibrated noise multipliers
-figure2   3,000 iterations, batches of 100, all arms on the same batches from the same start (an insecure seed):
-          floating point, the paper's fixed-point formulation with its renormalisation, and without it.
+figure2   3,000 iterations, batches of 100, all arms on the same batches (an insecure seed) from the same
+          start: floating point, the paper's fixed-point formulation with its renormalisation, and without it.
           nll_figure2_{plaintext,paper,no_renormalisation}               all 13 columns
           nll_figure2_one_feature_{plaintext,paper,no_renormalisation}   age and fnlwgt alone
           nll_figure2_start, nll_figure2_one_feature_start               before the first iteration

@@ -4,31 +4,32 @@
     python benchmarks/dpvi_speed.py --json results/dpvi_speed.json [--only ratios|growth]
 
 Setting of the ratios: UCI Adult, 30,162 records, 13 columns at two parties, K = 20 components, about 2,800
-released values, expected batches of 100 (Poisson, so padded to 184), clip 1, sigma 2.042. A step is all of it:
+released values, batches of 100 expected (Poisson, padded to about 180), clip 1, sigma 2.042. A step is all:
 batches and exact noise from the operating system's generator, drawn in the background, local gradients,
-cross-party arithmetic, update. Medians of interleaved runs in one process; milliseconds are context, ratios count.
+cross-party arithmetic, update. Medians of interleaved runs in one process; milliseconds are context.
 
 Keys:
 
-ms_fixed_point, ms_plaintext   a step of the secure computation's arithmetic, and of the floating-point oracle with
-                               the same batches and the same kind of noise
-ms_zero_noise                  a step of `FixedPoint` with batches and zero noise prepared ahead
-ms_d3p                         a step of d3p's non-partitioned DPSVI: same model with the component summed out,
-                               AutoDiagonalNormal, fixed batches of 100 by its own sampler, its own strong generator
-ratio_vs_d3p                   ms_fixed_point / ms_d3p, at most 0.2 is wanted; null where d3p is not installed, and
-                               `d3p_reason` says so (d3p needs jax 0.4.30: the extra `d3p`)
-ratio_vs_plaintext             ms_fixed_point / ms_plaintext, at most 1.5 is wanted
-noise_share                    (ms_fixed_point - ms_zero_noise) / ms_fixed_point, at most 0.5 is wanted
-spread                         for each arm, interquartile range / median over the runs
-compilations                   of the loop over chunks, in all runs of an arm; must be 1
-growth                         a list, one entry a configuration, each in a process of its own, around n = 100,
-                               K = 20, P = 2: n (expected batch), padded n, K, P, D, ms a step, compilations,
-                               compile_seconds, peak_rss_mib (of that process, compiler included)
-growth_fit                     ms = fixed_ms + ns_per_unit 1e-6 u with u = padded n x D: least squares of the
-                               relative errors, with the largest of those as largest_relative_error
+ms_fixed_point       a step of the secure computation's arithmetic
+ms_plaintext         a step of the floating-point oracle, with the same sampler and the same kind of noise
+ms_zero_noise        a step of `FixedPoint` with batches and zero noise prepared ahead
+ms_d3p               a step of d3p's non-partitioned DPSVI: same model with the component summed out,
+                     AutoDiagonalNormal, batches of exactly 100 by its own sampler, its own strong generator
+ratio_vs_d3p         ms_fixed_point / ms_d3p, at most 0.2 is wanted; null where d3p is not installed, and
+                     `d3p_reason` says so (d3p needs jax 0.4.30: the extra `d3p`)
+ratio_vs_plaintext   ms_fixed_point / ms_plaintext, at most 1.5 is wanted
+noise_share          (ms_fixed_point - ms_zero_noise) / ms_fixed_point, at most 0.5 is wanted
+spread               for each arm, interquartile range / median over the runs
+compilations         of the loop over chunks, in all runs of an arm; must be 1
+D, padded_n          released values, static batch size
+growth               a list, one entry a configuration, each in a process of its own, around n = 100, K = 20,
+                     P = 2: n (expected batch), padded_n, K, P, D, ms (noise prepared ahead), compilations,
+                     compile_seconds, peak_rss_mib (of that process, compiler included)
+growth_fit           ms = fixed_ms + ns_per_unit 1e-6 u, u = padded n x D = n K d: least squares of relative
+                     errors; largest_relative_error, and slowest_per_unit_over_base, which stays near 1 or
+                     below where time grows at most linearly
 
-`--quick` takes few columns and components, two runs and two configurations, and its values compare with nothing.
-Under a minute then; about 12 minutes in full on 2 quiet cores.
+`--quick` takes few columns and components, two runs and two configurations: its values compare with nothing.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def milliseconds_a_step(experiment: Experiment, make_chunks: Callable[[], Any]) 
     for chunk in make_chunks():
         state, norm, _ = experiment.runner(state, chunk)
     elapsed = time.perf_counter() - started
-    assert norm is not None and np.isfinite(norm.released_norm).all()
+    assert norm is not None
+    assert np.isfinite(norm.released_norm).all()
     return 1e3 * elapsed / experiment.plan.num_steps
 
 
@@ -172,7 +174,7 @@ def pooled_model(schema: Schema, num_components: int) -> Callable[..., None]:
 
 
 def d3p_arm(data: VerticalDataset, n: int, num_components: int, steps: int) -> Arm:
-    """d3p's own loop, as in its examples: batches by `subsample_batchify_data` inside a jitted `fori_loop`."""
+    """d3p's own loop, as in its examples: `subsample_batchify_data` inside a jitted `fori_loop`."""
     model = pooled_model(data.schema, num_components)
     svi = d3p.svi.DPSVI(
         model,

@@ -1,11 +1,12 @@
 """Our per-example gradients against those of d3p, the non-partitioned DPVI of the same authors.
 
-How the two are aligned. d3p differentiates the per-example loss, -(N log p(x_n | theta) + log p(theta) - log q) / N,
-with respect to the guide's unconstrained parameters. Under AutoDelta the guide is the point theta, log q is 0, and
-its unconstrained parameters are the model's unconstrained latents, the space in which we clip. What is left besides
-the likelihood is the gradient of log p(theta) / N, the same for every example: it is computed from the prior alone and
-taken off. Our gradient of one example is the library's own: the plaintext protocol on a batch whose mask leaves that
-example alone, without noise and with a clip that does not bind, gathered to flat theta.
+How the two are aligned. d3p differentiates the per-example loss, -(N log p(x_n | theta) + log p(theta) -
+log q) / N, with respect to the guide's unconstrained parameters. Under AutoDelta the guide is the point
+theta, log q is 0, and its unconstrained parameters are the model's unconstrained latents, the space in
+which we clip. What is left besides the likelihood is the gradient of log p(theta) / N, the same for every
+example: it is computed from the prior alone and taken off. Our gradient of one example is the library's
+own: the plaintext protocol on a batch whose mask leaves that example alone, without noise and with a clip
+that does not bind, gathered to flat theta.
 """
 
 import jax

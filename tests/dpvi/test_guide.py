@@ -138,8 +138,7 @@ def assert_trees_close(actual, expected, tolerance=1e-4):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", list(GUIDES))
-@pytest.mark.parametrize("num_components", [1, 3])
+@pytest.mark.parametrize(("name", "num_components"), [("diagonal", 1), *((name, 3) for name in GUIDES)])
 def test_pull_back_equals_the_gradient_of_numpyros_elbo(name, num_components, data, splits):
     guide, params = create(name, splits[num_components])
     own_guide = GUIDES[name](partial(pooled, num_components=num_components), init_loc_fn=init_to_uniform)
@@ -161,7 +160,7 @@ def test_pull_back_equals_the_gradient_of_numpyros_elbo(name, num_components, da
     assert_trees_close(*both(params))
 
 
-@pytest.mark.parametrize("name", list(GUIDES))
+@pytest.mark.parametrize("name", ["diagonal", "full_rank", "low_rank"])
 def test_pull_back_equals_autodiff_of_a_written_elbo(name, data, splits):
     num_components = 3
     guide, params = create(name, splits[num_components])
@@ -173,7 +172,7 @@ def test_pull_back_equals_autodiff_of_a_written_elbo(name, data, splits):
         site = trace["_auto_latent"]
         flat = site["value"]
         joint = flat_log_prior(flat, num_components) + flat_log_likelihood(flat, data, num_components)
-        return joint - site["fn"].log_prob(flat)
+        return joint - site["fn"].log_prob(flat).sum()
 
     @jax.jit
     def both(params):
@@ -201,13 +200,18 @@ def test_diagonal_guide_by_hand(data, splits):
     )
 
 
-@pytest.mark.parametrize("name", list(GUIDES))
+@pytest.mark.parametrize("name", ["diagonal", "full_rank"])
 def test_entropy_bound_is_the_public_part_of_the_elbo(name, splits):
     guide, params = create(name, splits[1])
     rng_key = jax.random.PRNGKey(2)
-    by_prior = jax.grad(lambda p: guide.entropy_bound(p, rng_key))
-    expected = guide.pull_back(params, rng_key, jnp.zeros(splits[1].num_parameters))
-    assert_trees_close(by_prior(params), expected)
+    zero = jnp.zeros(splits[1].num_parameters)
+
+    @jax.jit
+    def both(params):
+        by_prior = jax.grad(lambda params: guide.entropy_bound(params, rng_key))
+        return by_prior(params), guide.pull_back(params, rng_key, zero)
+
+    assert_trees_close(*both(params))
 
 
 def test_guide_starts_at_the_strategys_value(splits):

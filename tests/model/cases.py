@@ -292,7 +292,6 @@ CASES = {
         {"clinic": ("loc", "scale"), "insurer": ("loc", "scale")},
     ),
     "mixture": mixture_case(2),
-    "mixture_of_one": mixture_case(1),
 }
 
 

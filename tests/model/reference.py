@@ -9,7 +9,6 @@ import numpy as np
 from jax.nn import logsumexp, softmax
 from numpyro import handlers
 from numpyro.contrib.funsor import config_enumerate, enum
-from numpyro.contrib.funsor import log_density as enumerated_log_density
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from vertinumpyro.core.types import Model, Theta
@@ -23,10 +22,10 @@ def constrained(
     return constrain_fn(handlers.seed(model, 0), (data, num_records), {}, theta)
 
 
-def pooled_log_joint(model: Model, sites: Theta, data: Mapping[str, Any], num_records: int) -> jax.Array:
-    """log p(theta) + sum_n log p(x_n | theta) at constrained latents, z summed out by funsor."""
+def pooled_log_density(model: Model, theta: Theta, data: Mapping[str, Any], num_records: int) -> jax.Array:
+    """log p(theta) + log |Jacobian| + sum_n log p(x_n | theta), with z summed out by funsor."""
     enumerated = enum(config_enumerate(handlers.seed(model, 0)), first_available_dim=-2)
-    return enumerated_log_density(enumerated, (data, num_records), {}, dict(sites))[0]
+    return -potential_energy(enumerated, (data, num_records), {}, dict(theta), enum=True)
 
 
 def log_prior(model: Model, theta: Theta, data: Mapping[str, Any], hidden: list[str]) -> jax.Array:

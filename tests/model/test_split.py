@@ -7,15 +7,14 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from jax.nn import logsumexp
 
-from tests.model.cases import CASES, chain_case
+from tests.model.cases import CASES, chain_case, mixture_case
 from tests.model.reference import (
     assembled,
     constrained,
     own_columns,
-    pooled_log_joint,
+    pooled_log_density,
     random_theta,
 )
-from tests.model.reference import log_prior as reference_log_prior
 from vertinumpyro.model import split_model
 
 SEEDS = (0, 1, 2)
@@ -68,7 +67,16 @@ def test_records_density_and_gradient_equal_the_formula(split_case):
     check_scores(*split_case)
 
 
-@pytest.mark.parametrize("num_parties", [1, 2, 3, 4, 5, 6])
+def test_mixture_of_one_component_has_no_weights():
+    case = mixture_case(1)
+    split = split_model(case.model, case.schema)
+    assert split.structure.component_site is None
+    assert "weights" not in split.structure.latents
+    assert {party: dict(sites) for party, sites in split.plated.items()} == case.plated
+    check_log_density(case, split)
+
+
+@pytest.mark.parametrize("num_parties", [1, 2, 4, 6])
 def test_any_number_of_parties(num_parties):
     case = chain_case(num_parties)
     split = split_model(case.model, case.schema)
@@ -81,19 +89,11 @@ def test_sum_over_records_equals_numpyros_log_density(name):
     case = CASES[name]
     split = split_model(case.model, case.schema)
     data = case.data(NUM_RECORDS)
-    hidden = ["z", *case.schema.columns]
 
     @jax.jit
     def both(flat):
-        theta = split.unflatten(flat)
-        sites = constrained(case.model, theta, data, NUM_RECORDS)
-        log_joint = pooled_log_joint(case.model, sites, data, NUM_RECORDS)
-        jacobian = reference_log_prior(case.model, theta, data, hidden) - pooled_log_prior(sites)
-        return assembled(split, flat, data)[0].sum() + split.log_prior(flat), log_joint + jacobian
-
-    def pooled_log_prior(sites):
-        nobody = {column: values[:0] for column, values in data.items()}
-        return pooled_log_joint(case.model, sites, nobody, 0)
+        expected = pooled_log_density(case.model, split.unflatten(flat), data, NUM_RECORDS)
+        return assembled(split, flat, data)[0].sum() + split.log_prior(flat), expected
 
     for seed in SEEDS:
         actual, expected = both(random_theta(split, seed))

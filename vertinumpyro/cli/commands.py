@@ -145,7 +145,7 @@ def _write(job: Job, posterior: Posterior, dataset: VerticalDataset, run_dir: Pa
     console.print(heading(f"Written to {run_dir}/"), facts_grid(outputs.FILES))
     if internal:
         console.print(
-            "[yellow]! report.html holds statistics that are not DP (diagnostics = true): keep it internal.[/]"
+            "[yellow]! report.html holds statistics that are not DP (diagnostics = true); keep it internal[/]"
         )
     if not outputs.can_draw():
         console.print("[dim]For figures in the report: pip install 'vertinumpyro\\[report]'[/]")
@@ -179,6 +179,6 @@ def _twin_key(seed: int) -> jax.Array:
 def _summary(dataset: VerticalDataset) -> list[str]:
     parties = ", ".join(dataset.parties)
     return [
-        f"Released: noisy gradients of a Bayesian model of {count(dataset.num_records, 'record')} whose columns "
+        f"Released: noisy gradients of a model of {count(dataset.num_records, 'record')} whose columns "
         f"sit at {parties}, and all that follows from them: the posterior and this synthetic table."
     ]

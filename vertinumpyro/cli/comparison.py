@@ -51,10 +51,13 @@ class Comparison:
         return joint < apart
 
     @property
-    def joint_keeps_link(self) -> bool:
-        """Whether the joint twin's R-score of the link is closer to the real one."""
-        real, joint, apart = self.dependence
-        return abs(joint - real) < abs(apart - real)
+    def link_kept(self) -> float:
+        """How much of the link's dependence beyond chance the joint twin has, 0 to 1.
+
+        Twins joined at random have the R-score that chance alone gives to a table of this size.
+        """
+        real, joint, chance = self.dependence
+        return min(1.0, max(0.0, (joint - chance) / (real - chance))) if real > chance else 0.0
 
     def to_frame(self) -> pd.DataFrame:
         """The figures as a table."""
@@ -80,13 +83,13 @@ class Comparison:
         return [
             ReportTable(
                 frame=self.to_frame(),
-                caption="Distance from the real table (TVD: 0 equal, 1 disjoint); dependence (R-score) of one link.",
+                caption="Distance from the real table (TVD, 0 to 1), and dependence (R-score) of one link.",
                 not_dp=True,
                 section=section,
             ),
             ReportFigure(
                 figure=figure,
-                caption="Every pair of columns. Outlined: pairs across the parties, which twins made apart lose.",
+                caption="Every pair of columns. Outlined: pairs across the parties.",
                 not_dp=True,
                 section=section,
             ),
@@ -127,4 +130,4 @@ def joined_at_random(twins: list[pd.DataFrame], schema: Schema, seed: int) -> pd
     """The parties' twins side by side, each in a random order: nobody knows which rows belong together."""
     rng = np.random.default_rng(seed)
     shuffled = [twin.iloc[rng.permutation(len(twin))].reset_index(drop=True) for twin in twins]
-    return pd.concat(shuffled, axis=1)[list(schema.columns)]
+    return pd.concat(shuffled, axis=1).reindex(columns=list(schema.columns))

@@ -139,15 +139,12 @@ class Demo:
         console.print(heading("Was it worth joining?  [not DP: computed on the real table]"))
         joint, apart = comparison.cross_party
         (a, b), (real, kept, lost) = comparison.link, comparison.dependence
-        console.print(
-            facts_grid(
-                {
-                    "pairs across the parties": f"mean distance (TVD) from the real ones: {joint:.3f} joint, {apart:.3f} apart",
-                    f"{a} × {b}": f"dependence (R-score): {real:.3f} real, {kept:.3f} joint, {lost:.3f} apart",
-                    "time": duration(sum(self.seconds.values())),
-                }
-            )
-        )
+        results = {
+            "pairs across the parties": f"mean TVD from the real table: {joint:.3f} joint, {apart:.3f} apart",
+            f"{a} × {b}": f"dependence (R-score): {real:.3f} real, {kept:.3f} joint, {lost:.3f} apart",
+            "time": duration(sum(self.seconds.values())),
+        }
+        console.print(facts_grid(results))
         style = "green" if comparison.joint_is_closer else "yellow"
         console.print(f"[bold {style}]{_verdict(comparison)}[/]")
 
@@ -156,10 +153,11 @@ def _verdict(comparison: Comparison) -> str:
     joint, apart = comparison.cross_party
     if not comparison.joint_is_closer:
         return "Here the joint twin is not closer across the parties than twins made apart: try more steps."
-    link = "keeps" if comparison.joint_keeps_link else "does not keep"
+    a, b = comparison.link
     return (
         f"Across the parties the joint twin is {1 - joint / apart:.0%} closer to the real table than twins "
-        f"made apart, and it {link} the link of {comparison.link[0]} and {comparison.link[1]} better."
+        f"made apart. It keeps {comparison.link_kept:.0%} of the dependence of {a} and {b} beyond chance, "
+        "twins made apart none."
     )
 
 

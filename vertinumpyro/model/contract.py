@@ -119,7 +119,7 @@ def _site_facts(model: Model, columns: Mapping[str, np.ndarray]) -> dict[str, _S
     """Trace the model abstractly: nothing is compiled or drawn."""
     facts: dict[str, _SiteFacts] = {}
     arrays = _KnownColumns({name: jnp.asarray(column) for name, column in columns.items()})
-    started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=init_to_uniform)
+    started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=_start)
 
     def run() -> None:
         trace = handlers.trace(started).get_trace(arrays, _NUM_STAND_INS)
@@ -128,6 +128,12 @@ def _site_facts(model: Model, columns: Mapping[str, np.ndarray]) -> dict[str, _S
     with traced_without_python_values():
         jax.eval_shape(run)
     return facts
+
+
+def _start(site: Site) -> Any:
+    """A value for a continuous latent, so that priors which cannot be drawn from (improper ones) work."""
+    continuous = site["type"] == "sample" and not site["fn"].support.is_discrete
+    return init_to_uniform(site) if continuous else None
 
 
 class _KnownColumns(dict[str, jax.Array]):

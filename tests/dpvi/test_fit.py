@@ -1,0 +1,257 @@
+"""The loop end to end: equality with a centralised step, chunks, resume, save and load, a plan is spent once."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpyro.infer.autoguide import (
+    AutoDiagonalNormal,
+    AutoIAFNormal,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+)
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError, RangeError, UnprovenError
+from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
+from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
+from vertinumpyro.dpvi import DPVI, StepInput
+from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
+from vertinumpyro.dpvi.stream import Chunk, chunk_length, chunks
+from vertinumpyro.privacy import DisjointBatches, PrivacyPlan, PrivacyWarning
+from vertinumpyro.secure import Plaintext
+
+SCHEMA = Schema(
+    {
+        "clinic": PartySchema({"age": RealColumn(bounds=(0.0, 1.0), missing="mask")}),
+        "insurer": PartySchema({"plan": CategoricalColumn(categories=("a", "b", "c"))}),
+    }
+)
+NUM_RECORDS, K = 120, 2
+ADAM = optax.adam(0.05)
+
+
+@pytest.fixture(scope="module")
+def dataset() -> VerticalDataset:
+    """Older people have plan "a", younger ones plan "c"."""
+    rng = np.random.default_rng(0)
+    old = rng.random(NUM_RECORDS) < 0.5
+    age = np.where(old, rng.uniform(0.8, 0.9, NUM_RECORDS), rng.uniform(0.1, 0.2, NUM_RECORDS)).astype(np.float32)
+    ages = {"age": age, "age_observed": rng.random(NUM_RECORDS) < 0.9}
+    return VerticalDataset(SCHEMA, {"clinic": ages, "insurer": {"plan": np.where(old, 0, 2).astype(np.int32)}})
+
+
+@pytest.fixture(scope="module")
+def dpvi() -> DPVI:
+    return DPVI(num_components=K, optimizer=ADAM)
+
+
+def make_plan(dpvi: DPVI, dataset: VerticalDataset, **settings: Any) -> PrivacyPlan:
+    defaults = {"noise_multiplier": 2.0, "batch_size": 20, "num_steps": 7}
+    return dpvi.plan(dataset, **{**({} if "sampling" in settings else defaults), "noise_multiplier": 2.0, **settings})
+
+
+def fit(dpvi: DPVI, dataset: VerticalDataset, plan: PrivacyPlan, **kwargs: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InsecureRandomnessWarning)
+        return dpvi.fit(dataset, plan, compat.random_key(0), progress_bar=False, **kwargs)
+
+
+def same(a: Any, b: Any) -> bool:
+    leaves = zip(jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b), strict=True)
+    return all(np.array_equal(x, y) for x, y in leaves)
+
+
+def test_a_step_without_noise_or_clip_is_a_centralised_step(dataset: VerticalDataset) -> None:
+    """Full batch, huge clip, zero noise: the update is optax on the gradient of the pooled ELBO."""
+    dpvi = DPVI(num_components=K, optimizer=ADAM, backend=Plaintext())
+    plan = make_plan(dpvi, dataset, batch_size=NUM_RECORDS, num_steps=1, clip_norm=1000.0, allow_unproven=True)
+    kernel, state = dpvi.kernel(dataset, plan, compat.random_key(3))
+    columns = device_columns(dataset)
+    eta = jax.random.fold_in(state.rng_key, 0)
+
+    def negative_elbo(params: Any) -> jax.Array:
+        theta = kernel.guide.sample(params, eta)
+        split = kernel.guide.split
+        z = sum(
+            (split.log_density(p, theta, columns[p]) for p in split.parties), start=split.component_prior(theta)[0]
+        )
+        likelihood = jax.scipy.special.logsumexp(z, axis=1).sum()
+        return -(likelihood + kernel.guide.entropy_bound(params, eta)) / NUM_RECORDS
+
+    gradient = jax.jit(jax.grad(negative_elbo))(state.params)
+    updates, _ = ADAM.update(gradient, ADAM.init(state.params), state.params)
+    expected = optax.apply_updates(state.params, updates)
+    shares = np.zeros((1, plan.num_shares, kernel.guide.split.num_values), np.int64)
+    inputs = StepInput(np.arange(NUM_RECORDS, dtype=np.int32)[None], np.ones((1, NUM_RECORDS), bool), shares)
+    after, _, _ = ChunkRunner(kernel, columns)(state, Chunk(inputs, np.ones(1, bool)))
+    for name, value in expected.items():
+        np.testing.assert_allclose(after.params[name], value, rtol=2e-4, atol=2e-5)
+
+
+def test_the_loop_compiles_once_and_padding_changes_nothing(dpvi: DPVI, dataset: VerticalDataset) -> None:
+    plan = make_plan(dpvi, dataset)
+    kernel, state = dpvi.kernel(dataset, plan, compat.random_key(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InsecureRandomnessWarning)
+        whole = next(chunks(plan, kernel.guide.split.num_values, InsecureSeededSource(1), 0))
+    runner = ChunkRunner(kernel, device_columns(dataset))
+    expected, info, _ = runner(jax.tree_util.tree_map(jnp.copy, state), whole)
+    assert len(info.released_norm) == 7
+    pieces = [
+        Chunk(StepInput(*(np.concatenate([x[i : i + 1], 0 * x[:6]]) for x in whole.inputs)), np.arange(7) < 1)
+        for i in range(7)
+    ]
+    for piece in pieces:
+        state, _, _ = runner(state, piece)
+    assert same(expected.params, state.params)
+    assert runner._run._cache_size() == 1
+
+
+@pytest.mark.parametrize(("steps", "values", "shares"), [(2000, 2240, 2), (7, 10, 2), (20000, 10**7, 6), (1, 1, 1)])
+def test_chunks_cover_all_steps_with_little_padding(steps: int, values: int, shares: int) -> None:
+    length = chunk_length(steps, values, shares)
+    count = -(-steps // length)
+    assert 1 <= length <= 200
+    assert 0 <= count * length - steps < count
+    assert length == 1 or length * values * shares * 8 <= 2**24
+
+
+def test_resume_continues_as_if_nothing_had_happened(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> None:
+    """A run that dies after its first chunk, resumed, has spent every step once and holds the checkpoint's state."""
+    plan = make_plan(dpvi, dataset, num_steps=401)
+
+    class Crash(Exception):
+        pass
+
+    original = ChunkRunner.__call__
+    calls = []
+
+    def crash(self: ChunkRunner, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise Crash
+        return original(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChunkRunner, "__call__", crash)
+        with pytest.raises(Crash):
+            fit(dpvi, dataset, plan, run_dir=tmp_path)
+    posterior = fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
+    done = len(posterior.diagnostics.released_norm)
+    assert 0 < done < 401, "steps that may have been released before the crash are not repeated"
+    with pytest.raises(PlanSpentError):
+        fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
+
+
+def test_a_plan_is_spent_once(dpvi: DPVI, dataset: VerticalDataset) -> None:
+    plan = make_plan(dpvi, dataset)
+    fit(dpvi, dataset, plan)
+    with pytest.raises(PlanSpentError):
+        fit(dpvi, dataset, plan)
+
+
+def test_save_and_load(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> None:
+    posterior = fit(dpvi, dataset, make_plan(dpvi, dataset))
+    posterior.save(tmp_path / "posterior.npz")
+    loaded = dpvi.load(tmp_path / "posterior.npz")
+    assert same(posterior.params, loaded.params)
+    assert loaded.plan == posterior.plan
+    key = compat.random_key(5)
+    table = posterior.sample_synthetic(50, rng_key=key)
+    assert table.equals(loaded.sample_synthetic(50, rng_key=key))
+    assert list(table.columns) == list(SCHEMA.columns)
+    assert set(table["plan"]) <= {"a", "b", "c"}
+    with pytest.raises(ArgumentError, match="this model needs"):
+        dataclasses.replace(dpvi, num_components=3).load(tmp_path / "posterior.npz")
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [AutoDiagonalNormal, AutoMultivariateNormal, partial(AutoLowRankMultivariateNormal, rank=2), AutoIAFNormal],
+)
+def test_every_guide_learns(dataset: VerticalDataset, guide: Any) -> None:
+    """With hardly any noise the objective falls, whatever the guide."""
+    dpvi = DPVI(num_components=K, guide=guide, optimizer=optax.adam(0.03), diagnostics=True)
+    plan = make_plan(dpvi, dataset, noise_multiplier=0.01, batch_size=NUM_RECORDS, num_steps=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        objective = fit(dpvi, dataset, plan).diagnostics.objective
+    assert np.isfinite(objective).all()
+    assert objective[-10:].mean() < objective[:10].mean() - 0.1
+
+
+def test_disjoint_batches_trusted_noise_and_collusion(dpvi: DPVI, dataset: VerticalDataset) -> None:
+    plan = make_plan(dpvi, dataset, sampling=DisjointBatches(batch_size=50, num_epochs=2), noise="trusted")
+    assert plan.num_steps == 6
+    assert plan.num_shares == 1
+    assert len(fit(dpvi, dataset, plan).diagnostics.released_norm) == 6
+    covered = make_plan(dpvi, dataset, collusion_threshold=1)
+    assert covered.epsilon("clinic") < make_plan(dpvi, dataset).epsilon("clinic")
+    fit(dpvi, dataset, covered)
+
+
+def test_calibration_meets_the_target_for_the_named_adversary(dpvi: DPVI, dataset: VerticalDataset) -> None:
+    settings = {"noise_multiplier": None, "epsilon": 2.0, "delta": 1e-3}
+    for adversary in ("outside analyst", "clinic"):
+        plan = make_plan(dpvi, dataset, adversary=adversary, **settings)
+        assert 1.9 < plan.epsilon(adversary) <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"epsilon": 0.0, "noise_multiplier": None}, ArgumentError, "epsilon"),
+        ({"epsilon": -1.0, "noise_multiplier": None}, ArgumentError, "epsilon"),
+        ({"epsilon": 1.0}, ArgumentError, "noise_multiplier"),
+        ({"delta": 0.0}, ArgumentError, "delta"),
+        ({"clip_norm": -1.0}, (ArgumentError, RangeError), "clip_norm"),
+        ({"clip_norm": 1e12}, RangeError, "clip_norm"),
+        ({"noise_multiplier": 1e18}, (ArgumentError, RangeError), "wrap|noise"),
+        ({"batch_size": 0}, ArgumentError, "batch_size"),
+        ({"num_steps": 0}, ArgumentError, "num_steps"),
+        ({"collusion_threshold": 2}, ArgumentError, "collusion_threshold"),
+        ({"adversary": "nobody", "epsilon": 1.0, "noise_multiplier": None}, ArgumentError, "adversary"),
+    ],
+)
+def test_bad_settings(dpvi: DPVI, dataset: VerticalDataset, settings: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        make_plan(dpvi, dataset, **settings)
+
+
+def test_weak_delta_warns(dpvi: DPVI, dataset: VerticalDataset) -> None:
+    with pytest.warns(PrivacyWarning, match="1/num_records"):
+        make_plan(dpvi, dataset, delta=0.5)
+
+
+def test_plaintext_needs_an_opt_in(dataset: VerticalDataset) -> None:
+    with pytest.raises(UnprovenError, match="allow_unproven"):
+        make_plan(DPVI(num_components=K, backend=Plaintext()), dataset)
+
+
+def test_a_plan_of_another_table_or_backend_is_refused(dpvi: DPVI, dataset: VerticalDataset) -> None:
+    plan = make_plan(dpvi, dataset)
+    with pytest.raises(ArgumentError, match="records"):
+        fit(dpvi, dataset.take(np.arange(50)), plan)
+    with pytest.raises(ArgumentError, match="parties"):
+        fit(dpvi, dataset.restrict("clinic"), plan)
+    with pytest.raises(ArgumentError, match="backend"):
+        fit(dataclasses.replace(dpvi, backend=Plaintext()), dataset, plan)
+    fit(dpvi, dataset, plan)  # nothing was spent by the refusals
+
+
+def test_insecure_seed_says_so_and_repeats(dpvi: DPVI, dataset: VerticalDataset) -> None:
+    with pytest.warns(InsecureRandomnessWarning):
+        first = dpvi.fit(dataset, make_plan(dpvi, dataset), compat.random_key(0), progress_bar=False, insecure_seed=3)
+    second = fit(dpvi, dataset, make_plan(dpvi, dataset), insecure_seed=3)
+    assert not first.secure_noise
+    assert same(first.params, second.params)
+    assert fit(dpvi, dataset, make_plan(dpvi, dataset)).secure_noise
