@@ -123,9 +123,7 @@ def median(values: Sequence[float]) -> float:
 # -- data -----------------------------------------------------------------------------------------
 
 
-def adult(
-    *, num_train: int | None = None, num_test: int | None = None
-) -> tuple[VerticalDataset, VerticalDataset]:
+def adult(*, num_train: int | None = None, num_test: int | None = None) -> tuple[VerticalDataset, VerticalDataset]:
     """Adult's training and test records at two parties; of each all, or the first so many."""
     return _first(load_adult(split="train"), num_train), _first(load_adult(split="test"), num_test)
 
@@ -138,9 +136,7 @@ def regrouped(dataset: VerticalDataset, parties: Mapping[str, Iterable[str]]) ->
     """The same records with some of the columns at other parties: party -> names of its columns."""
     columns, arrays = dataset.schema.columns, dataset.pooled()
     schema = Schema({party: PartySchema({n: columns[n] for n in names}) for party, names in parties.items()})
-    return VerticalDataset(
-        schema, {p: {n: arrays[n] for n in schema.column_names(p)} for p in schema.parties}
-    )
+    return VerticalDataset(schema, {p: {n: arrays[n] for n in schema.column_names(p)} for p in schema.parties})
 
 
 def at_one_party(dataset: VerticalDataset) -> VerticalDataset:

@@ -33,7 +33,7 @@ figure2   3,000 iterations, batches of 100, all arms on the same batches (an ins
           figure2.png, figure2_one_feature.png
           The paper draws this figure for one feature at each party. Two Beta densities rarely fall below the
           grid of 2^-32, so there the arm without renormalisation may well learn; with six or seven columns at
-          each party their product leaves the grid.
+          each party their product leaves the grid, and the NLL stays where it started.
 
 Also `seconds_<part>`, `settings` and `environment`. `--quick` keeps every figure and key with fewer columns,
 components, records and steps, so its values compare with nothing.
@@ -174,9 +174,7 @@ def scale(task: Task) -> tuple[Results, Figures]:
     results: Results = {}
     for key, K in (("nll_k1", 1), ("nll_nonprivate", task.settings.num_components)):
         steps = task.settings.num_steps
-        experiment = task.paper_experiment(
-            Plaintext(), num_steps=steps, num_components=K, clip_norm=LARGEST_CLIP
-        )
+        experiment = task.paper_experiment(Plaintext(), num_steps=steps, num_components=K, clip_norm=LARGEST_CLIP)
         without_noise = chunks_without_noise(experiment, SystemRandomSource(), length=min(200, steps))
         with tqdm(total=steps, desc=f"{key} (not DP)", unit="step") as bar:
             _, values = experiment.curve(0, without_noise, task.settings.evaluations, bar)
@@ -189,9 +187,7 @@ def default(task: Task) -> tuple[Results, Figures]:
     results: Results = {}
     for suffix, relation in (("", "add_remove"), ("_replace", "replace")):
         dpvi = DPVI(num_components=task.settings.num_components)
-        plan = dpvi.plan(
-            task.train, epsilon=1.0, delta=DELTA, relation=relation, num_steps=task.settings.default_steps
-        )
+        plan = dpvi.plan(task.train, epsilon=1.0, delta=DELTA, relation=relation, num_steps=task.settings.default_steps)
         experiment = Experiment(dpvi, plan, task.train, task.test)
         label = f"defaults, {relation}"
         _, values = _repeats(experiment, task.settings.default_repeats, task.settings, label)

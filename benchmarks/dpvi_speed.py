@@ -95,9 +95,7 @@ QUICK_COLUMNS = {"demographic": ["age", "sex"], "financial": ["workclass"]}
 # -- our arms -------------------------------------------------------------------------------------
 
 
-def experiment_of(
-    data: VerticalDataset, backend: SecureBackend, n: int, num_components: int, steps: int
-) -> Experiment:
+def experiment_of(data: VerticalDataset, backend: SecureBackend, n: int, num_components: int, steps: int) -> Experiment:
     """The paper's plan at one size."""
     dpvi = DPVI(backend=backend, num_components=num_components)
     plan = dpvi.plan(
@@ -245,9 +243,7 @@ def growth(args: argparse.Namespace) -> dict[str, Any]:
     configurations = QUICK_GROWTH if args.quick else GROWTH
     for n, K, P in tqdm(configurations, desc="growth", unit="configuration"):
         command = [sys.executable, str(Path(__file__).resolve()), "--cell", f"{n},{K},{P}"]
-        child = subprocess.run(
-            command + ["--quick"] * args.quick, stdout=subprocess.PIPE, text=True, check=True
-        )
+        child = subprocess.run(command + ["--quick"] * args.quick, stdout=subprocess.PIPE, text=True, check=True)
         cells.append(json.loads(child.stdout.splitlines()[-1]))
     _print_table(cells)
     return {"growth": cells, "growth_fit": _fit(cells)}
@@ -256,9 +252,7 @@ def growth(args: argparse.Namespace) -> dict[str, Any]:
 def cell(n: int, num_components: int, num_parties: int, quick: bool) -> dict[str, Any]:
     """One configuration: several short chunks, so that a second compilation would show."""
     steps = max(6, min(200, 20_000 // n)) // (4 if quick else 1)
-    experiment = experiment_of(
-        among_parties(adult_table(quick), num_parties), FixedPoint(), n, num_components, steps
-    )
+    experiment = experiment_of(among_parties(adult_table(quick), num_parties), FixedPoint(), n, num_components, steps)
     source, length = SystemRandomSource(), max(1, steps // 3)
 
     def ready() -> list[Chunk]:
@@ -269,7 +263,6 @@ def cell(n: int, num_components: int, num_parties: int, quick: bool) -> dict[str
     compile_seconds = time.perf_counter() - started
     ms = median([milliseconds_a_step(experiment, ready) for _ in range(3)])
     assert compilations(experiment) == 1, "the loop was compiled more than once"
-    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
     return {
         "n": n,
         "padded_n": experiment.plan.sampling.max_batch_size,
@@ -279,8 +272,21 @@ def cell(n: int, num_components: int, num_parties: int, quick: bool) -> dict[str
         "ms": ms,
         "compilations": compilations(experiment),
         "compile_seconds": compile_seconds,
-        "peak_rss_mib": kib / 1024,
+        "peak_rss_mib": _peak_rss_mib(),
     }
+
+
+def _peak_rss_mib() -> float:
+    """Largest resident set of this process.
+
+    From Linux's own status file where there is one: `ru_maxrss` keeps the parent's size across a spawn there.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def adult_table(quick: bool) -> VerticalDataset:
@@ -306,9 +312,7 @@ def _fit(cells: list[dict[str, Any]]) -> dict[str, float]:
 
 def _print_table(cells: list[dict[str, Any]]) -> None:
     names = ["n", "padded_n", "K", "P", "D", "ms", "compilations", "compile_seconds", "peak_rss_mib"]
-    rows = [
-        [f"{c[name]:.2f}" if isinstance(c[name], float) else str(c[name]) for name in names] for c in cells
-    ]
+    rows = [[f"{c[name]:.2f}" if isinstance(c[name], float) else str(c[name]) for name in names] for c in cells]
     widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
     for row in [names, *rows]:
         print("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)))
@@ -319,9 +323,7 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"ratios":
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument(
-        "--only", choices=list(PARTS), help="run one part; --json keeps the other's results"
-    )
+    arguments.add_argument("--only", choices=list(PARTS), help="run one part; --json keeps the other's results")
     arguments.add_argument("--cell", metavar="n,K,P", help="one configuration of growth, for its own process")
     args = arguments.parse_args()
     if args.cell:

@@ -16,6 +16,4 @@ SECONDS_PER_CELL = 300
 def test_notebook_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     context = {"metadata": {"path": str(tmp_path)}}  # what a notebook writes lands there
-    nbclient.NotebookClient(
-        notebook, timeout=SECONDS_PER_CELL, kernel_name="python3", resources=context
-    ).execute()
+    nbclient.NotebookClient(notebook, timeout=SECONDS_PER_CELL, kernel_name="python3", resources=context).execute()

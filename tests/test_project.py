@@ -53,9 +53,7 @@ def pyproject() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("marker", "needle"), [("demo-command", "vertinumpyro demo"), ("test-command", "pytest")]
-)
+@pytest.mark.parametrize(("marker", "needle"), [("demo-command", "vertinumpyro demo"), ("test-command", "pytest")])
 def test_readme_has_the_commands_that_ci_runs(marker, needle):
     block = readme_block(marker)
     assert needle in block

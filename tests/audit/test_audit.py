@@ -98,9 +98,8 @@ def _run(bug: str | None = None) -> tuple[Run, tuple[str, ...]]:
         with compat.x64():
             contributions, prior = jax.jit(kernel.local)(state, device_columns(table), jnp.arange(NUM_RECORDS))
             mask = jnp.ones(NUM_RECORDS, bool)
-            release = jax.jit(
-                jax.vmap(lambda s: kernel.backend.clipped_noisy_sum(kernel.shape, contributions, prior, mask, s))  # noqa: B023
-            )
+            protocol = partial(kernel.backend.clipped_noisy_sum, kernel.shape, contributions, prior, mask)
+            release = jax.jit(jax.vmap(protocol))
             released.append(np.asarray(release(added)))
         shares.append(added)
     return Run(claims, np.stack(released), np.stack(shares), 2.0**-plan.grid_bits), plan.parties

@@ -121,9 +121,7 @@ class Project:
 
 def invoke(*arguments: object):
     """Run the command line as on a wide terminal without colours."""
-    return CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(
-        app, [str(argument) for argument in arguments]
-    )
+    return CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, [str(argument) for argument in arguments])
 
 
 def one_line(text: str) -> str:

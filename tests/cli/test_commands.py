@@ -23,9 +23,7 @@ def test_the_module_runs_without_importing_anything_heavy():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-    shown = subprocess.run(
-        [sys.executable, "-m", "vertinumpyro", "--help"], capture_output=True, text=True, check=True
-    )
+    shown = subprocess.run([sys.executable, "-m", "vertinumpyro", "--help"], capture_output=True, text=True, check=True)
     assert all(name in shown.stdout for name in ("demo", "plan", "check", "fit", "synthesize"))
 
 
@@ -170,9 +168,7 @@ def test_resume_without_a_run_refuses(project: Project):
 
 
 def test_diagnostics_are_marked(project: Project):
-    project.config.write_text(
-        project.config.read_text() + "\n[run]\ndiagnostics = true\nnum_synthetic = 50\n"
-    )
+    project.config.write_text(project.config.read_text() + "\n[run]\ndiagnostics = true\nnum_synthetic = 50\n")
     result = project.run("fit", project.config, "--out", project.folder / "internal")
     assert result.exit_code == 0, result.stderr
     report = (project.folder / "internal" / "report.html").read_text()
@@ -195,9 +191,7 @@ def test_synthesize_draws_further_tables(fitted: Project, tmp_path, elsewhere, s
 def test_synthesize_repeats_a_seed_only(fitted: Project, tmp_path):
     texts = []
     for seed in (["--seed", 1], ["--seed", 1], []):
-        assert (
-            invoke("synthesize", fitted.run_dir, "-n", 20, "--out", tmp_path / "t.csv", *seed).exit_code == 0
-        )
+        assert invoke("synthesize", fitted.run_dir, "-n", 20, "--out", tmp_path / "t.csv", *seed).exit_code == 0
         texts.append((tmp_path / "t.csv").read_text())
     assert texts[0] == texts[1] != texts[2]
 

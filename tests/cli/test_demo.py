@@ -76,9 +76,7 @@ def test_the_comparison_says_so_when_joint_is_not_closer():
     linked = pd.DataFrame({"a": [0, 1] * 50, "b": [0, 1] * 50})
     loose = joined_at_random([linked[["b"]], linked[["a"]]], SCHEMA, seed=0)
     assert list(loose.columns) == ["a", "b"]
-    better, worse = (
-        compare(linked, *twins, SCHEMA, ("a", "b")) for twins in [(linked, loose), (loose, linked)]
-    )
+    better, worse = (compare(linked, *twins, SCHEMA, ("a", "b")) for twins in [(linked, loose), (loose, linked)])
     assert better.joint_is_closer
     assert (better.link_kept, worse.link_kept) == (1.0, 0.0)
     assert "100% closer" in demo._verdict(better)

@@ -22,9 +22,7 @@ missing = "mask"
 type = "count"
 upper = 50
 """)
-INSURER = pd.DataFrame(
-    {"id": ["07", "01", "10"], "plan": ["b", "NA", "b"], "cost": [1.5, None, 99.0], "extra": 1}
-)
+INSURER = pd.DataFrame({"id": ["07", "01", "10"], "plan": ["b", "NA", "b"], "cost": [1.5, None, 99.0], "extra": 1})
 CLINIC = pd.DataFrame({"id": ["10", "07", "01"], "visits": [3, 4, 5]})
 FRAMES = {"insurer": INSURER, "clinic": CLINIC}
 
@@ -45,9 +43,7 @@ def written(folder, suffix):
 
 
 def need_pyarrow():
-    pytest.importorskip(
-        "pyarrow", reason="pyarrow cannot be imported beside this numpy", exc_type=ImportError
-    )
+    pytest.importorskip("pyarrow", reason="pyarrow cannot be imported beside this numpy", exc_type=ImportError)
 
 
 def assert_same(one, two):

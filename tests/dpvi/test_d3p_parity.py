@@ -107,16 +107,12 @@ def theirs(dataset, split, flat_theta):
 
     start = init_to_value(values=split.constrain(flat_theta))
     guide = AutoDelta(pooled_model, init_loc_fn=start)
-    svi = DPSVI(
-        pooled_model, guide, numpyro.optim.Adam(0.01), Trace_ELBO(), clipping_threshold=1.0, dp_scale=1.0
-    )
+    svi = DPSVI(pooled_model, guide, numpyro.optim.Adam(0.01), Trace_ELBO(), clipping_threshold=1.0, dp_scale=1.0)
     arrays = [jnp.asarray(dataset.pooled()[name]) for name in SCHEMA.columns]
     state = svi.init(d3p.random.PRNGKey(0), *arrays)
     assert state.observation_scale == N
     _, _, gradients, _ = svi._compute_per_example_gradients(state, d3p.random.PRNGKey(1), *arrays)
-    rows = jax.vmap(lambda tree: split.flatten({n: tree[f"{n}_auto_loc"] for n in split.structure.latents}))(
-        gradients
-    )
+    rows = jax.vmap(lambda tree: split.flatten({n: tree[f"{n}_auto_loc"] for n in split.structure.latents}))(gradients)
     return np.asarray(-rows - prior_gradient(split, flat_theta) / N)
 
 

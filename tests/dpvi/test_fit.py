@@ -82,7 +82,8 @@ def test_a_step_without_noise_or_clip_is_a_centralised_step(dataset: VerticalDat
         theta = kernel.guide.sample(params, eta)
         split = kernel.guide.split
         z = sum(
-            (split.log_density(p, theta, columns[p]) for p in split.parties), start=split.component_prior(theta)[0]
+            (split.log_density(p, theta, columns[p]) for p in split.parties),
+            start=split.component_prior(theta)[0],
         )
         likelihood = jax.scipy.special.logsumexp(z, axis=1).sum()
         return -(likelihood + kernel.guide.entropy_bound(params, eta)) / NUM_RECORDS
@@ -107,7 +108,10 @@ def test_the_loop_compiles_once_and_padding_changes_nothing(dpvi: DPVI, dataset:
     expected, info, _ = runner(jax.tree_util.tree_map(jnp.copy, state), whole)
     assert len(info.released_norm) == 7
     pieces = [
-        Chunk(StepInput(*(np.concatenate([x[i : i + 1], 0 * x[:6]]) for x in whole.inputs)), np.arange(7) < 1)
+        Chunk(
+            StepInput(*(np.concatenate([x[i : i + 1], np.zeros_like(x[:6])]) for x in whole.inputs)),
+            np.arange(7) < 1,
+        )
         for i in range(7)
     ]
     for piece in pieces:
@@ -129,7 +133,7 @@ def test_resume_continues_as_if_nothing_had_happened(dpvi: DPVI, dataset: Vertic
     """A run that dies after its first chunk, resumed, has spent every step once and holds the checkpoint's state."""
     plan = make_plan(dpvi, dataset, num_steps=401)
 
-    class Crash(Exception):
+    class CrashError(Exception):
         pass
 
     original = ChunkRunner.__call__
@@ -138,12 +142,12 @@ def test_resume_continues_as_if_nothing_had_happened(dpvi: DPVI, dataset: Vertic
     def crash(self: ChunkRunner, *args: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
-            raise Crash
+            raise CrashError
         return original(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ChunkRunner, "__call__", crash)
-        with pytest.raises(Crash):
+        with pytest.raises(CrashError):
             fit(dpvi, dataset, plan, run_dir=tmp_path)
     posterior = fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
     done = len(posterior.diagnostics.released_norm)
@@ -176,7 +180,12 @@ def test_save_and_load(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> N
 
 @pytest.mark.parametrize(
     "guide",
-    [AutoDiagonalNormal, AutoMultivariateNormal, partial(AutoLowRankMultivariateNormal, rank=2), AutoIAFNormal],
+    [
+        AutoDiagonalNormal,
+        AutoMultivariateNormal,
+        partial(AutoLowRankMultivariateNormal, rank=2),
+        AutoIAFNormal,
+    ],
 )
 def test_every_guide_learns(dataset: VerticalDataset, guide: Any) -> None:
     """With hardly any noise the objective falls, whatever the guide."""

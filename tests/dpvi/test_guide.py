@@ -56,9 +56,7 @@ def priors(num_components):
         age = numpyro.sample("age_loc", dist.Normal(0.0, 1.0))
         cost = numpyro.sample("cost_loc", dist.Normal(0.0, 1.0))
     scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.5))
-    weights = (
-        numpyro.sample("weights", dist.Dirichlet(jnp.ones(num_components))) if num_components > 1 else None
-    )
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(num_components))) if num_components > 1 else None
     return age, cost, scale, weights
 
 
@@ -195,9 +193,7 @@ def test_diagonal_guide_by_hand(data, splits):
     # theta = loc + scale * eta, and log q = -sum(log scale) + const at fixed eta.
     by_scale = jax.grad(lambda u: guide.transforms["auto_scale"](u).sum())(params["auto_scale"])
     np.testing.assert_allclose(pulled["auto_loc"], total, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(
-        pulled["auto_scale"], (total * eta + 1 / scale) * by_scale, rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(pulled["auto_scale"], (total * eta + 1 / scale) * by_scale, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["diagonal", "full_rank"])

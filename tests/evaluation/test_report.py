@@ -38,9 +38,7 @@ def content() -> ReportContent:
         adversary_rows=[ROW, {"adversary": "outside analyst"}],
         figures=[
             ReportFigure(figure=plot_adversaries([ROW]), caption="public", not_dp=False, section="Privacy"),
-            ReportFigure(
-                figure=plot_objective([2.0, 1.0]), caption="trace", not_dp=True, section="Objective"
-            ),
+            ReportFigure(figure=plot_objective([2.0, 1.0]), caption="trace", not_dp=True, section="Objective"),
         ],
         tables=[
             ReportTable(

@@ -235,9 +235,7 @@ def mixture_marginal(s: Sites, d: Data) -> jax.Array:
     terms["real"] = beta - jax.scipy.special.betaln(a, b)
     terms["binary"] = jnp.log(jnp.where(d["binary"][:, None] == 1, s["binary_prob"], 1 - s["binary_prob"]))
     terms["count"] = poisson(d["count"], s["count_rate"])
-    log_density = sum(
-        jnp.where(d.get(f"{k}_observed", jnp.ones(1))[:, None], v, 0.0) for k, v in terms.items()
-    )
+    log_density = sum(jnp.where(d.get(f"{k}_observed", jnp.ones(1))[:, None], v, 0.0) for k, v in terms.items())
     log_weights = jnp.log(s["weights"]) if num_components > 1 else 0.0
     return logsumexp(log_weights + log_density, axis=1)
 
@@ -315,9 +313,7 @@ def chain_case(num_parties: int) -> Case:
         total = jnp.log(s["weights"])
         for p in parties:
             sign = 2.0 * d[f"{p}_y"][:, None] - 1.0
-            total = (
-                total + normal(d[f"{p}_x"], s[f"{p}_loc"], 1.0) + jax.nn.log_sigmoid(sign * s[f"{p}_logit"])
-            )
+            total = total + normal(d[f"{p}_x"], s[f"{p}_loc"], 1.0) + jax.nn.log_sigmoid(sign * s[f"{p}_logit"])
         return logsumexp(total, axis=1)
 
     plated = {p: {f"{p}_loc": 0, f"{p}_logit": 0} for p in parties}

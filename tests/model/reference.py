@@ -15,9 +15,7 @@ from vertinumpyro.core.types import Model, Theta
 from vertinumpyro.model import SplitModel
 
 
-def constrained(
-    model: Model, theta: Theta, data: Mapping[str, Any], num_records: int
-) -> dict[str, jax.Array]:
+def constrained(model: Model, theta: Theta, data: Mapping[str, Any], num_records: int) -> dict[str, jax.Array]:
     """NumPyro's own constrained values of unconstrained latents."""
     return constrain_fn(handlers.seed(model, 0), (data, num_records), {}, theta)
 

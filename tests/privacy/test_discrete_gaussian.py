@@ -134,9 +134,7 @@ def test_filter_agrees_with_the_exact_path(variance, seeded, monkeypatch):
 
 
 def test_float_logarithm_is_within_its_derived_bound(seeded):
-    words = np.concatenate(
-        [seeded(8).uint64(400), np.uint64(2**44) + seeded(9).uint64(50) % np.uint64(2**20)]
-    )
+    words = np.concatenate([seeded(8).uint64(400), np.uint64(2**44) + seeded(9).uint64(50) % np.uint64(2**20)])
     scale = 2**15
     floats = np.log(words[words >= 2**44].astype(float) * 2.0**-64) * -float(scale)
     with mpmath.workprec(200):
@@ -194,9 +192,7 @@ def test_geometric_in_doubt_goes_to_the_exact_path():
     assert in_doubt.tolist() == [True, False, True, True, True]
 
 
-@pytest.mark.parametrize(
-    "exponent", [Fraction(1, 7), Fraction(1), Fraction(27, 2), Fraction(35), Fraction(700)]
-)
+@pytest.mark.parametrize("exponent", [Fraction(1, 7), Fraction(1), Fraction(27, 2), Fraction(35), Fraction(700)])
 def test_bernoulli_on_the_boundary_extends_the_same_bits(exponent):
     with mpmath.workprec(3000):
         power = mpmath.exp(-mpmath.mpf(exponent.numerator) / exponent.denominator)

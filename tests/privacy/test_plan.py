@@ -69,9 +69,7 @@ def test_hidden_indices_amplify_towards_the_parties():
 @pytest.mark.parametrize("threshold", [0, 1, 2, 3])
 def test_effective_noise_by_coalition(threshold):
     noise = NoiseSource(num_parties=4, collusion_threshold=threshold)
-    made = plan(
-        noise=noise, parties=("a", "b", "c", "d"), sampling=DisjointBatches(batch_size=9, num_epochs=1)
-    )
+    made = plan(noise=noise, parties=("a", "b", "c", "d"), sampling=DisjointBatches(batch_size=9, num_epochs=1))
     names = [row.adversary for row in made.adversaries]
     assert names == [
         OUTSIDE_ANALYST,
@@ -126,9 +124,7 @@ def test_events():
     event = release.event(Adversary(name="x"))
     assert event.truncation_delta == POISSON.truncation_delta(N)
     full = plan(sampling=PoissonSampling.for_batch_size(N, N, 5)).noisy_sum
-    assert full.event(Adversary(name="x")) == GaussianEvent(
-        noise_multiplier=full.effective_noise_multiplier(), count=5
-    )
+    assert full.event(Adversary(name="x")) == GaussianEvent(noise_multiplier=full.effective_noise_multiplier(), count=5)
     assert isinstance(plan().dp_event(), dp_accounting.SelfComposedDpEvent)
 
 
@@ -138,9 +134,7 @@ def test_noise_shares(seeded):
     assert shares.shape == (40, 2, 300)
     assert shares.dtype == np.int64
     for each in (shares[:, 0], shares[:, 1], made.draw_noise_share(300, 40, seeded(2))):
-        z = (np.mean(each.astype(float) ** 2) / made.noise_variance_per_share() - 1) / math.sqrt(
-            2 / each.size
-        )
+        z = (np.mean(each.astype(float) ** 2) / made.noise_variance_per_share() - 1) / math.sqrt(2 / each.size)
         assert abs(z) < 5  # 6e-7
     correlation = np.corrcoef(shares[:, 0].ravel(), shares[:, 1].ravel())[0, 1]
     assert abs(correlation) < 5 / math.sqrt(12000)

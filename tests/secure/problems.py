@@ -34,9 +34,7 @@ def benign(*, n=4, K=3, P=2, d=2, s=1, d0=3, spread=1.0, scale=1.0, seed=0):
     """(contributions, prior, mask) in float64: normal log densities and scores."""
     rng = np.random.default_rng(seed)
     contributions = [
-        Contribution(
-            rng.normal(0, spread, (n, K)), rng.normal(0, scale, (n, K, d)), rng.normal(0, scale, (n, K, s))
-        )
+        Contribution(rng.normal(0, spread, (n, K)), rng.normal(0, scale, (n, K, d)), rng.normal(0, scale, (n, K, s)))
         for _ in range(P)
     ]
     log_weights = np.log(rng.dirichlet(np.full(K, 5.0)))
@@ -47,10 +45,7 @@ def benign(*, n=4, K=3, P=2, d=2, s=1, d0=3, spread=1.0, scale=1.0, seed=0):
 def score_norm(contributions, prior, clip_norm):
     """The largest score norm of a record under a component, of a party or the prior, in clip norms."""
     joint = [np.concatenate([c.plated_scores, c.shared_scores], -1) for c in contributions]
-    return (
-        max(float(np.linalg.norm(block, axis=-1).max(initial=0)) for block in (*joint, prior.scores))
-        / clip_norm
-    )
+    return max(float(np.linalg.norm(block, axis=-1).max(initial=0)) for block in (*joint, prior.scores)) / clip_norm
 
 
 @st.composite
@@ -63,8 +58,7 @@ def hostile(draw, *, n, K, P, d, s, d0):
 
     scores = functools.partial(array, SCORES, -3.0, 3.0)
     contributions = [
-        Contribution(array(LOG_DENSITIES, -30.0, 0.0, (n, K)), scores((n, K, d)), scores((n, K, s)))
-        for _ in range(P)
+        Contribution(array(LOG_DENSITIES, -30.0, 0.0, (n, K)), scores((n, K, d)), scores((n, K, s))) for _ in range(P)
     ]
     log_weights = array((0.0, -3.0, -50.0, -np.inf), -5.0, 0.0, (K,))
     mask = draw(hnp.arrays(np.bool_, (n,)))

@@ -139,8 +139,7 @@ HARD = {
 def _scores(problem, change):
     contributions, prior, mask = problem
     changed = [
-        c._replace(plated_scores=change(c.plated_scores), shared_scores=change(c.shared_scores))
-        for c in contributions
+        c._replace(plated_scores=change(c.plated_scores), shared_scores=change(c.shared_scores)) for c in contributions
     ]
     return changed, prior, mask
 

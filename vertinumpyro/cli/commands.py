@@ -32,9 +32,7 @@ def show_plan(path: Path) -> None:
         view = list(plan_view(plan, job.dpvi.backend.info().name))
     console.print(heading("Schema (public)"), schema_table(job.schema))
     console.print(heading("Privacy plan"), *view)
-    console.print(
-        "\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own."
-    )
+    console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
 
 
 def check(path: Path) -> None:
@@ -55,17 +53,13 @@ def check(path: Path) -> None:
             "all values in their public domains",
         ]
     _check_model_and_plan(job, dataset)
-    console.print(
-        "\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent."
-    )
+    console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
 
 
 def _check_model_and_plan(job: Job, dataset: VerticalDataset) -> None:
     with ticked("model") as found:
         split = job.split()
-        found += [
-            f"{count(split.num_components, 'component')}, {count(split.num_values, 'released value')} a step"
-        ]
+        found += [f"{count(split.num_components, 'component')}, {count(split.num_values, 'released value')} a step"]
         found += ["every observed site reads one party's columns"]
     with ticked("plan") as found:
         plan = job.plan(dataset)
@@ -108,9 +102,7 @@ def _spend(job: Job, dataset: VerticalDataset, plan: PrivacyPlan, run_dir: Path,
         _prepare(job, run_dir)
     console.print(heading(f"{'Continuing' if resume else 'Fitting'}, {count(plan.num_steps, 'step')}"))
     key = jax.random.split(random_key(job.config.run.seed))[0]
-    posterior = job.dpvi.fit(
-        dataset, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal
-    )
+    posterior = job.dpvi.fit(dataset, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
     posterior.save(stored)  # first of all outputs: it is what the budget bought
     return posterior
 
@@ -126,9 +118,7 @@ def _prepare(job: Job, run_dir: Path) -> None:
 def _write(job: Job, posterior: Posterior, dataset: VerticalDataset, run_dir: Path) -> None:
     internal = job.config.run.diagnostics
     with console.status("[dim]outputs …"):
-        twin = posterior.sample_synthetic(
-            job.config.run.num_synthetic, rng_key=_twin_key(job.config.run.seed)
-        )
+        twin = posterior.sample_synthetic(job.config.run.num_synthetic, rng_key=_twin_key(job.config.run.seed))
         outputs.write_tables(twin, run_dir)
         items = list(outputs.public_items(posterior, twin))
         if internal:
@@ -167,9 +157,7 @@ def synthesize(run_dir: Path, *, num_records: int, out: Path, seed: int | None) 
         key = random_key(secrets.randbits(32) if seed is None else seed)
         twin: pd.DataFrame = posterior.sample_synthetic(num_records, rng_key=key)
         outputs.write_table(twin, out)
-    console.print(
-        f"[green]✓[/] {count(len(twin), 'synthetic record')} in {out}; no further privacy is spent."
-    )
+    console.print(f"[green]✓[/] {count(len(twin), 'synthetic record')} in {out}; no further privacy is spent.")
 
 
 def _twin_key(seed: int) -> jax.Array:

@@ -69,8 +69,7 @@ class Comparison:
         }
         twins = {"learned jointly": self.joint, "learned apart": self.apart}
         rows = {
-            name: {"real table": None}
-            | {twin: measure(matrix, self.schema) for twin, matrix in twins.items()}
+            name: {"real table": None} | {twin: measure(matrix, self.schema) for twin, matrix in twins.items()}
             for name, measure in measures.items()
         }
         rows[f"R-score {a} × {b}"] = dict(zip(["real table", *twins], self.dependence, strict=True))

@@ -158,8 +158,7 @@ class Config:
         tables = {
             "schema": SCHEMA_COPY,
             "data": _given(self.data) | {"files": {p: moved(file) for p, file in self.files.items()}},
-            "model": _given(self.model)
-            | ({"folder": moved(self.model_folder)} if self.model.function else {}),
+            "model": _given(self.model) | ({"folder": moved(self.model_folder)} if self.model.function else {}),
             "privacy": _given(self.privacy),
             "fit": _given(self.fit),
             "run": _given(self.run) | {"out": "."},

@@ -43,9 +43,7 @@ class Demo:
         """Plan, fit, compare, write, and say how it went."""
         refuse_started(self.out)
         if not outputs.can_draw():
-            raise ArgumentError(
-                "the demo draws figures: install matplotlib with `pip install 'vertinumpyro[report]'`"
-            )
+            raise ArgumentError("the demo draws figures: install matplotlib with `pip install 'vertinumpyro[report]'`")
         dataset = self._introduce()
         joint_key, twin_key, *party_keys = jax.random.split(random_key(self.seed), 2 + len(dataset.parties))
         posterior = self._fit(dataset, joint_key)
@@ -70,9 +68,7 @@ class Demo:
             dataset = load_rand_hie()
         people = f"{dataset.num_records:,} people"
         console.print(f"[bold]An insurer and a clinic hold different columns of the same {people}.[/]")
-        console.print(
-            "They publish a private synthetic twin of the joined table; neither shows the other a row."
-        )
+        console.print("They publish a private synthetic twin of the joined table; neither shows the other a row.")
         console.print(heading("Schema (public)"), schema_table(dataset.schema))
         return dataset
 

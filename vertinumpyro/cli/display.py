@@ -28,9 +28,7 @@ def schema_table(schema: Schema) -> Table:
         last = len(part.columns) - 1
         for index, (name, column) in enumerate(part.columns.items()):
             shown = Text(party if index == 0 else "", style="bold")
-            table.add_row(
-                shown, escape(name), column.type_name, escape(domain(column)), end_section=index == last
-            )
+            table.add_row(shown, escape(name), column.type_name, escape(domain(column)), end_section=index == last)
     return table
 
 

@@ -51,9 +51,7 @@ class Job:
         :raises DataError: names the party, and the file or the column.
         """
         self._check_files()
-        return {
-            party: read_table(self.config.files[party], self.schema, party) for party in self.schema.parties
-        }
+        return {party: read_table(self.config.files[party], self.schema, party) for party in self.schema.parties}
 
     def dataset(self, tables: dict[str, pd.DataFrame] | None = None) -> VerticalDataset:
         """The parties' tables, checked against the schema, aligned and encoded.
@@ -64,8 +62,7 @@ class Job:
         stated = self.config.data.num_records
         if stated not in (None, dataset.num_records):
             raise ArgumentError(
-                f"[data] num_records = {stated}, and the tables hold {dataset.num_records}; correct it, "
-                "or leave it out"
+                f"[data] num_records = {stated}, and the tables hold {dataset.num_records}; correct it, or leave it out"
             )
         return dataset
 
@@ -102,9 +99,7 @@ class Job:
     def _check_files(self) -> None:
         for party in self.schema.parties:
             if party not in self.config.files:
-                raise ArgumentError(
-                    f'[data.files] has no file for party {party!r}; add {party} = "{party}.csv"'
-                )
+                raise ArgumentError(f'[data.files] has no file for party {party!r}; add {party} = "{party}.csv"')
 
 
 def refuse_started(run_dir: Path) -> None:
@@ -128,13 +123,9 @@ def recorded_plan(run_dir: Path) -> PrivacyPlan:
     try:
         return PrivacyPlan.from_dict(json.loads(record.read_text(encoding="utf-8"))["plan"])
     except FileNotFoundError:
-        raise PlanSpentError(
-            f"there is no {record}, so there is no run to continue; leave --resume out"
-        ) from None
+        raise PlanSpentError(f"there is no {record}, so there is no run to continue; leave --resume out") from None
     except (OSError, KeyError, TypeError, ValueError):
-        raise PlanSpentError(
-            f"{record} is not a readable record; without it a plan counts as spent"
-        ) from None
+        raise PlanSpentError(f"{record} is not a readable record; without it a plan counts as spent") from None
 
 
 def refuse_changed(config: Config, run_dir: Path) -> None:
@@ -148,6 +139,5 @@ def refuse_changed(config: Config, run_dir: Path) -> None:
         for key in keys:
             if settings.get(key) != began[section].get(key):
                 raise ArgumentError(
-                    f"[{section}] {key} has changed since the run in {run_dir} began; restore it, or start "
-                    "a new run"
+                    f"[{section}] {key} has changed since the run in {run_dir} began; restore it, or start a new run"
                 )

@@ -28,15 +28,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, which hold the parties' tables
 )
 
-ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG.toml", help="The run's description.", show_default=False)
-]
-Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error. It may quote the data.")
-]
-Seed = Annotated[
-    int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")
-]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The run's description.", show_default=False)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. It may quote the data.")]
+Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]
 
 
 def _reported(command: Callable[..., None]) -> Callable[..., None]:
@@ -85,9 +79,7 @@ def _version(
 @_reported
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the outputs.")] = Path("vertinumpyro-demo"),
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Number of steps.", show_default="the library's")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.", show_default="the library's")] = None,
     epsilon: Annotated[float, typer.Option(help="ε against an outside analyst, at δ = 1e-5.")] = 1.0,
     seed: Seed = 0,
     debug: Debug = False,
@@ -139,9 +131,7 @@ def synthesize(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a fit.", show_default=False)],
     num_records: Annotated[int, typer.Option("--num-records", "-n", min=1, help="Records to draw.")] = 1000,
     out: Annotated[Path, typer.Option(help="A .csv or .parquet file.")] = Path("synthetic.csv"),
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeat a draw.", show_default="a new draw each time")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Repeat a draw.", show_default="a new draw each time")] = None,
     debug: Debug = False,
 ) -> None:
     """Draw a further synthetic table from a run's posterior. Costs no privacy."""

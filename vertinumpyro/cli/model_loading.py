@@ -79,9 +79,7 @@ def import_model(settings: ModelSettings, folder: Path) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         found = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise ArgumentError(
-            f"[model] function: no function {name!r} in {module_name}; {suggest(name, found)}"
-        )
+        raise ArgumentError(f"[model] function: no function {name!r} in {module_name}; {suggest(name, found)}")
     return function
 
 
@@ -113,13 +111,10 @@ def _import(name: str, folder: Path) -> Any:
                     f"[model] function: {name} imports {error.name!r}, which is not installed"
                 ) from None
             raise ArgumentError(
-                f"[model] function: no module {name!r}; put {name.replace('.', '/')}.py beside the "
-                "configuration"
+                f"[model] function: no module {name!r}; put {name.replace('.', '/')}.py beside the configuration"
             ) from None
         except Exception as error:
-            raise ArgumentError(
-                f"[model] function: importing {name} raised {type(error).__name__}: {error}"
-            ) from error
+            raise ArgumentError(f"[model] function: importing {name} raised {type(error).__name__}: {error}") from error
 
 
 @contextmanager
@@ -137,11 +132,7 @@ def _forget_namesake(name: str, folder: Path) -> None:
     """A module of this name from another folder must not stand in for this folder's."""
     loaded = sys.modules.get(name)
     own = folder.resolve() / f"{name.replace('.', '/')}.py"
-    if (
-        loaded is not None
-        and own.is_file()
-        and Path(getattr(loaded, "__file__", None) or "").resolve() != own
-    ):
+    if loaded is not None and own.is_file() and Path(getattr(loaded, "__file__", None) or "").resolve() != own:
         del sys.modules[name]
 
 

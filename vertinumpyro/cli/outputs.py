@@ -120,9 +120,7 @@ def _backend_statement(dpvi: DPVI) -> ReportTable:
         "precision": info.precision,
     }
     frame = pd.DataFrame({info.name: rows})
-    return ReportTable(
-        frame=frame, caption="What the backend states.", not_dp=False, section="Secure computation"
-    )
+    return ReportTable(frame=frame, caption="What the backend states.", not_dp=False, section="Secure computation")
 
 
 def public_items(posterior: Posterior, synthetic: pd.DataFrame) -> Iterator[ReportFigure | ReportTable]:

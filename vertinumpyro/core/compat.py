@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-import jax
+from typing import Any
 
-try:  # newer releases moved the context manager out of `jax.experimental`
-    from jax import enable_x64 as _enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-except ImportError:
-    from jax.experimental import enable_x64 as _enable_x64
+import jax
+import jax.experimental
+
+# Newer releases moved the context manager out of `jax.experimental`.
+_enable_x64: Any = getattr(jax, "enable_x64", None) or getattr(jax.experimental, "enable_x64", None)
 
 __all__ = ["precision", "random_key", "user_has_x64", "x64"]
 

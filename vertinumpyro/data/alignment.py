@@ -59,9 +59,7 @@ def align(frames: Mapping[str, pd.DataFrame], schema: Schema) -> dict[str, pd.Da
     ids = {party: record_ids(frame, schema, party) for party, frame in frames.items()}
     if ids:
         _check_matches({party: set(listed) for party, listed in ids.items()})
-    return {
-        party: frame.iloc[_ascending(ids[party])].reset_index(drop=True) for party, frame in frames.items()
-    }
+    return {party: frame.iloc[_ascending(ids[party])].reset_index(drop=True) for party, frame in frames.items()}
 
 
 def alignment_digest(ids: Iterable[str], key: bytes) -> str:

@@ -110,9 +110,7 @@ class Column(abc.ABC):
         """Return bool [n]: True where a value is present. It matters to columns with missing = "mask"."""
         return series.notna().to_numpy(dtype=bool)
 
-    def decode(
-        self, values: np.ndarray, rng: np.random.Generator, *, observed: np.ndarray | None = None
-    ) -> pd.Series:
+    def decode(self, values: np.ndarray, rng: np.random.Generator, *, observed: np.ndarray | None = None) -> pd.Series:
         """Return model units as a Series in the schema's own types.
 
         Reals come as float64 inside the bounds, integers and counts as int64, categories as themselves;

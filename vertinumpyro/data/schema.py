@@ -90,12 +90,8 @@ class Schema:
         require(named, f"id_column = {self.id_column!r}; give a non-empty text")
         owners: dict[str, str] = {}
         for party, name in self._pairs():
-            require(
-                name not in owners, f"column {name!r} is at {owners.get(name)!r} and at {party!r}; rename one"
-            )
-            require(
-                name != self.id_column, f"{Place(party, name)}: is the id column; rename it, or id_column"
-            )
+            require(name not in owners, f"column {name!r} is at {owners.get(name)!r} and at {party!r}; rename one")
+            require(name != self.id_column, f"{Place(party, name)}: is the id column; rename it, or id_column")
             owners[name] = party
         object.__setattr__(self, "parties", MappingProxyType(dict(self.parties)))
 

@@ -113,9 +113,7 @@ def example_table(schema: Schema, party: str, n: int, rng: np.random.Generator) 
     return arrays
 
 
-def _decode(
-    column: Column, name: str, arrays: Mapping[str, np.ndarray], rng: np.random.Generator
-) -> pd.Series:
+def _decode(column: Column, name: str, arrays: Mapping[str, np.ndarray], rng: np.random.Generator) -> pd.Series:
     try:
         return column.decode(arrays[name], rng, observed=arrays.get(name + OBSERVED_SUFFIX))
     except ArgumentError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,11 +11,19 @@ import optax
 from numpyro.infer.autoguide import AutoDiagonalNormal
 from numpyro.infer.initialization import init_to_uniform
 
+from vertinumpyro.data import Schema
 from vertinumpyro.dpvi.guide import GuideFactory
 
-__all__ = ["DEFAULT_NUM_STEPS", "default_batch_size", "default_guide", "default_init", "default_optimizer"]
+__all__ = [
+    "DEFAULT_NUM_STEPS",
+    "default_batch_size",
+    "default_clip_norm",
+    "default_guide",
+    "default_init",
+    "default_optimizer",
+]
 
-DEFAULT_NUM_STEPS = 2000
+DEFAULT_NUM_STEPS = 1000
 """At a given epsilon the signal-to-noise ratio of all steps together hardly depends on their number once
 batches are large, so the number of steps is what convergence needs and the time allows."""
 
@@ -25,7 +33,7 @@ _SMALLEST_BATCH = 100
 default_guide: GuideFactory = partial(AutoDiagonalNormal, init_scale=0.1)
 """Mean-field Normal, narrow at the start."""
 
-default_init: Callable[..., Any] = init_to_uniform(radius=0.5)
+default_init: Callable[..., Any] = partial(init_to_uniform, **{"radius": 0.1})
 """Small random unconstrained values, so that the components of a mixture differ."""
 
 
@@ -38,6 +46,15 @@ def default_batch_size(num_records: int) -> int:
     return min(num_records, max(_SMALLEST_BATCH, round(num_records / _NUM_BATCHES_AN_EPOCH)))
 
 
-def default_optimizer(num_steps: int) -> optax.GradientTransformation:
+def default_clip_norm(schema: Schema) -> float:
+    """sqrt(number of columns): about the norm of a record's gradient.
+
+    Each column adds a score of norm near one. A clip norm far below rescales every record, which biases what is
+    learned (rare records count too much); one far above buys noise for nothing.
+    """
+    return round(math.sqrt(len(schema.columns)), 3)
+
+
+def default_optimizer(num_steps: int, learning_rate: float = 0.1) -> optax.GradientTransformation:
     """Adam whose step size falls by a cosine, so that the last iterates average out the noise."""
-    return optax.adam(optax.cosine_decay_schedule(0.03, num_steps, alpha=0.05))
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.05))

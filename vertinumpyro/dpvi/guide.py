@@ -13,7 +13,13 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.infer.autoguide import AutoContinuous
+from numpyro.infer.autoguide import (
+    AutoContinuous,
+    AutoDiagonalNormal,
+    AutoIAFNormal,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+)
 from numpyro.infer.initialization import init_to_value
 
 from vertinumpyro.core.errors import ArgumentError
@@ -28,6 +34,9 @@ Params = Mapping[str, Any]
 """Unconstrained guide parameters by site name."""
 
 _THETA = "theta"
+
+_SUPPORTED = (AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal, AutoIAFNormal)
+"""Guides that reparameterise one joint vector and never read the model's density (AutoDAIS and Laplace do)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +68,9 @@ class ReparameterisedGuide:
         init_key, guide_key = jax.random.split(rng_key)
         start = split.init(init_loc_fn, init_key)
         guide = factory(_theta_model(split.num_parameters), init_loc_fn=init_to_value(values={_THETA: start}))
-        if not isinstance(guide, AutoContinuous):
-            raise ArgumentError(
-                f"guide={type(guide).__name__} is not supported; use an autoguide with one joint reparameterised latent "
-                "vector, such as AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal or AutoIAFNormal"
-            )
+        if type(guide) not in _SUPPORTED:
+            names = [supported.__name__ for supported in _SUPPORTED]
+            raise ArgumentError(f"guide={type(guide).__name__} is not supported; use one of {names}")
         trace = handlers.trace(handlers.seed(guide, guide_key)).get_trace()
         sites = {name: site for name, site in trace.items() if site["type"] == "param"}
         transforms = {name: _transform(site) for name, site in sites.items()}

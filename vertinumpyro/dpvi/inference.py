@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.defaults import (
     DEFAULT_NUM_STEPS,
     default_batch_size,
+    default_clip_norm,
     default_guide,
     default_init,
     default_optimizer,
@@ -79,14 +79,17 @@ class DPVI:
     num_components: int = 20
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: bool = False
+    _splits: dict[Schema, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def split(self, schema: Schema) -> SplitModel:
         """The model split between the schema's parties.
 
         :raises ModelContractError: names the site and says what to change.
         """
-        model = mixture_model(schema, self.num_components) if self.model is None else self.model
-        return split_model(model, schema, self.model_kwargs)
+        if schema not in self._splits:
+            model = mixture_model(schema, self.num_components) if self.model is None else self.model
+            self._splits[schema] = split_model(model, schema, self.model_kwargs)
+        return self._splits[schema]
 
     def plan(
         self,
@@ -97,7 +100,7 @@ class DPVI:
         delta: float = 1e-5,
         adversary: str = OUTSIDE_ANALYST,
         relation: NeighbouringRelation | Literal["replace", "add_remove"] = NeighbouringRelation.REPLACE,
-        clip_norm: float = 1.0,
+        clip_norm: float | None = None,
         batch_size: int | None = None,
         num_steps: int | None = None,
         sampling: Sampling | None = None,
@@ -110,7 +113,8 @@ class DPVI:
 
         Give `epsilon`, and the noise is calibrated so that `adversary` gets at most that; or give
         `noise_multiplier`. Records are sampled by Poisson with expected size `batch_size` for `num_steps`
-        steps, unless `sampling` says otherwise.
+        steps, unless `sampling` says otherwise. Where clip_norm, batch_size or num_steps is None, it is chosen
+        from N and the schema (`dpvi.defaults`).
 
         :raises ArgumentError: names the argument and the fix.
         :raises ModelContractError: if the model cannot be split.
@@ -122,22 +126,22 @@ class DPVI:
         if sampling is not None and (batch_size, num_steps) != (None, None):
             raise ArgumentError("sampling fixes batch size and steps; leave batch_size and num_steps out")
         split = self.split(dataset.schema)
+        clip_norm = default_clip_norm(dataset.schema) if clip_norm is None else clip_norm
         settings: dict[str, Any] = {
             "sampling": sampling or _default_sampling(dataset.num_records, batch_size, num_steps),
             "clip_norm": clip_norm,
-            "noise": NoiseSource(
-                kind=noise, num_parties=len(split.parties), collusion_threshold=collusion_threshold
-            ),
+            "noise": NoiseSource(kind=noise, num_parties=len(split.parties), collusion_threshold=collusion_threshold),
             "num_records": dataset.num_records,
             "parties": split.parties,
             "delta": delta,
-            "relation": NeighbouringRelation(relation),
+            "relation": _relation(relation),
             "batch_indices": batch_indices,
         }
-        if noise_multiplier is None:
+        if epsilon is not None:
             noise_multiplier = calibrate_noise_multiplier(
                 epsilon=epsilon, adversary=adversary, grid_bits=_PROVISIONAL_GRID_BITS, **settings
             )
+        assert noise_multiplier is not None
         shape = _batch_shape(split, settings["sampling"], settings["noise"], clip_norm, noise_multiplier)
         grid_bits = self.backend.grid_bits(shape)
         if grid_bits < _PROVISIONAL_GRID_BITS:
@@ -150,9 +154,7 @@ class DPVI:
             allow_unproven=allow_unproven,
         )
 
-    def kernel(
-        self, dataset: VerticalDataset, plan: PrivacyPlan, rng_key: jax.Array
-    ) -> tuple[Kernel, DPVIState]:
+    def kernel(self, dataset: VerticalDataset, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
 
         :raises ArgumentError: if the plan was made for other parties, records or backend.
@@ -201,7 +203,34 @@ class DPVI:
             source = SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed)
             state, diagnostics = run.steps(state, dataset, spending, source, progress_bar)
         return Posterior(
-            guide=kernel.guide, params=state.params, plan=plan, diagnostics=diagnostics, secure_noise=source.secure
+            guide=kernel.guide,
+            params=state.params,
+            plan=plan,
+            diagnostics=diagnostics,
+            secure_noise=source.secure,
+        )
+
+    def recover(
+        self, dataset: VerticalDataset, plan: PrivacyPlan, rng_key: jax.Array, *, run_dir: str | Path
+    ) -> Posterior:
+        """The posterior at the last checkpoint of a run, whether or not it can go on. Spends nothing.
+
+        For a run that died after its last step was paid for: what was released is still there.
+
+        :raises ArgumentError: if the folder holds no checkpoint of this plan.
+        """
+        kernel, state = self.kernel(dataset, plan, rng_key)
+        run = _Run(self, kernel, plan, Path(run_dir))
+        if not (Path(run_dir) / CHECKPOINT).exists():
+            raise ArgumentError(f"run_dir holds no {CHECKPOINT}; nothing of the run can be recovered")
+        state = run.restored(state)
+        secure = checkpoint.read_metadata(Path(run_dir) / CHECKPOINT)["secure_noise"]
+        return Posterior(
+            guide=kernel.guide,
+            params=state.params,
+            plan=plan,
+            diagnostics=Diagnostics.empty(),
+            secure_noise=secure,
         )
 
     def load(self, path: str | Path) -> Posterior:
@@ -218,12 +247,10 @@ class DPVI:
             secure_noise=metadata["secure_noise"],
         )
 
-    def _check_plan(
-        self, dataset: VerticalDataset, plan: PrivacyPlan, split: SplitModel, shape: BatchShape
-    ) -> None:
+    def _check_plan(self, dataset: VerticalDataset, plan: PrivacyPlan, split: SplitModel, shape: BatchShape) -> None:
         if plan.num_records != dataset.num_records:
             raise ArgumentError(
-                f"plan was made for {plan.num_records} records and the dataset has {dataset.num_records}; make a new plan"
+                f"plan was made for {plan.num_records} records, the dataset has {dataset.num_records}; make a new plan"
             )
         if plan.parties != split.parties:
             raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
@@ -254,9 +281,13 @@ class _Run:
 
     def restored(self, state: DPVIState) -> DPVIState:
         """The checkpoint's state; the first state if the run stopped before its first checkpoint."""
-        assert self.run_dir is not None
-        path = self.run_dir / CHECKPOINT
-        return checkpoint.load_tree(path, state) if path.exists() else state
+        if self.run_dir is None or not (path := self.run_dir / CHECKPOINT).exists():
+            return state
+        if checkpoint.read_metadata(path)["fingerprint"] != self.plan.fingerprint():
+            raise ArgumentError(
+                f"{CHECKPOINT} in run_dir belongs to another plan; choose the folder of this plan's run"
+            )
+        return checkpoint.load_tree(path, state)
 
     def steps(
         self,
@@ -277,7 +308,7 @@ class _Run:
                 state, info, internal = runner(state, chunk)
                 norms.append(info.released_norm)
                 objectives += [] if internal.objective is None else [internal.objective]
-                self._save(state)
+                self._save(state, source)
                 bar.update(chunk.num_active)
         diagnostics = Diagnostics(
             released_norm=np.concatenate([np.zeros(0), *norms]),
@@ -293,9 +324,18 @@ class _Run:
             spending.reserve(first - spending.steps_spent)
         return first
 
-    def _save(self, state: DPVIState) -> None:
+    def _save(self, state: DPVIState, source: RandomSource) -> None:
         if self.run_dir is not None:
-            checkpoint.save_tree(self.run_dir / CHECKPOINT, state, {"fingerprint": self.plan.fingerprint()})
+            metadata = {"fingerprint": self.plan.fingerprint(), "secure_noise": source.secure}
+            checkpoint.save_tree(self.run_dir / CHECKPOINT, state, metadata)
+
+
+def _relation(relation: NeighbouringRelation | str) -> NeighbouringRelation:
+    try:
+        return NeighbouringRelation(relation)
+    except ValueError:
+        choices = [known.value for known in NeighbouringRelation]
+        raise ArgumentError(f"relation={relation!r} is unknown; choose one of {choices}") from None
 
 
 def _default_sampling(num_records: int, batch_size: int | None, num_steps: int | None) -> Sampling:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,12 @@ class DPVIState(NamedTuple):
 class StepInput(NamedTuple):
     """What a step takes from outside: the batch and the noise, both drawn by a CSPRNG. Secret."""
 
-    indices: Int[Array, " n"]
-    mask: Bool[Array, " n"]
-    noise_shares: Int[Array, "shares D"]
+    indices: Any
+    """Int[Array, "n"]: record numbers, 0 where padded."""
+    mask: Any
+    """Bool[Array, "n"]: False marks padding."""
+    noise_shares: Any
+    """Int[Array, "shares D"] on the backend's grid."""
 
 
 class StepInfo(NamedTuple):
@@ -76,7 +79,7 @@ class Kernel:
     user_x64: bool = dataclasses.field(default_factory=compat.user_has_x64)
 
     def init(self, rng_key: jax.Array, params: Params) -> DPVIState:
-        """The state before the first step, in fresh strongly typed buffers: a weak type would compile the loop twice."""
+        """The state before the first step, strongly typed: a weak type would compile the loop twice."""
         state = DPVIState(params, self.optimizer.init(params), rng_key)
         return jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, jnp.asarray(leaf).dtype), state)
 
@@ -115,10 +118,9 @@ class Kernel:
         ascent = self.guide.pull_back(state.params, _eta_key(state), gradient)
         descent = jax.tree_util.tree_map(lambda g: -g / self.num_records, ascent)
         updates, optimizer_state = self.optimizer.update(descent, state.optimizer_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params = cast(Params, optax.apply_updates(state.params, updates))
         info = StepInfo(jnp.linalg.norm(released) / (self.shape.clip_norm * self.expected_batch_size))
         return DPVIState(params, optimizer_state, _next_key(state)), info
-
 
     def _objective(
         self, state: DPVIState, contributions: list[Contribution], prior: ComponentPrior, mask: jax.Array

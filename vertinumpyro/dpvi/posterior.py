@@ -89,8 +89,8 @@ class Posterior:
         each = -(-num_records // draws)
         latent_key, record_key = jax.random.split(rng_key)
         split = self.guide.split
-        predictive = Predictive(split.model, posterior_samples=self.sample(latent_key, draws))
-        samples = predictive(record_key, UNOBSERVED, each)
+        draw = jax.jit(lambda latents, key: Predictive(split.model, posterior_samples=latents)(key, UNOBSERVED, each))
+        samples = draw(self.sample(latent_key, draws), record_key)
         columns = split.schema.columns
         missing = [name for name in columns if name not in samples]
         if missing:
@@ -100,7 +100,9 @@ class Posterior:
         seed = np.random.default_rng(np.asarray(latent_key).ravel())
         return decode_table(split.schema, arrays, seed)
 
-    def log_density(self, dataset: VerticalDataset, *, rng_key: jax.Array | None = None, num_samples: int = 64) -> np.ndarray:
+    def log_density(
+        self, dataset: VerticalDataset, *, rng_key: jax.Array | None = None, num_samples: int = 64
+    ) -> np.ndarray:
         """log p(x_n | theta) [N] at the guide's centre, or log of its mean over draws when rng_key is given.
 
         NOT DP, internal: it depends on the records of `dataset`, which must not be the released side's secret.

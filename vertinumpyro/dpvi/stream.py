@@ -66,7 +66,11 @@ def chunks(plan: PrivacyPlan, num_values: int, source: RandomSource, first_step:
 
 
 def draw_inputs(
-    plan: PrivacyPlan, num_values: int, batches: BatchStream, share_sources: list[RandomSource], num_steps: int
+    plan: PrivacyPlan,
+    num_values: int,
+    batches: BatchStream,
+    share_sources: list[RandomSource],
+    num_steps: int,
 ) -> StepInput:
     """Batches and noise of `num_steps` steps; every party's noise comes from its own source."""
     indices, mask = batches.next(num_steps)

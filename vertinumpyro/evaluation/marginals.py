@@ -200,9 +200,7 @@ def one_way_tvd(matrix: pd.DataFrame, schema: "Schema") -> float:
     return _mean_over(matrix, tuple((name, name) for name in schema.columns), schema)
 
 
-def r_score(
-    frame: pd.DataFrame, a: str, b: str, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS
-) -> float:
+def r_score(frame: pd.DataFrame, a: str, b: str, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS) -> float:
     """Dependence of two columns, 1/2 * ||P_AB - P_A P_B||_1: 0 when independent, always below 1.
 
     It is the R-score of PrivMRF and VertiMRF, without their factor n. Not DP on a real table.

@@ -189,9 +189,7 @@ def _adversary_table(rows: Sequence[Mapping[str, str]]) -> str:
     for index, row in enumerate(rows):
         unknown = sorted(set(row) - set(ADVERSARY_COLUMNS))
         if unknown:
-            raise ArgumentError(
-                f"adversary_rows[{index}] has unknown keys {unknown}; known: {list(ADVERSARY_COLUMNS)}"
-            )
+            raise ArgumentError(f"adversary_rows[{index}] has unknown keys {unknown}; known: {list(ADVERSARY_COLUMNS)}")
     frame = pd.DataFrame([[row.get(key, "–") for key in ADVERSARY_COLUMNS] for row in rows])
     frame.columns = list(ADVERSARY_COLUMNS.values())
     caption = "One row for each adversary and neighbouring relation. A smaller ε is a stronger guarantee."

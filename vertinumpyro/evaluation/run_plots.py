@@ -160,9 +160,7 @@ def plot_adversaries(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     for index, relation in enumerate(relations):
-        _draw_relation(
-            axes, index, relation, [(names.index(n), e) for n, r, e in points if r == relation], high
-        )
+        _draw_relation(axes, index, relation, [(names.index(n), e) for n, r, e in points if r == relation], high)
     axes.set_yticks(np.arange(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlabel("epsilon (log scale)")
@@ -220,9 +218,7 @@ def _draw_boxes(axes: "Axes", values: Sequence[np.ndarray]) -> None:
 def _draw_curve(axes: "Axes", index: int, label: str, x: np.ndarray, y: "ArrayLike") -> None:
     runs = np.atleast_2d(np.asarray(y, float))
     if runs.ndim != 2 or not runs.shape[0] or runs.shape[1] != len(x):
-        raise ArgumentError(
-            f"the y of curves[{label!r}] must be [{len(x)}] or [repeats, {len(x)}], got {runs.shape}"
-        )
+        raise ArgumentError(f"the y of curves[{label!r}] must be [{len(x)}] or [repeats, {len(x)}], got {runs.shape}")
     colour = palette.SERIES[index % len(palette.SERIES)]
     style = palette.LINE_STYLES[index % len(palette.LINE_STYLES)]
     axes.plot(x, np.median(runs, axis=0), color=colour, linestyle=style, linewidth=2.0, label=label)
@@ -248,9 +244,7 @@ def _epsilon_range(epsilons: Sequence[float]) -> tuple[float, float]:
     return min(0.1, min(finite) / 2), max(10.0, max(finite) * 3)
 
 
-def _draw_relation(
-    axes: "Axes", index: int, relation: str, points: Sequence[tuple[int, float]], high: float
-) -> None:
+def _draw_relation(axes: "Axes", index: int, relation: str, points: Sequence[tuple[int, float]], high: float) -> None:
     colour = palette.SERIES[index % len(palette.SERIES)]
     marker = palette.MARKERS[index % len(palette.MARKERS)]
     finite = [(epsilon, place) for place, epsilon in points if math.isfinite(epsilon)]

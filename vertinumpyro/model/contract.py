@@ -23,7 +23,7 @@ from numpyro.infer.initialization import init_to_uniform
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
-from vertinumpyro.model.enumeration import Site
+from vertinumpyro.model.enumeration import Site, is_discrete
 from vertinumpyro.model.party_plate import PARTY, RECORDS_PLATE
 from vertinumpyro.model.provenance import provenance, traced_without_python_values
 
@@ -86,9 +86,7 @@ class _SiteFacts:
         return self.type == "sample" and not self.is_observed
 
 
-def inspect_model(
-    model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None
-) -> ModelStructure:
+def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> ModelStructure:
     """Check the contract and derive which party and which component read which parameter.
 
     :raises ModelContractError: names the site (and the parties) and says what to change.
@@ -132,7 +130,7 @@ def _site_facts(model: Model, columns: Mapping[str, np.ndarray]) -> dict[str, _S
 
 def _start(site: Site) -> Any:
     """A value for a continuous latent, so that priors which cannot be drawn from (improper ones) work."""
-    continuous = site["type"] == "sample" and not site["fn"].support.is_discrete
+    continuous = site["type"] == "sample" and not is_discrete(site["fn"])
     return init_to_uniform(site) if continuous else None
 
 
@@ -145,7 +143,7 @@ class _KnownColumns(dict[str, jax.Array]):
 
 def _facts_of(site: Site) -> _SiteFacts:
     is_sample = site["type"] == "sample"
-    discrete = is_sample and bool(site["fn"].support.is_discrete)
+    discrete = is_sample and is_discrete(site["fn"])
     latent = is_sample and not site["is_observed"]
     return _SiteFacts(
         type=site["type"],
@@ -156,9 +154,7 @@ def _facts_of(site: Site) -> _SiteFacts:
         party=((site.get("infer") or {}).get(PARTY)),
         density_shape=site["fn"].log_prob(site["value"]).shape if is_sample else (),
         support_size=_support_size(site["fn"]) if latent and discrete else 0,
-        unconstrained_shape=biject_to(site["fn"].support).inv(site["value"]).shape
-        if latent and not discrete
-        else (),
+        unconstrained_shape=biject_to(site["fn"].support).inv(site["value"]).shape if latent and not discrete else (),
     )
 
 
@@ -222,8 +218,7 @@ def _component_site(sites: Mapping[str, _SiteFacts]) -> str | None:
             )
         if site.is_discrete and site.support_size == 0:
             raise ModelContractError(
-                f"discrete latent '{name}' has no finite support that NumPyro can enumerate; "
-                "use a Categorical"
+                f"discrete latent '{name}' has no finite support that NumPyro can enumerate; use a Categorical"
             )
     found = [name for name, site in latents.items() if site.in_records]
     if len(found) > 1:
@@ -265,9 +260,7 @@ def _latent_shapes(sites: Mapping[str, _SiteFacts]) -> dict[str, tuple[int, ...]
     return {name: sites[name].unconstrained_shape for name in latents}
 
 
-def _check_data_reads(
-    reads: Mapping[str, frozenset[str]], sites: Mapping[str, _SiteFacts], schema: Schema
-) -> None:
+def _check_data_reads(reads: Mapping[str, frozenset[str]], sites: Mapping[str, _SiteFacts], schema: Schema) -> None:
     for name, columns in reads.items():
         owners = {column: schema.party_of(column.removesuffix(OBSERVED_SUFFIX)) for column in sorted(columns)}
         site = sites[name]

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from numpyro import handlers
-from numpyro.distributions import biject_to
+from numpyro.distributions import Distribution, biject_to
 from numpyro.primitives import Messenger
 
 from vertinumpyro.core.types import Model, Theta
 
-__all__ = ["Site", "constrain", "trace_at", "trace_globals"]
+__all__ = ["Site", "constrain", "is_discrete", "trace_at", "trace_globals"]
 
 Site = dict[str, Any]
 
@@ -51,14 +51,18 @@ class _SubstituteUnconstrained(Messenger):
             self.log_jacobian = self.log_jacobian + jnp.sum(log_jacobian)
 
 
+def is_discrete(distribution: Distribution) -> bool:
+    """Whether the support is discrete; NumPyro 0.19 forgets it for vectors (`.to_event`)."""
+    support: Any = distribution.support
+    return bool(support.is_discrete or getattr(support, "base_constraint", support).is_discrete)
+
+
 def trace_at(model: Model, theta: Theta, component_site: str | None, *args: Any) -> dict[str, Site]:
     """The model's trace at unconstrained global latents, with the component site enumerated."""
     return trace_globals(model, theta, component_site, *args)[0]
 
 
-def trace_globals(
-    model: Model, theta: Theta, component_site: str | None, *args: Any
-) -> tuple[dict[str, Site], Any]:
+def trace_globals(model: Model, theta: Theta, component_site: str | None, *args: Any) -> tuple[dict[str, Site], Any]:
     """The trace and the summed log Jacobian of theta's transforms."""
     at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta)
     trace = handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)

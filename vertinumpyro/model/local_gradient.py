@@ -50,8 +50,7 @@ def contribution(
         jacobians = jax.jacrev(of_shared)(shared_theta) if shared else {}
         num_components = values.shape[0]
         plated_rows = [
-            jnp.moveaxis(gradients[name], axis, 0).reshape(num_components, -1)
-            for name, axis in plated.items()
+            jnp.moveaxis(gradients[name], axis, 0).reshape(num_components, -1) for name, axis in plated.items()
         ]
         shared_rows = [jacobians[name].reshape(num_components, -1) for name in shared]
         return Contribution(values, _concatenate(plated_rows, values), _concatenate(shared_rows, values))

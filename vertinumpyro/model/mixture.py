@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
@@ -12,12 +13,12 @@ from numpyro import handlers
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import Model
-from vertinumpyro.data import Column, Schema
+from vertinumpyro.data import Column, CountColumn, Schema
 from vertinumpyro.model.party_plate import RECORDS_PLATE, party_plate
 
 __all__ = ["mixture_model"]
 
-Likelihood = Callable[[Any], dist.Distribution]
+Likelihood = Callable[[Any], Any]
 """Distribution of a column given the component z."""
 
 
@@ -54,23 +55,27 @@ def _component(num_components: int, num_records: int) -> Any:
         return jnp.zeros(1, int)
     weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(num_components)))
     with numpyro.plate(RECORDS_PLATE, num_records, dim=-1):
-        return numpyro.sample("z", dist.Categorical(weights), infer={"enumerate": "parallel"})
+        return numpyro.sample("z", cast(dist.Distribution, dist.Categorical(weights)), infer={"enumerate": "parallel"})
 
 
 def _likelihood(name: str, column: Column) -> Likelihood:
     """Sample the column's parameters inside the component plate; return its distribution given z."""
     if column.kind == "real":
-        a = numpyro.sample(f"{name}_a", dist.Gamma(1.0, 1.0))
-        b = numpyro.sample(f"{name}_b", dist.Gamma(1.0, 1.0))
+        a, b = _latent(f"{name}_a", dist.Gamma(1.0, 1.0)), _latent(f"{name}_b", dist.Gamma(1.0, 1.0))
         return lambda z: dist.Beta(a[z], b[z])
     if column.kind == "categorical":
-        probs = numpyro.sample(f"{name}_probs", dist.Dirichlet(jnp.ones(column.num_categories)))
+        probs = _latent(f"{name}_probs", dist.Dirichlet(jnp.ones(column.num_categories)))
         return lambda z: dist.Categorical(probs[z])
     if column.kind == "binary":
-        prob = numpyro.sample(f"{name}_prob", dist.Beta(1.0, 1.0))
+        prob = _latent(f"{name}_prob", dist.Beta(1.0, 1.0))
         return lambda z: dist.Bernoulli(prob[z])
-    rate = numpyro.sample(f"{name}_rate", dist.Exponential(1.0 / (1.0 + column.upper / 16.0)))
+    assert isinstance(column, CountColumn)
+    rate = _latent(f"{name}_rate", dist.Exponential(1.0 / (1.0 + column.upper / 16.0)))
     return lambda z: dist.Poisson(rate[z])
+
+
+def _latent(name: str, prior: dist.Distribution) -> jax.Array:
+    return jnp.asarray(numpyro.sample(name, prior))
 
 
 def _observe(name: str, column: Column, likelihood: dist.Distribution, data: Mapping[str, Any]) -> None:

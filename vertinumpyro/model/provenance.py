@@ -69,9 +69,7 @@ def _reads(
     # Keywords of `eval_provenance` may not be called as its own parameter, so each name gets a prefix.
     prefixed = {f"input:{name}": array for name, array in inputs.items()}
     with traced_without_python_values():
-        found = eval_provenance(
-            lambda **kw: outcomes({name: kw[f"input:{name}"] for name in inputs}), **prefixed
-        )
+        found = eval_provenance(lambda **kw: outcomes({name: kw[f"input:{name}"] for name in inputs}), **prefixed)
     return {
         site: frozenset(name.removeprefix("input:") for name in frozenset().union(*of_site))
         for site, of_site in found.items()

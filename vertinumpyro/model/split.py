@@ -155,19 +155,13 @@ class SplitModel:
 
     # -- a party's own computation ----------------------------------------------------------------
 
-    def contribution(
-        self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]
-    ) -> Contribution:
+    def contribution(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Contribution:
         """What `party` computes on its own columns, each [n]; see `core.types.Contribution`."""
         log_density = partial(self._log_density_of_record, party)
         theta = self.unflatten(flat)
-        return local_gradient.contribution(
-            log_density, theta, self.plated[party], self.shared[party], columns
-        )
+        return local_gradient.contribution(log_density, theta, self.plated[party], self.shared[party], columns)
 
-    def log_density(
-        self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]
-    ) -> Float[Array, "n K"]:
+    def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n K"]:
         """l^p_nk [n, K] without the scores."""
         theta = self.unflatten(flat)
         return jax.vmap(lambda row: self._log_density_of_record(party, theta, row))(columns)

@@ -164,9 +164,7 @@ class _Law:
         accepted = gap < -1.0 - margin
         return accepted, (gap < margin) & ~accepted
 
-    def _decide_exactly(
-        self, leading: int, low: int, sign: int, head: int, source: RandomSource
-    ) -> tuple[int, bool]:
+    def _decide_exactly(self, leading: int, low: int, sign: int, head: int, source: RandomSource) -> tuple[int, bool]:
         high = _floor_of_scaled_log(_Uniform(leading, 64, source), self.scale)
         magnitude = (high << self.low_bits) | low
         if magnitude == 0 and sign < 0:

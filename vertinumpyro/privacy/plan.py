@@ -105,9 +105,7 @@ class PrivacyPlan:
             raise ArgumentError("relation must be a NeighbouringRelation")
 
     @classmethod
-    def calibrated(
-        cls, *, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any
-    ) -> "PrivacyPlan":
+    def calibrated(cls, *, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any) -> "PrivacyPlan":
         """A plan with the smallest σ that gives `adversary` at most `epsilon`; all other fields as above."""
         if "noise_multiplier" in settings:
             raise ArgumentError("noise_multiplier is what calibration chooses: leave it out")

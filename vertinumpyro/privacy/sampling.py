@@ -277,9 +277,7 @@ class DisjointBatches(Sampling):
 
 @final
 class _PoissonStream(BatchStream):
-    def __init__(
-        self, sampling: PoissonSampling, num_records: int, source: RandomSource, first_step: int
-    ) -> None:
+    def __init__(self, sampling: PoissonSampling, num_records: int, source: RandomSource, first_step: int) -> None:
         super().__init__(first_step, sampling.num_steps)
         self._num_records, self._source = num_records, source
         self._size, self._prob = sampling.max_batch_size, Fraction(sampling.sampling_prob)
@@ -313,9 +311,7 @@ class _PoissonStream(BatchStream):
 
 @final
 class _DisjointStream(BatchStream):
-    def __init__(
-        self, sampling: DisjointBatches, num_records: int, source: RandomSource, first_step: int
-    ) -> None:
+    def __init__(self, sampling: DisjointBatches, num_records: int, source: RandomSource, first_step: int) -> None:
         super().__init__(first_step, sampling.total_steps(num_records))
         self._sampling, self._num_records, self._source = sampling, num_records, source
         self._waiting = Batches(*(np.empty((0, sampling.batch_size), dtype) for dtype in (np.int32, bool)))

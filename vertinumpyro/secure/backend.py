@@ -129,9 +129,7 @@ def total(noise_shares: Int[AnyArray, "shares ..."]) -> jax.Array:
         narrowed noise share has another distribution.
     """
     if noise_shares.dtype != np.dtype("int64"):
-        raise ArgumentError(
-            f"noise_shares must be int64, got {noise_shares.dtype}; call under core.compat.x64()"
-        )
+        raise ArgumentError(f"noise_shares must be int64, got {noise_shares.dtype}; call under core.compat.x64()")
     return jnp.asarray(noise_shares).sum(axis=0)
 
 
@@ -165,6 +163,4 @@ def check_shape(
     }
     for name, sizes in found.items():
         if sizes != {getattr(shape, name)}:
-            raise ArgumentError(
-                f"shape.{name} is {getattr(shape, name)}, but the arrays have {sorted(sizes)}"
-            )
+            raise ArgumentError(f"shape.{name} is {getattr(shape, name)}, but the arrays have {sorted(sizes)}")

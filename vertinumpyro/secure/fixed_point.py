@@ -86,9 +86,7 @@ class FixedPoint(SecureBackend):
         check_paper_range(shape)
         return PAPER_BITS
 
-    def error_bound(
-        self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0
-    ) -> float:
+    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
         """Largest L2 distance between this backend's sum and the exact one (`Plaintext` in float64).
 
         :param score_norm: a bound, in clip norms, on a record's scores under one component, joined over the
@@ -114,9 +112,7 @@ class FixedPoint(SecureBackend):
             if self.formulation == "fused":
                 exact = clipped_sum(shape, contributions, prior, mask)
             else:
-                exact = paper.ring_clipped_sum(
-                    shape, contributions, prior, mask, renormalise=self.renormalise
-                )
+                exact = paper.ring_clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
             return ring.decode(exact + total(noise_shares), bits)
 
     def noisy_cross_product(self, a: AnyArray, b: AnyArray, noise_shares: AnyArray) -> jax.Array:

@@ -56,9 +56,7 @@ def bounded(
     return Contribution(log_density, plated * scale, shared * scale)
 
 
-def bounded_prior(
-    prior: ComponentPrior, clip_norm: float, *, score_bound: float = SCORE_BOUND
-) -> ComponentPrior:
+def bounded_prior(prior: ComponentPrior, clip_norm: float, *, score_bound: float = SCORE_BOUND) -> ComponentPrior:
     """The public component prior under the same bounds, so that one range proof covers it."""
     scores = _finite(prior.scores)
     scale = _scale_to(score_bound * clip_norm, scores, scores[..., :0])

@@ -114,14 +114,10 @@ def _local(
 ) -> tuple[list[Contribution], jax.Array, jax.Array]:
     """(contributions under the public bounds, pi, the prior's bounded scores)."""
     bound = score_bound(shape)
-    bounded_parties = [
-        bounded(c, shape.clip_norm, score_bound=bound, renormalise=renormalise) for c in contributions
-    ]
+    bounded_parties = [bounded(c, shape.clip_norm, score_bound=bound, renormalise=renormalise) for c in contributions]
     if not renormalise:
         ceiling = math.log(LARGEST_DIVISOR) / shape.num_parties
-        bounded_parties = [
-            c._replace(log_density=_density_below(c.log_density, ceiling)) for c in bounded_parties
-        ]
+        bounded_parties = [c._replace(log_density=_density_below(c.log_density, ceiling)) for c in bounded_parties]
     prior = bounded_prior(prior, shape.clip_norm, score_bound=bound)
     return bounded_parties, jax.nn.softmax(prior.log_weights), prior.scores
 
@@ -133,7 +129,7 @@ def _density_below(log_density: jax.Array, ceiling: float) -> jax.Array:
 
 def _clip_factor(g: Sequence[jax.Array], clip_norm: float) -> Int[Array, " n"]:
     """1 / max(1, ||g|| / C) (Eq. 28); each square is truncated to a multiple of 2^-32."""
-    squares = sum(mult(block, block).reshape(len(block), -1).sum(-1) for block in g)
+    squares = sum((mult(b, b).reshape(len(b), -1).sum(-1) for b in g), start=jnp.zeros(len(g[0]), jnp.int64))
     inverse = jnp.int64(math.floor(paper_ring.SCALE / clip_norm))
     longer = mult(paper_ring.norm(squares), inverse)
     return paper_ring.reciprocal(jnp.maximum(paper_ring.SCALE, longer))

@@ -116,8 +116,7 @@ def load_adult(
     """
     if layout not in SCHEMAS or split not in SOURCES:
         raise ArgumentError(
-            f"layout={layout!r}, split={split!r}; choose a layout of {list(SCHEMAS)} "
-            f"and a split of {list(SOURCES)}"
+            f"layout={layout!r}, split={split!r}; choose a layout of {list(SCHEMAS)} and a split of {list(SOURCES)}"
         )
     return VerticalDataset.from_pooled(SCHEMAS[layout], _complete_records(SOURCES[split].locate(folder)))
 

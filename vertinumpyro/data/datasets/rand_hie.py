@@ -17,9 +17,7 @@ _LOG_COINSURANCE = (0.0, 3.258096, 3.931826, 4.564348, 4.61512)
 # ln(max(1, payment)): zero for who gets none, and lumps at the family payments of $450, $750 and $1000.
 # A density cannot carry a lump, so each is an atom (an edge given twice); wide steps lie between. Coarse on
 # purpose: every further cell costs noise in a private fit.
-_LOG_PAYMENT = (
-    *(0.0, 0.0, 5.0, 6.109248, 6.109248, 6.620073, 6.620073, 6.907755, 6.907755, 7.25),
-)
+_LOG_PAYMENT = (*(0.0, 0.0, 5.0, 6.109248, 6.109248, 6.620073, 6.620073, 6.907755, 6.907755, 7.25),)
 
 # ln(max(1, MDE / coinsurance)): zero under an individual deductible, and lumps at the plans' caps, such
 # as $450 / 0.95, $1000 / 0.95 and $1000 / 0.25.

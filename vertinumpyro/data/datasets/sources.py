@@ -85,9 +85,7 @@ def _download(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
             return response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(
-            f"cannot fetch {url} ({error}); set {FOLDER_VARIABLE} to a folder that has it"
-        ) from None
+        raise DataError(f"cannot fetch {url} ({error}); set {FOLDER_VARIABLE} to a folder that has it") from None
 
 
 def _digest(content: bytes) -> str:

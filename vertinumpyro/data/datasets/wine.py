@@ -76,6 +76,4 @@ def _read(path: Path) -> pd.DataFrame:
     # UCI's own file has a header and semicolons; common copies have neither.
     with path.open() as lines:
         original = ";" in next(lines, "")
-    return pd.read_csv(
-        path, sep=";" if original else ",", header=0 if original else None, names=list(SCHEMA.columns)
-    )
+    return pd.read_csv(path, sep=";" if original else ",", header=0 if original else None, names=list(SCHEMA.columns))
