@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-
 from typing import Any
 
 import jax
 import jax.experimental
+import numpy as np
+
+__all__ = ["at_precision", "precision", "random_key", "user_has_x64", "x64"]
 
 # Newer releases moved the context manager out of `jax.experimental`.
-_enable_x64: Any = getattr(jax, "enable_x64", None) or getattr(jax.experimental, "enable_x64", None)
+_enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
 
-__all__ = ["precision", "random_key", "user_has_x64", "x64"]
+# jax 0.4 forgets while compiling with which setting a scalar or a constant was traced, and widens it.
+_KEEPS_DTYPES = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 5)
 
 
 def x64() -> AbstractContextManager[None]:
@@ -33,3 +37,45 @@ def user_has_x64() -> bool:
 def random_key(seed: int) -> jax.Array:
     """A key that every NumPyro release accepts (new-style keys fail in some handlers of old ones)."""
     return jax.random.PRNGKey(seed)
+
+
+def at_precision(enabled: bool, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """fn, traced with the user's own setting, for use inside code that is compiled in 64-bit mode."""
+
+    def wrapped(*args: Any) -> Any:
+        with precision(enabled):
+            return fn(*args) if _KEEPS_DTYPES else _with_explicit_dtypes(fn, *args)
+
+    return wrapped
+
+
+def _with_explicit_dtypes(fn: Callable[..., Any], *args: Any) -> Any:
+    """fn(*args) by way of its jaxpr, in which every number has been given the dtype that it was traced with."""
+    from jax import core  # in newer releases these names live elsewhere, and they are not needed there
+
+    closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
+    closed = _explicit(core, closed)
+    leaves = core.eval_jaxpr(closed.jaxpr, closed.consts, *jax.tree_util.tree_leaves(args))
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), leaves)
+
+
+def _explicit(core: Any, value: Any) -> Any:
+    """A jaxpr, or anything that holds jaxprs, with literals and constants as arrays of their traced dtype."""
+    if isinstance(value, core.ClosedJaxpr):
+        consts = zip(value.consts, value.jaxpr.constvars, strict=True)
+        typed = [c if isinstance(c, jax.Array) else np.asarray(c, v.aval.dtype) for c, v in consts]
+        return core.ClosedJaxpr(_explicit(core, value.jaxpr), typed)
+    if isinstance(value, core.Jaxpr):
+        equations = [
+            equation.replace(
+                invars=[_explicit(core, variable) for variable in equation.invars],
+                params={name: _explicit(core, param) for name, param in equation.params.items()},
+            )
+            for equation in value.eqns
+        ]
+        return value.replace(eqns=equations, outvars=[_explicit(core, variable) for variable in value.outvars])
+    if isinstance(value, core.Literal):
+        return core.Literal(np.asarray(value.val, value.aval.dtype), value.aval)
+    if type(value) in (tuple, list):
+        return type(value)(_explicit(core, item) for item in value)
+    return value

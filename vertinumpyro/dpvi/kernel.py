@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution
@@ -87,17 +87,16 @@ class Kernel:
         self, state: DPVIState, columns: Columns, inputs: StepInput
     ) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
         """One release: local contributions, the cross-party protocol, the update."""
-        with compat.precision(self.user_x64):
-            contributions, prior = self.local(state, columns, inputs.indices)
+        local, update, objective = (
+            compat.at_precision(self.user_x64, part) for part in (self.local, self.update, self._objective)
+        )
+        contributions, prior = local(state, columns, inputs.indices)
         with compat.x64():
             released = self.backend.clipped_noisy_sum(
                 self.shape, contributions, prior, inputs.mask, inputs.noise_shares
             ).astype(prior.log_weights.dtype)
-        with compat.precision(self.user_x64):
-            internal = InternalInfo(
-                self._objective(state, contributions, prior, inputs.mask) if self.diagnostics else None
-            )
-            new_state, info = self.update(state, released)
+        internal = InternalInfo(objective(state, contributions, prior, inputs.mask) if self.diagnostics else None)
+        new_state, info = update(state, released)
         return new_state, (info, internal)
 
     def local(

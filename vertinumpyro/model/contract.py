@@ -41,6 +41,8 @@ class ModelStructure:
     num_components:    size K of its support.
     party_sites:       observed sites of each party.
     party_latents:     global latents that each party's sites read, derived from provenance.
+    site_latents:      global latents that each observed site reads.
+    site_columns:      columns that each observed site reads.
     component_latents: global latents that the prior of the component site reads.
     """
 
@@ -49,6 +51,8 @@ class ModelStructure:
     num_components: int
     party_sites: Mapping[str, tuple[str, ...]]
     party_latents: Mapping[str, tuple[str, ...]]
+    site_latents: Mapping[str, tuple[str, ...]]
+    site_columns: Mapping[str, tuple[str, ...]]
     component_latents: tuple[str, ...]
 
 
@@ -109,6 +113,8 @@ def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] 
             party: tuple(sorted(set().union(*(latent_reads[site] for site in names))))
             for party, names in party_sites.items()
         },
+        site_latents={site: tuple(sorted(latent_reads[site])) for names in party_sites.values() for site in names},
+        site_columns={site: tuple(sorted(data_reads[site])) for names in party_sites.values() for site in names},
         component_latents=tuple(sorted(latent_reads[component_site])) if component_site else (),
     )
 

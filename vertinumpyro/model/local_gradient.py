@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from vertinumpyro.core.types import Contribution, Theta
 
-__all__ = ["LogDensity", "contribution"]
+__all__ = ["LogDensity", "combined", "contribution", "empty"]
 
 LogDensity = Callable[[Theta, Mapping[str, Any]], Float[Array, " K"]]
 """log density of one record's columns at one party under each component, given the latents."""
@@ -56,6 +56,21 @@ def contribution(
         return Contribution(values, _concatenate(plated_rows, values), _concatenate(shared_rows, values))
 
     return jax.vmap(of_record)(columns)
+
+
+def empty(num_records: int, num_components: int, dtype: Any) -> Contribution:
+    """The contribution of no site at all."""
+    zeros = jnp.zeros((num_records, num_components), dtype)
+    return Contribution(zeros, zeros[..., None][..., :0], zeros[..., None][..., :0])
+
+
+def combined(groups: Sequence[Contribution]) -> Contribution:
+    """The contribution of all groups together: log densities add up, scores stand side by side."""
+    return Contribution(
+        sum((group.log_density for group in groups[1:]), start=groups[0].log_density),
+        jnp.concatenate([group.plated_scores for group in groups], axis=-1),
+        jnp.concatenate([group.shared_scores for group in groups], axis=-1),
+    )
 
 
 def _concatenate(blocks: list[jax.Array], like: jax.Array) -> jax.Array:

@@ -20,6 +20,8 @@ from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model import local_gradient
 from vertinumpyro.model.contract import ModelStructure, inspect_model, stand_in_columns
 from vertinumpyro.model.enumeration import constrain, trace_at, trace_globals
+from vertinumpyro.model.grouping import SiteGroup, site_groups
+from vertinumpyro.model.party_plate import PARTY
 
 __all__ = ["SplitModel", "split_model"]
 
@@ -36,13 +38,15 @@ class SplitModel:
     therefore has two coordinates: each is clipped and noised, and `gather` adds them up afterwards, which is
     post-processing. No party needs another party's scores for the norm.
 
-    :ivar plated: per party, its component-plated sites and the axis of the component.
-    :ivar shared: per party, its sites that several components read.
+    :ivar groups: per party, its observed sites in groups that share no latent.
+    :ivar plated: per party, its component-plated latents, group by group, and the axis of the component.
+    :ivar shared: per party, its latents that several components read, group by group.
     """
 
     model: Model
     schema: Schema
     structure: ModelStructure
+    groups: Mapping[str, tuple[SiteGroup, ...]]
     plated: Mapping[str, Mapping[str, int]]
     shared: Mapping[str, tuple[str, ...]]
 
@@ -157,26 +161,42 @@ class SplitModel:
 
     def contribution(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Contribution:
         """What `party` computes on its own columns, each [n]; see `core.types.Contribution`."""
-        log_density = partial(self._log_density_of_record, party)
         theta = self.unflatten(flat)
-        return local_gradient.contribution(log_density, theta, self.plated[party], self.shared[party], columns)
+
+        def of_group(group: SiteGroup) -> Contribution:
+            log_density = partial(self._log_density_of_record, group.sites)
+            plated = {name: axis for name, axis in self.plated[party].items() if name in group.latents}
+            shared = tuple(name for name in self.shared[party] if name in group.latents)
+            evaluate = partial(local_gradient.contribution, log_density, theta, plated, shared)
+            return group.rows(columns, evaluate)
+
+        length = len(next(iter(columns.values())))
+        nothing = local_gradient.empty(length, self.num_components, flat.dtype)
+        return local_gradient.combined([nothing, *(of_group(group) for group in self.groups[party])])
 
     def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n K"]:
         """l^p_nk [n, K] without the scores."""
         theta = self.unflatten(flat)
-        return jax.vmap(lambda row: self._log_density_of_record(party, theta, row))(columns)
 
-    def _log_density_of_record(self, party: str, theta: Theta, row: Mapping[str, jax.Array]) -> jax.Array:
-        """Sum of the party's observed sites [K]; other parties' columns are stand-ins that nothing reads."""
+        def of_group(group: SiteGroup) -> jax.Array:
+            of_record = partial(self._log_density_of_record, group.sites, theta)
+            return group.rows(columns, jax.vmap(of_record))
+
+        length = len(next(iter(columns.values())))
+        nothing = jnp.zeros((length, self.num_components), flat.dtype)
+        return sum((of_group(group) for group in self.groups[party]), start=nothing)
+
+    def _log_density_of_record(self, sites: tuple[str, ...], theta: Theta, row: Mapping[str, Any]) -> jax.Array:
+        """Sum of one party's observed sites [K]; other parties' columns are stand-ins that nothing reads."""
         columns = {**self.stand_ins(1), **{name: value[None] for name, value in row.items()}}
         trace = trace_at(self.model, theta, self.structure.component_site, columns, 1)
         total = jnp.zeros((self.num_components, 1))
-        for name in self.structure.party_sites[party]:
+        for name in sites:
             log_prob = trace[name]["fn"].log_prob(trace[name]["value"])
             if log_prob.shape not in ((1,), (1, 1), total.shape):
+                party = trace[name]["infer"][PARTY]
                 raise ModelContractError(
-                    f"site '{name}' of party '{party}' has log densities of shape {log_prob.shape} "
-                    f"for one record and {self.num_components} components; index parameters by the "
+                    f"site '{name}' of party '{party}' has log densities of shape {log_prob.shape} for one record and {self.num_components} components; index parameters by the "
                     "component, as in a[z]"
                 )
             total = total + log_prob
@@ -199,15 +219,20 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
         model=bound,
         schema=schema,
         structure=structure,
+        groups={party: _groups(structure, schema, party) for party in structure.party_sites},
         plated={party: {} for party in structure.party_sites},
         shared=dict(structure.party_latents),
     )
     plated = {party: _plated_sites(all_shared, party) for party in structure.party_sites}
     shared = {
-        party: tuple(name for name in latents if name not in plated[party])
-        for party, latents in structure.party_latents.items()
+        party: tuple(name for group in groups for name in group.latents if name not in plated[party])
+        for party, groups in all_shared.groups.items()
     }
     return dataclasses.replace(all_shared, plated=plated, shared=shared)
+
+
+def _groups(structure: ModelStructure, schema: Schema, party: str) -> tuple[SiteGroup, ...]:
+    return site_groups(structure.party_sites[party], structure.site_latents, structure.site_columns, schema)
 
 
 def _plated_sites(split: SplitModel, party: str) -> dict[str, int]:
@@ -217,10 +242,11 @@ def _plated_sites(split: SplitModel, party: str) -> dict[str, int]:
     looking for another component whose log density changes.
     """
     K = split.num_components
-    of_records = jax.jit(jax.vmap(partial(split._log_density_of_record, party), in_axes=(None, 0)))
+    sites = split.structure.party_sites[party]
+    of_records = jax.jit(jax.vmap(partial(split._log_density_of_record, sites), in_axes=(None, 0)))
     probes = [_Probe.create(split, party, of_records, seed) for seed in _PROBE_SEEDS]
     plated: dict[str, int] = {}
-    for name in split.structure.party_latents[party]:
+    for name in (name for group in split.groups[party] for name in group.latents):
         axes = [axis for axis, size in enumerate(split.structure.latents[name]) if size == K]
         found = (axis for axis in axes if all(probe.is_plated(name, axis) for probe in probes))
         if (axis := next(found, None)) is not None:
