@@ -196,8 +196,8 @@ class SplitModel:
             if log_prob.shape not in ((1,), (1, 1), total.shape):
                 party = trace[name]["infer"][PARTY]
                 raise ModelContractError(
-                    f"site '{name}' of party '{party}' has log densities of shape {log_prob.shape} for one record and {self.num_components} components; index parameters by the "
-                    "component, as in a[z]"
+                    f"site '{name}' of party '{party}' has log densities of shape {log_prob.shape} for one record "
+                    f"and {self.num_components} components; index parameters by the component, as in a[z]"
                 )
             total = total + log_prob
         return total[:, 0]
