@@ -25,7 +25,7 @@ def save_tree(path: str | os.PathLike[str], tree: Any, metadata: Mapping[str, An
     leaves = {jax.tree_util.keystr(key): np.asarray(leaf) for key, leaf in named}
     temporary = path.with_name(path.name + ".part")
     with temporary.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **{_METADATA: np.array(json.dumps(metadata)), **leaves})
+        np.savez(stream, **{_METADATA: np.array(json.dumps(metadata)), **leaves})  # pyright: ignore[reportArgumentType]
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(path)
