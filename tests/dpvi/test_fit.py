@@ -148,8 +148,9 @@ def test_resume_continues_as_if_nothing_had_happened(dpvi: DPVI, dataset: Vertic
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ChunkRunner, "__call__", crash)
         with pytest.raises(CrashError):
-            fit(dpvi, dataset, plan, run_dir=tmp_path)
+            fit(dpvi, dataset, plan, run_dir=tmp_path, insecure_seed=1)
     posterior = fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
+    assert not posterior.secure_noise, "the steps before the crash had an insecure seed"
     done = len(posterior.diagnostics.released_norm)
     assert 0 < done < 401, "steps that may have been released before the crash are not repeated"
     with pytest.raises(PlanSpentError):

@@ -19,14 +19,14 @@ from vertinumpyro.core.errors import ArgumentError, ModelContractError, Vertinum
 from vertinumpyro.data import Schema
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS
+from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS, default_guide, default_optimizer
 from vertinumpyro.model import SplitModel
 from vertinumpyro.secure import FixedPoint, Plaintext
 
 __all__ = ["build_dpvi", "import_model", "split_checked"]
 
 _GUIDES: dict[str, Callable[..., Any]] = {
-    "diagonal": partial(autoguide.AutoDiagonalNormal, init_scale=0.1),
+    "diagonal": default_guide,
     "full_rank": partial(autoguide.AutoMultivariateNormal, init_scale=0.1),
     "low_rank": partial(autoguide.AutoLowRankMultivariateNormal, init_scale=0.1),
     "iaf": autoguide.AutoIAFNormal,
@@ -138,4 +138,4 @@ def _forget_namesake(name: str, folder: Path) -> None:
 
 def _optimizer(fit: FitSettings, num_steps: int | None) -> optax.GradientTransformation:
     steps = num_steps or fit.num_steps or DEFAULT_NUM_STEPS
-    return optax.adam(optax.cosine_decay_schedule(fit.learning_rate or 0.0, steps, alpha=0.05))
+    return default_optimizer(steps, fit.learning_rate or 0.0)

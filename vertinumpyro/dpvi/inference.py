@@ -207,7 +207,7 @@ class DPVI:
             params=state.params,
             plan=plan,
             diagnostics=diagnostics,
-            secure_noise=source.secure,
+            secure_noise=run.secure_noise,
         )
 
     def recover(
@@ -224,13 +224,12 @@ class DPVI:
         if not (Path(run_dir) / CHECKPOINT).exists():
             raise ArgumentError(f"run_dir holds no {CHECKPOINT}; nothing of the run can be recovered")
         state = run.restored(state)
-        secure = checkpoint.read_metadata(Path(run_dir) / CHECKPOINT)["secure_noise"]
         return Posterior(
             guide=kernel.guide,
             params=state.params,
             plan=plan,
             diagnostics=Diagnostics.empty(),
-            secure_noise=secure,
+            secure_noise=run.secure_noise,
         )
 
     def load(self, path: str | Path) -> Posterior:
@@ -268,6 +267,7 @@ class _Run:
     kernel: Kernel
     plan: PrivacyPlan
     run_dir: Path | None
+    secure_noise: bool = True  # of every step so far, those before a resume included
 
     def open_ledger(self, resume: bool) -> Spending:
         """Start to spend the plan, or continue it."""
@@ -283,10 +283,12 @@ class _Run:
         """The checkpoint's state; the first state if the run stopped before its first checkpoint."""
         if self.run_dir is None or not (path := self.run_dir / CHECKPOINT).exists():
             return state
-        if checkpoint.read_metadata(path)["fingerprint"] != self.plan.fingerprint():
+        metadata = checkpoint.read_metadata(path)
+        if metadata["fingerprint"] != self.plan.fingerprint():
             raise ArgumentError(
                 f"{CHECKPOINT} in run_dir belongs to another plan; choose the folder of this plan's run"
             )
+        self.secure_noise &= metadata["secure_noise"]
         return checkpoint.load_tree(path, state)
 
     def steps(
@@ -298,6 +300,7 @@ class _Run:
         progress_bar: bool,
     ) -> tuple[DPVIState, Diagnostics]:
         """All remaining steps. Steps are counted as released before they are computed."""
+        self.secure_noise &= source.secure
         started = time.perf_counter()
         runner = ChunkRunner(self.kernel, device_columns(dataset))
         first = self._first_step(spending)
@@ -308,7 +311,7 @@ class _Run:
                 state, info, internal = runner(state, chunk)
                 norms.append(info.released_norm)
                 objectives += [] if internal.objective is None else [internal.objective]
-                self._save(state, source)
+                self._save(state)
                 bar.update(chunk.num_active)
         diagnostics = Diagnostics(
             released_norm=np.concatenate([np.zeros(0), *norms]),
@@ -324,9 +327,9 @@ class _Run:
             spending.reserve(first - spending.steps_spent)
         return first
 
-    def _save(self, state: DPVIState, source: RandomSource) -> None:
+    def _save(self, state: DPVIState) -> None:
         if self.run_dir is not None:
-            metadata = {"fingerprint": self.plan.fingerprint(), "secure_noise": source.secure}
+            metadata = {"fingerprint": self.plan.fingerprint(), "secure_noise": self.secure_noise}
             checkpoint.save_tree(self.run_dir / CHECKPOINT, state, metadata)
 
 

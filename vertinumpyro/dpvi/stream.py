@@ -11,7 +11,6 @@ import numpy as np
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.dpvi.kernel import StepInput
 from vertinumpyro.privacy import PrivacyPlan
-from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.sampling import BatchStream
 
 __all__ = ["Chunk", "chunks", "draw_inputs"]
@@ -74,10 +73,8 @@ def draw_inputs(
 ) -> StepInput:
     """Batches and noise of `num_steps` steps; every party's noise comes from its own source."""
     indices, mask = batches.next(num_steps)
-    variance = plan.noise_variance_per_share()
-    shares = [sample_discrete_gaussian(variance, num_steps * num_values, source) for source in share_sources]
-    noise = np.stack([share.reshape(num_steps, num_values) for share in shares], axis=1)
-    return StepInput(indices, mask, noise)
+    shares = [plan.draw_noise_share(num_values, num_steps, source) for source in share_sources]
+    return StepInput(indices, mask, np.stack(shares, axis=1))
 
 
 def _padded(inputs: StepInput, length: int) -> Chunk:
