@@ -197,7 +197,7 @@ class DPVI:
         :raises PlanSpentError: if the plan was spent before.
         """
         kernel, state = self.kernel(dataset, plan, rng_key)
-        run = _Run(self, kernel, plan, None if run_dir is None else Path(run_dir))
+        run = _Run(kernel, plan, None if run_dir is None else Path(run_dir))
         with run.open_ledger(resume) as spending:
             state = run.restored(state) if resume else state
             source = SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed)
@@ -220,7 +220,7 @@ class DPVI:
         :raises ArgumentError: if the folder holds no checkpoint of this plan.
         """
         kernel, state = self.kernel(dataset, plan, rng_key)
-        run = _Run(self, kernel, plan, Path(run_dir))
+        run = _Run(kernel, plan, Path(run_dir))
         if not (Path(run_dir) / CHECKPOINT).exists():
             raise ArgumentError(f"run_dir holds no {CHECKPOINT}; nothing of the run can be recovered")
         state = run.restored(state)
@@ -263,7 +263,6 @@ class DPVI:
 class _Run:
     """One fit in progress: the ledger, the checkpoint and the loop over chunks."""
 
-    dpvi: DPVI
     kernel: Kernel
     plan: PrivacyPlan
     run_dir: Path | None
