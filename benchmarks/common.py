@@ -144,9 +144,10 @@ def at_one_party(dataset: VerticalDataset) -> VerticalDataset:
     return regrouped(dataset, {"everyone": list(dataset.schema.columns)})
 
 
-def among_parties(dataset: VerticalDataset, num_parties: int) -> VerticalDataset:
-    """The columns dealt out to `num_parties` parties in turn."""
+def among_parties(dataset: VerticalDataset, num_parties: int, num_columns: int | None = None) -> VerticalDataset:
+    """The columns, all or evenly chosen ones, dealt out to `num_parties` parties in turn."""
     names = list(dataset.schema.columns)
+    names = [names[i * len(names) // (num_columns or len(names))] for i in range(num_columns or len(names))]
     return regrouped(dataset, {f"party_{i}": names[i::num_parties] for i in range(num_parties)})
 
 

@@ -22,12 +22,15 @@ noise_share          (ms_fixed_point - ms_zero_noise) / ms_fixed_point, at most 
 spread               for each arm, interquartile range / median over the runs
 compilations         of the loop over chunks, in all runs of an arm; must be 1
 D, padded_n          released values, static batch size
-growth               a list, one entry a configuration, each in a process of its own, around n = 100, K = 20,
-                     P = 2: n (expected batch), padded_n, K, P, D, ms (noise prepared ahead), compilations,
-                     compile_seconds, peak_rss_mib (of that process, compiler included)
-growth_fit           ms = fixed_ms + ns_per_unit 1e-6 u, u = padded n x D = n K d: least squares of relative
-                     errors; largest_relative_error, and slowest_per_unit_over_base, which stays near 1 or
-                     below where time grows at most linearly
+growth               a list, one entry a configuration of n = 100, 1,000, 10,000; K = 10, 20, 50; P = 2, 4, 6,
+                     and half of the columns, each in a process of its own: n (expected batch), padded_n, K,
+                     P, columns, D = K d, ms (noise prepared ahead), compilations, compile_seconds,
+                     peak_rss_mib (of that process, compiler included)
+growth_fit           ms = fixed_ms + ms_per_component K + ns_per_weight 1e-6 n K c, n padded, c columns: least
+                     squares of relative errors, and the largest_relative_error: time is linear in each of n,
+                     K and d. The tables of finite columns cost K d whatever n is, so n K d itself is an upper
+                     bound: slowest_per_unit_over_base, the largest ms / (n K d) over that of n = 100, K = 20,
+                     P = 2, is 1 where no configuration grows faster than it
 
 `--quick` takes few columns and components, two runs and two configurations: its values compare with nothing.
 """
@@ -35,6 +38,7 @@ growth_fit           ms = fixed_ms + ns_per_unit 1e-6 u, u = padded n x D = n K 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import subprocess
@@ -85,10 +89,14 @@ else:
 
 Arm = Callable[[], float]
 
-BASE = (100, 20, 2)
-GROWTH = [BASE, (1_000, 20, 2), (10_000, 20, 2), (100, 10, 2), (100, 50, 2), (100, 20, 4), (100, 20, 6)]
-QUICK_BASE = (100, 3, 2)
-QUICK_GROWTH = [QUICK_BASE, (400, 3, 2)]
+Configuration = tuple[int, int, int, int]
+"""Expected batch n, components K, parties P, columns."""
+
+BASE = (100, 20, 2, 13)
+GRID = list(itertools.product((100, 1_000, 10_000), (10, 20, 50), (2, 4, 6), (13,)))
+GROWTH = [BASE, *(cell for cell in GRID if cell != BASE), *((n, 20, 2, 6) for n in (100, 1_000, 10_000))]
+QUICK_BASE = (100, 3, 2, 3)
+QUICK_GROWTH = [QUICK_BASE, (400, 3, 2, 3)]
 QUICK_COLUMNS = {"demographic": ["age", "sex"], "financial": ["workclass"]}
 
 
@@ -207,7 +215,7 @@ def d3p_arm(data: VerticalDataset, n: int, num_components: int, steps: int) -> A
 
 def ratios(args: argparse.Namespace) -> dict[str, Any]:
     """All arms interleaved in this process."""
-    n, K, _ = QUICK_BASE if args.quick else BASE
+    n, K, *_ = QUICK_BASE if args.quick else BASE
     steps, rounds = (60, 2) if args.quick else (600, 7)
     data = adult_table(args.quick)
     fixed = experiment_of(data, FixedPoint(), n, K, steps)
@@ -241,18 +249,20 @@ def growth(args: argparse.Namespace) -> dict[str, Any]:
     """Every configuration in a fresh process, so that its peak memory is its own."""
     cells = []
     configurations = QUICK_GROWTH if args.quick else GROWTH
-    for n, K, P in tqdm(configurations, desc="growth", unit="configuration"):
-        command = [sys.executable, str(Path(__file__).resolve()), "--cell", f"{n},{K},{P}"]
+    for configuration in tqdm(configurations, desc="growth", unit="configuration"):
+        command = [sys.executable, str(Path(__file__).resolve()), "--cell", ",".join(map(str, configuration))]
         child = subprocess.run(command + ["--quick"] * args.quick, stdout=subprocess.PIPE, text=True, check=True)
         cells.append(json.loads(child.stdout.splitlines()[-1]))
     _print_table(cells)
     return {"growth": cells, "growth_fit": _fit(cells)}
 
 
-def cell(n: int, num_components: int, num_parties: int, quick: bool) -> dict[str, Any]:
+def cell(configuration: Configuration, quick: bool) -> dict[str, Any]:
     """One configuration: several short chunks, so that a second compilation would show."""
+    n, num_components, num_parties, num_columns = configuration
     steps = max(6, min(200, 20_000 // n)) // (4 if quick else 1)
-    experiment = experiment_of(among_parties(adult_table(quick), num_parties), FixedPoint(), n, num_components, steps)
+    data = among_parties(adult_table(quick), num_parties, num_columns)
+    experiment = experiment_of(data, FixedPoint(), n, num_components, steps)
     source, length = SystemRandomSource(), max(1, steps // 3)
 
     def ready() -> list[Chunk]:
@@ -268,6 +278,7 @@ def cell(n: int, num_components: int, num_parties: int, quick: bool) -> dict[str
         "padded_n": experiment.plan.sampling.max_batch_size,
         "K": num_components,
         "P": num_parties,
+        "columns": num_columns,
         "D": experiment.num_values,
         "ms": ms,
         "compilations": compilations(experiment),
@@ -296,22 +307,22 @@ def adult_table(quick: bool) -> VerticalDataset:
 
 
 def _fit(cells: list[dict[str, Any]]) -> dict[str, float]:
-    """ms against padded n x D (and D is nearly K times a constant d), by relative least squares."""
-    units = np.array([c["padded_n"] * c["D"] for c in cells], float)
-    ms = np.array([c["ms"] for c in cells])
-    design = np.stack([np.ones_like(units), units], axis=1) / ms[:, None]
-    (fixed_ms, slope), *_ = np.linalg.lstsq(design, np.ones_like(ms), rcond=None)
-    errors = np.abs((fixed_ms + slope * units) / ms - 1)
+    """The two readings of growth that the docstring explains."""
+    n, K, columns, D, ms = (np.array([c[k] for c in cells], float) for k in ("padded_n", "K", "columns", "D", "ms"))
+    design = np.stack([np.ones_like(ms), K, n * K * columns], axis=1) / ms[:, None]
+    coefficients, *_ = np.linalg.lstsq(design, np.ones_like(ms), rcond=None)
+    units = n * D
     return {
-        "fixed_ms": fixed_ms,
-        "ns_per_unit": 1e6 * slope,
-        "largest_relative_error": errors.max(),
+        "fixed_ms": coefficients[0],
+        "ms_per_component": coefficients[1],
+        "ns_per_weight": 1e6 * coefficients[2],
+        "largest_relative_error": np.abs(design @ coefficients - 1).max(),
         "slowest_per_unit_over_base": (ms / units).max() / (ms[0] / units[0]),
     }
 
 
 def _print_table(cells: list[dict[str, Any]]) -> None:
-    names = ["n", "padded_n", "K", "P", "D", "ms", "compilations", "compile_seconds", "peak_rss_mib"]
+    names = ["n", "padded_n", "K", "P", "columns", "D", "ms", "compilations", "compile_seconds", "peak_rss_mib"]
     rows = [[f"{c[name]:.2f}" if isinstance(c[name], float) else str(c[name]) for name in names] for c in cells]
     widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
     for row in [names, *rows]:
@@ -324,11 +335,11 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"ratios":
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--only", choices=list(PARTS), help="run one part; --json keeps the other's results")
-    arguments.add_argument("--cell", metavar="n,K,P", help="one configuration of growth, for its own process")
+    arguments.add_argument("--cell", metavar="n,K,P,columns", help="one configuration of growth, for its own process")
     args = arguments.parse_args()
     if args.cell:
-        n, K, P = map(int, args.cell.split(","))
-        print(json.dumps(cell(n, K, P, args.quick)))
+        n, K, P, columns = map(int, args.cell.split(","))
+        print(json.dumps(cell((n, K, P, columns), args.quick)))
         return
     results: dict[str, Any] = {"environment": environment()}
     for name in [args.only] if args.only else list(PARTS):

@@ -42,7 +42,7 @@ def assembled(split: SplitModel, flat: jax.Array, data: Mapping[str, Any]) -> tu
 
     Responsibilities times scores, laid out as the released vector and gathered into flat theta.
     """
-    contributions = [split.contribution(p, flat, own_columns(split, p, data)) for p in split.parties]
+    contributions = [split.contribution(p, flat, own_columns(split, p, data)).without_tables() for p in split.parties]
     prior = split.component_prior(flat)
     joint = prior.log_weights + sum(c.log_density for c in contributions)
     weights = softmax(joint, axis=1)

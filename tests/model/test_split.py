@@ -154,3 +154,17 @@ def test_model_kwargs_reach_the_model():
     actual = jax.jit(split.log_density, static_argnums=0)("clinic", flat, {"age": age, **rest})
     expected = jax.jit(plain.log_density, static_argnums=0)("clinic", flat, {"age": 2 * age, **rest})
     close(actual, expected)
+
+
+def test_a_group_of_one_finite_column_stays_a_table():
+    case = mixture_case(3)
+    split = split_model(case.model, case.schema)
+    num_records = 200  # more than any column has values
+    data, theta = case.data(num_records), random_theta(split, 0)
+    contributions = {p: split.contribution(p, theta, own_columns(split, p, data)) for p in split.parties}
+    for party, contribution in contributions.items():
+        finite = [group for group in split.groups[party] if group.is_table]
+        assert [len(table.scores) for table in contribution.tables] == [group.num_values for group in finite]
+    assert sum(len(c.tables) for c in contributions.values()) > 0
+    few = {p: split.contribution(p, theta, own_columns(split, p, case.data(1))) for p in split.parties}
+    assert all(len(table.scores) == 1 for c in few.values() for table in c.tables)

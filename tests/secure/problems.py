@@ -8,19 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure import BatchShape, fixed_point, paper
 
 LOG_DENSITIES = (0.0, -1e-3, -0.7, -5.0, -22.0, -40.0, -1024.0, -1e30, 3.0, -np.inf, np.inf, np.nan)
 SCORES = (0.0, 1.0, -1.0, 1e-9, 2.0**-17, 31.7, -999.0, 1e5, 1e30, -1e30, 1e308, -np.inf, np.inf, np.nan)
 
 
-def shape_of(*, n=4, K=3, P=2, d=2, s=1, d0=3, clip_norm=1.0, noise_stddev=0.0):
+NUM_VALUES = 3  # rows of a table
+
+
+def shape_of(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, clip_norm=1.0, noise_stddev=0.0):
+    """The shape of the problems below; t > 0: every party has a table with t scores a component."""
     return BatchShape(
         batch_size=n,
         num_components=K,
         num_parties=P,
-        num_values=d0 + P * (K * d + s),
+        num_values=d0 + P * (K * (d + t) + s),
         clip_norm=clip_norm,
         noise_stddev=noise_stddev,
     )
@@ -30,12 +34,18 @@ def _on_device(problem):
     return jax.tree_util.tree_map(jnp.asarray, problem)
 
 
-def benign(*, n=4, K=3, P=2, d=2, s=1, d0=3, spread=1.0, scale=1.0, seed=0):
+def benign(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, spread=1.0, scale=1.0, seed=0):
     """(contributions, prior, mask) in float64: normal log densities and scores."""
     rng = np.random.default_rng(seed)
+
+    def normal(*dims):
+        return rng.normal(0, scale, dims)
+
+    def tables():
+        return (ScoreTable(normal(NUM_VALUES, K, t), rng.integers(NUM_VALUES, size=n)),) if t else ()
+
     contributions = [
-        Contribution(rng.normal(0, spread, (n, K)), rng.normal(0, scale, (n, K, d)), rng.normal(0, scale, (n, K, s)))
-        for _ in range(P)
+        Contribution(rng.normal(0, spread, (n, K)), normal(n, K, d), normal(n, K, s), tables()) for _ in range(P)
     ]
     log_weights = np.log(rng.dirichlet(np.full(K, 5.0)))
     prior = ComponentPrior(log_weights, rng.normal(0, scale, (K, d0)))
@@ -44,12 +54,13 @@ def benign(*, n=4, K=3, P=2, d=2, s=1, d0=3, spread=1.0, scale=1.0, seed=0):
 
 def score_norm(contributions, prior, clip_norm):
     """The largest score norm of a record under a component, of a party or the prior, in clip norms."""
-    joint = [np.concatenate([c.plated_scores, c.shared_scores], -1) for c in contributions]
+    written_out = [c.without_tables() for c in contributions]
+    joint = [np.concatenate([c.plated_scores, c.shared_scores], -1) for c in written_out]
     return max(float(np.linalg.norm(block, axis=-1).max(initial=0)) for block in (*joint, prior.scores)) / clip_norm
 
 
 @st.composite
-def hostile(draw, *, n, K, P, d, s, d0):
+def hostile(draw, *, n, K, P, d, s, d0, t=0):
     """Whatever a party might feed in: huge, tiny, infinite, not numbers, in any combination."""
 
     def array(values, low, high, dims):
@@ -57,8 +68,14 @@ def hostile(draw, *, n, K, P, d, s, d0):
         return draw(hnp.arrays(np.float64, dims, elements=elements))
 
     scores = functools.partial(array, SCORES, -3.0, 3.0)
+
+    def tables():
+        codes = hnp.arrays(np.int64, (n,), elements=st.integers(0, NUM_VALUES - 1))
+        return (ScoreTable(scores((NUM_VALUES, K, t)), draw(codes)),) if t else ()
+
     contributions = [
-        Contribution(array(LOG_DENSITIES, -30.0, 0.0, (n, K)), scores((n, K, d)), scores((n, K, s))) for _ in range(P)
+        Contribution(array(LOG_DENSITIES, -30.0, 0.0, (n, K)), scores((n, K, d)), scores((n, K, s)), tables())
+        for _ in range(P)
     ]
     log_weights = array((0.0, -3.0, -50.0, -np.inf), -5.0, 0.0, (K,))
     mask = draw(hnp.arrays(np.bool_, (n,)))

@@ -63,13 +63,22 @@ class NormScale:
         return self.apply(square, 24 - 2 * self.exponent)
 
 
+def plated_rows(inputs):
+    """Each party's plated scores with its tables written out: [n][K][all d]."""
+    for plated, tables in zip(inputs.plated, inputs.tables, strict=True):
+        yield [
+            [[*row, *(x for t in tables for x in t.scores[t.codes[i]][k])] for k, row in enumerate(rows)]
+            for i, rows in enumerate(plated)
+        ]
+
+
 def record_weights(shape, norm, inputs, record):
     """W of one record, from `fixed_point.Encoded` with Python lists of integers."""
     parties = [log_density[record] for log_density in inputs.log_densities[:-1]]
     z = [sum(values) for values in zip(*parties, inputs.log_densities[-1], strict=True)]
     e = [exp_nonpositive(value - max(z), 24) for value in z]
     squared_norm = norm.shared(e, inputs.prior_scores)
-    for plated, shared in zip(inputs.plated, inputs.shared, strict=True):
+    for plated, shared in zip(plated_rows(inputs), inputs.shared, strict=True):
         squared_norm += norm.plated(e, plated[record]) + norm.shared(e, shared[record])
     w = math.isqrt(2**84 // max(sum(e) ** 2 >> 36, squared_norm))
     return [(w * weight) >> 30 for weight in e]
@@ -85,7 +94,7 @@ def ring_sum(shape, inputs, mask):
         return sum(W[i][k] * rows(i, k) for i in range(n) for k in range(K))
 
     out = [weighted(lambda i, k, j=j: inputs.prior_scores[k][j]) for j in range(len(inputs.prior_scores[0]))]
-    for plated, shared in zip(inputs.plated, inputs.shared, strict=True):
+    for plated, shared in zip(plated_rows(inputs), inputs.shared, strict=True):
         for k in range(K):
             out += [sum(W[i][k] * plated[i][k][j] for i in range(n)) for j in range(len(plated[0][0]))]
         out += [weighted(lambda i, k, j=j, b=shared: b[i][k][j]) for j in range(len(shared[0][0]))]

@@ -51,6 +51,8 @@ SIZES = {
     "one party": {"P": 1, "d0": 2},
     "three parties, plated only": {"P": 3, "s": 0},
     "shared only, no prior scores": {"d": 0, "s": 3, "d0": 0},
+    "tables": {"t": 2},
+    "tables only": {"d": 0, "s": 0, "t": 3},
 }
 
 
@@ -84,6 +86,16 @@ def test_is_within_its_stated_bound_of_plaintext(case, sizes, scale):
     distance = np.linalg.norm(run(case.backend, shape, problem) - run(case.oracle, shape, problem))
     assert distance <= bound
     assert bound < 0.02 * shape.batch_size * shape.clip_norm  # the bound says something
+
+
+@every_backend
+def test_a_table_is_the_same_as_its_rows_written_out(case):
+    shape = problems.shape_of(t=2, clip_norm=0.8)
+    contributions, prior, mask = problems.benign(t=2)
+    written_out = [c.without_tables() for c in contributions]
+    as_tables = run(case.backend, shape, (contributions, prior, mask))
+    rounding = 0 if isinstance(case.backend, FixedPoint) else 1e-13
+    np.testing.assert_allclose(as_tables, run(case.backend, shape, (written_out, prior, mask)), rtol=0, atol=rounding)
 
 
 @every_backend

@@ -1,24 +1,22 @@
 """Groups of a party's sites that share no latent, and which of them are functions of one finite column.
 
 A group that reads a single categorical or binary column takes few values: it is evaluated once for every
-value in the column's public domain, and records look their row up. That is the same arithmetic on the same
-inputs, a few dozen times instead of once for every record of the batch.
+value in the column's public domain, and records look their row up (`core.types.ScoreTable`). That is the same
+arithmetic on the same inputs, a few dozen times instead of once for every record of the batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from vertinumpyro.data import Schema
 
 __all__ = ["SiteGroup", "site_groups"]
-
-Rows = TypeVar("Rows")
 
 _LARGEST_TABLE = 1024
 
@@ -38,13 +36,21 @@ class SiteGroup:
     column: str | None
     num_values: int
 
-    def rows(self, columns: Mapping[str, Any], evaluate: Callable[[Mapping[str, Any]], Rows]) -> Rows:
-        """`evaluate(columns)`, arrays [n, ...], by way of the domain where that is shorter than the batch."""
-        if self.column is None or len(columns[self.column]) <= self.num_values:
-            return evaluate(columns)
+    @property
+    def is_table(self) -> bool:
+        """Whether the group is a function of one finite column."""
+        return self.column is not None
+
+    def rows(self, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any], Int[Array, " n"]]:
+        """Columns to evaluate the group on, and each record's row among them.
+
+        The domain's values where they are fewer than the batch, else the records themselves.
+        """
+        num_records = len(next(iter(columns.values())))
+        if self.column is None or num_records <= self.num_values:
+            return columns, jnp.arange(num_records)
         codes = columns[self.column]
-        table = evaluate({self.column: jnp.arange(self.num_values, dtype=codes.dtype)})
-        return jax.tree_util.tree_map(lambda entries: entries[codes], table)
+        return {self.column: jnp.arange(self.num_values, dtype=codes.dtype)}, codes
 
 
 def site_groups(
@@ -53,7 +59,7 @@ def site_groups(
     data_reads: Mapping[str, Sequence[str]],
     schema: Schema,
 ) -> tuple[SiteGroup, ...]:
-    """Connected components of sites under "reads a common latent", in the order of their first site."""
+    """Connected components of sites under "reads a common latent", in the order of their first site, tables last."""
     groups: list[tuple[list[str], set[str]]] = []
     for site in sites:
         latents = set(latent_reads[site])
@@ -62,7 +68,8 @@ def site_groups(
         members = [name for group in joined for name in group[0]]
         groups.append(([*members, site], latents.union(*(group[1] for group in joined))))
     groups.sort(key=lambda group: min(sites.index(name) for name in group[0]))
-    return tuple(_group(members, latents, data_reads, schema) for members, latents in groups)
+    found = [_group(members, latents, data_reads, schema) for members, latents in groups]
+    return tuple(sorted(found, key=lambda group: group.is_table))
 
 
 def _group(members: list[str], latents: set[str], data_reads: Mapping[str, Sequence[str]], schema: Schema) -> SiteGroup:

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from vertinumpyro.core.types import Contribution, Theta
+from vertinumpyro.core.types import Contribution, ScoreTable, Theta
 
-__all__ = ["LogDensity", "combined", "contribution", "empty"]
+__all__ = ["LogDensity", "combined", "contribution", "empty", "looked_up"]
 
 LogDensity = Callable[[Theta, Mapping[str, Any]], Float[Array, " K"]]
 """log density of one record's columns at one party under each component, given the latents."""
@@ -64,12 +64,20 @@ def empty(num_records: int, num_components: int, dtype: Any) -> Contribution:
     return Contribution(zeros, zeros[..., None][..., :0], zeros[..., None][..., :0])
 
 
+def looked_up(rows: Contribution, codes: Int[Array, " n"]) -> Contribution:
+    """The records' contribution from one that was evaluated on a column's values; plated scores stay a table."""
+    nothing = rows.plated_scores[..., :0][codes]
+    table = ScoreTable(rows.plated_scores, codes)
+    return Contribution(rows.log_density[codes], nothing, rows.shared_scores[codes], (table,))
+
+
 def combined(groups: Sequence[Contribution]) -> Contribution:
     """The contribution of all groups together: log densities add up, scores stand side by side."""
     return Contribution(
         sum((group.log_density for group in groups[1:]), start=groups[0].log_density),
         jnp.concatenate([group.plated_scores for group in groups], axis=-1),
         jnp.concatenate([group.shared_scores for group in groups], axis=-1),
+        tuple(table for group in groups for table in group.tables),
     )
 
 

@@ -167,8 +167,9 @@ class SplitModel:
             log_density = partial(self._log_density_of_record, group.sites)
             plated = {name: axis for name, axis in self.plated[party].items() if name in group.latents}
             shared = tuple(name for name in self.shared[party] if name in group.latents)
-            evaluate = partial(local_gradient.contribution, log_density, theta, plated, shared)
-            return group.rows(columns, evaluate)
+            rows, codes = group.rows(columns)
+            found = local_gradient.contribution(log_density, theta, plated, shared, rows)
+            return local_gradient.looked_up(found, codes) if group.is_table else found
 
         length = len(next(iter(columns.values())))
         nothing = local_gradient.empty(length, self.num_components, flat.dtype)
@@ -180,7 +181,8 @@ class SplitModel:
 
         def of_group(group: SiteGroup) -> jax.Array:
             of_record = partial(self._log_density_of_record, group.sites, theta)
-            return group.rows(columns, jax.vmap(of_record))
+            rows, codes = group.rows(columns)
+            return jax.vmap(of_record)(rows)[codes]
 
         length = len(next(iter(columns.values())))
         nothing = jnp.zeros((length, self.num_components), flat.dtype)

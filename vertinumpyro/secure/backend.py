@@ -105,8 +105,8 @@ class SecureBackend(abc.ABC):
     ) -> Float[Array, " D"]:
         """sum_n clip(g_n, C) + noise, where g_n is record n's gradient of log sum_k pi_k exp(sum_p l^p_nk).
 
-        Coordinates: the component prior's d0, then for each party its plated [K, d] and its shared [s]
-        scores, flattened. The L2 norm of what a record adds is at most C, rounding included.
+        Coordinates: the component prior's d0, then for each party its plated [K, d] (tables included) and its
+        shared [s] scores, flattened. The L2 norm of what a record adds is at most C, rounding included.
         """
 
     @abc.abstractmethod
@@ -154,9 +154,14 @@ def check_shape(
     """
     num_values = prior.scores.shape[-1]
     for c in contributions:
-        num_values += math.prod(c.plated_scores.shape[1:]) + c.shared_scores.shape[-1]
+        plated = (c.plated_scores, *(table.scores for table in c.tables))
+        num_values += sum(math.prod(scores.shape[1:]) for scores in plated) + c.shared_scores.shape[-1]
     found = {
-        "batch_size": {mask.shape[0], *(c.log_density.shape[0] for c in contributions)},
+        "batch_size": {
+            mask.shape[0],
+            *(c.log_density.shape[0] for c in contributions),
+            *(table.codes.shape[0] for c in contributions for table in c.tables),
+        },
         "num_components": {prior.log_weights.shape[0], *(c.log_density.shape[1] for c in contributions)},
         "num_parties": {len(contributions)},
         "num_values": {num_values},

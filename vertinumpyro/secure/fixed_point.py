@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
-from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure import accuracy, paper
 from vertinumpyro.secure.backend import (
     AnyArray,
@@ -27,7 +27,7 @@ from vertinumpyro.secure.backend import (
     total,
     vector_sum,
 )
-from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_prior
+from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_prior, weight_of_values
 from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["FixedPoint", "clipped_sum"]
@@ -129,12 +129,14 @@ class Encoded(NamedTuple):
 
     log_densities:  [n, K] for each party, then the prior's [K], with `LOG_BITS` fractional bits.
     plated, shared: each party's scores [n, K, d] and [n, K, s], with `score_bits` fractional bits.
+    tables:         each party's tables, with `score_bits` fractional bits.
     prior_scores:   [K, d0].
     """
 
     log_densities: tuple[Int[Array, "... K"], ...]
     plated: tuple[Int[Array, "n K d"], ...]
     shared: tuple[Int[Array, "n K s"], ...]
+    tables: tuple[tuple[ScoreTable, ...], ...]
     prior_scores: Int[Array, "K d0"]
 
 
@@ -155,6 +157,7 @@ def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: Com
         tuple(ring.encode(v, LOG_BITS) for v in (*(c.log_density for c in parties), prior.log_weights)),
         tuple(ring.encode(c.plated_scores, bits) for c in parties),
         tuple(ring.encode(c.shared_scores, bits) for c in parties),
+        tuple(tuple(ScoreTable(ring.encode(t.scores, bits), t.codes) for t in c.tables) for c in parties),
         ring.encode(prior.scores, bits),
     )
 
@@ -164,12 +167,14 @@ def ring_sum(shape: BatchShape, inputs: Encoded, mask: jax.Array) -> Int[Array, 
     e = _weights(inputs.log_densities)
     norm = _NormScale.of(shape)
     squared_norm = _shared_norm(e, inputs.prior_scores, norm)
-    for plated, shared in zip(inputs.plated, inputs.shared, strict=True):
-        squared_norm += _plated_norm(e, plated, norm) + _shared_norm(e, shared, norm)
+    for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):
+        squared_norm += _plated_norm(e, plated, tables, norm) + _shared_norm(e, shared, norm)
     W = _clipped_weights(e, squared_norm, mask)
     blocks = [(W.sum(0)[:, None] * inputs.prior_scores).sum(0)]
-    for plated, shared in zip(inputs.plated, inputs.shared, strict=True):
-        blocks += [(W[..., None] * plated).sum(0).ravel(), (W[..., None] * shared).sum((0, 1))]
+    for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):
+        weighted = ((W, plated), *((weight_of_values(W, table), table.scores) for table in tables))
+        sums = [(weights[..., None] * scores).sum(0) for weights, scores in weighted]
+        blocks += [jnp.concatenate(sums, axis=-1).ravel(), (W[..., None] * shared).sum((0, 1))]
     return jnp.concatenate(blocks)
 
 
@@ -213,22 +218,17 @@ class _NormScale(NamedTuple):
         return ring.multiply_shift(square, jnp.int64(self.inverse), shift, round_up=True)
 
 
-def _plated_norm(e: jax.Array, scores: jax.Array, norm: _NormScale) -> Int[Array, " n"]:
+def _plated_norm(e: jax.Array, scores: jax.Array, tables: Sequence[ScoreTable], norm: _NormScale) -> Int[Array, " n"]:
     """sum_k e_k^2 ||s_k||^2 / C^2 with 24 fractional bits, rounded up; ||s_k||^2 is local to a party."""
-    q = norm.apply(_square_sum(scores), 2 * norm.score_bits)
+    square = sum((_square_sum(table.scores)[table.codes] for table in tables), start=_square_sum(scores))
+    q = norm.apply(square, 2 * norm.score_bits)
     weighted = ring.multiply_shift(e, q, EXP_FRACTIONAL_BITS, round_up=True)
     return ring.multiply_shift(e, weighted, EXP_FRACTIONAL_BITS, round_up=True).sum(-1)
 
 
 def _square_sum(scores: jax.Array) -> Int[Array, "n K"]:
-    """sum_d s_d^2, exactly, for |s_d| < 2^32 and at most 2^20 of them.
-
-    In float64, which is several times faster than int64 here: every limb has at most 16 bits and a sign, so
-    every sum of limb products is an integer below 2^53, exact in whatever order the compiler adds.
-    """
-    high, low = (limb.astype(jnp.float64) for limb in _limbs(scores))
-    sums = [x.sum(-1).astype(jnp.int64) for x in (high * high, high * low, low * low)]
-    return (sums[0] << 2 * _LIMB) + (sums[1] << (_LIMB + 1)) + sums[2]
+    """sum_d s_d^2, which the range proof keeps below 2^63."""
+    return (scores * scores).sum(-1)
 
 
 def _limbs(scores: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -6,15 +6,25 @@ values, so a bound that bites costs accuracy only.
 
 from __future__ import annotations
 
+import math
+from functools import reduce
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
-from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 
-__all__ = ["LOG_DENSITY_FLOOR", "SCORE_BOUND", "as_float64", "bounded", "bounded_prior", "renormalised"]
+__all__ = [
+    "LOG_DENSITY_FLOOR",
+    "SCORE_BOUND",
+    "as_float64",
+    "bounded",
+    "bounded_prior",
+    "renormalised",
+    "weight_of_values",
+]
 
 Arrays = TypeVar("Arrays", Contribution, ComponentPrior)
 
@@ -47,25 +57,35 @@ def bounded(
 ) -> Contribution:
     """Renormalised log densities, and scores that are finite and at most `score_bound` clip norms long.
 
-    The bound holds up to the rounding of the scores' dtype; a proof needs float64 scores.
+    Each of the party's 1 + len(tables) blocks gets an equal part of the squared bound, so a table is bounded
+    row by row. The bound holds up to the rounding of the scores' dtype; a proof needs float64 scores.
     """
-    log_density, plated, shared = contribution
-    plated, shared = _finite(plated), _finite(shared)
-    scale = _scale_to(score_bound * clip_norm, plated, shared)
-    log_density = renormalised(log_density) if renormalise else log_density
-    return Contribution(log_density, plated * scale, shared * scale)
+    bound = score_bound * clip_norm / math.sqrt(1 + len(contribution.tables))
+    plated, shared = _bounded_blocks(bound, contribution.plated_scores, contribution.shared_scores)
+    tables = tuple(t._replace(scores=_bounded_blocks(bound, t.scores)[0]) for t in contribution.tables)
+    log_density = renormalised(contribution.log_density) if renormalise else contribution.log_density
+    return Contribution(log_density, plated, shared, tables)
 
 
 def bounded_prior(prior: ComponentPrior, clip_norm: float, *, score_bound: float = SCORE_BOUND) -> ComponentPrior:
     """The public component prior under the same bounds, so that one range proof covers it."""
-    scores = _finite(prior.scores)
-    scale = _scale_to(score_bound * clip_norm, scores, scores[..., :0])
-    return ComponentPrior(renormalised(prior.log_weights[None])[0], scores * scale)
+    (scores,) = _bounded_blocks(score_bound * clip_norm, prior.scores)
+    return ComponentPrior(renormalised(prior.log_weights[None])[0], scores)
+
+
+def weight_of_values(weights: Num[Array, "n K"], table: ScoreTable) -> Num[Array, "V K"]:
+    """The sum of the weights of all records that have a value: sum_n W_nk s_nk = sum_v weight_vk scores_vk."""
+    num_values = table.scores.shape[0]
+    return jnp.zeros((num_values, weights.shape[1]), weights.dtype).at[table.codes].add(weights)
 
 
 def as_float64(arrays: Arrays) -> Arrays:
     """The same contribution or prior in float64, so that its bounds hold to float64's rounding."""
-    return jax.tree_util.tree_map(lambda x: x.astype(jnp.float64), arrays)
+
+    def widened(x: jax.Array) -> jax.Array:
+        return x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree_util.tree_map(widened, arrays)
 
 
 def _finite(scores: jax.Array) -> jax.Array:
@@ -73,16 +93,18 @@ def _finite(scores: jax.Array) -> jax.Array:
     return jnp.clip(jnp.where(jnp.isfinite(scores), scores, 0.0), -_HUGE, _HUGE)
 
 
-def _scale_to(bound: float, plated: jax.Array, shared: jax.Array) -> jax.Array:
-    """Factor [..., K, 1] <= 1 that brings the joint norm of two score blocks to the bound.
+def _bounded_blocks(bound: float, *blocks: jax.Array) -> tuple[jax.Array, ...]:
+    """Blocks of scores [..., K, d_i], finite and scaled down until their joint norm is at most the bound.
 
-    Each block is divided by its largest entry first, or the squares of huge scores overflow to infinity. Then
-    the sum of squares is at least 1, but for blocks so small that nothing needs to be scaled.
+    They are divided by their largest entry first, or the squares of huge scores overflow to infinity. Then the
+    sum of squares is about 1 or more, but for scores so small that nothing needs to be scaled.
     """
-    largest = jnp.maximum(_largest(plated), _largest(shared))
-    unit = jnp.clip(largest, 1 / _HUGE, _HUGE)
-    square = ((plated / unit) ** 2).sum(-1, keepdims=True) + ((shared / unit) ** 2).sum(-1, keepdims=True)
-    return jnp.minimum(1.0, (bound / unit) / jnp.sqrt(jnp.maximum(square, 1.0)))
+    finite = [_finite(block) for block in blocks]
+    largest = reduce(jnp.maximum, (_largest(block) for block in finite))
+    inverse = 1 / jnp.clip(largest, 1 / _HUGE, _HUGE)
+    square = reduce(jnp.add, (((block * inverse) ** 2).sum(-1, keepdims=True) for block in finite))
+    scale = jnp.minimum(1.0, (bound * inverse) / jnp.sqrt(jnp.maximum(square, 0.5)))
+    return tuple(block * scale for block in finite)
 
 
 def _largest(scores: jax.Array) -> jax.Array:

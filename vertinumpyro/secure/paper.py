@@ -114,7 +114,9 @@ def _local(
 ) -> tuple[list[Contribution], jax.Array, jax.Array]:
     """(contributions under the public bounds, pi, the prior's bounded scores)."""
     bound = score_bound(shape)
-    bounded_parties = [bounded(c, shape.clip_norm, score_bound=bound, renormalise=renormalise) for c in contributions]
+    bounded_parties = [
+        bounded(c.without_tables(), shape.clip_norm, score_bound=bound, renormalise=renormalise) for c in contributions
+    ]
     if not renormalise:
         ceiling = math.log(LARGEST_DIVISOR) / shape.num_parties
         bounded_parties = [c._replace(log_density=_density_below(c.log_density, ceiling)) for c in bounded_parties]

@@ -23,7 +23,7 @@ from vertinumpyro.secure.backend import (
     total,
     vector_sum,
 )
-from vertinumpyro.secure.local import bounded, bounded_prior
+from vertinumpyro.secure.local import bounded, bounded_prior, weight_of_values
 from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["Plaintext", "clipped_sum"]
@@ -112,15 +112,15 @@ def clipped_sum(
     e = jnp.exp(z - z.max(axis=-1, keepdims=True))
     squared_norm = _shared_norm(e, prior.scores)
     for c in contributions:
-        squared_norm += (e**2 * (c.plated_scores**2).sum(-1)).sum(-1) + _shared_norm(e, c.shared_scores)
+        squares = sum(((t.scores**2).sum(-1)[t.codes] for t in c.tables), start=(c.plated_scores**2).sum(-1))
+        squared_norm += (e**2 * squares).sum(-1) + _shared_norm(e, c.shared_scores)
     w = jax.lax.rsqrt(jnp.maximum(e.sum(-1) ** 2, squared_norm / clip_norm**2))
     W = (mask * w)[:, None] * e
     blocks = [W.sum(0) @ prior.scores]
     for c in contributions:
-        blocks += [
-            jnp.einsum("nk,nkd->kd", W, c.plated_scores).ravel(),
-            jnp.einsum("nk,nks->s", W, c.shared_scores),
-        ]
+        weighted = ((W, c.plated_scores), *((weight_of_values(W, t), t.scores) for t in c.tables))
+        plated = [jnp.einsum("nk,nkd->kd", weights, scores) for weights, scores in weighted]
+        blocks += [jnp.concatenate(plated, axis=-1).ravel(), jnp.einsum("nk,nks->s", W, c.shared_scores)]
     return jnp.concatenate(blocks)
 
 

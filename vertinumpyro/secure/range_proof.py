@@ -46,7 +46,7 @@ _SCORE_ROOM = 31  # encoded scores stay below 1.25 2^31, so that a sum of their 
 _MIN_SCORE_BITS, _MAX_SCORE_BITS = 11, 24
 _NOISE_STDDEVS = 12
 _CLIP_EXPONENT = 10
-_VALUE_BITS = 20  # float64 sums of 2^20 squared limbs are exact
+_VALUE_BITS = 20  # rounding 2^20 scores moves their norm by at most S C / 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
