@@ -67,6 +67,12 @@ def finish(results: Mapping[str, Any], args: argparse.Namespace, figures: Mappin
     print(line, flush=True)
 
 
+def compile_fast(quick: bool) -> None:
+    """Leaves out the compiler's optimisations in a quick run, which spends its minute on compiling."""
+    if quick:
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
 def environment() -> dict[str, str | int | None]:
     """Context for absolute times."""
     return {
@@ -193,15 +199,11 @@ class Experiment:
         key = compat.random_key(0)
         return ReparameterisedGuide.create(dpvi.guide, guide.split, dpvi.init_loc_fn, key)[1]
 
-    @cached_property
-    def _init_theta(self) -> Callable[[jax.Array], jax.Array]:
-        split, strategy = self.kernel.guide.split, self.dpvi.init_loc_fn
-        return jax.jit(lambda rng_key: split.init(strategy, rng_key))
-
     def start(self, seed: int) -> DPVIState:
         """A first state of its own for every seed; tables with the same columns start at the same values."""
         init_key, step_key = jax.random.split(compat.random_key(seed))
-        params = {**self._first_params, self.location: self._init_theta(init_key)}
+        theta = self.kernel.guide.split.init(self.dpvi.init_loc_fn, init_key)
+        params = {**self._first_params, self.location: theta}
         return self.kernel.init(step_key, params)
 
     @cached_property

@@ -150,7 +150,12 @@ class SplitModel:
             sites = {name: trace[name] for name in self.structure.latents}
             return self.flatten({n: biject_to(s["fn"].support).inv(s["value"]) for n, s in sites.items()})
 
-        return jax.jit(run)(rng_key)
+        return self._compiled_inits.setdefault(init_loc_fn, jax.jit(run))(rng_key)
+
+    @cached_property
+    def _compiled_inits(self) -> dict[Callable[..., Any], Callable[..., jax.Array]]:
+        """`init` for each strategy, compiled once."""
+        return {}
 
     def constrain(self, flat: Float[Array, " theta"]) -> Mapping[str, jax.Array]:
         """The global latents on their own supports."""
