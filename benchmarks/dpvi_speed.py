@@ -24,7 +24,8 @@ compilations         of the loop over chunks, in all runs of an arm; must be 1
 D, padded_n          released values, static batch size
 growth               a list, one entry a configuration of n = 100, 1,000, 10,000; K = 10, 20, 50; P = 2, 4, 6,
                      and half of the columns, each in a process of its own: n (expected batch), padded_n, K,
-                     P, columns, D = K d, ms (noise prepared ahead), compilations, compile_seconds,
+                     P, columns, D = K d, ms (noise prepared ahead, fastest of 7 runs, because the
+                     configurations cannot be interleaved), compilations, compile_seconds,
                      peak_rss_mib (of that process, compiler included)
 growth_fit           ms = fixed_ms + ms_per_component K + ns_per_weight 1e-6 n K c, n padded, c columns: least
                      squares of relative errors, and the largest_relative_error: time is linear in each of n,
@@ -271,7 +272,7 @@ def cell(configuration: Configuration, quick: bool) -> dict[str, Any]:
     started = time.perf_counter()
     milliseconds_a_step(experiment, ready)
     compile_seconds = time.perf_counter() - started
-    ms = median([milliseconds_a_step(experiment, ready) for _ in range(3)])
+    ms = min(milliseconds_a_step(experiment, ready) for _ in range(7))
     assert compilations(experiment) == 1, "the loop was compiled more than once"
     return {
         "n": n,
