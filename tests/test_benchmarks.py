@@ -70,9 +70,14 @@ def test_arms_take_turns():
 
 def test_growth_fit_recovers_a_line():
     speed = load("dpvi_speed")
-    sizes = [(184, 1400), (184, 2800), (1240, 2800)]
-    cells = [{"padded_n": n, "D": D, "ms": 0.5 + 3e-6 * n * D} for n, D in sizes]
-    fit = speed._fit(cells)
+
+    def cell(n, K, columns):
+        milliseconds = 0.5 + 0.1 * K + 3e-6 * n * K * columns
+        return {"padded_n": n, "K": K, "columns": columns, "D": 140 * K, "processor_ms": milliseconds}
+
+    fit = speed._fit([cell(184, 20, 13), cell(184, 10, 13), cell(1240, 20, 13), cell(1240, 20, 6)])
     assert fit["fixed_ms"] == pytest.approx(0.5)
-    assert fit["ns_per_unit"] == pytest.approx(3.0)
+    assert fit["ms_per_component"] == pytest.approx(0.1)
+    assert fit["ns_per_weight"] == pytest.approx(3.0)
     assert fit["largest_relative_error"] < 1e-9
+    assert fit["slowest_per_unit_over_base"] == 1  # the fixed part makes the base the slowest for its size
