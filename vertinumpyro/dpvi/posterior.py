@@ -21,7 +21,7 @@ from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
 from vertinumpyro.dpvi.loop import device_columns
 from vertinumpyro.model.unobserved import UNOBSERVED
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import ClientPlan, PrivacyPlan
 
 __all__ = ["Diagnostics", "Posterior"]
 
@@ -58,7 +58,7 @@ class Posterior:
 
     guide: ReparameterisedGuide
     params: Params
-    plan: PrivacyPlan
+    plan: PrivacyPlan | ClientPlan
     diagnostics: Diagnostics
     secure_noise: bool
 

@@ -11,8 +11,10 @@ from vertinumpyro.privacy.accounting import (
     PrivacyEvent,
 )
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum
+from vertinumpyro.privacy.client_plan import ClientPlan
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.ledger import Spending, resume_spending, start_spending
+from vertinumpyro.privacy.noise_shares import draw_noise_share
 from vertinumpyro.privacy.plan import PrivacyPlan, PrivacyWarning, calibrate_noise_multiplier
 from vertinumpyro.privacy.sampling import Batches, BatchStream, DisjointBatches, PoissonSampling, Sampling
 
@@ -22,6 +24,7 @@ __all__ = [
     "AdversaryRow",
     "BatchStream",
     "Batches",
+    "ClientPlan",
     "DisjointBatches",
     "GaussianEvent",
     "NeighbouringRelation",
@@ -36,6 +39,7 @@ __all__ = [
     "Sampling",
     "Spending",
     "calibrate_noise_multiplier",
+    "draw_noise_share",
     "resume_spending",
     "sample_discrete_gaussian",
     "start_spending",

@@ -15,10 +15,9 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.privacy.plan import PrivacyPlan
 
 try:
     import fcntl
@@ -30,16 +29,42 @@ _guard = threading.Lock()
 _registry: dict[str, tuple[str, int]] = {}  # plan_id -> status, steps spent; of this process
 
 
+class SpendablePlan(Protocol):
+    """What a record keeps of a plan: `PrivacyPlan`, `ClientPlan`, a regression's."""
+
+    @property
+    def plan_id(self) -> str:
+        """Whose budget it is."""
+        ...
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps it pays for."""
+        ...
+
+    def fingerprint(self) -> str:
+        """The id and a digest of the contents."""
+        ...
+
+    def to_dict(self) -> dict:
+        """Plain data for JSON."""
+        ...
+
+    def table_rows(self) -> list[dict]:
+        """The privacy table as plain data."""
+        ...
+
+
 @final
 class Spending:
     """The budget of one plan while it is being used. Made by `start_spending` and `resume_spending`."""
 
-    def __init__(self, plan: PrivacyPlan, path: Path | None, steps_spent: int, lock: "_FileLock") -> None:
+    def __init__(self, plan: SpendablePlan, path: Path | None, steps_spent: int, lock: "_FileLock") -> None:
         self._plan, self._path, self._lock = plan, path, lock
         self._steps_spent, self._status = steps_spent, _RUNNING
 
     @property
-    def plan(self) -> PrivacyPlan:
+    def plan(self) -> SpendablePlan:
         """The plan being spent."""
         return self._plan
 
@@ -124,7 +149,7 @@ class Spending:
         return f"Spending({self._status}, {self._steps_spent} of {self._plan.num_steps} steps)"
 
 
-def start_spending(plan: PrivacyPlan, path: str | os.PathLike | None = None) -> Spending:
+def start_spending(plan: SpendablePlan, path: str | os.PathLike | None = None) -> Spending:
     """Starts to spend a plan that was never started.
 
     Args:
@@ -152,7 +177,7 @@ def start_spending(plan: PrivacyPlan, path: str | os.PathLike | None = None) -> 
     return spending
 
 
-def resume_spending(plan: PrivacyPlan, path: str | os.PathLike | None = None) -> Spending:
+def resume_spending(plan: SpendablePlan, path: str | os.PathLike | None = None) -> Spending:
     """Continues a plan at its recorded step.
 
     The larger of the file's count and this process's count holds. A sampling that can only be resumed at some
@@ -178,7 +203,7 @@ def resume_spending(plan: PrivacyPlan, path: str | os.PathLike | None = None) ->
     return spending
 
 
-def _recorded_steps(plan: PrivacyPlan, path: Path | None) -> int:
+def _recorded_steps(plan: SpendablePlan, path: Path | None) -> int:
     status, steps = _registry.get(plan.plan_id, (None, 0))
     if status == _RUNNING:
         raise PlanSpentError("this plan is in use in this process: pause that spending first")
@@ -193,7 +218,7 @@ def _recorded_steps(plan: PrivacyPlan, path: Path | None) -> int:
     return steps
 
 
-def _read(plan: PrivacyPlan, path: Path) -> tuple[str, int]:
+def _read(plan: SpendablePlan, path: Path) -> tuple[str, int]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         fingerprint, status, steps = record["fingerprint"], record["status"], int(record["steps_spent"])

@@ -199,7 +199,7 @@ class PrivacyPlan:
 
     def to_dict(self) -> dict:
         """Plain data for JSON; `from_dict` restores an equal plan."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "PrivacyPlan":
@@ -210,8 +210,7 @@ class PrivacyPlan:
             raise ArgumentError(f"a plan has no field {', '.join(sorted(unknown))}")
         if "plan_id" not in settings:
             raise ArgumentError("a stored plan needs its plan_id, or its budget could be spent twice")
-        sampling = dict(settings["sampling"])
-        settings["sampling"] = _SAMPLINGS[sampling.pop("kind")](**sampling)
+        settings["sampling"] = sampling_from_dict(settings["sampling"])
         settings["noise"] = NoiseSource(**settings["noise"])
         settings["relation"] = NeighbouringRelation(settings["relation"])
         return cls(**settings)
@@ -267,13 +266,13 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str = OUTSIDE_ANALY
     def enough(sigma: float) -> bool:
         return task.noisy_sum(sigma).epsilon(observer, task.delta, task.relation) <= epsilon
 
-    units = math.ceil(_smallest_sigma(likely) * 10**_SIGMA_DIGITS)
+    units = math.ceil(smallest_sigma(likely) * 10**_SIGMA_DIGITS)
     while not enough(units / 10**_SIGMA_DIGITS):
         units += 1  # ε is not monotone in σ below the accounting's own precision
     return units / 10**_SIGMA_DIGITS
 
 
-def _smallest_sigma(enough: Callable[[float], bool]) -> float:
+def smallest_sigma(enough: Callable[[float], bool]) -> float:
     """Bisection between powers of two, to well below the last decimal and from above."""
     high = 1.0
     while not enough(high):
@@ -304,7 +303,8 @@ def _check_delta(delta: float, num_records: int, *, warn: bool = True) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A field of a plan as plain data for JSON."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, tuple):
@@ -315,3 +315,9 @@ def _plain(value: Any) -> Any:
             raise PrivacyError(f"sampling: {type(value).__name__} has no JSON form")
         return {"kind": kinds[0], **dataclasses.asdict(value)}  # type: ignore[call-overload]
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
+    """The sampling that `plain` wrote."""
+    settings = dict(record)
+    return _SAMPLINGS[settings.pop("kind")](**settings)

@@ -1,0 +1,198 @@
+"""Differentially private Bayesian linear regression as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import InsecureSeededSource, RandomSource
+from vertinumpyro.privacy import start_spending
+from vertinumpyro.regression.linear_plan import Calibration, RegressionPlan
+from vertinumpyro.regression.posteriors import NoisyStatistics, Posterior
+from vertinumpyro.regression.projection import POSTERIORS, marginal_stddevs, optimal_thresholds
+from vertinumpyro.regression.release import Mechanism
+from vertinumpyro.regression.scikit import BaseEstimator, RegressorMixin, check_is_fitted, validate_data
+from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors, unpacked
+from vertinumpyro.secure.dca.shares import check_nodes
+from vertinumpyro.secure.dca.streams import CipherSource
+
+__all__ = ["BayesianLinearRegression"]
+
+
+class BayesianLinearRegression(RegressorMixin, BaseEstimator):
+    r"""y | x ~ N(x'β, λ), β ~ N(0, λ_0 I), from perturbed sufficient statistics (Algorithm 2 of the DCA paper).
+
+    Formal guarantee: `fit` releases what `plan(n, d)` says, and everything that it stores is computed from that
+    alone; one record may be replaced by any other, n is public. Columns are assumed to be centred at zero, which
+    costs accuracy where it is wrong, never privacy; values past their bounds are clipped to them.
+
+    Args:
+        epsilon: the target ε towards every adversary of the plan's table.
+        delta: δ.
+        bounds: c, assumed bounds of the features' absolute values, public: one number or `[d]`.
+        target_bound: c_y, the same for the target.
+        projection: clip at a multiple of every column's standard deviation, which is first estimated for a share of
+            the budget (Algorithm 2). Pays unless the assumed bounds are close to the data.
+        std_share: that share, 0.3 in the paper; see `RegressionPlan`.
+        mechanism: "distributed" over one client for each record, "trusted" aggregator, or "input" perturbation.
+        max_unreliable: T, how many clients may drop out or collude; distributed only.
+        num_nodes: M compute nodes; distributed only.
+        calibration: "tight" or "classic" (Eq. 1, not proved for ε > 1: see the plan's table).
+        posterior: "noise_aware", or "plug_in" as in the paper.
+        noise_variance: λ of the model, in the target's squared units.
+        prior_variance: λ_0, in squared units of target over feature.
+        insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
+
+    Attributes:
+        coef_: posterior mean of β `[d]`.
+        covariance_: posterior covariance of β `[d, d]`.
+        plan_: the `RegressionPlan` that was spent.
+        bounds_, target_bound_: the bounds that the statistics were clipped to `[d]`, and the target's.
+        statistics_: the released `NoisyStatistics`, in units of those bounds.
+        secure_noise_: whether the noise came from a CSPRNG.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.uniform(-1, 1, (2000, 2))
+        >>> y = x @ [0.5, -0.3] + rng.normal(0, 0.1, 2000)
+        >>> model = BayesianLinearRegression(epsilon=2.0, noise_variance=0.01, projection=False).fit(x, y)
+        >>> bool(np.abs(model.coef_ - [0.5, -0.3]).max() < 0.1)
+        True
+        >>> mean, std = model.predict(x[:3], return_std=True)
+        >>> mean.shape, std.shape
+        ((3,), (3,))
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        bounds: Any = 1.0,
+        target_bound: float = 1.0,
+        projection: bool = True,
+        std_share: float = 0.3,
+        mechanism: Mechanism = "distributed",
+        max_unreliable: int = 0,
+        num_nodes: int = 3,
+        calibration: Calibration = "tight",
+        posterior: Literal["noise_aware", "plug_in"] = "noise_aware",
+        noise_variance: float = 1.0,
+        prior_variance: float = 1.0,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.target_bound = target_bound
+        self.projection = projection
+        self.std_share = std_share
+        self.mechanism: Mechanism = mechanism
+        self.max_unreliable = max_unreliable
+        self.num_nodes = num_nodes
+        self.calibration: Calibration = calibration
+        self.posterior = posterior
+        self.noise_variance = noise_variance
+        self.prior_variance = prior_variance
+        self.insecure_seed = insecure_seed
+
+    def plan(self, num_records: int, num_features: int) -> RegressionPlan:
+        """The privacy plan of a fit; reads no data."""
+        return RegressionPlan(
+            num_records=num_records,
+            num_features=num_features,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mechanism=self.mechanism,
+            max_unreliable=self.max_unreliable,
+            calibration=self.calibration,
+            std_share=self.std_share if self.projection else 0.0,
+        )
+
+    def fit(
+        self, X: Any, y: Any, *, plan: RegressionPlan | None = None, privacy_record: str | Path | None = None
+    ) -> BayesianLinearRegression:
+        """Spend a plan on the records `X` `[n, d]`, `y` `[n]`.
+
+        Args:
+            X: features.
+            y: target.
+            plan: a plan made by `plan` that was looked at before; None makes one.
+            privacy_record: a JSON file to create, written before anything is released; it keeps the plan from being
+                spent twice.
+
+        Raises:
+            ArgumentError: a setting is wrong, or the plan was made for other sizes; nothing is spent.
+            PlanSpentError: the plan was spent before.
+        """
+        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        bounds = self._checked_settings(X.shape[1])
+        plan = self.plan(*X.shape) if plan is None else self._checked_plan(plan, X.shape)
+        source = CipherSource() if self.insecure_seed is None else InsecureSeededSource(self.insecure_seed)
+        with start_spending(plan, privacy_record) as spending:
+            spending.reserve(1)
+            self._fit(np.column_stack([X, np.asarray(y, np.float64)]), bounds, plan, source)
+        self.plan_, self.secure_noise_ = plan, source.secure
+        return self
+
+    def _fit(self, columns: np.ndarray, bounds: np.ndarray, plan: RegressionPlan, source: RandomSource) -> None:
+        if plan.moments is not None:
+            squares = scaled(columns, bounds) ** 2
+            moments = plan.moments.run(squares, source, num_nodes=self.num_nodes)
+            bounds = self._projected(bounds, moments, plan)
+        release = plan.statistics
+        total = release.run(statistic_vectors(scaled(columns, bounds)), source, num_nodes=self.num_nodes)
+        self.statistics_ = unpacked(total, release.noise_variance)
+        self.bounds_, self.target_bound_ = bounds[:-1], float(bounds[-1])
+        fitted = self._posterior(self.statistics_, bounds)
+        self.coef_, self.covariance_ = fitted
+
+    def _projected(self, bounds: np.ndarray, moments: np.ndarray, plan: RegressionPlan) -> np.ndarray:
+        """min(c_j, p_j σ_j): from released numbers and public ones only."""
+        assert plan.moments is not None
+        stddevs = bounds * marginal_stddevs(moments, plan.moments.noise_variance, plan.num_records)
+        noise_stddev = float(np.sqrt(plan.statistics.noise_variance))
+        feature, target = optimal_thresholds(plan.num_records, plan.num_features, noise_stddev, self.posterior)
+        return np.minimum(bounds, stddevs * np.r_[np.full(plan.num_features, feature), target])
+
+    def _posterior(self, statistics: NoisyStatistics, bounds: np.ndarray) -> Posterior:
+        """The posterior in the data's units; it is computed in units of the bounds, where all noise is alike."""
+        ratio = bounds[-1] / bounds[:-1]
+        found = POSTERIORS[self.posterior](
+            statistics, self.prior_variance / ratio**2, self.noise_variance / bounds[-1] ** 2
+        )
+        return Posterior(found.mean * ratio, found.covariance * np.outer(ratio, ratio))
+
+    def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Posterior predictive mean `[n]`, and its standard deviation √(x'Vx + λ) `[n]` where asked for."""
+        check_is_fitted(self, "coef_")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        mean = X @ self.coef_
+        if not return_std:
+            return mean
+        variance = np.einsum("nj,jk,nk->n", X, self.covariance_, X)
+        return mean, np.sqrt(variance + self.noise_variance)
+
+    def _checked_settings(self, num_features: int) -> np.ndarray:
+        """All bounds `[d + 1]`, once every setting that the plan does not know is in order."""
+        bounds = np.append(np.broadcast_to(np.asarray(self.bounds, float), (num_features,)), self.target_bound)
+        if not (np.all(np.isfinite(bounds)) and np.all(bounds > 0)):
+            raise ArgumentError("bounds and target_bound must be positive and finite")
+        for name in ("noise_variance", "prior_variance"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ArgumentError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        if self.posterior not in POSTERIORS:
+            raise ArgumentError(f"posterior must be one of {sorted(POSTERIORS)}, got {self.posterior!r}")
+        check_nodes(self.num_nodes)
+        return bounds
+
+    def _checked_plan(self, plan: RegressionPlan, shape: tuple[int, int]) -> RegressionPlan:
+        if (plan.num_records, plan.num_features) != shape:
+            raise ArgumentError(
+                f"plan was made for {plan.num_records} records and {plan.num_features} features, got {shape}"
+            )
+        return plan

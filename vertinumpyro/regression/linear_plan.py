@@ -1,0 +1,162 @@
+"""The privacy plan of a Bayesian linear regression: one noisy sum, or two with projection."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import secrets
+from typing import Literal, final
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.privacy import AdversaryRow, GaussianEvent, NeighbouringRelation
+from vertinumpyro.privacy.plan import smallest_sigma
+from vertinumpyro.regression.release import Mechanism, Release
+from vertinumpyro.regression.sufficient_statistics import (
+    entrywise_sensitivity,
+    moment_sensitivity,
+    num_statistics,
+    statistic_sensitivity,
+)
+
+__all__ = ["Calibration", "RegressionPlan"]
+
+Calibration = Literal["tight", "classic"]
+"""tight: the Gaussian mechanism's exact δ(ε), composition exact, joint sensitivity. classic: the paper's Eq. 1 and
+entrywise sensitivity, (ε, δ) divided between the releases; Eq. 1 is not proved for ε > 1, so see `adversaries`."""
+
+_ROUNDING = 1 + 1e-6  # covers the grid's and the discrete noise's part of the effective noise multiplier
+_RELATION = NeighbouringRelation.REPLACE
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegressionPlan:
+    """Everything public about one fit's privacy, fixed before any data is touched.
+
+    Formal guarantee: what a fit releases satisfies every row of `adversaries`: (ε, δ)-DP when one record is
+    replaced, N public. With projection the two releases compose exactly: Gaussian mechanisms with μ_1 and μ_2 are
+    together one with √(μ_1² + μ_2²), also where the second depends on the first.
+
+    Attributes:
+        num_records: N, public; one client each where distributed.
+        num_features: d.
+        epsilon: the target.
+        delta: δ.
+        mechanism: see `Mechanism`.
+        max_unreliable: T, how many clients may drop out or collude.
+        calibration: see `Calibration`; only "tight" promises the target.
+        std_share: the share of the budget for the columns' standard deviations; 0 without projection. Of μ² where
+            tight, of ε and δ where classic.
+        plan_id: a random name, made here.
+    """
+
+    num_records: int
+    num_features: int
+    epsilon: float
+    delta: float
+    mechanism: Mechanism = "distributed"
+    max_unreliable: int = 0
+    calibration: Calibration = "tight"
+    std_share: float = 0.0
+    plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+
+    def __post_init__(self) -> None:
+        """Refuses values outside the documented ranges."""
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ArgumentError(f"epsilon must be positive and finite, got {self.epsilon}")
+        if not 0 < self.delta < 1:
+            raise ArgumentError(f"delta must lie in (0, 1), got {self.delta}")
+        if self.calibration not in ("tight", "classic"):
+            raise ArgumentError(f'calibration must be "tight" or "classic", got {self.calibration!r}')
+        if not 0 <= self.std_share < 1:
+            raise ArgumentError(f"std_share must lie in [0, 1), got {self.std_share}")
+        if self.num_records < 3 or self.num_features < 1:
+            raise ArgumentError("num_records must be at least 3 and num_features at least 1")
+        _ = self.statistics
+
+    @functools.cached_property
+    def moments(self) -> Release | None:
+        """The first release: sums of squares of the scaled columns; None without projection."""
+        if not self.std_share:
+            return None
+        return self._release(moment_sensitivity(self.num_features), self.num_features + 1, self.std_share)
+
+    @functools.cached_property
+    def statistics(self) -> Release:
+        """The second, or only, release: the sufficient statistics."""
+        sensitivity = statistic_sensitivity(self.num_features)
+        stated = entrywise_sensitivity(self.num_features) if self.calibration == "classic" else sensitivity
+        return self._release(sensitivity, num_statistics(self.num_features), 1 - self.std_share, stated)
+
+    def _release(self, sensitivity: float, num_values: int, share: float, stated: float | None = None) -> Release:
+        return Release(
+            sensitivity=sensitivity,
+            noise_stddev=self._noise_multiplier(share) * (stated or sensitivity),
+            num_values=num_values,
+            num_records=self.num_records,
+            mechanism=self.mechanism,
+            max_unreliable=self.max_unreliable,
+        )
+
+    def _noise_multiplier(self, share: float) -> float:
+        """Standard deviation of the noise over the sensitivity, for a share of the budget."""
+        if self.calibration == "classic":
+            return math.sqrt(2 * math.log(1.25 / (share * self.delta))) / (share * self.epsilon)
+        return _tight_noise_multiplier(self.epsilon, self.delta) * _ROUNDING / math.sqrt(share)
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """All releases in their order."""
+        return (self.statistics,) if self.moments is None else (self.moments, self.statistics)
+
+    @functools.cached_property
+    def adversaries(self) -> tuple[AdversaryRow, ...]:
+        """The privacy table: the ε that is true at `delta`, whatever the calibration promised."""
+        return tuple(self._row(index) for index in range(len(self.statistics.observers)))
+
+    def _row(self, index: int) -> AdversaryRow:
+        observer = self.statistics.observers[index]
+        shift = math.sqrt(sum(release.shift(observer) ** 2 for release in self.releases))
+        event = GaussianEvent(noise_multiplier=_RELATION.sensitivity / shift, count=1)
+        client = observer.colluders > self.max_unreliable
+        return AdversaryRow(
+            adversary=observer.name,
+            relation=_RELATION.value,
+            guarantee="DP",
+            epsilon=event.epsilon(self.delta, _RELATION),
+            delta=self.delta,
+            noise_multiplier=event.noise_multiplier,
+            knows=("its own record", "its own noise", "all shares but one node's") if client else (),
+            proof="proved",
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """A ledger counts the whole fit as one step."""
+        return 1
+
+    def table_rows(self) -> list[dict]:
+        """The privacy table as plain data."""
+        return [{**row.to_dict(), "claim": True} for row in self.adversaries]
+
+    def to_dict(self) -> dict:
+        """Plain data for JSON."""
+        return dataclasses.asdict(self)
+
+    def fingerprint(self) -> str:
+        """The plan's id and a digest of its contents."""
+        content = json.dumps(self.to_dict(), sort_keys=True).encode()
+        return f"{self.plan_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+@functools.lru_cache(maxsize=64)
+def _tight_noise_multiplier(epsilon: float, delta: float) -> float:
+    """The smallest standard deviation over Δ, up to 1e-4 and from above, with δ(ε) <= delta under replace."""
+
+    def enough(sigma: float) -> bool:
+        return GaussianEvent(noise_multiplier=sigma, count=1).delta(epsilon, _RELATION) <= delta
+
+    return smallest_sigma(enough) / _RELATION.sensitivity

@@ -1,0 +1,140 @@
+"""One differentially private sum of bounded vectors, in each of the three settings that the DCA paper compares."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Literal, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError, RangeError
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.privacy import (
+    OUTSIDE_ANALYST,
+    Adversary,
+    NoiseSource,
+    NoisySum,
+    PoissonSampling,
+    draw_noise_share,
+    sample_discrete_gaussian,
+)
+from vertinumpyro.secure.dca.shares import NodeSums
+
+__all__ = ["Mechanism", "Release"]
+
+Mechanism = Literal["distributed", "trusted", "input"]
+"""distributed: every client adds a share of the noise and DCA adds up. trusted: an aggregator sees the records and
+adds the noise once. input: every client adds all of the noise to its own record, which anybody may then see."""
+
+GRID_BITS = 24
+_VALUES_AT_A_TIME = 2**20
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Release:
+    """The noisy sum of one vector in [-1, 1]^D from each record.
+
+    Formal guarantee: a run reveals N_Z noise of standard deviation `noise_stddev` or more, unknown to each of
+    `adversaries`, on a sum that moves by at most `sensitivity` + √D 2^-f in L2 norm when one record is replaced:
+    Gaussian differential privacy with μ = that over the effective noise.
+
+    Attributes:
+        sensitivity: Δ, the largest L2 distance of two records' vectors, before rounding to the grid.
+        noise_stddev: standard deviation of the noise, in the units of the vectors.
+        num_values: D.
+        num_records: N, one client each, public.
+        mechanism: who adds the noise.
+        max_unreliable: T clients may drop out or collude; distributed only.
+    """
+
+    sensitivity: float
+    noise_stddev: float
+    num_values: int
+    num_records: int
+    mechanism: Mechanism = "distributed"
+    max_unreliable: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses values outside the documented ranges."""
+        if self.mechanism not in ("distributed", "trusted", "input"):
+            raise ArgumentError(f'mechanism must be "distributed", "trusted" or "input", got {self.mechanism!r}')
+        if self.max_unreliable and self.mechanism != "distributed":
+            raise ArgumentError('max_unreliable must be 0 unless mechanism="distributed": nobody else adds noise')
+        if not 0 <= self.max_unreliable <= max(self.num_records - 2, 0):
+            raise ArgumentError(f"max_unreliable must lie between 0 and the number of records less two, "
+                                f"got {self.max_unreliable}")  # fmt: skip
+        largest = self.num_records + 12 * math.sqrt(self.noise_variance)  # validates noise and grid, too
+        if largest > 2.0 ** (62 - GRID_BITS):
+            raise RangeError(
+                "the sum and its noise could wrap around the 64-bit ring: raise epsilon or delta, or use fewer records"
+            )
+
+    @functools.cached_property
+    def _noisy_sum(self) -> NoisySum:
+        # Replacing a record moves the sum by 2 C: C is half of Δ and of what rounding adds to it.
+        clip_norm = (self.sensitivity + math.sqrt(self.num_values) * 2.0**-GRID_BITS) / 2
+        together = 1 if self.mechanism == "input" else self.num_records
+        return NoisySum(
+            sampling=PoissonSampling(sampling_prob=1.0, num_steps=1, max_batch_size=together),
+            num_records=together,
+            clip_norm=clip_norm,
+            noise_multiplier=self.noise_stddev / clip_norm,
+            grid_bits=GRID_BITS,
+            noise=self._noise_source,
+        )
+
+    @property
+    def _noise_source(self) -> NoiseSource:
+        if self.mechanism != "distributed":
+            return NoiseSource(kind="trusted", num_parties=1)
+        return NoiseSource(num_parties=self.num_records, collusion_threshold=self.max_unreliable + 1)
+
+    @property
+    def share_variance(self) -> int:
+        """Variance of each noise share, in grid units²."""
+        return self._noisy_sum.share_variance
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of all the noise in one coordinate of the revealed sum, in the units of the vectors."""
+        shares = 1 if self.mechanism == "trusted" else self.num_records
+        return float(self.share_variance * shares) * 4.0**-GRID_BITS
+
+    @property
+    def observers(self) -> tuple[Adversary, ...]:
+        """Who may be watching; colluders are noise shares that are missing or known."""
+        if self.mechanism != "distributed":
+            return (Adversary(name=OUTSIDE_ANALYST),)
+        lost = self.max_unreliable
+        unreliable = f" and {lost} unreliable clients" if lost else ""
+        return (
+            Adversary(name=OUTSIDE_ANALYST, colluders=lost),
+            Adversary(name=f"all nodes but one, one client{unreliable}", colluders=lost + 1),
+        )
+
+    def shift(self, observer: Adversary) -> float:
+        """μ: how far replacing one record moves the sum, in standard deviations of the noise unknown to it."""
+        return 2 / self._noisy_sum.effective_noise_multiplier(observer.colluders)
+
+    def run(self, vectors: np.ndarray, source: RandomSource, *, num_nodes: int = 3) -> np.ndarray:
+        """The noisy sum of `vectors` `[N, D]`, float64 `[D]`. What it returns is released.
+
+        Distributed, this simulates every client and node in this process; trusted and input need no nodes.
+        """
+        if self.mechanism == "trusted":
+            noise = sample_discrete_gaussian(self.share_variance, self.num_values, source)
+            return (_encode(vectors).sum(axis=0) + noise) * 2.0**-GRID_BITS
+        total = NodeSums(num_nodes, self.num_values)
+        rows = max(1, _VALUES_AT_A_TIME // self.num_values)
+        for start in range(0, len(vectors), rows):
+            block = _encode(vectors[start : start + rows])
+            noise = draw_noise_share(self.share_variance, block.size, source).reshape(block.shape)
+            total.add(block + noise, noise=None)
+        return total.total() * 2.0**-GRID_BITS
+
+
+def _encode(vectors: np.ndarray) -> np.ndarray:
+    return np.rint(vectors * 2.0**GRID_BITS).astype(np.int64)

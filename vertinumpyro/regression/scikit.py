@@ -1,0 +1,30 @@
+"""scikit-learn's base classes, or stand-ins that say what is missing: the package imports without the extra."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vertinumpyro.evaluation.palette import missing_extra
+
+__all__ = ["BaseEstimator", "RegressorMixin", "check_is_fitted", "validate_data"]
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.utils.validation import check_is_fitted, validate_data
+else:
+    try:
+        from sklearn.base import BaseEstimator, RegressorMixin
+        from sklearn.utils.validation import check_is_fitted, validate_data
+    except ModuleNotFoundError:
+
+        class BaseEstimator:
+            """Stand-in."""
+
+        class RegressorMixin:
+            """Stand-in."""
+
+        def validate_data(*_: Any, **__: Any) -> Any:
+            """Stand-in."""
+            raise missing_extra("scikit-learn")
+
+        check_is_fitted = validate_data

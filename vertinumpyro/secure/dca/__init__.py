@@ -1,0 +1,27 @@
+"""The Distributed Compute Algorithm (DCA): many clients, a few compute nodes, one noisy sum (Algorithm 1).
+
+`DistributedCompute` runs it in one process, streamed over blocks of clients; `Client`, `ComputeNode` and
+`combine` are its roles where clients are real; `distributed_sum_on_dask` runs it on a Dask cluster (extra
+`dask`).
+"""
+
+from vertinumpyro.secure.dca.backend import DistributedCompute, NoisySum
+from vertinumpyro.secure.dca.channel import ChannelKey, Envelope
+from vertinumpyro.secure.dca.dask_engine import distributed_sum_on_dask
+from vertinumpyro.secure.dca.roles import Client, ComputeNode, agree, combine
+from vertinumpyro.secure.dca.round import Round
+from vertinumpyro.secure.dca.streams import CipherSource
+
+__all__ = [
+    "ChannelKey",
+    "CipherSource",
+    "Client",
+    "ComputeNode",
+    "DistributedCompute",
+    "Envelope",
+    "NoisySum",
+    "Round",
+    "agree",
+    "combine",
+    "distributed_sum_on_dask",
+]

@@ -1,0 +1,176 @@
+"""The roles of Algorithm 1 where clients are real: each object holds what its owner may know, and no more.
+
+    client.messages(round, vector)       one envelope for each node
+    node.receive(envelope)               decrypts, checks, keeps
+    counted = agree(round, [node.received for node in nodes])
+    combine(round, [node.reveal(counted) for node in nodes])
+
+A client whose envelopes reached some nodes only is left out by `agree`, at no cost but its noise share: as long
+as no more than T clients drop, nothing has to be sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError, BackendError, PrivacyError
+from vertinumpyro.core.rng import RandomSource, SystemRandomSource
+from vertinumpyro.privacy import sample_discrete_gaussian
+from vertinumpyro.secure.dca.channel import ChannelKey, Envelope
+from vertinumpyro.secure.dca.round import Round
+from vertinumpyro.secure.dca.shares import split
+
+__all__ = ["Client", "ComputeNode", "agree", "combine"]
+
+
+@final
+class Client:
+    """One data holder.
+
+    Args:
+        name: its name in the round.
+        nodes: the registered public key of every compute node.
+        source: where its noise share and masks come from; None takes the operating system's generator.
+    """
+
+    def __init__(self, name: str, nodes: Mapping[str, bytes], *, source: RandomSource | None = None) -> None:
+        self.name = name
+        self.key = ChannelKey()
+        self._nodes = dict(nodes)
+        self._source = SystemRandomSource() if source is None else source
+        self._answered: set[str] = set()
+
+    def messages(self, round_: Round, vector: np.ndarray) -> list[Envelope]:
+        """Steps 1 and 2 of Algorithm 1: noise, shares, one encrypted message for each node.
+
+        Args:
+            round_: the round.
+            vector: int64 `[d]` on the round's grid; the client itself has clipped it.
+
+        Raises:
+            ArgumentError: the vector has another length or type, or a node has no registered key.
+            PrivacyError: this client answered this round before; answering twice would average its noise out.
+        """
+        self._check(round_, vector)
+        self._answered.add(round_.round_id)
+        noise = sample_discrete_gaussian(round_.share_variance, round_.num_values, self._source)
+        shares = split(vector + noise, len(round_.nodes), self._source)
+        return [self._sealed(round_, node, share) for node, share in zip(round_.nodes, shares, strict=True)]
+
+    def _check(self, round_: Round, vector: np.ndarray) -> None:
+        if vector.dtype != np.int64 or vector.shape != (round_.num_values,):
+            raise ArgumentError(f"vector must be int64 of length {round_.num_values}")
+        if self.name not in round_.clients:
+            raise ArgumentError(f"client {self.name!r} is not in the round's clients")
+        missing = set(round_.nodes) - set(self._nodes)
+        if missing:
+            raise ArgumentError(f"no public key is registered for the nodes {sorted(missing)}")
+        if round_.round_id in self._answered:
+            raise PrivacyError("this client answered the round before: a second answer would average its noise out")
+
+    def _sealed(self, round_: Round, node: str, share: np.ndarray) -> Envelope:
+        context = _context(round_, self.name, node)
+        ciphertext = self.key.seal(share.astype("<u8").tobytes(), self._nodes[node], context)
+        return Envelope(round_id=round_.round_id, client=self.name, node=node, ciphertext=ciphertext)
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return f"Client({self.name!r})"
+
+
+@final
+class ComputeNode:
+    """One compute node in one round: it sees uniform ring vectors, and reveals one sum of them, once.
+
+    Args:
+        name: its name in the round.
+        key: its private key.
+        clients: the registered public key of every client.
+        round_: the round.
+    """
+
+    def __init__(self, name: str, key: ChannelKey, clients: Mapping[str, bytes], round_: Round) -> None:
+        if name not in round_.nodes:
+            raise ArgumentError(f"node {name!r} is not in the round's nodes")
+        self.name, self._key, self._clients, self._round = name, key, dict(clients), round_
+        self._shares: dict[str, np.ndarray] = {}
+        self._revealed = False
+
+    @property
+    def received(self) -> frozenset[str]:
+        """The clients whose messages are here: what the nodes tell each other before they add up."""
+        return frozenset(self._shares)
+
+    def receive(self, envelope: Envelope) -> None:
+        """Decrypts a client's message and keeps it.
+
+        Raises:
+            BackendError: it is for another round or node, from a stranger, changed, of another length, or a second
+                one from the same client.
+        """
+        if (envelope.round_id, envelope.node) != (self._round.round_id, self.name):
+            raise BackendError("a message is for another round or node")
+        if envelope.client not in self._clients or envelope.client not in self._round.clients:
+            raise BackendError("a message comes from a client that is not registered in this round")
+        if envelope.client in self._shares or self._revealed:
+            raise BackendError(f"client {envelope.client!r} sent a second message, or one after the sum")
+        context = _context(self._round, envelope.client, self.name)
+        plain = self._key.open(envelope.ciphertext, self._clients[envelope.client], context)
+        if len(plain) != 8 * self._round.num_values:
+            raise BackendError(f"the message of client {envelope.client!r} has another length than the round's")
+        self._shares[envelope.client] = np.frombuffer(plain, "<u8")
+
+    def reveal(self, counted: frozenset[str]) -> np.ndarray:
+        """Step 3: this node's sum over the counted clients, uint64 `[d]`.
+
+        Raises:
+            PrivacyError: too few clients, or a sum was revealed before: two sums over different clients would
+                show what one client sent.
+            BackendError: a counted client's message is not here.
+        """
+        self._round.check_counted(counted)
+        if self._revealed:
+            raise PrivacyError("this node revealed its sum before: a second one over other clients would show a client")
+        if not counted <= self.received:
+            raise BackendError("counted names clients whose messages are not here: agree on the clients first")
+        self._revealed = True
+        total = np.zeros(self._round.num_values, np.uint64)
+        for client in counted:
+            total += self._shares[client]
+        self._shares.clear()  # secret towards a later thief of this node
+        return total
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return f"ComputeNode({self.name!r}, {len(self._shares)} messages)"
+
+
+def agree(round_: Round, received: Sequence[frozenset[str]]) -> frozenset[str]:
+    """The clients that every node heard from, which all nodes then count.
+
+    Raises:
+        PrivacyError: more than T clients are missing; nothing is revealed.
+    """
+    counted = frozenset.intersection(*received)
+    round_.check_counted(counted)
+    return counted
+
+
+def combine(round_: Round, sums: Sequence[np.ndarray]) -> np.ndarray:
+    """The aggregator: the noisy sum on the round's grid, int64 `[d]`, modulo 2^64.
+
+    Raises:
+        ArgumentError: a node's sum is missing; without it the others are uniform noise.
+    """
+    if len(sums) != len(round_.nodes):
+        raise ArgumentError(f"sums must be {len(round_.nodes)}, one for each node, got {len(sums)}")
+    return np.stack(sums).sum(axis=0, dtype=np.uint64).view(np.int64)
+
+
+def _context(round_: Round, client: str, node: str) -> bytes:
+    """What a message is bound to; lengths come first, so that no two triples have the same bytes."""
+    parts = [part.encode() for part in (round_.fingerprint(), client, node)]
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
