@@ -23,6 +23,7 @@ from vertinumpyro.evaluation import (
     plot_objective,
     plot_pairwise_tvd,
 )
+from vertinumpyro.privacy import PrivacyPlan
 
 __all__ = [
     "FILES",
@@ -80,7 +81,7 @@ def report_content(
     extra_configuration: Mapping[str, str],
 ) -> ReportContent:
     """A report of one fit: its plan, the items, the configuration."""
-    plan = posterior.plan
+    plan = _plan(posterior)
     insecure = [] if posterior.secure_noise else ["The noise came from a seed: this run has no privacy."]
     unproven = [f"Not proved: {step}." for step in plan.unproven]
     simulated = ["One process held every party's columns: the secure computation was simulated, bit for bit."]
@@ -135,7 +136,7 @@ def public_items(posterior: Posterior, synthetic: pd.DataFrame) -> Iterator[Repo
     if not can_draw():
         return
     yield ReportFigure(
-        figure=plot_adversaries(report_rows(posterior.plan)),
+        figure=plot_adversaries(report_rows(_plan(posterior))),
         caption="ε against each adversary. A smaller ε is a stronger guarantee.",
         not_dp=False,
         section="Privacy",
@@ -153,6 +154,12 @@ def public_items(posterior: Posterior, synthetic: pd.DataFrame) -> Iterator[Repo
             not_dp=False,
             section="Training",
         )
+
+
+def _plan(posterior: Posterior) -> PrivacyPlan:
+    """The plan of a fit on a vertical table, the only kind that the commands run."""
+    assert isinstance(posterior.plan, PrivacyPlan)
+    return posterior.plan
 
 
 def internal_items(
