@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.mrf.graph import check_clique_limit, select_measurements
+from vertinumpyro.mrf.graphical_model import fit_graphical_model, junction_tree_cells
+from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf.synthesis import draw_cells
+
+SIZES = {"a": 2, "b": 3, "c": 4, "d": 2}
+N = 5000
+
+
+@pytest.fixture(scope="module")
+def chain():
+    """A Markov chain a - b - c - d, its pair tables, and the field that they determine."""
+    rng = np.random.default_rng(0)
+    table = rng.dirichlet(np.ones(2))[:, None, None, None] * rng.dirichlet(np.ones(3), 2)[:, :, None, None]
+    table = table * rng.dirichlet(np.ones(4), 3)[None, :, :, None] * rng.dirichlet(np.ones(2), 4)[None, None]
+    pairs = [("a", "b"), ("b", "c"), ("c", "d")]
+    measured = [Measurement(columns=p, values=N * onto(table, p), stddev=1.0) for p in pairs]
+    return table, measured, fit_graphical_model(SIZES, measured, N, iterations=500)
+
+
+def onto(table, columns):
+    return table.sum(axis=tuple(i for i, name in enumerate(SIZES) if name not in columns))
+
+
+def test_exact_tables_of_a_chain_give_back_the_whole_joint(chain):
+    table, _, model = chain
+    for columns in (("a", "b"), ("b", "c"), ("a", "d"), ("a", "b", "c", "d")):
+        found = model.marginal(columns)
+        assert np.abs(found - onto(table, columns)).sum() / 2 < 2e-3
+    np.testing.assert_allclose(model.marginal(("b", "a")), model.marginal(("a", "b")).T)
+
+
+def test_cliques_have_the_running_intersection_property(chain):
+    seen = set()
+    for clique in chain[2].cliques:
+        known = seen & set(clique)
+        assert not known or any(known <= set(other) for other in chain[2].cliques if seen >= set(other))
+        seen |= set(clique)
+    assert seen == set(SIZES)
+
+
+def test_synthetic_tables_are_closer_than_independent_draws(chain):
+    table, _, model = chain
+    drawn = draw_cells(model, N, np.random.default_rng(0))
+    assert all(codes.shape == (N,) for codes in drawn.values())
+    full = np.zeros(tuple(SIZES.values()))
+    np.add.at(full, tuple(drawn[name] for name in SIZES), 1 / N)
+    rng = np.random.default_rng(1)
+    plain = rng.multinomial(N, table.ravel()).reshape(table.shape) / N
+    for columns in (("a", "b"), ("b", "c"), ("c", "d")):
+        stratified, independent = (np.abs(onto(t, columns) - onto(table, columns)).sum() for t in (full, plain))
+        assert stratified < independent
+    # the whole joint: chi-square with 47 degrees of freedom at most, false failure below 1e-6
+    expected = N * np.maximum(model.marginal(tuple(SIZES)), 1e-12)
+    assert ((N * full - expected) ** 2 / expected).sum() < 120
+
+
+def test_columns_without_tables_and_separate_parts():
+    measured = [Measurement(columns=("a", "b"), values=np.full((2, 3), N / 6), stddev=1.0)]
+    model = fit_graphical_model(SIZES, measured, N, iterations=50)
+    drawn = draw_cells(model, 400, np.random.default_rng(0))
+    assert set(drawn) == set(SIZES)
+    assert np.bincount(drawn["c"]).tolist() == [100] * 4
+
+
+def test_clique_limit_keeps_the_strongest(chain):
+    _, measured, _ = chain
+    cells = junction_tree_cells(SIZES, [m.columns for m in measured])
+    assert cells == 6 + 12 + 8
+    assert len(select_measurements(measured, SIZES, N, cells)) == 3
+    tight = select_measurements(measured, SIZES, N, 20)
+    assert 0 < len([m for m in tight if len(m.columns) == 2]) < 3
+    assert junction_tree_cells(SIZES, [m.columns for m in tight]) <= 20
+    assert {name for m in tight for name in m.columns} == set(SIZES)
+
+
+def test_a_domain_beyond_the_limit_names_the_columns_and_what_to_bin():
+    with pytest.raises(ArgumentError, match=r"'wide'.*'wider'|'wider'.*'wide'.*bins="):
+        check_clique_limit({"a": 2, "wide": 900, "wider": 1000}, 100_000)
+    check_clique_limit({"a": 2, "wide": 90, "wider": 100}, 100_000)

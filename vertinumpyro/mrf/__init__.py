@@ -1,0 +1,6 @@
+"""Synthetic tables from Markov random fields over columns that several parties hold: VertiMRF, made private."""
+
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.vertimrf import MarkovTwin, VertiMRF
+
+__all__ = ["MRFPlan", "MarkovTwin", "VertiMRF"]

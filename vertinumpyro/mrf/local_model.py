@@ -1,0 +1,142 @@
+r"""One party's tables of its own columns, measured with its own noise: what VertiMRF calls the local model.
+
+With a budget μ²: finer histograms of binned columns; a first look at all pairs, which gives a noisy graph; then the
+triples within it that are θ-useful (PrivMRF's rule: a cell holds more records than six times the noise of a cell,
+|dom| < N / (6σ√(2/π))), strongest first, and the pairs that no triple covers. Later choices look at released tables
+only, so the parameters of the three parts add up as squares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.consistency import dependence
+from vertinumpyro.mrf.release import Measurement, TableRelease, count_table
+from vertinumpyro.privacy import NeighbouringRelation
+
+__all__ = ["LocalBudget", "LocalTables", "measure_locally"]
+
+_GRAPH_SHARE = 0.2
+_MOST_TRIPLES = 200
+
+
+@final
+class LocalTables(NamedTuple):
+    """What one party releases about its own columns.
+
+    Attributes:
+        measurements: tables of one to three columns, in cells.
+        fine: noisy histograms of the values within cells, for the columns that are binned.
+    """
+
+    measurements: tuple[Measurement, ...]
+    fine: dict[str, np.ndarray]
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalBudget:
+    """A party's part of a plan.
+
+    Attributes:
+        mu: the Gaussian parameter of everything that `measure_locally` returns.
+        recovery_share: part of μ² for finer histograms, where there are binned columns.
+        num_records: N.
+        relation: the neighbouring relation.
+    """
+
+    mu: float
+    recovery_share: float
+    num_records: int
+    relation: NeighbouringRelation
+
+    def release(self, num_tables: int, share: float) -> TableRelease:
+        """A release of some tables for a share of μ²."""
+        return TableRelease(
+            num_tables=num_tables,
+            mu=self.mu * math.sqrt(share),
+            num_records=self.num_records,
+            relation=self.relation,
+        )
+
+
+def measure_locally(
+    columns: Sequence[CellColumn],
+    arrays: Mapping[str, np.ndarray],
+    budget: LocalBudget,
+    source: RandomSource,
+) -> LocalTables:
+    """Spends a party's budget on its own columns; everything returned is released.
+
+    Args:
+        columns: the party's columns.
+        arrays: its encoded table. Secret.
+        budget: its part of the plan.
+        source: its own noise.
+    """
+    binned = [column for column in columns if column.binned and budget.recovery_share]
+    pairs = list(itertools.combinations(range(len(columns)), 2))
+    recovery = budget.recovery_share if binned and pairs else float(bool(binned))
+    fine = {}
+    if recovery:
+        tables = [((c.name,), count_table([c.codes(arrays, fine=True)], [c.num_fine])) for c in binned]
+        fine = {m.columns[0]: m.values for m in budget.release(len(tables), recovery).noisy(tables, source)}
+    if not pairs:
+        single = [] if recovery else [(0,)]
+        return LocalTables(_measured(columns, arrays, single, budget, 1.0, source), fine)
+    left = 1.0 - recovery
+    first = _measured(columns, arrays, pairs, budget, left * _GRAPH_SHARE, source)
+    chosen = _choose(columns, pairs, first, budget, left * (1 - _GRAPH_SHARE))
+    second = _measured(columns, arrays, chosen, budget, left * (1 - _GRAPH_SHARE), source)
+    return LocalTables((*first, *second), fine)
+
+
+def _measured(
+    columns: Sequence[CellColumn],
+    arrays: Mapping[str, np.ndarray],
+    sets: Sequence[tuple[int, ...]],
+    budget: LocalBudget,
+    share: float,
+    source: RandomSource,
+) -> tuple[Measurement, ...]:
+    """Tables of some sets of columns for a share of the budget."""
+    if not sets or not share:
+        return ()
+    codes = [column.codes(arrays) for column in columns]
+    tables = [
+        (tuple(columns[i].name for i in s), count_table([codes[i] for i in s], [columns[i].num_cells for i in s]))
+        for s in sets
+    ]
+    return budget.release(len(sets), share).noisy(tables, source)
+
+
+def _choose(
+    columns: Sequence[CellColumn],
+    pairs: Sequence[tuple[int, ...]],
+    looked_at: Sequence[Measurement],
+    budget: LocalBudget,
+    share: float,
+) -> list[tuple[int, ...]]:
+    """The θ-useful triples, strongest first, and the pairs that they leave. From released tables alone."""
+    scores = {pair: dependence(m, budget.num_records) for pair, m in zip(pairs, looked_at, strict=True)}
+    triples = sorted(
+        itertools.combinations(range(len(columns)), 3),
+        key=lambda triple: -sum(scores[pair] for pair in itertools.combinations(triple, 2)),
+    )
+    chosen: list[tuple[int, ...]] = []
+    for count in range(min(len(triples), _MOST_TRIPLES), 0, -1):
+        stddev = budget.release(count, share).stddev
+        most = budget.num_records / (6 * stddev * math.sqrt(2 / math.pi))
+        chosen = [t for t in triples if math.prod(columns[i].num_cells for i in t) < most][:count]
+        if len(chosen) == count:
+            break
+    covered = {pair for triple in chosen for pair in itertools.combinations(triple, 2)}
+    return chosen + [pair for pair in pairs if pair not in covered]

@@ -1,0 +1,282 @@
+r"""The privacy plan of a Markov random field over several parties: every release's part of one Gaussian budget.
+
+A fit releases, one after the other, noisy tables that each party measures on its own columns (its local model) and
+noisy tables of pairs of columns at different parties. Each release is Gaussian with parameter μ_i, chosen in advance;
+later ones may look at what the earlier ones revealed, and together they are Gaussian with μ = √Σμ_i² (Dong, Roth and
+Su 2022, Corollary 3.3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import dp_accounting
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.mrf.release import TableRelease
+from vertinumpyro.privacy import (
+    OUTSIDE_ANALYST,
+    Adversary,
+    AdversaryRow,
+    GaussianEvent,
+    NeighbouringRelation,
+    NoiseSource,
+)
+from vertinumpyro.privacy.adversary import list_adversaries
+from vertinumpyro.privacy.plan import plain, smallest_sigma
+
+__all__ = ["MRFPlan"]
+
+_SIGMA_DIGITS = 4
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MRFPlan:
+    """Everything public about one fit's privacy, fixed before any data is touched.
+
+    Formal guarantee: what a fit releases satisfies every row of `adversaries` for `relation`, N public, when it
+    runs once: (ε, δ)-DP towards the outside analyst, (ε, δ)-VPDP towards parties. A party knows its share of the noise
+    on cross-party tables and all noise on its own tables; but those, and pairs between colluding parties, are fixed by
+    columns that VPDP's neighbours share. Local tables carry their owner's noise only, so a coalition meets the local
+    releases of everybody else in full.
+
+    Attributes:
+        noise_multiplier: σ > 0; all releases together are Gaussian with μ = s/σ, s = 2 under replace, 1 under
+            add/remove (one record's contribution is there or zeroed; N is public either way).
+        num_records: N, public.
+        parties: their names.
+        num_columns: how many columns each holds.
+        num_binned: how many of them need a finer histogram of values within a cell.
+        delta: δ.
+        relation: the neighbouring relation.
+        noise: who adds noise to cross-party tables.
+        cross_share: part of μ² for cross-party tables; all or nothing where there are no others.
+        recovery_share: part of a local budget for finer histograms.
+        num_rounds: rounds that measure chosen cross-party tables again; 0 measures all of them once.
+        tables_per_round: how many tables a round may choose.
+        first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
+        plan_id: a random name, made here; a plan with another id is another budget.
+    """
+
+    noise_multiplier: float
+    num_records: int
+    parties: tuple[str, ...]
+    num_columns: tuple[int, ...]
+    num_binned: tuple[int, ...]
+    delta: float
+    relation: NeighbouringRelation = NeighbouringRelation.REPLACE
+    noise: NoiseSource
+    cross_share: float = 0.6
+    recovery_share: float = 0.1
+    num_rounds: int = 0
+    tables_per_round: int = 0
+    first_share: float = 1.0
+    plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+
+    def __post_init__(self) -> None:
+        """Refuses values outside the documented ranges."""
+        for name in ("parties", "num_columns", "num_binned"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(set(self.parties)) != len(self.parties) or self.noise.num_parties != len(self.parties):
+            raise ArgumentError(f"parties must be {self.noise.num_parties} different names, as noise.num_parties says")
+        if OUTSIDE_ANALYST in self.parties:
+            raise ArgumentError(f'parties: "{OUTSIDE_ANALYST}" is the name of a row of the privacy table')
+        if len(self.num_columns) != len(self.parties) or len(self.num_binned) != len(self.parties):
+            raise ArgumentError("num_columns and num_binned must have one number for each party")
+        if not 0 < self.delta < 1:
+            raise ArgumentError(f"delta must lie in (0, 1), got {self.delta}")
+        if not isinstance(self.relation, NeighbouringRelation):
+            raise ArgumentError("relation must be a NeighbouringRelation")
+        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+            raise ArgumentError(f"noise_multiplier must be positive and finite, got {self.noise_multiplier}")
+        self._check_shares()
+        _ = self.cross_releases  # validates noise and grid
+
+    def _check_shares(self) -> None:
+        for name in ("cross_share", "recovery_share", "first_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ArgumentError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.num_rounds < 0 or (self.num_rounds and not 0 < self.tables_per_round <= self.num_cross_pairs):
+            raise ArgumentError(
+                f"num_rounds must not be negative, and tables_per_round between 1 and the {self.num_cross_pairs} "
+                "pairs of columns at different parties"
+            )
+        if self.num_rounds and not (0 < self.first_share < 1 and self.cross_share):
+            raise ArgumentError("first_share must lie between 0 and 1, and cross_share above 0, where rounds follow")
+
+    @classmethod
+    def calibrated(cls, *, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any) -> MRFPlan:
+        """The plan with the smallest σ, rounded up to 4 decimals, that gives `adversary` at most `epsilon`."""
+        if not 0 < epsilon < math.inf:
+            raise ArgumentError(f"epsilon must be positive and finite, got {epsilon}")
+        observers = {o.name: o for o in list_adversaries(settings["parties"], batch_indices="hidden")}
+        if adversary not in observers:
+            raise ArgumentError(f"adversary must be one of {', '.join(observers)}")
+
+        def delta_at(sigma: float) -> float:
+            plan = cls(noise_multiplier=sigma, **settings)
+            return plan._event(observers[adversary]).delta(epsilon, plan.relation)
+
+        units = math.ceil(smallest_sigma(lambda sigma: delta_at(sigma) <= settings["delta"]) * 10**_SIGMA_DIGITS)
+        while delta_at(units / 10**_SIGMA_DIGITS) > settings["delta"]:
+            units += 1
+        return cls(noise_multiplier=units / 10**_SIGMA_DIGITS, **settings)
+
+    # -- the budget ------------------------------------------------------------------------------
+
+    @property
+    def num_cross_pairs(self) -> int:
+        """Pairs of columns at different parties."""
+        return self._pairs_outside(())
+
+    def _pairs_outside(self, coalition: Sequence[int]) -> int:
+        """Pairs of columns at different parties of which at least one is outside the coalition."""
+        return sum(
+            self.num_columns[i] * self.num_columns[j]
+            for i, j in itertools.combinations(range(len(self.parties)), 2)
+            if not (i in coalition and j in coalition)
+        )
+
+    @property
+    def _mu_squared(self) -> float:
+        return (self.relation.sensitivity / self.noise_multiplier) ** 2
+
+    @property
+    def _local_weights(self) -> tuple[int, ...]:
+        """How the local budget is divided: by the number of a party's own pairs, or 1 for finer histograms alone."""
+        return tuple(
+            math.comb(columns, 2) or int(binned > 0 or len(self.parties) == 1)
+            for columns, binned in zip(self.num_columns, self.num_binned, strict=True)
+        )
+
+    @property
+    def _effective_cross_share(self) -> float:
+        if not self.num_cross_pairs:
+            return 0.0
+        return self.cross_share if sum(self._local_weights) else 1.0
+
+    def local_mu(self, party: str) -> float:
+        """The parameter μ of everything that one party releases about its own columns; 0 when it releases nothing."""
+        weights, index = self._local_weights, self.parties.index(party)
+        share = (1 - self._effective_cross_share) * weights[index] / max(sum(weights), 1)
+        return math.sqrt(self._mu_squared * share)
+
+    @functools.cached_property
+    def cross_releases(self) -> tuple[TableRelease, ...]:
+        """Releases of cross-party tables: all of them first, then those that each round chooses."""
+        budget = self._mu_squared * self._effective_cross_share
+        if not budget:
+            return ()
+        first = self.first_share if self.num_rounds else 1.0
+        later = (self.tables_per_round, (1 - first) / max(self.num_rounds, 1))
+        parts = [(self.num_cross_pairs, first), *[later] * self.num_rounds]
+        return tuple(self._release(tables, math.sqrt(budget * share)) for tables, share in parts)
+
+    def _release(self, num_tables: int, mu: float) -> TableRelease:
+        return TableRelease(
+            num_tables=num_tables, mu=mu, num_records=self.num_records, noise=self.noise, relation=self.relation
+        )
+
+    # -- the guarantees --------------------------------------------------------------------------
+
+    def _mu_against(self, adversary: Adversary) -> float:
+        """The worst coalition of the adversary's size, or the party of its name."""
+        members = range(len(self.parties))
+        coalitions = list(itertools.combinations(members, adversary.colluders))
+        if adversary.name in self.parties:
+            coalitions = [(self.parties.index(adversary.name),)]
+        return max(self._mu_of(coalition) for coalition in coalitions)
+
+    def _mu_of(self, coalition: Sequence[int]) -> float:
+        local = sum(self.local_mu(p) ** 2 for i, p in enumerate(self.parties) if i not in coalition)
+        outside = self._pairs_outside(coalition)
+        cross = sum(
+            release.mu_against(len(coalition), min(release.num_tables, outside)) ** 2 for release in self.cross_releases
+        )
+        return math.sqrt(local + cross)
+
+    def _event(self, adversary: Adversary) -> GaussianEvent:
+        mu = max(self._mu_against(adversary), 1e-12)
+        return GaussianEvent(noise_multiplier=self.relation.sensitivity / mu, count=1)
+
+    @functools.cached_property
+    def adversaries(self) -> tuple[AdversaryRow, ...]:
+        """The privacy table: the outside analyst, each party, coalitions of 2 to P − 1."""
+        observers = list_adversaries(self.parties, batch_indices="hidden")
+        return tuple(self._row(observer) for observer in observers)
+
+    def _row(self, observer: Adversary) -> AdversaryRow:
+        event = self._event(observer)
+        owner = "their own" if observer.colluders > 1 else "its own"
+        noise = (f"{owner} noise",) if self.noise.kind == "collaborative" else (f"the noise on {owner} tables",)
+        return AdversaryRow(
+            adversary=observer.name,
+            relation=self.relation.value,
+            guarantee="VPDP" if observer.colluders else "DP",
+            epsilon=event.epsilon(self.delta, self.relation),
+            delta=self.delta,
+            noise_multiplier=event.noise_multiplier,
+            knows=(f"{owner} columns", *noise) if observer.colluders else (),
+            proof="proved",
+        )
+
+    def epsilon(self, adversary: str = OUTSIDE_ANALYST) -> float:
+        """ε against the adversary of that name in the table."""
+        rows = {row.adversary: row for row in self.adversaries}
+        if adversary not in rows:
+            raise ArgumentError(f"adversary must be one of {', '.join(rows)}")
+        return rows[adversary].epsilon
+
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """The outside analyst's event for dp-accounting: one Gaussian release."""
+        return self._event(Adversary(name=OUTSIDE_ANALYST)).dp_event()
+
+    # -- the record ------------------------------------------------------------------------------
+
+    @property
+    def num_steps(self) -> int:
+        """What a ledger counts: the local releases as one step, and every cross-party release."""
+        return 1 + len(self.cross_releases)
+
+    def table_rows(self) -> list[dict]:
+        """The privacy table as plain data."""
+        return [{**row.to_dict(), "claim": True} for row in self.adversaries]
+
+    def describe(self) -> dict:
+        """Everything that a report should say, as plain data."""
+        return {
+            "settings": self.to_dict(),
+            "num_cross_pairs": self.num_cross_pairs,
+            "stddev_of_cross_tables": [release.stddev for release in self.cross_releases],
+            "fingerprint": self.fingerprint(),
+            "adversaries": self.table_rows(),
+        }
+
+    def to_dict(self) -> dict:
+        """Plain data for JSON; `from_dict` restores an equal plan."""
+        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> MRFPlan:
+        """Restores a plan with its id, so its budget is the same budget."""
+        settings = dict(record)
+        unknown = set(settings) - {field.name for field in dataclasses.fields(cls)}
+        if unknown or "plan_id" not in settings:
+            raise ArgumentError(f"a stored plan has its plan_id and no field {sorted(unknown)}")
+        settings["noise"] = NoiseSource(**settings["noise"])
+        settings["relation"] = NeighbouringRelation(settings["relation"])
+        return cls(**settings)
+
+    def fingerprint(self) -> str:
+        """The plan's id and a digest of its contents."""
+        content = json.dumps(self.to_dict(), sort_keys=True).encode()
+        return f"{self.plan_id}-{hashlib.sha256(content).hexdigest()[:16]}"

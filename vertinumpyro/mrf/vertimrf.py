@@ -1,0 +1,284 @@
+"""`VertiMRF`: plan, fit and sample a Markov random field over columns that several parties hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, final
+
+import jax
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import InsecureSeededSource, SystemRandomSource
+from vertinumpyro.data import Schema, VerticalDataset, decode_table
+from vertinumpyro.mrf.adaptive import merged
+from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
+from vertinumpyro.mrf.consistency import consistent
+from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, select_measurements
+from vertinumpyro.mrf.graphical_model import GraphicalModel, fit_graphical_model, require_engine
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf.spending import Run
+from vertinumpyro.mrf.synthesis import draw_cells
+from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, PrivacyWarning
+from vertinumpyro.privacy.ledger import start_spending
+from vertinumpyro.secure import FixedPoint, SecureBackend
+
+__all__ = ["MarkovTwin", "VertiMRF"]
+
+PRIVACY_RECORD = "privacy.json"
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VertiMRF:
+    """Synthetic tables from a Markov random field across parties (Zhao et al. 2024, made private).
+
+    Holds public choices only; data enters through the methods. `plan` fixes every release's budget before anything
+    is computed, `fit` spends the plan.
+
+    Attributes:
+        encoder: how cross-party tables are computed. "secure_marginals": one integer `noisy_cross_product` of one-hot
+            columns for all pairs of columns at different parties.
+        selection: "all" measures every cross-party table once. "adaptive" keeps the exact tables secret-shared after
+            one cross product, shows all of them with part of the budget, and spends the rest on tables that the model
+            so far gets most wrong, a few in each of `num_rounds` rounds.
+        num_rounds: rounds of the adaptive selection.
+        tables_per_round: tables that each round measures again.
+        bins: cells of single columns; see `cell_columns`.
+        max_cells: cells of reals, counts and integers.
+        clique_limit: most cells of all maximal cliques of the model together.
+        iterations: steps of mirror descent.
+        consistency: let tables agree on single columns before the fit.
+        recovery: release finer histograms of binned columns, from which values within a cell are drawn.
+        backend: computes the cross products.
+    """
+
+    encoder: Literal["secure_marginals"] = "secure_marginals"
+    selection: Literal["all", "adaptive"] = "all"
+    num_rounds: int = 3
+    tables_per_round: int = 5
+    bins: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    max_cells: int = DEFAULT_MAX_CELLS
+    clique_limit: int = DEFAULT_CLIQUE_LIMIT
+    iterations: int = 1000
+    consistency: bool = True
+    recovery: bool = True
+    backend: SecureBackend = dataclasses.field(default_factory=FixedPoint)
+
+    def __post_init__(self) -> None:
+        """Refuses values outside the documented ranges."""
+        if self.encoder != "secure_marginals":
+            raise ArgumentError(f'encoder must be "secure_marginals", got {self.encoder!r}')
+        if self.selection not in ("all", "adaptive"):
+            raise ArgumentError(f'selection must be "all" or "adaptive", got {self.selection!r}')
+        for name in ("num_rounds", "tables_per_round"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.iterations < 1:
+            raise ArgumentError(f"iterations must be at least 1, got {self.iterations}")
+
+    def columns(self, schema: Schema) -> tuple[CellColumn, ...]:
+        """The schema's columns in cells.
+
+        Raises:
+            ArgumentError: `bins` does not fit the schema, or two columns are too wide for `clique_limit`.
+        """
+        columns = cell_columns(schema, self.bins, self.max_cells)
+        check_clique_limit({column.name: column.num_cells for column in columns}, self.clique_limit)
+        return columns
+
+    def plan(
+        self,
+        dataset: VerticalDataset,
+        *,
+        epsilon: float,
+        delta: float = 1e-5,
+        adversary: str = OUTSIDE_ANALYST,
+        relation: NeighbouringRelation | Literal["replace", "add_remove"] = NeighbouringRelation.REPLACE,
+        noise: Literal["collaborative", "trusted"] = "collaborative",
+        collusion_threshold: int = 0,
+        cross_share: float = 0.6,
+        recovery_share: float = 0.1,
+        first_share: float = 0.5,
+    ) -> MRFPlan:
+        """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
+
+        Args:
+            dataset: the parties' tables.
+            epsilon: what `adversary` gets at most.
+            delta: δ; at 1/N, the choice of the papers on these models, and above it warns.
+            adversary: the name of a row of the privacy table.
+            relation: the neighbouring relation.
+            noise: who adds noise to cross-party tables.
+            collusion_threshold: with so many parties colluding the noise on cross-party tables is still in full.
+            cross_share: part of the budget (of μ²) for cross-party tables.
+            recovery_share: part of each local budget for finer histograms, where there are binned columns.
+            first_share: part of the cross-party budget for the first look at all tables, with adaptive selection.
+
+        Raises:
+            ArgumentError: names the argument and the fix.
+        """
+        require_engine()
+        columns = self.columns(dataset.schema)
+        if delta >= 1 / dataset.num_records:
+            warnings.warn(
+                f"delta={delta:g} is at least 1/num_records: publishing a random record would satisfy it. "
+                "Choose a smaller delta",
+                PrivacyWarning,
+                stacklevel=2,
+            )
+        held = [[c for c in columns if c.party == party] for party in dataset.parties]
+        return MRFPlan.calibrated(
+            epsilon=epsilon,
+            adversary=adversary,
+            num_records=dataset.num_records,
+            parties=dataset.parties,
+            num_columns=tuple(len(own) for own in held),
+            num_binned=tuple(sum(c.binned for c in own) * self.recovery for own in held),
+            delta=delta,
+            relation=_relation(relation),
+            noise=NoiseSource(kind=noise, num_parties=len(dataset.parties), collusion_threshold=collusion_threshold),
+            cross_share=cross_share,
+            recovery_share=recovery_share if self.recovery else 0.0,
+            **self._rounds(held, first_share),
+        )
+
+    def _rounds(self, held: Sequence[Sequence[CellColumn]], first_share: float) -> dict[str, Any]:
+        pairs = sum(len(a) * len(b) for a, b in itertools.combinations(held, 2))
+        if self.selection == "all" or not pairs:
+            return {}
+        tables = min(self.tables_per_round, pairs)
+        return {"num_rounds": self.num_rounds, "tables_per_round": tables, "first_share": first_share}
+
+    def fit(
+        self,
+        dataset: VerticalDataset,
+        plan: MRFPlan,
+        *,
+        run_dir: str | Path | None = None,
+        insecure_seed: int | None = None,
+    ) -> MarkovTwin:
+        """Spend the plan and return the fitted field.
+
+        Args:
+            dataset: the parties' tables.
+            plan: made by `plan` for this dataset and these settings.
+            run_dir: folder for `privacy.json`, written before each release. A fit that dies half-way cannot go on:
+                what it reserved is spent.
+            insecure_seed: draw all noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
+
+        Raises:
+            ArgumentError: the plan was made for other parties, columns or records.
+            PlanSpentError: the plan was spent before.
+        """
+        require_engine()
+        columns = self.columns(dataset.schema)
+        self._check_plan(dataset, columns, plan)
+        source = SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed)
+        with start_spending(plan, _record(run_dir)) as spending:
+            run = Run(
+                dataset=dataset, columns=columns, plan=plan, backend=self.backend, spending=spending, source=source
+            )
+            released = run.release(lambda tables: self._field(columns, plan, tables))
+        return MarkovTwin(
+            schema=dataset.schema,
+            columns=columns,
+            plan=plan,
+            model=self._field(columns, plan, released.measurements),
+            measurements=released.measurements,
+            fine=released.fine,
+            secure_noise=source.secure,
+        )
+
+    def _check_plan(self, dataset: VerticalDataset, columns: tuple[CellColumn, ...], plan: MRFPlan) -> None:
+        fresh = {
+            "num_records": dataset.num_records,
+            "parties": dataset.parties,
+            "num_columns": tuple(len(dataset.schema.column_names(party)) for party in dataset.parties),
+            "num_rounds": self.num_rounds if self.selection == "adaptive" and plan.num_cross_pairs else 0,
+            "num_binned": tuple(
+                sum(c.binned and c.party == party for c in columns) * self.recovery for party in dataset.parties
+            ),
+        }
+        other = [name for name, value in fresh.items() if getattr(plan, name) != value]
+        if other:
+            raise ArgumentError(f"plan was made for another {', '.join(other)}; make a new plan for this dataset")
+
+    def _field(
+        self, columns: Sequence[CellColumn], plan: MRFPlan, measurements: Sequence[Measurement]
+    ) -> GraphicalModel:
+        """The field fitted to released tables. Post-processing."""
+        sizes = {column.name: column.num_cells for column in columns}
+        tables = merged(measurements)
+        tables = consistent(tables, plan.num_records) if self.consistency else tables
+        chosen = select_measurements(tables, sizes, plan.num_records, self.clique_limit)
+        return fit_graphical_model(sizes, chosen, plan.num_records, iterations=self.iterations)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MarkovTwin:
+    """A fitted field. Everything in it is released.
+
+    Attributes:
+        schema: the public schema.
+        columns: its columns in cells.
+        plan: what was spent.
+        model: the field, in cells.
+        measurements: the noisy tables that it was made from.
+        fine: noisy histograms of values within cells.
+        secure_noise: whether the noise came from the operating system's CSPRNG; where it is False the fit used
+            `insecure_seed` and has no privacy.
+    """
+
+    schema: Schema
+    columns: tuple[CellColumn, ...]
+    plan: MRFPlan
+    model: GraphicalModel
+    measurements: tuple[Measurement, ...]
+    fine: Mapping[str, np.ndarray]
+    secure_noise: bool
+
+    def sample_synthetic(self, num_records: int | None = None, *, rng_key: jax.Array) -> pd.DataFrame:
+        """A synthetic table in the schema's own types; N of the plan by default.
+
+        Post-processing: as many tables as you like cost no further privacy.
+        """
+        num_records = self.plan.num_records if num_records is None else num_records
+        if num_records < 1:
+            raise ArgumentError(f"num_records={num_records}; give 1 or more")
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
+        cells = draw_cells(self.model, num_records, rng)
+        arrays: dict[str, np.ndarray] = {}
+        for column in self.columns:
+            weights = self.fine.get(column.name)
+            weights = None if weights is None else np.maximum(weights, 0.0)
+            arrays |= column.values(cells[column.name], rng, weights)
+        return decode_table(self.schema, arrays, rng)
+
+    def __repr__(self) -> str:
+        """Shows public facts."""
+        size = sum(table.size for table in self.model.tables)
+        return f"MarkovTwin({len(self.columns)} columns, {len(self.model.cliques)} cliques, {size} cells)"
+
+
+def _record(run_dir: str | Path | None) -> Path | None:
+    if run_dir is None:
+        return None
+    folder = Path(run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / PRIVACY_RECORD
+
+
+def _relation(relation: Any) -> NeighbouringRelation:
+    try:
+        return NeighbouringRelation(relation)
+    except ValueError:
+        choices = [known.value for known in NeighbouringRelation]
+        raise ArgumentError(f"relation={relation!r} is unknown; choose one of {choices}") from None
