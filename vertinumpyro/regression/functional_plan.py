@@ -1,0 +1,394 @@
+r"""The privacy plan of the functional mechanism: one release of a noisy moment matrix.
+
+Each party computes and noises the products of its own columns; the products of two parties' columns come from the
+secure `noisy_cross_product`, to which every party adds a share of noise. Which noise hides what:
+
+- **own products** carry the whole noise, drawn by their owner. Whoever does not hold the owner knows none of it, and
+  towards an adversary that holds the owner these products do not change.
+- **cross products** carry P shares; any P - c of them are as much as the whole noise, c the collusion threshold. An
+  adversary that holds s parties faces P - s shares.
+
+So an adversary that holds a set of parties faces, on every product that may change for it, at least min(1,
+(P - s)/(P - c)) of the whole variance (Gaussian), and the whole noise if s <= c (Laplace). With fewer Laplace shares
+than a whole nothing useful is proved, and the table says ε = inf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import math
+import secrets
+import warnings
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any, Literal, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError, RangeError
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.data import Schema
+from vertinumpyro.privacy import (
+    OUTSIDE_ANALYST,
+    AdversaryRow,
+    GaussianEvent,
+    NeighbouringRelation,
+    PrivacyWarning,
+    sample_discrete_gaussian,
+)
+from vertinumpyro.privacy.discrete_gaussian import require_drawable
+from vertinumpyro.privacy.discrete_laplace import require_laplace_drawable, sample_laplace_shares
+from vertinumpyro.privacy.plan import plain, smallest_sigma
+from vertinumpyro.regression.features import FeatureLayout
+from vertinumpyro.regression.sensitivity import l1_sensitivity, l2_sensitivity, paper_sensitivity
+
+__all__ = ["FunctionalMechanismPlan"]
+
+_ROUNDING = 1 + 1e-6  # covers the grid's and the discrete noise's part of the effective noise
+_SMOOTHING, _SMALLEST_SHARE = 9, 18  # in grid units²: see `privacy.adversary`
+_MOST_COALITIONS = 2000
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FunctionalMechanismPlan:
+    """Everything public about one regression's privacy, fixed before any data is touched.
+
+    Formal guarantee: what a fit releases satisfies every row of `adversaries`, for `relation`, N public. Towards
+    parties, and about one party's columns, neighbouring tables agree on all other columns (VPDP).
+
+    Top-down, one ε is spread over all products: with noise for the joint sensitivity Δ, what is revealed about
+    party k's columns alone is ε^(k) = ε Δ_k / Δ, Δ_k computed for changes of those columns (Theorem 2 of the paper,
+    with the exact Δ_k). Bottom-up, every party's own products and every pair's cross products have an ε of their
+    own, and the total is their sum: see `bottom_up`.
+
+    Attributes:
+        layout: the coordinates.
+        num_records: N, public.
+        model: "linear" or "logistic".
+        epsilon: the target towards an outside analyst.
+        delta: 0 for pure ε by discrete Laplace noise; above 0 discrete Gaussian noise.
+        relation: the neighbouring relation.
+        collusion_threshold: c: towards so many colluding parties, too, the noise is whole. None takes 0 for Gaussian
+            noise, and 1 for Laplace noise between parties, where a known share would leave nothing proved.
+        sensitivity: "tight", or "paper" for comparison: Δ_f of Xu et al., every coefficient noised.
+        block_epsilon: bottom-up only: ((party, party), ε) for own and cross products.
+        plan_id: a random name, made here.
+    """
+
+    layout: FeatureLayout
+    num_records: int
+    model: Literal["linear", "logistic"]
+    epsilon: float
+    delta: float = 0.0
+    relation: NeighbouringRelation = NeighbouringRelation.REPLACE
+    collusion_threshold: int | None = None
+    sensitivity: Literal["tight", "paper"] = "tight"
+    block_epsilon: tuple[tuple[tuple[str, str], float], ...] = ()
+    plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+
+    def __post_init__(self) -> None:
+        """Refuses values outside the documented ranges."""
+        self._check_choices()
+        if self.collusion_threshold is None:
+            object.__setattr__(self, "collusion_threshold", min(1, len(self.parties) - 1) if self.pure else 0)
+        if not 0 <= self.threshold < len(self.parties):
+            raise ArgumentError(
+                f"collusion_threshold must lie between 0 and the number of parties less one, "
+                f"{len(self.parties) - 1}, got {self.threshold}: if all collude, nothing is left to protect"
+            )
+        if self.num_records * self.layout.scale**2 > 2**53:
+            raise RangeError("sums of products could exceed 2^53 grid units: lower feature_bits")
+        self._check_noise()
+
+    def _check_choices(self) -> None:
+        if self.model not in ("linear", "logistic"):
+            raise ArgumentError(f'model must be "linear" or "logistic", got {self.model!r}')
+        if self.model == "logistic" and self.layout.label_group.shape != "sign":
+            raise ArgumentError(f"label {self.layout.label!r} must be a binary column for a logistic regression")
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ArgumentError(f"epsilon must be positive and finite, got {self.epsilon}")
+        if not 0 <= self.delta < 1:
+            raise ArgumentError(f"delta must lie in [0, 1), got {self.delta}; 0 chooses pure epsilon")
+        if self.delta >= 1 / max(self.num_records, 1):
+            warnings.warn(
+                f"delta={self.delta:g} is at least 1/num_records: publishing a random record would satisfy it",
+                PrivacyWarning,
+                stacklevel=4,
+            )
+        if self.num_records < 2:
+            raise ArgumentError(f"num_records must be at least 2, got {self.num_records}")
+        if not isinstance(self.relation, NeighbouringRelation):
+            raise ArgumentError("relation must be a NeighbouringRelation")
+        if self.sensitivity not in ("tight", "paper"):
+            raise ArgumentError(f'sensitivity must be "tight" or "paper", got {self.sensitivity!r}')
+        if self.sensitivity == "paper" and (self.delta or self.block_epsilon):
+            raise ArgumentError('sensitivity="paper" has pure epsilon, top-down only: set delta=0')
+
+    def _check_noise(self) -> None:
+        for block in self.blocks:
+            size = self.noise_size(block)
+            if self.pure:
+                require_laplace_drawable(size)
+                continue
+            require_drawable(2 * len(self.parties) * size)
+            if size // self.num_covering < _SMALLEST_SHARE:
+                raise ArgumentError("a noise share is too small for its accounting: raise feature_bits")
+
+    @classmethod
+    def of(
+        cls, schema: Schema, label: str, *, num_records: int, model: Literal["linear", "logistic"], epsilon: float,
+        features: Iterable[str] | None = None, expand: Iterable[str] = (), feature_bits: int = 12, **settings: Any,
+    ) -> FunctionalMechanismPlan:  # fmt: skip
+        """The plan for a public schema; `features`, `expand` and `feature_bits` as in `FeatureLayout.of`.
+
+        Example:
+            >>> from vertinumpyro.data import RealColumn, PartySchema, Schema
+            >>> columns = {"clinic": ["age"], "bank": ["income", "debt"]}
+            >>> real = RealColumn(bounds=(0.0, 1.0))
+            >>> schema = Schema({p: PartySchema({n: real for n in names}) for p, names in columns.items()})
+            >>> plan = FunctionalMechanismPlan.of(
+            ...     schema, "debt", num_records=1000, model="linear", epsilon=1.0, delta=1e-5)
+            >>> [(row.adversary, row.guarantee, round(row.epsilon, 2)) for row in plan.adversaries][:3]
+            [('outside analyst', 'DP', 1.0), ('clinic', 'VPDP', 1.47), ('bank', 'VPDP', 1.25)]
+        """
+        layout = FeatureLayout.of(schema, label, features=features, expand=expand, feature_bits=feature_bits)
+        return cls(layout=layout, num_records=num_records, model=model, epsilon=epsilon, **settings)
+
+    @classmethod
+    def bottom_up(
+        cls, layout: FeatureLayout, *, party_epsilon: Mapping[str, float],
+        pair_epsilon: Mapping[tuple[str, str], float], **settings: Any,
+    ) -> FunctionalMechanismPlan:  # fmt: skip
+        """A plan from the parties' own budgets: pure ε, Σ_k ε_k + Σ_{k<l} ε_kl in total, by plain composition.
+
+        Args:
+            layout: the coordinates.
+            party_epsilon: ε_k for each party's own products.
+            pair_epsilon: ε_kl for each pair's cross products, in either order.
+            **settings: `num_records`, `model` and further fields.
+        """
+        given: dict[tuple[str, str], float] = {**{(k, k): e for k, e in party_epsilon.items()}, **pair_epsilon}
+        blocks = list(_blocks(layout.parties))
+        found = {(a, b): given.get((a, b), given.get((b, a))) for a, b in blocks}
+        missing = [block for block, value in found.items() if value is None or not 0 < value < math.inf]
+        if missing or len(given) != len(blocks):
+            raise ArgumentError(
+                f"party_epsilon and pair_epsilon need one positive value for each of {len(layout.parties)} parties "
+                f"and each pair; the first to mend: {missing[:1] or 'a name or pair that is given twice or unknown'}"
+            )
+        pairs = tuple((block, float(value)) for block, value in found.items() if value is not None)
+        return cls(layout=layout, epsilon=math.fsum(e for _, e in pairs), block_epsilon=pairs, delta=0.0, **settings)
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties that hold a column of the regression."""
+        return self.layout.parties
+
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is Laplace."""
+        return self.delta == 0
+
+    @property
+    def threshold(self) -> int:
+        """c, once chosen."""
+        return self.collusion_threshold or 0
+
+    @property
+    def num_covering(self) -> int:
+        """P - c: how many shares make the whole noise of a cross product."""
+        return len(self.parties) - self.threshold
+
+    @property
+    def blocks(self) -> tuple[tuple[str, str], ...]:
+        """(k, k) for own products and (k, l) for cross products."""
+        return tuple(_blocks(self.parties))
+
+    @functools.cached_property
+    def _block_epsilon(self) -> dict[tuple[str, str], float]:
+        return dict(self.block_epsilon)
+
+    def noise_size(self, block: tuple[str, str]) -> int:
+        """The whole noise of a product in grid units: scale b of Laplace, variance of Gaussian noise; rounded up."""
+        if not self.pure:
+            sensitivity = Fraction(l2_sensitivity(self.layout.counts(), self.relation) * self.layout.scale**2)
+            multiplier = _noise_multiplier(self.epsilon, self.delta, self.relation)
+            return math.ceil((sensitivity * Fraction(multiplier * _ROUNDING)) ** 2)
+        epsilon = Fraction(self._block_epsilon.get(block, self.epsilon))
+        return 2 * math.ceil(self._l1(block) * self.layout.scale**2 / epsilon / 2)  # even: the paper needs its half
+
+    def _l1(self, block: tuple[str, str]) -> Fraction:
+        if self.block_epsilon:
+            return self._block_l1(block)
+        if self.sensitivity == "tight":
+            return l1_sensitivity(self.layout.counts(), self.relation)
+        # In units of our products: 2 x_a x_b / 8 and y x / 2 (y = ±1) are the paper's coefficients, or 2 x_a x_b.
+        paper = paper_sensitivity(self.layout.size - 1, self.model == "logistic")
+        return paper * 4 if self.model == "logistic" else paper / 2
+
+    def _block_l1(self, block: tuple[str, str]) -> Fraction:
+        """Joint sensitivity of one block. Cross products of G_k and G_l groups all move by 2 if all of k's change."""
+        first, second = (self.layout.counts([party]).free for party in block)
+        if block[0] == block[1]:
+            return l1_sensitivity(first, self.relation)
+        return Fraction(self.relation.sensitivity * (first.total - 1) * (second.total - 1))
+
+    @functools.cached_property
+    def multipliers(self) -> np.ndarray:
+        """Each product's noise `[D, D]` in units of `noise_size`: 2 for squares, 0 where nothing is released."""
+        layout = self.layout
+        out = np.ones((layout.size, layout.size))
+        np.fill_diagonal(out, 2.0)
+        out[0, 0] = 0.0
+        if self.sensitivity == "paper":
+            if self.model == "logistic":
+                out[layout.label_index, :] = out[:, layout.label_index] = 0.5
+            return out
+        for group in layout.groups:
+            if group.shape != "scalar":
+                own = slice(layout.starts[group.column], layout.starts[group.column] + group.size)
+                out[own, own] = 0.0
+        return out
+
+    @functools.cached_property
+    def noise_variance(self) -> np.ndarray:
+        """Variance of the noise in each entry of the revealed matrix `[D, D]`, features in [-1, 1]."""
+        out = np.zeros((self.layout.size, self.layout.size))
+        for block in self.blocks:
+            rows, columns = (self.layout.span(party) for party in block)
+            size, shares = self.noise_size(block), 1.0
+            if block[0] != block[1]:
+                size, shares = self._share_size(block), len(self.parties) / (self.num_covering if self.pure else 1)
+            times = self.multipliers[rows, columns]
+            entry = shares * (2.0 * (size * times) ** 2 if self.pure else size * times)
+            out[rows, columns], out[columns, rows] = entry, entry.T
+            if block[0] == block[1]:
+                first = self.multipliers[0, columns]
+                out[0, columns] = out[columns, 0] = 2.0 * (size * first) ** 2 if self.pure else size * first
+        return out / float(self.layout.scale) ** 4
+
+    def _share_size(self, block: tuple[str, str]) -> int:
+        """One party's share for a cross product: the same scale b of a Pólya share, or a part of the variance."""
+        size = self.noise_size(block)
+        return size if self.pure else -(-size // self.num_covering)
+
+    def draw_noise(self, block: tuple[str, str], times: np.ndarray, source: RandomSource) -> np.ndarray:
+        """One party's noise for products of a block, in grid units, int64 like `times`. Secret.
+
+        Args:
+            block: own or cross products.
+            times: the products' `multipliers`.
+            source: the party's random bits.
+        """
+        own = block[0] == block[1]
+        size = self.noise_size(block) if own else self._share_size(block)
+        out = np.zeros(times.shape, np.int64)
+        for factor in np.unique(times[times > 0]):
+            chosen, scaled = times == factor, Fraction(size) * Fraction(factor)
+            count = int(chosen.sum())
+            if self.pure:
+                out[chosen] = sample_laplace_shares(scaled, 1 if own else self.num_covering, count, source)
+            else:
+                out[chosen] = sample_discrete_gaussian(scaled, count, source)
+        return out
+
+    @functools.cached_property
+    def adversaries(self) -> tuple[AdversaryRow, ...]:
+        """The privacy table: outside analyst, each party, coalitions, and each party's own ε^(k)."""
+        parties = self.parties
+        rows = [self._row(OUTSIDE_ANALYST, parties, 0)]
+        if len(parties) > 1:
+            rows += [self._row(name, [p for p in parties if p != name], 1) for name in parties]
+            rows += [self._coalition(size) for size in range(2, len(parties))]
+            rows += [self._row(f"{OUTSIDE_ANALYST}, about {name!r} alone", [name], 0) for name in parties]
+        return tuple(rows)
+
+    def epsilon_about(self, party: str) -> float:
+        """ε^(k): what an outside analyst learns about one party's columns."""
+        if party not in self.parties:
+            raise ArgumentError(f"party must be one of {', '.join(self.parties)}")
+        return self._epsilon((party,), 0)[0]
+
+    def _coalition(self, size: int) -> AdversaryRow:
+        """The worst coalition of a size; where they are too many, a bound by letting every column change."""
+        name, parties = f"any {size} colluding parties", self.parties
+        if math.comb(len(parties), size) > _MOST_COALITIONS:
+            return self._row(name, parties, size)
+        rest = itertools.combinations(parties, len(parties) - size)
+        return max((self._row(name, changing, size) for changing in rest), key=lambda row: row.epsilon)
+
+    def _row(self, name: str, changing: Iterable[str], colluders: int) -> AdversaryRow:
+        changing = tuple(changing)
+        epsilon, multiplier = self._epsilon(changing, colluders)
+        owner = "their own" if colluders > 1 else "its own"
+        return AdversaryRow(
+            adversary=name,
+            relation=self.relation.value,
+            guarantee="DP" if not colluders and len(changing) == len(self.parties) else "VPDP",
+            epsilon=epsilon,
+            delta=self.delta,
+            noise_multiplier=multiplier,
+            knows=(f"{owner} columns", f"{owner} noise") if colluders else (),
+            proof="proved",
+        )
+
+    def _epsilon(self, changing: tuple[str, ...], colluders: int) -> tuple[float, float]:
+        """(ε, standard deviation of the unknown noise over half the sensitivity, or over all of it if zeroed)."""
+        counts = self.layout.counts(changing)
+        whole = (self.parties[0], self.parties[0])
+        if not self.pure:
+            part = min(Fraction(1), Fraction(len(self.parties) - colluders, self.num_covering))
+            unknown = math.sqrt(self.noise_size(whole) * part - _SMOOTHING) / self.layout.scale**2
+            multiplier = self.relation.sensitivity * unknown / l2_sensitivity(counts, self.relation)
+            event = GaussianEvent(noise_multiplier=multiplier, count=1)
+            return event.epsilon(self.delta, self.relation), multiplier
+        if colluders > self.threshold:
+            return math.inf, 0.0
+        epsilon = self._pure_epsilon(changing)
+        return epsilon, self.relation.sensitivity * math.sqrt(2.0) / epsilon
+
+    def _pure_epsilon(self, changing: tuple[str, ...]) -> float:
+        if self.block_epsilon:
+            return math.fsum(e for block, e in self.block_epsilon if set(block) & set(changing))
+        if self.sensitivity == "paper":
+            return self.epsilon
+        size = self.noise_size((self.parties[0], self.parties[0]))
+        exact = l1_sensitivity(self.layout.counts(changing), self.relation) * self.layout.scale**2 / size
+        return min(self.epsilon, math.nextafter(float(exact), math.inf))
+
+    @property
+    def num_steps(self) -> int:
+        """A ledger counts the whole fit as one step."""
+        return 1
+
+    def table_rows(self) -> list[dict]:
+        """The privacy table as plain data."""
+        return [{**row.to_dict(), "claim": True} for row in self.adversaries]
+
+    def to_dict(self) -> dict:
+        """Plain data for JSON."""
+        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def fingerprint(self) -> str:
+        """The plan's id and a digest of its contents."""
+        content = json.dumps(self.to_dict(), sort_keys=True).encode()
+        return f"{self.plan_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def _blocks(parties: tuple[str, ...]) -> Iterable[tuple[str, str]]:
+    return itertools.combinations_with_replacement(parties, 2)
+
+
+@functools.lru_cache(maxsize=64)
+def _noise_multiplier(epsilon: float, delta: float, relation: NeighbouringRelation) -> float:
+    """The smallest standard deviation over Δ, up to 1e-4 and from above, with δ(ε) <= delta."""
+
+    def enough(sigma: float) -> bool:
+        return GaussianEvent(noise_multiplier=sigma, count=1).delta(epsilon, relation) <= delta
+
+    return smallest_sigma(enough) / relation.sensitivity
