@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -31,7 +29,7 @@ from vertinumpyro.privacy import (
     NoiseSource,
 )
 from vertinumpyro.privacy.adversary import list_adversaries
-from vertinumpyro.privacy.plan import plain, smallest_sigma
+from vertinumpyro.privacy.plan import fingerprint_of, plain, smallest_sigma
 
 __all__ = ["MRFPlan"]
 
@@ -278,5 +276,4 @@ class MRFPlan:
 
     def fingerprint(self) -> str:
         """The plan's id and a digest of its contents."""
-        content = json.dumps(self.to_dict(), sort_keys=True).encode()
-        return f"{self.plan_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+        return fingerprint_of(self.plan_id, self.to_dict())

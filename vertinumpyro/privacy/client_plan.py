@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import secrets
 from collections.abc import Mapping
 from typing import Any, Literal, final
@@ -18,7 +16,7 @@ from vertinumpyro.privacy.accounting import NeighbouringRelation
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.noise_shares import draw_noise_share
-from vertinumpyro.privacy.plan import plain, sampling_from_dict, smallest_sigma
+from vertinumpyro.privacy.plan import fingerprint_of, plain, sampling_from_dict, smallest_sigma
 from vertinumpyro.privacy.sampling import Sampling
 
 _SIGMA_DIGITS = 4
@@ -214,5 +212,4 @@ class ClientPlan:
 
     def fingerprint(self) -> str:
         """The plan's id and a digest of its contents."""
-        content = json.dumps(self.to_dict(), sort_keys=True).encode()
-        return f"{self.plan_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+        return fingerprint_of(self.plan_id, self.to_dict())

@@ -217,8 +217,7 @@ class PrivacyPlan:
 
     def fingerprint(self) -> str:
         """The plan's id and a digest of its contents: parties compare it before they start."""
-        content = json.dumps(self.to_dict(), sort_keys=True).encode()
-        return f"{self.plan_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+        return fingerprint_of(self.plan_id, self.to_dict())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -301,6 +300,12 @@ def _check_delta(delta: float, num_records: int, *, warn: bool = True) -> None:
             PrivacyWarning,
             stacklevel=4,
         )
+
+
+def fingerprint_of(plan_id: str, content: dict) -> str:
+    """A plan's id and a digest of its contents, given as plain data."""
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return f"{plan_id}-{digest[:16]}"
 
 
 def plain(value: Any) -> Any:

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import math
 import secrets
 import warnings
@@ -42,7 +40,7 @@ from vertinumpyro.privacy import (
 )
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.discrete_laplace import require_laplace_drawable, sample_laplace_shares
-from vertinumpyro.privacy.plan import plain, smallest_sigma
+from vertinumpyro.privacy.plan import fingerprint_of, plain, smallest_sigma
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.sensitivity import l1_sensitivity, l2_sensitivity, paper_sensitivity
 
@@ -376,8 +374,7 @@ class FunctionalMechanismPlan:
 
     def fingerprint(self) -> str:
         """The plan's id and a digest of its contents."""
-        content = json.dumps(self.to_dict(), sort_keys=True).encode()
-        return f"{self.plan_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+        return fingerprint_of(self.plan_id, self.to_dict())
 
 
 def _blocks(parties: tuple[str, ...]) -> Iterable[tuple[str, str]]:

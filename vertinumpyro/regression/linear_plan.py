@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import math
 import secrets
 from typing import Literal, final
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.privacy import AdversaryRow, GaussianEvent, NeighbouringRelation
-from vertinumpyro.privacy.plan import smallest_sigma
+from vertinumpyro.privacy.plan import fingerprint_of, smallest_sigma
 from vertinumpyro.regression.release import Mechanism, Release
 from vertinumpyro.regression.sufficient_statistics import (
     entrywise_sensitivity,
@@ -148,8 +146,7 @@ class RegressionPlan:
 
     def fingerprint(self) -> str:
         """The plan's id and a digest of its contents."""
-        content = json.dumps(self.to_dict(), sort_keys=True).encode()
-        return f"{self.plan_id}-{hashlib.sha256(content).hexdigest()[:16]}"
+        return fingerprint_of(self.plan_id, self.to_dict())
 
 
 @functools.lru_cache(maxsize=64)
