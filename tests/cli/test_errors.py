@@ -181,7 +181,7 @@ def test_the_order_of_records_is_free(project: Project):
 
 
 def test_a_bug_keeps_its_message_to_itself(project: Project, monkeypatch: pytest.MonkeyPatch):
-    def broken(path):
+    def broken(path, **_):
         raise RuntimeError("a value of somebody")
 
     monkeypatch.setattr(commands, "check", broken)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import pandas as pd
 
-from vertinumpyro.cli import outputs
+from vertinumpyro.cli import outputs, processes
 from vertinumpyro.cli.config import CONFIG_COPY
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job, recorded_plan, refuse_changed, refuse_started
@@ -24,25 +25,32 @@ from vertinumpyro.privacy import PrivacyPlan
 __all__ = ["check", "fit", "show_plan", "synthesize"]
 
 
-def show_plan(path: Path) -> None:
+def show_plan(path: Path, *, backend: str | None = None) -> None:
     """Print schema and plan. Of the tables only the id columns are read, and not even those if N is given."""
-    job = Job.load(path)
+    job = Job.load(path, backend=backend)
     with console.status("[dim]privacy plan …"):
-        plan = job.plan(job.stand_in())
-        view = list(plan_view(plan, job.dpvi.backend.info().name))
+        stand_in = job.stand_in()
+        plan = job.plan(stand_in)
+        view = [*plan_view(plan, job.dpvi.backend.info().name), *processes.cost_view(job, plan, stand_in)]
     console.print(heading("Schema (public)"), schema_table(job.schema))
     console.print(heading("Privacy plan"), *view)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
 
 
-def check(path: Path) -> None:
+def check(path: Path, *, backend: str | None = None) -> None:
     """Go through everything that could stop a fit, and stop at the first that does."""
     with ticked("settings") as found:
-        job = Job.load(path)
+        job = Job.load(path, backend=backend)
         found.append(f"{path.name}, model {job.config.model.function or 'the mixture'}")
     with ticked("schema") as found:
         found += [count(len(job.schema.parties), "party").replace("partys", "parties")]
         found += [count(len(job.schema.columns), "column"), f"id column {job.schema.id_column}"]
+    dataset = processes.checked_records(job) if processes.needed(job) else _checked_records(job)
+    _check_model_and_plan(job, dataset)
+    console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
+
+
+def _checked_records(job: Job) -> VerticalDataset:
     with ticked("files") as found:
         tables = job.tables()
         found += [f"{party}: {count(len(table), 'record')}" for party, table in tables.items()]
@@ -52,8 +60,7 @@ def check(path: Path) -> None:
             f"{count(dataset.num_records, 'record')} matched by id",
             "all values in their public domains",
         ]
-    _check_model_and_plan(job, dataset)
-    console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
+    return dataset
 
 
 def _check_model_and_plan(job: Job, dataset: VerticalDataset) -> None:
@@ -69,30 +76,31 @@ def _check_model_and_plan(job: Job, dataset: VerticalDataset) -> None:
         found += [f"no value wraps around the {name} ring at {plan.grid_bits} fractional bits"]
 
 
-def fit(path: Path, *, resume: bool, out: Path | None) -> None:
+def fit(path: Path, *, resume: bool, out: Path | None, backend: str | None = None) -> None:
     """Plan, spend, write; or continue what was interrupted, under the plan that it began with."""
-    job = Job.load(path)
+    job = Job.load(path, backend=backend)
     run_dir = job.config.run_dir(out)
     if resume:
         plan = recorded_plan(run_dir)
         refuse_changed(job.config, run_dir)
-        job = Job.load(path, num_steps=plan.num_steps)
+        job = Job.load(path, num_steps=plan.num_steps, backend=backend)
     else:
         refuse_started(run_dir)
     job.split()
-    dataset = job.dataset()
-    if not resume:
-        plan = job.plan(dataset)
-    _show_before_fit(job, plan)
-    posterior = _spend(job, dataset, plan, run_dir, resume)
+    with processes.opened(job) as (dataset, fit_plan):
+        if not resume:
+            plan = job.plan(dataset)
+        _show_before_fit(job, plan, dataset)
+        posterior = _spend(job, fit_plan, plan, run_dir, resume)
     _write(job, posterior, dataset, run_dir)
 
 
-def _show_before_fit(job: Job, plan: PrivacyPlan) -> None:
-    console.print(heading("Privacy plan"), *plan_view(plan, job.dpvi.backend.info().name))
+def _show_before_fit(job: Job, plan: PrivacyPlan, dataset: VerticalDataset) -> None:
+    view = plan_view(plan, job.dpvi.backend.info().name)
+    console.print(heading("Privacy plan"), *view, *processes.cost_view(job, plan, dataset))
 
 
-def _spend(job: Job, dataset: VerticalDataset, plan: PrivacyPlan, run_dir: Path, resume: bool) -> Posterior:
+def _spend(job: Job, fit_plan: Callable[..., Posterior], plan: PrivacyPlan, run_dir: Path, resume: bool) -> Posterior:
     """The posterior; of a run that is complete, the stored one, which costs nothing."""
     stored = run_dir / "posterior.npz"
     if resume and stored.exists():
@@ -102,7 +110,7 @@ def _spend(job: Job, dataset: VerticalDataset, plan: PrivacyPlan, run_dir: Path,
         _prepare(job, run_dir)
     console.print(heading(f"{'Continuing' if resume else 'Fitting'}, {count(plan.num_steps, 'step')}"))
     key = jax.random.split(random_key(job.config.run.seed))[0]
-    posterior = job.dpvi.fit(dataset, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
+    posterior = fit_plan(plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
     posterior.save(stored)  # first of all outputs: it is what the budget bought
     return posterior
 

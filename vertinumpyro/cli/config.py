@@ -80,7 +80,7 @@ class FitSettings:
     clip_norm: float | None = positive()
     guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
     learning_rate: float | None = positive()
-    backend: Literal["fixed_point", "plaintext"] = "fixed_point"
+    backend: Literal["fixed_point", "plaintext", "crypten"] = "fixed_point"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,14 +167,17 @@ class Config:
         (run_dir / CONFIG_COPY).write_text(dump(tables), encoding="utf-8")
 
 
-def load_config(path: Path) -> Config:
+def load_config(path: Path, backend: str | None = None) -> Config:
     """Read and check a configuration; no table is opened.
 
+    :param backend: in the place of [fit] backend; None keeps that.
     :raises ArgumentError: names the section, the key and the fix.
     :raises SchemaError: the schema contradicts itself.
     """
     tables = _parse(path)
     check_keys(path.name, tables, ("schema", *_SECTIONS))
+    if backend is not None:
+        tables["fit"] = {**tables.get("fit", {}), "backend": backend}
     sections = {name: read_section(cls, f"[{name}]", tables.get(name, {})) for name, cls in _SECTIONS.items()}
     config = Config(path=path, schema=_schema(path, tables.get("schema")), **sections)
     _check_files(config)

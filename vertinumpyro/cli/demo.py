@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -15,6 +16,7 @@ from vertinumpyro.cli import outputs
 from vertinumpyro.cli.comparison import Comparison, compare, fit_alone, joined_at_random
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import refuse_started
+from vertinumpyro.cli.processes import cost_line, parties_of_public_table
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import count, duration
 from vertinumpyro.core.compat import random_key
@@ -22,10 +24,24 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset, load_rand_hie
 from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.evaluation import write_report
+from vertinumpyro.secure import FixedPoint
+from vertinumpyro.secure.crypten import Crypten
 
-__all__ = ["Demo"]
+__all__ = ["Demo", "demo_inference"]
 
 LINK = ("mdvis", "disea")  # visits to a doctor, at the insurer; chronic diseases, at the clinic
+
+
+def demo_inference(backend: str) -> DPVI:
+    """The demo's inference. Diagnostics need the joined table, which no process holds with `crypten`.
+
+    :raises ArgumentError: the backend is unknown.
+    """
+    if backend == "crypten":
+        return DPVI(backend=Crypten())
+    if backend != "fixed_point":
+        raise ArgumentError(f"--backend {backend}: the demo knows fixed_point and crypten")
+    return DPVI(diagnostics=True)
 
 
 @dataclasses.dataclass
@@ -36,7 +52,7 @@ class Demo:
     epsilon: float
     num_steps: int | None
     seed: int
-    dpvi: DPVI = dataclasses.field(default_factory=lambda: DPVI(diagnostics=True))
+    dpvi: DPVI
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def run(self) -> Comparison:
@@ -76,14 +92,30 @@ class Demo:
         with self._stage("privacy plan"):
             plan = self.dpvi.plan(dataset, epsilon=self.epsilon, num_steps=self.num_steps)
             table = list(plan_view(plan, self.dpvi.backend.info().name))
+            table += [cost_line(self.dpvi, plan, dataset)] if self._in_processes else []
         console.print(heading("Privacy plan (before anything is spent)"), *table)
         console.print(heading(f"Learning on the joined table, {count(plan.num_steps, 'step')}"))
-        with self._timed("joint fit"):
-            return self.dpvi.fit(dataset, plan, rng_key, run_dir=self.out, progress_bar=console.is_terminal)
+        with self._timed("joint fit"), self._fitter(dataset) as fit:
+            return fit(plan, rng_key, run_dir=self.out, progress_bar=console.is_terminal)
+
+    @property
+    def _in_processes(self) -> bool:
+        return isinstance(self.dpvi.backend, Crypten)
+
+    @contextmanager
+    def _fitter(self, dataset: VerticalDataset) -> Iterator[Callable[..., Posterior]]:
+        """How a plan is spent: here, or with a process for each party, which reads that party's file alone."""
+        if not self._in_processes:
+            yield partial(self.dpvi.fit, dataset)
+            return
+        build = partial(DPVI, backend=self.dpvi.backend, num_components=self.dpvi.num_components)
+        with parties_of_public_table(dataset, self.out / "parties", build) as session:
+            yield partial(session.fit, self.dpvi)
 
     def _apart(self, dataset: VerticalDataset, keys: list[jax.Array]) -> pd.DataFrame:
         """The baseline: each party alone, the same inference and the whole ε for each."""
-        alone = dataclasses.replace(self.dpvi, diagnostics=False)
+        backend = FixedPoint() if self._in_processes else self.dpvi.backend  # one party has nobody to hide from
+        alone = dataclasses.replace(self.dpvi, diagnostics=False, backend=backend)
         twins = []
         for party, key in zip(dataset.parties, keys, strict=True):
             console.print(heading(f"For comparison: the {party} alone, with the whole ε for itself"))

@@ -31,9 +31,9 @@ class Job:
     dpvi: DPVI
 
     @classmethod
-    def load(cls, path: Path, *, num_steps: int | None = None) -> Job:
+    def load(cls, path: Path, *, num_steps: int | None = None, backend: str | None = None) -> Job:
         """Read a configuration and import its model."""
-        config = load_config(path)
+        config = load_config(path, backend)
         return cls(config=config, dpvi=build_dpvi(config, num_steps))
 
     @property
@@ -50,7 +50,7 @@ class Job:
 
         :raises DataError: names the party, and the file or the column.
         """
-        self._check_files()
+        self.check_files()
         return {party: read_table(self.config.files[party], self.schema, party) for party in self.schema.parties}
 
     def dataset(self, tables: dict[str, pd.DataFrame] | None = None) -> VerticalDataset:
@@ -81,7 +81,7 @@ class Job:
 
     def _count_records(self) -> int:
         """N from the id columns alone, after matching them."""
-        self._check_files()
+        self.check_files()
         ids = {party: self._ids(party) for party in self.schema.parties}
         return len(next(iter(align(ids, self.schema).values())))
 
@@ -96,7 +96,11 @@ class Job:
             pass  # outside the handler, so that no parser's message, which may quote a cell, goes along
         return read_table(path, self.schema, party)
 
-    def _check_files(self) -> None:
+    def check_files(self) -> None:
+        """Whether every party has a file in the configuration; none is opened.
+
+        :raises ArgumentError: names the party.
+        """
         for party in self.schema.parties:
             if party not in self.config.files:
                 raise ArgumentError(f'[data.files] has no file for party {party!r}; add {party} = "{party}.csv"')

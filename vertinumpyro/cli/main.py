@@ -30,6 +30,13 @@ app = typer.Typer(
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The run's description.", show_default=False)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. It may quote the data.")]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        help="fixed_point, plaintext, or crypten: every party in a process of its own.",
+        show_default="[fit] backend of the configuration",
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]
 
 
@@ -81,31 +88,32 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the outputs.")] = Path("vertinumpyro-demo"),
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.", show_default="the library's")] = None,
     epsilon: Annotated[float, typer.Option(help="ε against an outside analyst, at δ = 1e-5.")] = 1.0,
+    backend: Annotated[str, typer.Option(help="fixed_point, or crypten: a process for each party.")] = "fixed_point",
     seed: Seed = 0,
     debug: Debug = False,
 ) -> None:
     """Two parties publish a private twin of a real table, in a few minutes on a laptop."""
-    from vertinumpyro.cli.demo import Demo
+    from vertinumpyro.cli.demo import Demo, demo_inference
 
-    Demo(out=out, epsilon=epsilon, num_steps=steps, seed=seed).run()
+    Demo(out=out, epsilon=epsilon, num_steps=steps, seed=seed, dpvi=demo_inference(backend)).run()
 
 
 @app.command()
 @_reported
-def plan(config: ConfigFile, debug: Debug = False) -> None:
+def plan(config: ConfigFile, backend: Backend = None, debug: Debug = False) -> None:
     """Show schema and privacy plan. Needs the number of records, and nothing else of the data."""
     from vertinumpyro.cli.commands import show_plan
 
-    show_plan(config)
+    show_plan(config, backend=backend)
 
 
 @app.command()
 @_reported
-def check(config: ConfigFile, debug: Debug = False) -> None:
+def check(config: ConfigFile, backend: Backend = None, debug: Debug = False) -> None:
     """Check settings, tables, record matching, model, plan and range. Spends nothing."""
     from vertinumpyro.cli import commands
 
-    commands.check(config)
+    commands.check(config, backend=backend)
 
 
 @app.command()
@@ -117,12 +125,13 @@ def fit(
         Path | None,
         typer.Option(help="Folder of the outputs.", show_default="[run] out of the configuration"),
     ] = None,
+    backend: Backend = None,
     debug: Debug = False,
 ) -> None:
     """Plan, fit, and write synthetic tables, posterior, privacy record and report."""
     from vertinumpyro.cli import commands
 
-    commands.fit(config, resume=resume, out=out)
+    commands.fit(config, resume=resume, out=out, backend=backend)
 
 
 @app.command()

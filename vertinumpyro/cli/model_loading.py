@@ -22,6 +22,7 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS, default_guide, default_optimizer
 from vertinumpyro.model import SplitModel
 from vertinumpyro.secure import FixedPoint, Plaintext
+from vertinumpyro.secure.crypten import Crypten
 
 __all__ = ["build_dpvi", "import_model", "split_checked"]
 
@@ -31,7 +32,7 @@ _GUIDES: dict[str, Callable[..., Any]] = {
     "low_rank": partial(autoguide.AutoLowRankMultivariateNormal, init_scale=0.1),
     "iaf": autoguide.AutoIAFNormal,
 }
-_BACKENDS = {"fixed_point": FixedPoint, "plaintext": Plaintext}
+_BACKENDS = {"fixed_point": FixedPoint, "plaintext": Plaintext, "crypten": Crypten}
 
 
 def build_dpvi(config: Config, num_steps: int | None = None) -> DPVI:

@@ -45,6 +45,9 @@ FILES: Mapping[str, str] = {
 }
 
 
+_SIMULATED = "One process held every party's columns: the secure computation was simulated, bit for bit."
+
+
 def can_draw() -> bool:
     """Whether matplotlib is there for the report's figures."""
     return importlib.util.find_spec("matplotlib") is not None
@@ -84,7 +87,7 @@ def report_content(
     plan = _plan(posterior)
     insecure = [] if posterior.secure_noise else ["The noise came from a seed: this run has no privacy."]
     unproven = [f"Not proved: {step}." for step in plan.unproven]
-    simulated = ["One process held every party's columns: the secure computation was simulated, bit for bit."]
+    simulated = [_SIMULATED] if dpvi.backend.info().security_model.startswith("none") else []
     return ReportContent(
         title=title,
         summary=summary,

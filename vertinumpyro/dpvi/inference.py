@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import numpy as np
 import optax
-from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, RangeError
-from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
+from vertinumpyro.core.rng import InsecureSeededSource, SystemRandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import checkpoint
@@ -29,9 +26,8 @@ from vertinumpyro.dpvi.defaults import (
 )
 from vertinumpyro.dpvi.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.stream import chunks
+from vertinumpyro.dpvi.run import CHECKPOINT, Run
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
 from vertinumpyro.privacy import (
@@ -43,14 +39,11 @@ from vertinumpyro.privacy import (
     calibrate_noise_multiplier,
 )
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST
-from vertinumpyro.privacy.ledger import Spending, resume_spending, start_spending
 from vertinumpyro.secure import BatchShape, FixedPoint, SecureBackend
 
 __all__ = ["DPVI"]
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
-PRIVACY_RECORD = "privacy.json"
-CHECKPOINT = "checkpoint.npz"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +189,9 @@ class DPVI:
             The result has no privacy at all.
         :raises PlanSpentError: if the plan was spent before.
         """
+        self.backend.check_in_process()
         kernel, state = self.kernel(dataset, plan, rng_key)
-        run = _Run(kernel, plan, None if run_dir is None else Path(run_dir))
+        run = Run(kernel, plan, None if run_dir is None else Path(run_dir))
         with run.open_ledger(resume) as spending:
             state = run.restored(state) if resume else state
             source = SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed)
@@ -220,7 +214,7 @@ class DPVI:
         :raises ArgumentError: if the folder holds no checkpoint of this plan.
         """
         kernel, state = self.kernel(dataset, plan, rng_key)
-        run = _Run(kernel, plan, Path(run_dir))
+        run = Run(kernel, plan, Path(run_dir))
         if not (Path(run_dir) / CHECKPOINT).exists():
             raise ArgumentError(f"run_dir holds no {CHECKPOINT}; nothing of the run can be recovered")
         state = run.restored(state)
@@ -257,79 +251,6 @@ class DPVI:
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
         if set(self.backend.info().unproven) - set(plan.unproven):
             raise ArgumentError("plan was made for a backend with a proved bound; make a new plan for this one")
-
-
-@dataclasses.dataclass
-class _Run:
-    """One fit in progress: the ledger, the checkpoint and the loop over chunks."""
-
-    kernel: Kernel
-    plan: PrivacyPlan
-    run_dir: Path | None
-    secure_noise: bool = True  # of every step so far, those before a resume included
-
-    def open_ledger(self, resume: bool) -> Spending:
-        """Start to spend the plan, or continue it."""
-        if resume and self.run_dir is None:
-            raise ArgumentError("resume=True needs run_dir, the folder of the run to continue")
-        if self.run_dir is None:
-            return start_spending(self.plan)
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        record = self.run_dir / PRIVACY_RECORD
-        return resume_spending(self.plan, record) if resume else start_spending(self.plan, record)
-
-    def restored(self, state: DPVIState) -> DPVIState:
-        """The checkpoint's state; the first state if the run stopped before its first checkpoint."""
-        if self.run_dir is None or not (path := self.run_dir / CHECKPOINT).exists():
-            return state
-        metadata = checkpoint.read_metadata(path)
-        if metadata["fingerprint"] != self.plan.fingerprint():
-            raise ArgumentError(
-                f"{CHECKPOINT} in run_dir belongs to another plan; choose the folder of this plan's run"
-            )
-        self.secure_noise &= metadata["secure_noise"]
-        return checkpoint.load_tree(path, state)
-
-    def steps(
-        self,
-        state: DPVIState,
-        dataset: VerticalDataset,
-        spending: Spending,
-        source: RandomSource,
-        progress_bar: bool,
-    ) -> tuple[DPVIState, Diagnostics]:
-        """All remaining steps. Steps are counted as released before they are computed."""
-        self.secure_noise &= source.secure
-        started = time.perf_counter()
-        runner = ChunkRunner(self.kernel, device_columns(dataset))
-        first = self._first_step(spending)
-        norms, objectives = [], []
-        with tqdm(total=self.plan.num_steps, initial=first, disable=not progress_bar, unit="step") as bar:
-            for chunk in chunks(self.plan, self.kernel.guide.split.num_values, source, first):
-                spending.reserve(chunk.num_active)
-                state, info, internal = runner(state, chunk)
-                norms.append(info.released_norm)
-                objectives += [] if internal.objective is None else [internal.objective]
-                self._save(state)
-                bar.update(chunk.num_active)
-        diagnostics = Diagnostics(
-            released_norm=np.concatenate([np.zeros(0), *norms]),
-            objective=np.concatenate(objectives) if objectives else None,
-            seconds=time.perf_counter() - started,
-        )
-        return state, diagnostics
-
-    def _first_step(self, spending: Spending) -> int:
-        """Where a run may start; steps that a resumed sampling cannot use are counted as spent."""
-        first = self.plan.sampling.resume_step(self.plan.num_records, spending.steps_spent)
-        if first > spending.steps_spent:
-            spending.reserve(first - spending.steps_spent)
-        return first
-
-    def _save(self, state: DPVIState) -> None:
-        if self.run_dir is not None:
-            metadata = {"fingerprint": self.plan.fingerprint(), "secure_noise": self.secure_noise}
-            checkpoint.save_tree(self.run_dir / CHECKPOINT, state, metadata)
 
 
 def _relation(relation: NeighbouringRelation | str) -> NeighbouringRelation:

@@ -103,13 +103,24 @@ class Kernel:
         self, state: DPVIState, columns: Columns, indices: Int[Array, " n"]
     ) -> tuple[list[Contribution], ComponentPrior]:
         """Each party's contribution from its own columns, and the public component prior."""
-        split = self.guide.split
         theta = self.guide.sample(state.params, _eta_key(state))
         contributions = [
-            split.contribution(party, theta, {name: column[indices] for name, column in columns[party].items()})
-            for party in split.parties
+            self._contribution(party, theta, columns[party], indices) for party in self.guide.split.parties
         ]
-        return contributions, split.component_prior(theta)
+        return contributions, self.guide.split.component_prior(theta)
+
+    def local_of(
+        self, party: str, state: DPVIState, own_columns: Mapping[str, jax.Array], indices: Int[Array, " n"]
+    ) -> tuple[Contribution, ComponentPrior]:
+        """What one party computes in its own process: `local` with its columns [N] alone."""
+        theta = self.guide.sample(state.params, _eta_key(state))
+        return self._contribution(party, theta, own_columns, indices), self.guide.split.component_prior(theta)
+
+    def _contribution(
+        self, party: str, theta: jax.Array, own_columns: Mapping[str, jax.Array], indices: jax.Array
+    ) -> Contribution:
+        batch = {name: column[indices] for name, column in own_columns.items()}
+        return self.guide.split.contribution(party, theta, batch)
 
     def update(self, state: DPVIState, released: Float[Array, " D"]) -> tuple[DPVIState, StepInfo]:
         """Post-processing: scale to all records, pull back through the guide, optimiser step."""

@@ -79,6 +79,12 @@ class BackendStats:
 class SecureBackend(abc.ABC):
     """A way to compute the three cross-party protocols."""
 
+    def check_in_process(self) -> None:  # noqa: B027 (most backends have nothing to refuse)
+        """Raise where the protocols must not be called with every party's numbers in one process.
+
+        :raises ArgumentError: says how to run it instead.
+        """
+
     @abc.abstractmethod
     def info(self) -> BackendInfo:
         """Security model, who learns what, dealer, ring, precision."""

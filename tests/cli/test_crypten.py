@@ -1,0 +1,65 @@
+"""`--backend crypten`: every table in its party's process; what it refuses; what it costs before it runs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import invoke, one_line
+from vertinumpyro.cli import demo
+from vertinumpyro.cli.config import load_config
+from vertinumpyro.data import load_rand_hie
+from vertinumpyro.dpvi import DPVI
+from vertinumpyro.secure.crypten import Crypten, compat, is_installed
+
+needs_crypten = pytest.mark.skipif(
+    not is_installed(), reason="CrypTen is not installed: pip install 'vertinumpyro[crypten]'"
+)
+
+
+def test_the_command_line_overrides_the_configuration(project):
+    assert load_config(project.config).fit.backend == "fixed_point"
+    assert load_config(project.config, "crypten").fit.backend == "crypten"
+    assert "did you mean 'crypten'" in project.fails("fit", project.config, "--backend", "cryptem")
+
+
+def test_says_what_to_install(project, monkeypatch):
+    monkeypatch.setattr(compat, "is_installed", lambda: False)
+    monkeypatch.setattr("vertinumpyro.runtime.session.is_installed", lambda: False)
+    assert "vertinumpyro[crypten]" in project.fails("fit", project.config, "--backend", "crypten")
+
+
+def test_refuses_diagnostics_on_a_table_that_no_process_holds(project):
+    project.replace("[fit]", "[run]\ndiagnostics = true\n\n[fit]")
+    assert "[run] diagnostics" in project.fails("fit", project.config, "--backend", "crypten")
+
+
+@needs_crypten
+def test_a_fit_with_a_process_for_each_party(project):
+    planned = project.run("plan", project.config, "--backend", "crypten")
+    assert planned.exit_code == 0, planned.output + planned.stderr
+    assert "rounds" in planned.output
+    assert "on a WAN (50 ms a round, 100 Mbit/s)" in one_line(planned.output)
+    result = project.run("fit", project.config, "--backend", "crypten")
+    assert result.exit_code == 0, result.output + result.stderr
+    assert json.loads((project.run_dir / "privacy.json").read_text())["steps_spent"] == 4
+    report = (project.run_dir / "report.html").read_text()
+    assert "semi-honest" in report
+    assert "One process held every party" not in report
+    assert load_config(project.run_dir / "config.toml").fit.backend == "crypten"
+
+
+@needs_crypten
+def test_the_demo_with_a_process_for_each_party(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "load_rand_hie", lambda: load_rand_hie().take(np.arange(400)))
+    monkeypatch.setattr(demo, "demo_inference", lambda backend: DPVI(backend=Crypten(), num_components=2))
+    result = invoke("demo", "--backend", "crypten", "--steps", 2, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output + result.stderr
+    assert "rounds" in result.output
+    assert json.loads((tmp_path / "out" / "privacy.json").read_text())["steps_spent"] == 2
+
+
+def test_the_demo_knows_its_backends(tmp_path):
+    result = invoke("demo", "--backend", "plaintext", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "fixed_point and crypten" in one_line(result.stderr)

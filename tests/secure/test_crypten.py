@@ -1,0 +1,135 @@
+"""The protocols between real processes: what they open, what the dealer costs, the clip on single records."""
+
+import numpy as np
+import pytest
+
+from tests.secure import problems
+from tests.secure.problems import run
+from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.secure import Plaintext
+from vertinumpyro.secure.crypten import Crypten, compat, is_installed
+from vertinumpyro.secure.crypten.estimate import estimate
+from vertinumpyro.secure.crypten.inputs import Layout
+from vertinumpyro.secure.crypten.links import HEADER_BYTES
+
+needs_crypten = pytest.mark.skipif(
+    not is_installed(), reason="CrypTen is not installed: pip install 'vertinumpyro[crypten]'"
+)
+
+
+@pytest.fixture(scope="module")
+def watched():
+    backend = Crypten(insecure_simulation=True, watched=True)
+    yield backend
+    backend.close()
+
+
+def looks_uniform(words):
+    """Every bit is set half of the time, within 6 standard deviations: a false alarm in 1e-7 of all calls."""
+    words = words.view(np.uint64)
+    ones = np.array([int((words >> np.uint64(j) & np.uint64(1)).sum()) for j in range(64)])
+    return np.abs(ones - len(words) / 2).max() < 3 * np.sqrt(len(words))
+
+
+def received(backend):
+    """(bytes, messages) that party 0 got from party 1 so far."""
+    simulation = backend._simulation(2)
+    return simulation.bytes_received, simulation.rounds
+
+
+@needs_crypten
+def test_only_the_noisy_sum_is_opened(watched):
+    shape = problems.shape_of(n=40)
+    problem = problems.benign(n=40)
+    noise = np.random.default_rng(1).integers(-(2**40), 2**40, (2, shape.num_values))
+    result = run(watched, shape, problem, noise)
+    first = watched.opened(2)
+    before = received(watched)
+    run(watched, shape, problem, noise)
+    frames = HEADER_BYTES * (received(watched)[1] - before[1])
+    opened = 8 * sum(value.size for _, value in watched.opened(2))
+    assert received(watched)[0] - before[0] == opened + frames  # nothing came from the other party that is not listed
+    second = watched.opened(2)
+    assert [why for why, _ in first] == [why for why, _ in second]
+    (revealed,) = (value for why, value in first if why == "reveal")
+    np.testing.assert_array_equal(revealed.astype(float) * 2.0 ** -watched.grid_bits(shape), result)
+    masked = np.concatenate([value for why, value in first if why == "masked"])
+    whole = masked[(masked != 0) & (masked != 1)]  # openings of single bits are left to the next lines
+    assert len(whole) > 10_000
+    assert looks_uniform(whole)
+    assert not looks_uniform(whole & ~np.int64(1))  # the check sees one wrong bit
+    bits = masked[(masked == 0) | (masked == 1)]
+    assert len(bits) > 400
+    assert abs(bits.mean() - 0.5) < 3 / np.sqrt(len(bits))
+    again = np.concatenate([value for why, value in second if why == "masked"])
+    repeated = (masked == again) & (masked != 0) & (masked != 1)
+    assert not repeated.any()  # fresh masks: nothing that is opened follows from the inputs
+
+
+@needs_crypten
+@pytest.mark.parametrize("scale", [3.0, 300.0])
+def test_the_clip_holds_exactly_for_single_records(watched, scale):
+    shape = problems.shape_of(n=1, clip_norm=0.7)
+    for seed in range(4):
+        norm = np.linalg.norm(run(watched, shape, problems.benign(n=1, scale=scale, spread=4.0, seed=seed)))
+        assert 0.7 * 0.99 < norm <= 0.7
+
+
+@needs_crypten
+def test_a_step_waits_for_the_dealer_once(watched):
+    shape, problem = problems.shape_of(), problems.benign()
+    run(watched, shape, problem)
+    simulation = watched._simulation(2)
+    before = simulation.dealer_rounds, simulation.rounds
+    run(watched, shape, problem)
+    assert simulation.dealer_rounds - before[0] == 1
+    counted = estimate(shape, Layout.of(*problem[:2]))
+    assert counted.rounds == simulation.rounds - before[1]
+    assert counted.wan_seconds > 0.05 * counted.rounds
+
+
+@needs_crypten
+def test_a_process_that_dies_is_named(watched):
+    import os
+    import signal
+
+    backend = Crypten(insecure_simulation=True)
+    backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
+    pids = backend._simulation(2)._group.pids
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(BackendError, match="party 1 was killed by signal 9"):
+        backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(compat, "is_installed", lambda: False)
+    with pytest.raises(BackendError, match=r"vertinumpyro\[crypten\]"):
+        Crypten(insecure_simulation=True).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
+    with pytest.raises(BackendError, match=r"vertinumpyro\[crypten\]"):
+        compat.load()
+
+
+@needs_crypten
+def test_the_first_party_dealer_computes_the_same():
+    backend = Crypten(insecure_simulation=True, dealer="first_party")
+    shape, problem = problems.shape_of(n=20), problems.benign(n=20)
+    noise = np.random.default_rng(1).integers(-(2**40), 2**40, (2, shape.num_values))
+    exact = run(Plaintext(), shape, problem, noise)
+    norm = problems.score_norm(problem[0], problem[1], shape.clip_norm)
+    try:
+        distance = np.linalg.norm(run(backend, shape, problem, noise) - exact)
+        assert len(backend._simulation(2)._group.pids) == 2
+    finally:
+        backend.close()
+    assert distance <= backend.error_bound(shape, score_norm=norm)
+
+
+def test_the_first_party_dealer_is_for_simulations_only():
+    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
+        Crypten(dealer="first_party")
+    info = Crypten(dealer="first_party", insecure_simulation=True).info()
+    assert info.security_model.startswith("none")
+    assert "insecure" in info.dealer

@@ -1,0 +1,227 @@
+"""The parts of the CrypTen backend that need no CrypTen: correlations, dealer, links, formats."""
+
+import math
+import random
+import socket
+import threading
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.secure import problems
+from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError
+from vertinumpyro.secure.crypten import Crypten, formats
+from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
+from vertinumpyro.secure.crypten.dealer import DealerClient, serve
+from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key, fresh_key
+from vertinumpyro.secure.crypten.links import Link, PeerError, exchange
+from vertinumpyro.secure.crypten.messages import pack, unpack
+
+REQUESTS = {
+    "product": Request("product", ((4, 3), (4, 1)), "mul"),
+    "matrix product": Request("product", ((2, 3, 4), (2, 4, 5)), "matmul"),
+    "square": Request("square", ((7,),)),
+    "and": Request("and", ((3, 2), (3, 2))),
+    "bit": Request("bit", ((50,),)),
+    "truncation": Request("truncation", ((6, 2),), 30),
+    "one-sided, the first's": Request("one_sided", ((3, 5, 1), (3, 5, 4)), 0),
+    "one-sided, the second's": Request("one_sided", ((5, 2), (5, 3)), 1),
+    "one-sided, nothing": Request("one_sided", ((5, 1), (5, 0)), 0),
+}
+
+
+def dealt(request, num_parties):
+    keys = [fresh_key() for _ in range(num_parties)]
+    correction = deal(request, [KeyStream(key) for key in keys])
+    assert correction.size == correction_size(request)
+    shares = [draw(request, KeyStream(key), rank, correction) for rank, key in enumerate(keys)]
+    return list(zip(*shares, strict=True)) if request.kind != "one_sided" else shares
+
+
+GROUPS = [
+    pytest.param(request, num_parties, id=f"{name}, {num_parties} parties")
+    for name, request in REQUESTS.items()
+    for num_parties in (1, 2, 3)
+    if request.kind != "one_sided" or request.option < num_parties
+]
+
+
+@pytest.mark.parametrize(("request_", "num_parties"), GROUPS)
+def test_every_correlation_holds(request_, num_parties):
+    if request_.kind == "one_sided":
+        shares = dealt(request_, num_parties)
+        a = sum((s[0] for rank, s in enumerate(shares) if rank != request_.option), np.zeros(request_.shapes[0], int))
+        expected = np.swapaxes(a, -1, -2) @ shares[request_.option][0]
+        np.testing.assert_array_equal(sum(s[1] for s in shares), expected)
+        return
+    columns = dealt(request_, num_parties)
+    if request_.kind == "and":
+        a, b, c = (np.bitwise_xor.reduce(column) for column in columns)
+        np.testing.assert_array_equal(c, a & b)
+    elif request_.kind == "bit":
+        np.testing.assert_array_equal(sum(columns[1]), np.bitwise_xor.reduce(columns[0]))
+    elif request_.kind == "truncation":
+        r, high, top = (sum(column) for column in columns)
+        np.testing.assert_array_equal(top, (r < 0).astype(int))
+        np.testing.assert_array_equal(high, (r & (2**63 - 1)) >> request_.option)
+    elif request_.kind == "square":
+        r, squared = (sum(column) for column in columns)
+        np.testing.assert_array_equal(squared, r * r)
+    else:
+        a, b, c = (sum(column) for column in columns)
+        np.testing.assert_array_equal(c, a @ b if request_.option == "matmul" else a * b)
+
+
+def test_key_streams_agree_and_purposes_do_not():
+    key = fresh_key()
+    np.testing.assert_array_equal(KeyStream(key).words((3, 4)).ravel(), KeyStream(key).words((12,)))
+    assert derived_key(key, "1 a") != derived_key(key, "2 a")
+    words = KeyStream(key).words((20_000,)).view(np.uint64)
+    ones = np.array([int((words >> np.uint64(j) & np.uint64(1)).sum()) for j in range(64)])
+    assert np.abs(ones - 10_000).max() < 6 * math.sqrt(5_000)  # each bit fails with probability 2e-9
+    assert key.hex()[:8] not in repr(KeyStream(key))
+
+
+def wired(names=("party 'a'", "party 'b'"), timeout_s=5.0):
+    left, right = socket.socketpair()
+    return Link(left, names[1], timeout_s), Link(right, names[0], timeout_s)
+
+
+def test_large_messages_cross_without_waiting_for_each_other():
+    left, right = wired()
+    messages = {0: bytes(3_000_000), 1: b"x" * 2_000_001}
+    received = {}
+    thread = threading.Thread(target=lambda: received.update(right=exchange({0: right}, {0: messages[1]})[0]))
+    thread.start()
+    received["left"] = exchange({1: left}, {1: messages[0]})[1]
+    thread.join()
+    assert received == {"left": messages[1], "right": messages[0]}
+
+
+def test_a_link_names_who_is_gone_or_silent():
+    left, right = wired(timeout_s=0.1)
+    with pytest.raises(PeerError, match=r"party 'b' did not answer within 0\.1 s"):
+        left.receive()
+    right.close()
+    with pytest.raises(PeerError, match="party 'b' stopped"):
+        left.receive()
+
+
+def test_a_lost_message_is_noticed():
+    left, right = wired()
+    right.header(0)  # counted, never sent
+    right.send(b"second")
+    with pytest.raises(BackendError, match="another step of the protocol"):
+        left.receive()
+
+
+def test_messages_hold_no_pickles():
+    words, arrays = unpack(pack({"a": [1, 2]}, x=np.arange(3)))
+    assert words == {"a": [1, 2]}
+    np.testing.assert_array_equal(arrays["x"], np.arange(3))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        unpack(pack({}, x=np.array([object()])))
+
+
+def run_dealer(programs, prefetch):
+    """Both parties' shares of programs [(name, requests)], and how often party 0 waited for the dealer."""
+    ends = [wired((f"party {rank}", "the dealer")) for rank in range(2)]
+    thread = threading.Thread(target=serve, args=([theirs for _, theirs in ends],))
+    thread.start()
+    clients = [DealerClient(fresh_key(), rank, ours, prefetch=prefetch) for rank, (ours, _) in enumerate(ends)]
+    shares, waits = [], []
+    for name, requests in programs:
+        before = clients[0].rounds
+        for client in clients:
+            client.begin(name)
+        shares.append([[client.draw(request) for client in clients] for request in requests])
+        waits.append(clients[0].rounds - before)
+    clients[0].close()
+    thread.join(5)
+    assert not thread.is_alive()
+    return shares, waits
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_the_dealer_is_right_in_any_order_of_computations(prefetch):
+    requests = [REQUESTS["square"], REQUESTS["square"], REQUESTS["square"]]
+    programs = [("p", requests), ("p", requests), ("q", requests[:1]), ("p", requests), ("p", requests)]
+    shares, waits = run_dealer(programs, prefetch)
+    for computation in shares:
+        for parties in computation:
+            r, squared = (sum(column) for column in zip(*parties, strict=True))
+            np.testing.assert_array_equal(squared, r * r)
+    assert waits == ([3, 1, 1, 1, 1] if prefetch else [3, 3, 1, 3, 3])
+    masks = [tuple(parties[0][0]) for computation in shares for parties in computation]
+    assert len(set(masks)) == len(masks)  # no mask twice, also where a prepared step was not used
+
+
+def test_the_quadratic_is_as_good_as_its_error_says():
+    m = np.linspace(1, 2, 100_001)
+    c0, c1, c2 = formats.ROOT_COEFFICIENTS
+    guess = c0 + c1 * m + c2 * m**2
+    after_newton = guess * (3 - m * guess**2) / 2 * np.sqrt(m)
+    assert after_newton.max() <= 1 + 1e-12
+    assert 1 - after_newton.min() <= formats.ROOT_ERROR * 0.9
+
+
+def truncated(x, shift, rng):
+    """floor(x 2^-shift), or one more where something is cut off: all that `fixed.truncate` can return."""
+    return (x >> shift) + (rng.choice((0, 1)) if x % (1 << shift) else 0)
+
+
+@pytest.mark.parametrize("luck", [0, 1, None])
+def test_the_exponential_is_within_its_error_however_truncations_round(luck):
+    rng = random.Random(0) if luck is None else type("Fixed", (), {"choice": lambda self, options: luck})()
+    one, log_one = 1 << formats.WEIGHT_BITS, 1 << formats.LOG_BITS
+    for x in [0, -1, -2, *(-round(10**e * log_one) for e in np.linspace(-6, 1.3, 400))]:
+        power = truncated((one + x) ** 2, formats.WEIGHT_BITS + 1, rng) + one // 2
+        for _ in range(formats.EXP_SQUARINGS - 1):
+            power = truncated(power**2, formats.WEIGHT_BITS, rng)
+        power = truncated(power**2, 2 * formats.WEIGHT_BITS - formats.EXP_BITS, rng)
+        assert 0 <= power <= 1 << formats.EXP_BITS
+        assert abs(power * 2.0**-formats.EXP_BITS - math.exp(x / log_one)) <= formats.EXP_ERROR
+        assert x or power == 1 << formats.EXP_BITS
+
+
+def test_the_reciprocal_root_is_never_too_large_however_truncations_round():
+    rng, bits = random.Random(1), 30
+    ones = 1 << formats.MANTISSA_BITS
+    c0, c1, c2 = (round(c * ones) for c in formats.ROOT_COEFFICIENTS)
+    scale = 1 << (formats.INVERSE_SQRT_BITS - formats.MANTISSA_BITS)
+    three = 3 << formats.INVERSE_SQRT_BITS
+    for _ in range(3000):
+        value = max(1 << bits, int(2 ** rng.uniform(bits, 61.99)))
+        j = value.bit_length() - 1
+        m = truncated(value << (formats.LARGEST_BIT - j), formats.LARGEST_BIT - formats.MANTISSA_BITS, rng)
+        m2 = truncated(m * m, formats.MANTISSA_BITS, rng)
+        guess = (truncated(c1 * m + c2 * m2, formats.MANTISSA_BITS, rng) + c0) * scale
+        squared = truncated(guess * guess, formats.INVERSE_SQRT_BITS, rng)
+        near_one = truncated(m * squared, formats.MANTISSA_BITS, rng)
+        root = truncated(guess * (three - near_one), formats.INVERSE_SQRT_BITS + 1, rng)
+        down = math.floor(2.0 ** (formats.WEIGHT_BITS - (j - bits) / 2))
+        w = truncated(root * down, formats.INVERSE_SQRT_BITS, rng) - 4
+        limit = Fraction(1 + Fraction(formats.ROOT_EXCESS)) ** 2
+        assert Fraction(w, 1 << formats.WEIGHT_BITS) ** 2 * Fraction(value, 1 << bits) <= limit
+        least = (1 - formats.ROOT_ERROR) / math.sqrt(value / 2**bits) - 6 * 2.0**-formats.WEIGHT_BITS
+        assert w / 2**formats.WEIGHT_BITS >= least * (1 - 2**-15)
+
+
+def test_refuses_shapes_whose_bound_does_not_hold():
+    backend = Crypten()
+    assert backend.grid_bits(problems.shape_of(n=100, K=20)) > 0
+    with pytest.raises(RangeError, match="components"):
+        backend.grid_bits(problems.shape_of(K=200))
+    assert formats.clip_share_kept(problems.shape_of(K=20)) < 1e-4
+    with pytest.raises(RangeError, match="at most 1 %"):
+        formats.clip_share_kept(problems.shape_of(K=5000))
+
+
+def test_one_process_may_not_hold_every_party_unless_asked():
+    backend = Crypten()
+    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
+        backend.check_in_process()
+    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
+        backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
+    assert "insecure simulation" in Crypten(insecure_simulation=True).info().name

@@ -1,0 +1,239 @@
+"""The backend `crypten`: what it states, its range proof, and its simulation from one process."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vertinumpyro.core import compat as jax_compat
+from vertinumpyro.core import ring
+from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.secure.backend import (
+    AnyArray,
+    BackendInfo,
+    BackendStats,
+    BatchShape,
+    SecureBackend,
+    check_shape,
+    total,
+)
+from vertinumpyro.secure.crypten import compat, formats
+from vertinumpyro.secure.crypten.group import Group, Member
+from vertinumpyro.secure.crypten.inputs import (
+    Layout,
+    PartyInputs,
+    PriorInputs,
+    encode_party_traced,
+    encode_prior_traced,
+)
+from vertinumpyro.secure.crypten.member import describe, run_dealer, run_worker, wires, wires_without_dealer
+from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.range_proof import fixed_point_format
+
+__all__ = ["Crypten"]
+
+_START_S = 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Crypten(SecureBackend):
+    """CrypTen 0.4.1's secret sharing between processes, with a third process as the dealer of randomness.
+
+    Formal guarantee: every record adds an integer vector of L2 norm at most clip_norm 2^f to the revealed sum,
+    whatever the columns hold and however truncations round (`formats`); no step can fail, so nothing is added to
+    delta. Security is semi-honest: processes that follow the protocol, and of whom the dealer colludes with nobody,
+    learn the noisy sum and nothing else, as long as AES-256 is a pseudo-random permutation.
+
+    The methods of `SecureBackend` take every party's numbers, so whoever calls them knows them all. They hand them to
+    processes that then run the protocol for real: for tests, benchmarks and rehearsals, under
+    `insecure_simulation=True`. A run with every party's columns in its own process alone is
+    `vertinumpyro fit --backend crypten` (`vertinumpyro.runtime`).
+
+    :ivar insecure_simulation: allow the methods that see every party's numbers.
+    :ivar dealer: "third_party", a process of its own; or "first_party" in a simulation, to measure what that process
+        costs: party 0 deals and could read everything.
+    :ivar timeout_s: how long a process waits for another before the run ends.
+    :ivar prefetch: ask the dealer a step ahead; False asks at every product, to measure the gain.
+    :ivar watched: record what is opened, for tests.
+    """
+
+    insecure_simulation: bool = False
+    dealer: Literal["third_party", "first_party"] = "third_party"
+    timeout_s: float = 60.0
+    prefetch: bool = True
+    watched: bool = False
+    _groups: dict[int, _Simulation] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        if self.dealer not in ("third_party", "first_party"):
+            raise ArgumentError(f"dealer must be 'third_party' or 'first_party', got {self.dealer!r}")
+        if self.dealer == "first_party" and not self.insecure_simulation:
+            raise ArgumentError(
+                "dealer='first_party' lets party 0 read everything; it needs insecure_simulation=True, or choose "
+                "'third_party'"
+            )
+
+    def info(self) -> BackendInfo:
+        """Semi-honest parties, third-party dealer."""
+        simulated = ", simulated: the calling process knows everything" if self.insecure_simulation else ""
+        third_party = self.dealer == "third_party"
+        return BackendInfo(
+            name="crypten (insecure simulation)" if self.insecure_simulation else "crypten",
+            security_model=(
+                "semi-honest parties, one process each, and a dealer that colludes with no party"
+                if third_party
+                else "none: party 0 deals and can read everything"
+            )
+            + simulated,
+            who_learns_what="every party learns the noisy sum; the dealer learns shapes only; links are within one "
+            "machine and not encrypted",
+            dealer="third party: a process of its own, without data; its randomness is AES-256 under keys from the "
+            "operating system"
+            if third_party
+            else "first party: party 0, which is insecure",
+            ring="integers modulo 2^64, additive shares of all parties; products of 64 bits",
+            precision="weights 30 fractional bits, exponentials 20, scores 11 to 24, log densities 21; truncation "
+            "never fails; the clip keeps back at most 1 % for roundings",
+        )
+
+    def check_in_process(self) -> None:
+        """Refuses, but for a rehearsal."""
+        if not self.insecure_simulation:
+            raise ArgumentError(
+                "backend: here one process would hold every party's columns. Run `vertinumpyro fit --backend crypten`, "
+                "where each party is a process, or rehearse with Crypten(insecure_simulation=True)"
+            )
+
+    def stats(self) -> BackendStats:
+        """Of the simulations so far: bytes that party 0 sent to parties, rounds between parties, seconds."""
+        runs = list(self._groups.values())
+        return BackendStats(
+            bytes_per_party=sum(run.bytes_sent for run in runs),
+            rounds=sum(run.rounds for run in runs),
+            seconds=sum(run.seconds for run in runs),
+        )
+
+    def grid_bits(self, shape: BatchShape) -> int:
+        """The grid of `FixedPoint`.
+
+        :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
+        """
+        formats.norm_bits(shape)
+        formats.clip_share_kept(shape)
+        return fixed_point_format(shape).grid_bits
+
+    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
+        """Largest L2 distance from the exact sum; see `formats.error_bound`. The evidence does not matter."""
+        return formats.error_bound(shape, score_norm=score_norm)
+
+    def clipped_noisy_sum(
+        self,
+        shape: BatchShape,
+        contributions: Sequence[Contribution],
+        prior: ComponentPrior,
+        mask: jax.Array,
+        noise_shares: AnyArray,
+    ) -> jax.Array:
+        """See `SecureBackend.clipped_noisy_sum`. A simulation: see the class."""
+        check_shape(shape, contributions, prior, mask)
+        bits = self.grid_bits(shape)
+        layout = Layout.of(contributions, prior)
+        with jax_compat.x64():
+            parties = [encode_party_traced(shape, c) for c in contributions]
+            simulation = self._simulation(shape.num_parties)
+
+            def run(parties: Any, prior: Any, mask: Any, noise: Any) -> np.ndarray:
+                words = {"run": "clipped_noisy_sum", **describe(shape, layout)}
+                common = {f"prior_{name}": leaf for name, leaf in zip(PriorInputs._fields, prior, strict=True)}
+                inputs = [
+                    {**common, "mask": mask, "noise": share, **dict(zip(PartyInputs._fields, own, strict=True))}
+                    for own, share in zip(parties, _by_party(noise, shape.num_parties), strict=True)
+                ]
+                return simulation.run(words, inputs)
+
+            _ = total(noise_shares)  # refuses narrow noise
+            out = jax.ShapeDtypeStruct((shape.num_values,), jnp.int64)
+            summed = jax.pure_callback(run, out, parties, encode_prior_traced(shape, prior), mask, noise_shares)
+            return ring.decode(summed, bits)
+
+    def noisy_cross_product(self, a: AnyArray, b: AnyArray, noise_shares: AnyArray) -> jax.Array:
+        """See `SecureBackend.noisy_cross_product`; modulo 2^64. A simulation: see the class."""
+        with jax_compat.x64():
+            _ = total(noise_shares)
+            own = [np.asarray(matrix).astype(np.int64) for matrix in (a, b)]
+            words = {"run": "noisy_cross_product", "shapes": [matrix.shape for matrix in own]}
+            noise = _by_party(np.asarray(noise_shares), 2)
+            inputs = [{"matrix": m, "noise": share} for m, share in zip(own, noise, strict=True)]
+            return jnp.asarray(self._simulation(2).run(words, inputs))
+
+    def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
+        """See `SecureBackend.noisy_sum`; modulo 2^64. A simulation: two processes hold the vectors in turn."""
+        with jax_compat.x64():
+            _ = total(noise_shares)
+            held = _by_party(np.asarray(vectors).astype(np.int64), 2)
+            noise = _by_party(np.asarray(noise_shares), 2)
+            inputs = [{"vector": v + share} for v, share in zip(held, noise, strict=True)]
+            return jnp.asarray(self._simulation(2).run({"run": "noisy_sum"}, inputs))
+
+    def opened(self, num_parties: int) -> list[tuple[str, np.ndarray]]:
+        """What party 0 saw opened in the last computation, with `watched=True`: "masked" or "reveal", and the words."""
+        return self._simulation(num_parties).opened
+
+    def close(self) -> None:
+        """End the simulations' processes; the next call starts new ones."""
+        while self._groups:
+            self._groups.popitem()[1].close()
+
+    def _simulation(self, num_parties: int) -> _Simulation:
+        self.check_in_process()
+        if not compat.is_installed():
+            raise BackendError(compat.MISSING)
+        if num_parties not in self._groups:
+            self._groups[num_parties] = _Simulation(num_parties, self)
+        return self._groups[num_parties]
+
+
+class _Simulation:
+    """Processes that run the protocols on numbers that this process hands them."""
+
+    def __init__(self, num_parties: int, backend: Crypten) -> None:
+        third_party = backend.dealer == "third_party"
+        arguments = (third_party, backend.prefetch, backend.watched)
+        self._ranks = range(num_parties)
+        members = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in self._ranks]
+        members += [Member(name="the dealer", run=run_dealer)] if third_party else []
+        pairs = wires(num_parties) if third_party else wires_without_dealer(num_parties)
+        self._group = Group(members, pairs, backend.timeout_s)
+        self.close = weakref.finalize(self, self._group.close)
+        self._group.replies(self._ranks, within_s=_START_S)
+        self.bytes_sent, self.bytes_received, self.rounds, self.dealer_rounds, self.seconds = 0, 0, 0, 0, 0.0
+        self.opened: list[tuple[str, np.ndarray]] = []
+
+    def run(self, words: dict[str, Any], inputs: Sequence[dict[str, Any]]) -> np.ndarray:
+        """The result of one computation, which all parties agree on."""
+        started = time.perf_counter()
+        for rank, arrays in enumerate(inputs):
+            self._group.command(rank, words, **{name: np.asarray(array) for name, array in arrays.items()})
+        replies = self._group.replies(self._ranks)
+        self.seconds += time.perf_counter() - started
+        stats, arrays = replies[0]
+        self.bytes_sent, self.bytes_received = stats["bytes"], stats["received"]
+        self.rounds, self.dealer_rounds = stats["rounds"], stats["dealer_rounds"]
+        result = arrays.pop("result")
+        self.opened = [(name.partition("_")[2], value) for name, value in arrays.items()]
+        return result
+
+
+def _by_party(rows: AnyArray, num_parties: int) -> list[np.ndarray]:
+    """Rows dealt out in turn and added up, modulo 2^64: one vector for each party."""
+    rows = np.asarray(rows)
+    return [rows[rank::num_parties].sum(axis=0, dtype=np.int64) for rank in range(num_parties)]

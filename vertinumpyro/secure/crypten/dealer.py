@@ -1,0 +1,179 @@
+"""The dealer: a process of its own that knows no data, and a party's side of it.
+
+Party 0 asks. The first time that a computation runs, it asks for one correlation after another, and the dealer
+keeps the list. From then on one message asks for the whole list, and it is sent a step ahead: while step t runs,
+the dealer prepares step t + 1. So a step waits for the dealer once at most, not at every product.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+
+from vertinumpyro.core.errors import BackendError
+from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
+from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key
+from vertinumpyro.secure.crypten.links import Link
+
+__all__ = ["Correlations", "DealerClient", "FirstPartyDealer", "serve"]
+
+
+@runtime_checkable
+class Correlations(Protocol):
+    """What a computation needs of a dealer: this party's shares, in the order of the computation."""
+
+    def begin(self, program: str) -> None:
+        """Start a computation; `program` names all that its requests depend on."""
+        ...
+
+    def draw(self, request: Request) -> tuple[np.ndarray, ...]:
+        """This party's shares of the next correlation."""
+        ...
+
+
+def serve(links: list[Link]) -> None:
+    """Deal until party 0 says that it is over. `links` are in the parties' order.
+
+    Each party's first message is the key that it shares with the dealer.
+    """
+    keys = [link.receive() for link in links]
+    programs: dict[str, list[Request]] = {}
+    streams: list[KeyStream] = []
+    recording: list[Request] = []
+    while message := json.loads(links[0].receive()):
+        match message["ask"]:
+            case "record":
+                streams = _streams(keys, message["call"], message["program"])
+                recording = programs[message["program"]] = []
+            case "one":
+                request = _request(message["request"])
+                recording.append(request)
+                links[0].send(deal(request, streams).tobytes())
+            case "all":
+                streams = _streams(keys, message["call"], message["program"])
+                dealt = [deal(request, streams) for request in programs[message["program"]]]
+                links[0].send(np.concatenate([np.zeros(0, np.int64), *dealt]).tobytes())
+
+
+@final
+class DealerClient:
+    """One party's side: its shares of every correlation, in the order of the computation.
+
+    :param key: shared with the dealer.
+    :param link: to the dealer; only party 0 uses it.
+    :param prefetch: False asks for every correlation when it is needed, as CrypTen does; to measure the gain.
+    """
+
+    def __init__(self, key: bytes, rank: int, link: Link, *, prefetch: bool = True) -> None:
+        self._key, self._rank, self._link, self._prefetch = key, rank, link, prefetch
+        link.send(key)
+        self._call = 0
+        self._known: set[str] = set()
+        self._ahead: tuple[int, str] | None = None
+        self._corrections: np.ndarray | None = None
+        self._next = 0
+        self._stream: KeyStream | None = None
+        self.rounds = 0
+
+    def begin(self, program: str) -> None:
+        """Start a computation. `program` names all that its requests depend on; all parties use the same name."""
+        self._call += 1
+        self._stream = _stream(self._key, self._call, program)
+        self._corrections, self._next = None, 0
+        if self._rank > 0:
+            return
+        ahead, self._ahead = self._ahead, None
+        if ahead not in (None, (self._call, program)):
+            self._link.receive()  # prepared for another computation: never used, and its keys never again
+            ahead = None
+        if program not in self._known:
+            self._ask(ask="record", call=self._call, program=program)
+        elif self._prefetch:
+            if ahead is None:
+                self._ask(ask="all", call=self._call, program=program)
+            self._ask(ask="all", call=self._call + 1, program=program)
+            self._ahead = (self._call + 1, program)
+            self._corrections = self._receive()
+        else:
+            self._ask(ask="record", call=self._call, program=program)
+        self._known.add(program)
+
+    def draw(self, request: Request) -> tuple[np.ndarray, ...]:
+        """This party's shares of the next correlation."""
+        assert self._stream is not None
+        correction = self._correction(request) if self._rank == 0 else None
+        return draw(request, self._stream, self._rank, correction)
+
+    def close(self) -> None:
+        """Let the dealer go."""
+        if self._rank == 0:
+            self._link.send(b"null")
+
+    def _correction(self, request: Request) -> np.ndarray:
+        if self._corrections is None:
+            self._ask(ask="one", request=request)
+            return self._receive()
+        start, self._next = self._next, self._next + correction_size(request)
+        if self._next > len(self._corrections):
+            raise BackendError("the computation asks for more than it did the first time")
+        return self._corrections[start : self._next]
+
+    def _ask(self, **message: object) -> None:
+        self._link.send(json.dumps(message).encode())
+
+    def _receive(self) -> np.ndarray:
+        self.rounds += 1
+        return np.frombuffer(self._link.receive(), "<i8")
+
+    def __repr__(self) -> str:
+        """Shows nothing secret."""
+        return "DealerClient()"
+
+
+@final
+class FirstPartyDealer:
+    """Party 0 deals to everyone, so it can read everything: NOT secure, and without a third process's cost.
+
+    :param key: shared with party 0; party 0's own, at party 0.
+    :param keys: every party's key, in order, at party 0; empty elsewhere.
+    """
+
+    rounds = 0
+
+    def __init__(self, key: bytes, rank: int, keys: list[bytes]) -> None:
+        self._key, self._rank, self._keys = key, rank, keys
+        self._call = 0
+        self._stream: KeyStream | None = None
+        self._streams: list[KeyStream] = []
+
+    def begin(self, program: str) -> None:
+        """Start a computation."""
+        self._call += 1
+        self._stream = _stream(self._key, self._call, program)
+        self._streams = _streams(self._keys, self._call, program)
+
+    def draw(self, request: Request) -> tuple[np.ndarray, ...]:
+        """This party's shares of the next correlation."""
+        assert self._stream is not None
+        correction = deal(request, self._streams) if self._rank == 0 else None
+        return draw(request, self._stream, self._rank, correction)
+
+    def __repr__(self) -> str:
+        """Shows nothing secret."""
+        return "FirstPartyDealer()"
+
+
+def _request(fields: list) -> Request:
+    kind, shapes, option = fields
+    return Request(kind, tuple(tuple(shape) for shape in shapes), option)
+
+
+def _stream(key: bytes, call: int, program: str) -> KeyStream:
+    """A stream for one call of one computation: what was dealt for a call that never came is never used again."""
+    return KeyStream(derived_key(key, f"{call} {program}"))
+
+
+def _streams(keys: list[bytes], call: int, program: str) -> list[KeyStream]:
+    return [_stream(key, call, program) for key in keys]

@@ -1,0 +1,124 @@
+"""Number formats of the protocol on shares: what fits the ring, what the clip keeps back, and the errors.
+
+| value | fractional bits | largest magnitude |
+|---|---|---|
+| l^p, log pi, their sum | `LOG_BITS` = 21 | (P + 1) 1024 |
+| powers while exp is computed | `WEIGHT_BITS` = 30 | 1 |
+| e = exp(z - max z), den | `EXP_BITS` = 20 | 1, K |
+| squared norms and Gram matrices over C^2 | `norm_bits` | 1.7 (P + 1) S^2 |
+| e Q, nn, max(den^2, nn) | 20 + `norm_bits` | 1.7 (P + 1) K^2 S^2, below 2^61 |
+| w, W = w e | 30 | 1 |
+| W s, their sum, noise | 30 + `score_bits` | as in `range_proof` |
+
+**The clip (eta).** A record adds sum_k W_k s_k with the integers W_k that the protocol computed, exactly, on the
+ring; nothing is rounded after it. nn is computed from the same integers e_k: squared norms and Gram entries are
+rounded up (e_k >= 0, so nn only grows), and every truncation's error, below 1, is added back. So the computed v is
+at least max(den^2, nn / C'^2), w is at most (1 + `ROOT_EXCESS`) / sqrt(v), and W_k is within one unit of w e_k. So
+the norm is at most C' (1 + ROOT_EXCESS) plus `fixed_point.clip_slack`, and C' = C (1 - eta) with eta their sum keeps
+it below C. The plan's sensitivity is C itself. How exact exp is does not matter for it, and no truncation can fail
+(`fixed`), so there is no term of delta.
+"""
+
+from __future__ import annotations
+
+import math
+
+from vertinumpyro.core.errors import RangeError
+from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.fixed_point import clip_slack
+from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.range_proof import fixed_point_format
+
+__all__ = ["EXP_ERROR", "clip_share_kept", "error_bound", "norm_bits", "rounding_bound"]
+
+WEIGHT_BITS = 30
+EXP_SQUARINGS = 9
+LOG_BITS = WEIGHT_BITS - EXP_SQUARINGS
+EXP_BITS = 20
+EXP_REACH = 20
+"""exp(x) below exp(-20) counts as 0."""
+
+EXP_ERROR = 3e-6
+"""|computed - exp(x)|: the limit |x|^3 e^x / (6 512^2) <= 0.86e-6; truncations, each below one unit of 2^-30 and
+doubled by every later squaring, 2^10 2^-30; the last to 20 bits, 2^-20; what lies beyond `EXP_REACH`, 2.1e-9."""
+
+LARGEST_BIT = 61
+MANTISSA_BITS = 29
+INVERSE_SQRT_BITS = 30
+ROOT_COEFFICIENTS = (1.57964, -0.73052, 0.14769)
+"""A quadratic within 0.33 % of 1 / sqrt(m) on [1, 2]; Newton's step then errs downwards only."""
+
+ROOT_ERROR = 2e-5
+"""How much too small 1 / sqrt(m) may come out, relatively: 1.5 0.0033^2 and roundings."""
+
+ROOT_EXCESS = 2.0**-26
+"""How much too large: six roundings of 2^-29 in a root of at least 0.7, before 4 units are taken off."""
+
+_LEAST_NORM_BITS = 6
+_MOST_NORM_BITS = 18
+
+
+def norm_bits(shape: BatchShape) -> int:
+    """Fractional bits of squared norms over C^2.
+
+    :raises RangeError: the squared norms of so many components do not fit the ring with bits to spare.
+    """
+    largest = 1.7 * (shape.num_parties + 1) * (shape.num_components * SCORE_BOUND) ** 2
+    bits = min(_MOST_NORM_BITS, LARGEST_BIT - EXP_BITS - math.ceil(math.log2(largest)))
+    if bits < _LEAST_NORM_BITS:
+        raise RangeError(
+            f"{shape.num_components} components and {shape.num_parties} parties leave {bits} fractional bits for "
+            f"squared norms on CrypTen's 64-bit ring, and {_LEAST_NORM_BITS} are needed; lower the number of components"
+        )
+    return bits
+
+
+def float64_room(num_terms: int) -> float:
+    """What float64's rounding can do to a sum of that many products of scores, relative to C^2.
+
+    The products' magnitudes add up to at most (1.25 S C)^2; every product and every addition is off by 2^-53 of
+    that, and twice as much is allowed.
+    """
+    return (num_terms + 4) * 2.0**-52 * (1.25 * SCORE_BOUND) ** 2
+
+
+def clip_share_kept(shape: BatchShape) -> float:
+    """eta: the share of clip_norm that is kept back, so that roundings cannot pass it. See the module.
+
+    :raises RangeError: it is above 1 %.
+    """
+    kept = float(clip_slack(shape)) + 2 * ROOT_EXCESS
+    if kept > 0.01:
+        raise RangeError(
+            f"rounding could move a clipped norm by {kept:.1%} of clip_norm, and at most 1 % is accounted for; "
+            "lower the number of components"
+        )
+    return kept
+
+
+def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
+    """Bound on the L2 distance of the revealed sum, without its noise, from the exact one (`Plaintext`, float64).
+
+    Per record, with b score bits and M = score_norm C sqrt(P + 1):
+
+    1. responsibilities: z is off by (P + 1) 2^-22, which changes each r_k by a factor within e^{+-(P + 1) 2^-21};
+       e by `EXP_ERROR`, and den >= 1. So (P + 1) 2^-21 + 2 K EXP_ERROR, times M; W's unit: K 2^-30 M;
+    2. scores: sqrt(D) 2^-(b + 1);
+    3. the clip, relative to C: eta; nn too large by (P + 1) den^2 + 2 den + 2 units of `norm_bits` and P + 1 times
+       `float64_room`, half of which is in its root; the root too short by `ROOT_ERROR`, and w by 6 units of 2^-30
+       where it is at least 2^-(61 - norm_bits - 20) / 2.
+    """
+    P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
+    longest = score_norm * C * math.sqrt(P + 1)
+    responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * K * EXP_ERROR + K * 2.0**-WEIGHT_BITS
+    scores = math.sqrt(D) * 2.0 ** -(fixed_point_format(shape).score_bits + 1)
+    bits = norm_bits(shape)
+    least_w = 2.0 ** (-(LARGEST_BIT - EXP_BITS - bits + 1) / 2)
+    too_large = (P + 5) * 2.0**-bits + (P + 1) * float64_room(D)
+    clip = clip_share_kept(shape) + too_large / 2 + ROOT_ERROR + 6 * 2.0**-WEIGHT_BITS / least_w
+    return shape.batch_size * (responsibilities * longest + scores + 1.2 * clip * C)
+
+
+def rounding_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
+    """How far two runs on the same inputs can be apart: truncation rounds at random. Twice the error, at most."""
+    return 2 * error_bound(shape, score_norm=score_norm)

@@ -1,0 +1,284 @@
+"""One process per party, and one for the dealer: started together, wired in pairs, and stopped together.
+
+Processes are spawned, never forked: JAX and torch hold threads. The wires are unnamed socket pairs that the
+starting process makes, hands over and closes, so there is no port, and nobody else can connect. Every process has
+a control wire to the starting one; when that breaks, the process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
+from typing import Any, final
+
+import numpy as np
+
+from vertinumpyro.core import errors
+from vertinumpyro.core.errors import BackendError, VertinumpyroError
+from vertinumpyro.secure.crypten.links import Link, PeerError
+from vertinumpyro.secure.crypten.messages import pack, unpack
+
+__all__ = ["Group", "Member", "Seat"]
+
+_GRACE_S = 2.0  # for the others to say what they saw, once one has failed
+_STARTER = "the process that started this one"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Member:
+    """A process to start: `run(seat, *arguments)`, importable by name.
+
+    :ivar name: for errors, say "party 'clinic'".
+    """
+
+    name: str
+    run: Callable[..., None]
+    arguments: tuple[Any, ...] = ()
+
+
+@final
+class Seat:
+    """What a process of the group has: links to the others, by number, and its control wire."""
+
+    def __init__(self, rank: int, links: Mapping[int, Link], control: Link) -> None:
+        self.rank, self.links, self._control = rank, links, control
+        self._commands: queue.Queue[bytes] = queue.Queue()
+        self.verdict = ""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def command(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The next command; waits for it."""
+        return unpack(self._commands.get())
+
+    def reply(self, words: dict[str, Any], **arrays: np.ndarray) -> None:
+        """Answer the starting process. Whatever goes here leaves the party: released results and public facts."""
+        self._control.send(pack(words, **arrays))
+
+    def _listen(self) -> None:
+        """Commands to the queue; "stop" closes the links, and a broken control wire ends the process at once."""
+        while True:
+            try:
+                message = self._control.receive()
+            except BackendError:
+                os._exit(1)
+            words, _ = unpack(message)
+            if "stop" in words:
+                self.verdict = words["stop"]
+                for link in self.links.values():
+                    link.close()
+            self._commands.put(message)
+
+
+@final
+class Group:
+    """The processes, from the side that started them. Use as a context manager.
+
+    :param members: the processes, by number.
+    :param wires: pairs of numbers that talk to each other.
+    :param timeout_s: how long a process waits for another.
+    """
+
+    def __init__(self, members: Sequence[Member], wires: Sequence[tuple[int, int]], timeout_s: float) -> None:
+        self._names = [member.name for member in members]
+        self._timeout_s = timeout_s
+        self._controls: list[Link] = []
+        self._processes: list[Any] = []
+        self._failed: VertinumpyroError | None = None
+        pairs = [(pair, socket.socketpair()) for pair in wires]
+        for rank, member in enumerate(members):
+            ours, theirs = socket.socketpair()
+            ends = {pair[1 - pair.index(rank)]: s[pair.index(rank)] for pair, s in pairs if rank in pair}
+            names = {other: self._names[other] for other in ends}
+            arguments = (member.run, member.arguments, rank, ends, names, theirs, timeout_s)
+            process = multiprocessing.get_context("spawn").Process(target=_main, args=arguments, daemon=True)
+            with _no_main():
+                process.start()
+            theirs.close()
+            self._controls.append(Link(ours, member.name, timeout_s))
+            self._processes.append(process)
+        for _, sockets in pairs:
+            for end in sockets:
+                end.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers, by member."""
+        return [process.pid for process in self._processes]
+
+    def command(self, rank: int, words: dict[str, Any], **arrays: np.ndarray) -> None:
+        """Send a command to one process."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            self._controls[rank].send(pack(words, **arrays))
+        except PeerError:
+            self._fail(rank)
+
+    def replies(
+        self, ranks: Sequence[int], *, within_s: float | None = None
+    ) -> dict[int, tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """One reply from each of these processes.
+
+        :param within_s: how long to wait without any reply; None takes twice the processes' own timeout.
+
+        :raises BackendError: one failed; the message names it, and the others were stopped. An error of the library
+            that a process met in its own data or settings comes as what it is.
+        """
+        if self._failed is not None:
+            raise self._failed
+        found: dict[int, tuple[dict[str, Any], dict[str, np.ndarray]]] = {}
+        patience = 2 * self._timeout_s if within_s is None else within_s
+        deadline = time.monotonic() + patience
+        while set(ranks) - set(found):
+            ready = wait(
+                [*self._controls_of(set(ranks) - set(found)), *self._sentinels()], max(0.0, deadline - time.monotonic())
+            )
+            if not ready:
+                self._fail(next(iter(set(ranks) - set(found))))
+            for rank, control in enumerate(self._controls):
+                if control in ready:
+                    reply = self._read(rank)
+                    if reply is None or "error" in reply[0]:
+                        self._fail(rank, reply)
+                    else:
+                        found[rank] = reply
+                        deadline = time.monotonic() + patience
+            dead = [rank for rank, process in enumerate(self._processes) if process.sentinel in ready]
+            if dead and not any(self._controls[rank] in ready for rank in dead):
+                self._fail(dead[0])
+        return found
+
+    def close(self) -> None:
+        """End all processes; the polite way first."""
+        for control in self._controls:
+            with contextlib.suppress(BackendError):
+                control.send(pack({"stop": "the run is over"}))
+        deadline = time.monotonic() + _GRACE_S
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for control in self._controls:
+            control.close()
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+    def _controls_of(self, ranks: set[int]) -> list[Any]:
+        return [self._controls[rank] for rank in ranks]
+
+    def _sentinels(self) -> list[int]:
+        return [process.sentinel for process in self._processes]
+
+    def _read(self, rank: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        try:
+            return unpack(self._controls[rank].receive())
+        except BackendError:
+            return None
+
+    def _fail(self, rank: int, reply: Any = None) -> None:
+        """Find who failed first, stop everyone, and raise."""
+        evidence = {rank: reply} if reply else {}
+        deadline = time.monotonic() + _GRACE_S
+        open_ranks = [other for other in range(len(self._controls)) if other not in evidence]
+        while open_ranks and time.monotonic() < deadline:
+            ready = wait(self._controls_of(set(open_ranks)), max(0.0, deadline - time.monotonic()))
+            for other in [other for other in open_ranks if self._controls[other] in ready]:
+                found = self._read(other)
+                if found is None:
+                    open_ranks.remove(other)
+                elif "error" in found[0]:
+                    evidence[other] = found
+                    open_ranks.remove(other)
+            if any(not found[0]["peer"] for found in evidence.values()):
+                break
+        self._failed = self._verdict(rank, evidence)
+        for control in self._controls:
+            with contextlib.suppress(BackendError):
+                control.send(pack({"stop": str(self._failed)}))
+        self.close()
+        raise self._failed
+
+    def _verdict(self, rank: int, evidence: dict[int, Any]) -> VertinumpyroError:
+        """The first cause: an error of its own, then a process that died without a word, then a silent one."""
+        said = {other: words for other, (words, _) in evidence.items()}
+        for other, words in said.items():
+            if not words["peer"]:
+                return _as_error(self._names[other], words)
+        for other, process in enumerate(self._processes):
+            process.join(0.1)
+            if process.exitcode is not None and other not in said:
+                how = f"killed by signal {-process.exitcode}" if process.exitcode < 0 else "ended"
+                return BackendError(f"{self._names[other]} was {how}, so the run stopped{self._saw(said)}")
+        if said:
+            return BackendError(f"the run stopped{self._saw(said)}")
+        return BackendError(f"{self._names[rank]} did not answer within {2 * self._timeout_s:g} s, so the run stopped")
+
+    def _saw(self, said: dict[int, Any]) -> str:
+        return "".join(f"; {self._names[other]} saw: {words['error']}" for other, words in said.items())
+
+    def __enter__(self) -> Group:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Ends all processes."""
+        self.close()
+
+
+def _as_error(name: str, words: dict[str, Any]) -> VertinumpyroError:
+    """The library's own error of the same kind, with the process's name; other errors without their text."""
+    kind = getattr(errors, words["kind"], None)
+    text = f"{name}: {words['error']}"
+    return kind(text) if isinstance(kind, type) and issubclass(kind, VertinumpyroError) else BackendError(text)
+
+
+def _main(
+    run: Callable[..., None],
+    arguments: tuple[Any, ...],
+    rank: int,
+    ends: Mapping[int, socket.socket],
+    names: Mapping[int, str],
+    control: socket.socket,
+    timeout_s: float,
+) -> None:
+    """In the new process: run the member, report how it ended, and never print a traceback, which could quote data."""
+    links = {other: Link(end, names[other], timeout_s) for other, end in ends.items()}
+    wire = Link(control, _STARTER, timeout_s)
+    wire.wait_forever()  # commands come when they come
+    seat = Seat(rank, links, wire)
+    try:
+        run(seat, *arguments)
+    except Exception as error:
+        own = isinstance(error, VertinumpyroError)
+        text = str(error) if own else f"failed with {type(error).__name__}; its text could quote data and is not shown"
+        with contextlib.suppress(BackendError):
+            seat.reply(
+                {"error": seat.verdict or text, "kind": type(error).__name__, "peer": isinstance(error, PeerError)}
+            )
+        for link in links.values():
+            link.close()
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def _no_main():
+    """Spawned processes import the starter's main script again unless it seems to have no file; they need not."""
+    import sys
+
+    main = sys.modules["__main__"]
+    saved = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    try:
+        for name in saved:
+            setattr(main, name, None)
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(main, name, value)
