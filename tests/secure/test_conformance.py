@@ -49,12 +49,14 @@ def stated(backend):
 
 PAPER = FixedPoint(formulation="paper")
 CRYPTEN = Crypten(insecure_simulation=True)
+CRYPTEN_PAPER = Crypten(insecure_simulation=True, formulation="paper")
 BACKENDS = [
     Case(Plaintext(), Plaintext(), rounding),
     Case(FixedPoint(), Plaintext(), stated(FixedPoint())),
     Case(Plaintext(formulation="paper"), Plaintext(), rounding),
     Case(PAPER, Plaintext(), stated(PAPER)),
     Case(CRYPTEN, Plaintext(), stated(CRYPTEN), rounds_at_random=True),
+    Case(CRYPTEN_PAPER, Plaintext(), stated(CRYPTEN_PAPER), rounds_at_random=True),
 ]
 NOT_HERE = {
     "Crypten": None if is_installed() else "CrypTen is not installed: pip install 'vertinumpyro[crypten]'",
@@ -74,6 +76,7 @@ every_backend = pytest.mark.parametrize("case", [as_parameter(case) for case in 
 def processes_end():
     yield
     CRYPTEN.close()
+    CRYPTEN_PAPER.close()
 
 
 SIZES = {

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,16 @@ from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
 from vertinumpyro.secure.paper_ring import LARGEST_DIVISOR, mult
 from vertinumpyro.secure.range_proof import check_paper_range
 
-__all__ = ["UNPROVEN", "check_formulation", "clipped_sum", "ring_clipped_sum", "score_bound"]
+__all__ = [
+    "UNPROVEN",
+    "PartyInputs",
+    "check_formulation",
+    "clipped_sum",
+    "ring_clipped_sum",
+    "ring_party",
+    "ring_prior",
+    "score_bound",
+]
 
 UNPROVEN = (
     "formulation='paper': products of local exponentials and squares of gradients are truncated at 2^-32, "
@@ -95,33 +105,60 @@ def ring_clipped_sum(
     """Eqs. 20-29 with Algorithms 2 and 3 on integers at scale 2^32. Needs 64-bit mode."""
     check_paper_range(shape)
     check_shape(shape, contributions, prior, mask)
-    contributions, prior = [as_float64(c) for c in contributions], as_float64(prior)
-    parties, pi, prior_scores = _local(shape, contributions, prior, renormalise)
-    mats = [paper_ring.encode(jnp.exp(c.log_density)) for c in parties]  # Eq. 31
-    joint = mult(paper_ring.encode(pi), reduce(mult, mats))  # pi_k times Eq. 22
+    parties = [ring_party(shape, c, renormalise=renormalise) for c in contributions]
+    pi, prior_scores = ring_prior(shape, prior)
+    joint = mult(pi, reduce(mult, (own.mat for own in parties)))  # pi_k times Eq. 22
     q = paper_ring.reciprocal(joint.sum(-1))  # 1 / Eq. 24
-    g = [mult(mult(q[:, None], joint)[..., None], paper_ring.encode(prior_scores)).sum(1)]
-    for c in parties:  # Eq. 23: dmat = pi_k mat_nk times the scores; Eq. 26: dmat / den
-        plated = mult(joint[..., None], paper_ring.encode(c.plated_scores))
-        shared = mult(joint[..., None], paper_ring.encode(c.shared_scores))
+    g = [mult(mult(q[:, None], joint)[..., None], prior_scores).sum(1)]
+    for own in parties:  # Eq. 23: dmat = pi_k mat_nk times the scores; Eq. 26: dmat / den
+        plated = mult(joint[..., None], own.plated)
+        shared = mult(joint[..., None], own.shared)
         g += [mult(q[:, None, None], plated), mult(q[:, None], shared.sum(1))]
     factor = _clip_factor(g, shape.clip_norm) * mask.astype(jnp.int64)
     return jnp.concatenate([_scaled_sum(block, factor).ravel() for block in g])
+
+
+class PartyInputs(NamedTuple):
+    """What a party puts in, at scale 2^32: mat [n, K] (Eq. 31) and its scores [n, K, d] and [n, K, s]. Secret."""
+
+    mat: Int[Array, "n K"]
+    plated: Int[Array, "n K d"]
+    shared: Int[Array, "n K s"]
+
+
+def ring_party(shape: BatchShape, contribution: Contribution, *, renormalise: bool) -> PartyInputs:
+    """One party's inputs, from its own columns. Needs 64-bit mode."""
+    own = _bounded_party(shape, as_float64(contribution), renormalise)
+    return PartyInputs(
+        *(paper_ring.encode(x) for x in (jnp.exp(own.log_density), own.plated_scores, own.shared_scores))
+    )
+
+
+def ring_prior(shape: BatchShape, prior: ComponentPrior) -> tuple[Int[Array, " K"], Int[Array, "K d0"]]:
+    """(pi, the prior's scores) at scale 2^32; public. Needs 64-bit mode."""
+    pi, scores = _bounded_prior(shape, as_float64(prior))
+    return paper_ring.encode(pi), paper_ring.encode(scores)
 
 
 def _local(
     shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior, renormalise: bool
 ) -> tuple[list[Contribution], jax.Array, jax.Array]:
     """(contributions under the public bounds, pi, the prior's bounded scores)."""
-    bound = score_bound(shape)
-    bounded_parties = [
-        bounded(c.without_tables(), shape.clip_norm, score_bound=bound, renormalise=renormalise) for c in contributions
-    ]
-    if not renormalise:
-        ceiling = math.log(LARGEST_DIVISOR) / shape.num_parties
-        bounded_parties = [c._replace(log_density=_density_below(c.log_density, ceiling)) for c in bounded_parties]
-    prior = bounded_prior(prior, shape.clip_norm, score_bound=bound)
-    return bounded_parties, jax.nn.softmax(prior.log_weights), prior.scores
+    return [_bounded_party(shape, c, renormalise) for c in contributions], *_bounded_prior(shape, prior)
+
+
+def _bounded_party(shape: BatchShape, contribution: Contribution, renormalise: bool) -> Contribution:
+    own = contribution.without_tables()
+    own = bounded(own, shape.clip_norm, score_bound=score_bound(shape), renormalise=renormalise)
+    if renormalise:
+        return own
+    ceiling = math.log(LARGEST_DIVISOR) / shape.num_parties
+    return own._replace(log_density=_density_below(own.log_density, ceiling))
+
+
+def _bounded_prior(shape: BatchShape, prior: ComponentPrior) -> tuple[jax.Array, jax.Array]:
+    prior = bounded_prior(prior, shape.clip_norm, score_bound=score_bound(shape))
+    return jax.nn.softmax(prior.log_weights), prior.scores
 
 
 def _density_below(log_density: jax.Array, ceiling: float) -> jax.Array:

@@ -16,6 +16,7 @@ from vertinumpyro.core import compat as jax_compat
 from vertinumpyro.core import ring
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
@@ -29,14 +30,12 @@ from vertinumpyro.secure.crypten import compat, formats
 from vertinumpyro.secure.crypten.group import Group, Member
 from vertinumpyro.secure.crypten.inputs import (
     Layout,
-    PartyInputs,
-    PriorInputs,
     encode_party_traced,
     encode_prior_traced,
 )
 from vertinumpyro.secure.crypten.member import describe, run_dealer, run_worker, wires, wires_without_dealer
 from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["Crypten"]
 
@@ -60,6 +59,8 @@ class Crypten(SecureBackend):
     :ivar insecure_simulation: allow the methods that see every party's numbers.
     :ivar dealer: "third_party", a process of its own; or "first_party" in a simulation, to measure what that process
         costs: party 0 deals and could read everything.
+    :ivar formulation: "fused", the library's protocol; or "paper" in a simulation, the reference that benchmarks
+        compare with.
     :ivar timeout_s: how long a process waits for another before the run ends.
     :ivar prefetch: ask the dealer a step ahead; False asks at every product, to measure the gain.
     :ivar watched: record what is opened, for tests.
@@ -67,6 +68,7 @@ class Crypten(SecureBackend):
 
     insecure_simulation: bool = False
     dealer: Literal["third_party", "first_party"] = "third_party"
+    formulation: Literal["fused", "paper"] = "fused"
     timeout_s: float = 60.0
     prefetch: bool = True
     watched: bool = False
@@ -81,13 +83,19 @@ class Crypten(SecureBackend):
                 "dealer='first_party' lets party 0 read everything; it needs insecure_simulation=True, or choose "
                 "'third_party'"
             )
+        paper.check_formulation(self.formulation, True)
+        if self.formulation == "paper" and not self.insecure_simulation:
+            raise ArgumentError("formulation='paper' has no proved clip; it needs insecure_simulation=True")
 
     def info(self) -> BackendInfo:
         """Semi-honest parties, third-party dealer."""
         simulated = ", simulated: the calling process knows everything" if self.insecure_simulation else ""
         third_party = self.dealer == "third_party"
+        fused = self.formulation == "fused"
+        kinds = [] if fused else ["paper"]
+        kinds += ["insecure simulation"] if self.insecure_simulation else []
         return BackendInfo(
-            name="crypten (insecure simulation)" if self.insecure_simulation else "crypten",
+            name=f"crypten ({', '.join(kinds)})" if kinds else "crypten",
             security_model=(
                 "semi-honest parties, one process each, and a dealer that colludes with no party"
                 if third_party
@@ -102,7 +110,10 @@ class Crypten(SecureBackend):
             else "first party: party 0, which is insecure",
             ring="integers modulo 2^64, additive shares of all parties; products of 64 bits",
             precision="weights 30 fractional bits, exponentials 20, scores 11 to 24, log densities 21; truncation "
-            "never fails; the clip keeps back at most 1 % for roundings",
+            "never fails; the clip keeps back at most 1 % for roundings"
+            if fused
+            else f"{PAPER_BITS} fractional bits, products to 30",
+            unproven=() if fused else (paper.UNPROVEN,),
         )
 
     def check_in_process(self) -> None:
@@ -127,12 +138,17 @@ class Crypten(SecureBackend):
 
         :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
         """
+        if self.formulation == "paper":
+            check_paper_range(shape)
+            return PAPER_BITS
         formats.norm_bits(shape)
         formats.clip_share_kept(shape)
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
-        """Largest L2 distance from the exact sum; see `formats.error_bound`. The evidence does not matter."""
+        """Largest L2 distance from the exact sum; see `formats`. Only the paper's depends on the evidence."""
+        if self.formulation == "paper":
+            return formats.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
         return formats.error_bound(shape, score_norm=score_norm)
 
     def clipped_noisy_sum(
@@ -148,22 +164,30 @@ class Crypten(SecureBackend):
         bits = self.grid_bits(shape)
         layout = Layout.of(contributions, prior)
         with jax_compat.x64():
-            parties = [encode_party_traced(shape, c) for c in contributions]
+            common, parties = self._encoded(shape, contributions, prior)
             simulation = self._simulation(shape.num_parties)
+            words = {"run": "clipped_noisy_sum", "formulation": self.formulation, **describe(shape, layout)}
 
-            def run(parties: Any, prior: Any, mask: Any, noise: Any) -> np.ndarray:
-                words = {"run": "clipped_noisy_sum", **describe(shape, layout)}
-                common = {f"prior_{name}": leaf for name, leaf in zip(PriorInputs._fields, prior, strict=True)}
-                inputs = [
-                    {**common, "mask": mask, "noise": share, **dict(zip(PartyInputs._fields, own, strict=True))}
-                    for own, share in zip(parties, _by_party(noise, shape.num_parties), strict=True)
-                ]
+            def run(parties: Any, common: Any, noise: Any) -> np.ndarray:
+                shares = _by_party(noise, shape.num_parties)
+                inputs = [{**common, **own, "noise": share} for own, share in zip(parties, shares, strict=True)]
                 return simulation.run(words, inputs)
 
             _ = total(noise_shares)  # refuses narrow noise
             out = jax.ShapeDtypeStruct((shape.num_values,), jnp.int64)
-            summed = jax.pure_callback(run, out, parties, encode_prior_traced(shape, prior), mask, noise_shares)
+            summed = jax.pure_callback(run, out, parties, {**common, "mask": mask}, noise_shares)
             return ring.decode(summed, bits)
+
+    def _encoded(
+        self, shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """(what is public, what each party puts in), by name."""
+        if self.formulation == "paper":
+            pi, scores = paper.ring_prior(shape, prior)
+            parties = [paper.ring_party(shape, c, renormalise=True)._asdict() for c in contributions]
+            return {"pi": pi, "prior_scores": scores}, parties
+        common = {f"prior_{name}": leaf for name, leaf in encode_prior_traced(shape, prior)._asdict().items()}
+        return common, [encode_party_traced(shape, c)._asdict() for c in contributions]
 
     def noisy_cross_product(self, a: AnyArray, b: AnyArray, noise_shares: AnyArray) -> jax.Array:
         """See `SecureBackend.noisy_cross_product`; modulo 2^64. A simulation: see the class."""

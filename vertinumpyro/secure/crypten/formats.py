@@ -24,12 +24,13 @@ from __future__ import annotations
 import math
 
 from vertinumpyro.core.errors import RangeError
+from vertinumpyro.secure import accuracy
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.fixed_point import clip_slack
 from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.secure.range_proof import fixed_point_format
 
-__all__ = ["EXP_ERROR", "clip_share_kept", "error_bound", "norm_bits", "rounding_bound"]
+__all__ = ["EXP_ERROR", "clip_share_kept", "error_bound", "norm_bits", "paper_error_bound"]
 
 WEIGHT_BITS = 30
 EXP_SQUARINGS = 9
@@ -119,6 +120,11 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     return shape.batch_size * (responsibilities * longest + scores + 1.2 * clip * C)
 
 
-def rounding_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
-    """How far two runs on the same inputs can be apart: truncation rounds at random. Twice the error, at most."""
-    return 2 * error_bound(shape, score_norm=score_norm)
+def paper_error_bound(shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
+    """The bound of `accuracy.paper_error_bound` for `crypten.paper`, whose products are off by 10 units, not by one.
+
+    Besides, the clip factor's root is too short by `ROOT_ERROR`, and ||g||^2 / C^2 is off by 4 units of 2^-24, half of
+    which is in the root.
+    """
+    rounded = accuracy.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
+    return 10 * rounded + shape.batch_size * shape.clip_norm * (ROOT_ERROR + 2.0**-23)

@@ -76,10 +76,7 @@ def run_worker(seat: Seat, third_party: bool, prefetch: bool, watched: bool) -> 
         opened.clear()
         match words.get("run"):
             case "clipped_noisy_sum":
-                shape, layout = BatchShape(**words["shape"]), Layout(**_tuples(words["layout"]))
-                own = PartyInputs(*(arrays[name] for name in PartyInputs._fields))
-                prior = PriorInputs(*(arrays[f"prior_{name}"] for name in PriorInputs._fields))
-                result = protocol.clipped_noisy_sum(engine, shape, layout, own, prior, arrays["mask"], arrays["noise"])
+                result = _clipped_noisy_sum(engine, words, arrays)
             case "noisy_cross_product":
                 a, b = words["shapes"]
                 shapes = ((a[0], a[1]), (b[0], b[1]))
@@ -96,6 +93,17 @@ def run_worker(seat: Seat, third_party: bool, prefetch: bool, watched: bool) -> 
         }
         seen = {f"{index}_{why}": value for index, (why, value) in enumerate(opened)}
         seat.reply(stats, result=result, **seen)
+
+
+def _clipped_noisy_sum(engine: Any, words: dict[str, Any], arrays: dict[str, np.ndarray]) -> np.ndarray:
+    from vertinumpyro.secure.crypten import paper, protocol
+
+    shape, layout = BatchShape(**words["shape"]), Layout(**_tuples(words["layout"]))
+    if words["formulation"] == "paper":
+        return paper.clipped_noisy_sum(engine, shape, layout, arrays, arrays["mask"], arrays["noise"])
+    own = PartyInputs(*(arrays[name] for name in PartyInputs._fields))
+    prior = PriorInputs(*(arrays[f"prior_{name}"] for name in PriorInputs._fields))
+    return protocol.clipped_noisy_sum(engine, shape, layout, own, prior, arrays["mask"], arrays["noise"])
 
 
 def describe(shape: BatchShape, layout: Layout) -> dict[str, Any]:
