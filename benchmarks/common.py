@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import optax
 from jax.scipy.special import logsumexp
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
@@ -36,6 +37,7 @@ from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
 from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
 from vertinumpyro.dpvi.stream import Chunk
 from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.secure import SecureBackend
 
 DELTA = 1e-5
 SIGMA = 2.042  # the DPVI paper's noise multiplier: epsilon = 1 by RDP, add/remove, q = 100/30162, T = 20,000
@@ -158,6 +160,11 @@ def among_parties(dataset: VerticalDataset, num_parties: int, num_columns: int |
 
 
 # -- runs -----------------------------------------------------------------------------------------
+
+
+def paper_inference(backend: SecureBackend, num_components: int) -> DPVI:
+    """The DPVI paper's mixture and optimiser. Here, so that a party's process can import it."""
+    return DPVI(backend=backend, optimizer=optax.adam(0.01), num_components=num_components)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,6 +40,10 @@ def test_a_fit_with_a_process_for_each_party(project):
     assert planned.exit_code == 0, planned.output + planned.stderr
     assert "rounds" in planned.output
     assert "on a WAN (50 ms a round, 100 Mbit/s)" in one_line(planned.output)
+    checked = project.run("check", project.config, "--backend", "crypten")
+    assert checked.exit_code == 0, checked.output + checked.stderr
+    assert "keyed digest" in one_line(checked.output)
+    assert "on a LAN (0.5 ms a round, 1 Gbit/s)" in one_line(checked.output)
     result = project.run("fit", project.config, "--backend", "crypten")
     assert result.exit_code == 0, result.output + result.stderr
     assert json.loads((project.run_dir / "privacy.json").read_text())["steps_spent"] == 4

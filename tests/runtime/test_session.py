@@ -69,8 +69,14 @@ def test_a_fit_between_processes_learns_what_fixed_point_learns(tmp_path, schema
         plan = dpvi.plan(session.stand_in, **little_noise)
         with pytest.raises(ArgumentError, match="batch_indices"):
             session.fit(dpvi, dataclasses.replace(plan, batch_indices="hidden"), key, run_dir=tmp_path / "hidden")
-        posterior = session.fit(dpvi, plan, key, run_dir=tmp_path / "run", progress_bar=False)
+        seen = []
+        posterior = session.fit(
+            dpvi, plan, key, run_dir=tmp_path / "run", progress_bar=False, after_chunk=lambda *facts: seen.append(facts)
+        )
         stats = session.stats()
+    assert [steps for steps, _ in seen] == sorted({steps for steps, _ in seen})
+    assert seen[-1][0] == 6
+    np.testing.assert_equal(seen[-1][1], dict(posterior.params))
     assert all_gone(pids)
     assert stats.rounds > 6 * 50
     assert stats.bytes_per_party > 0

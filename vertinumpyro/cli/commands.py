@@ -46,7 +46,8 @@ def check(path: Path, *, backend: str | None = None) -> None:
         found += [count(len(job.schema.parties), "party").replace("partys", "parties")]
         found += [count(len(job.schema.columns), "column"), f"id column {job.schema.id_column}"]
     dataset = processes.checked_records(job) if processes.needed(job) else _checked_records(job)
-    _check_model_and_plan(job, dataset)
+    plan = _check_model_and_plan(job, dataset)
+    console.print(*processes.cost_view(job, plan, dataset))
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
 
 
@@ -63,7 +64,7 @@ def _checked_records(job: Job) -> VerticalDataset:
     return dataset
 
 
-def _check_model_and_plan(job: Job, dataset: VerticalDataset) -> None:
+def _check_model_and_plan(job: Job, dataset: VerticalDataset) -> PrivacyPlan:
     with ticked("model") as found:
         split = job.split()
         found += [f"{count(split.num_components, 'component')}, {count(split.num_values, 'released value')} a step"]
@@ -74,6 +75,7 @@ def _check_model_and_plan(job: Job, dataset: VerticalDataset) -> None:
     with ticked("range") as found:
         name = job.dpvi.backend.info().name
         found += [f"no value wraps around the {name} ring at {plan.grid_bits} fractional bits"]
+    return plan
 
 
 def fit(path: Path, *, resume: bool, out: Path | None, backend: str | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI, Diagnostics, DPVIState, Posterior
+from vertinumpyro.dpvi.guide import Params
 from vertinumpyro.dpvi.run import Run
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.privacy.ledger import Spending
@@ -88,9 +89,12 @@ class Session:
         run_dir: str | Path,
         resume: bool = False,
         progress_bar: bool = True,
+        after_chunk: Callable[[int, Params], None] | None = None,
     ) -> Posterior:
         """Spend the plan, as `DPVI.fit` does, with the parties in their processes.
 
+        :param after_chunk: called every few steps with the number of steps so far and the guide's parameters, which
+            follow from what was released.
         :raises ArgumentError: the plan wants what these processes cannot keep: hidden batch indices, trusted noise.
         :raises BackendError: a process failed; the record in `run_dir` counts all that may have been released, and
             `resume=True` continues.
@@ -102,7 +106,7 @@ class Session:
             state = run.restored(state) if resume else state
             first = run.first_step(spending)
             self._begin(plan, rng_key, state, first)
-            state, diagnostics = self._steps(run, state, spending, first, progress_bar)
+            state, diagnostics = self._steps(run, state, spending, first, progress_bar, after_chunk)
         return Posterior(
             guide=kernel.guide, params=state.params, plan=plan, diagnostics=diagnostics, secure_noise=run.secure_noise
         )
@@ -121,7 +125,13 @@ class Session:
             raise BackendError("a party works on another plan; start the run again")
 
     def _steps(
-        self, run: Run, state: DPVIState, spending: Spending, first: int, progress_bar: bool
+        self,
+        run: Run,
+        state: DPVIState,
+        spending: Spending,
+        first: int,
+        progress_bar: bool,
+        after_chunk: Callable[[int, Params], None] | None,
     ) -> tuple[DPVIState, Diagnostics]:
         """All remaining steps, a few seconds' worth at a time; each is counted as released before it is computed."""
         started, count, norms = time.perf_counter(), 1, [np.zeros(0)]
@@ -132,6 +142,8 @@ class Session:
                 chunk_started = time.perf_counter()
                 state, released = self._chunk(state, count)
                 run.save(state)
+                if after_chunk is not None:
+                    after_chunk(spending.steps_spent, state.params)
                 norms.append(released)
                 bar.update(count)
                 a_step = (time.perf_counter() - chunk_started) / count

@@ -1,0 +1,175 @@
+"""A step of the cross-party sum on Adult's shape, under every backend: seconds, bytes, rounds, error.
+
+    VERTINUMPYRO_DATA=... python benchmarks/secure_backends.py --quick
+    python benchmarks/secure_backends.py --json results/secure_backends.json [--only plaintext fixed_point crypten]
+
+100 records, 20 components, all 13 columns at two parties, one `clipped_noisy_sum` a step on one machine. Arms take
+turns; a turn is one untimed step and then `--steps` timed ones in a row (the paper's: one), and `seconds` is the
+median over turns of the time of a step, as the process that starts the others sees it: encoding, handing each party
+its numbers, the protocol, the answer. Drawing noise and the local gradients are left out everywhere.
+
+Keys, each {seconds, bytes, rounds, max_error}; `bytes` and `rounds` of one party a step, `max_error` the largest
+distance of a coordinate from float64, over that of the clip norm:
+
+plaintext, fixed_point          in one process
+crypten                         the library's protocol, a process per party, party 0 deals: insecure
+crypten_ttp                     the same with a third process as the dealer, fetched a step ahead
+crypten_ttp_without_prefetch    the same, asking the dealer at every product, as CrypTen does
+crypten_paper, crypten_paper_ttp      the paper's formulation (Eqs. 20-30, Algorithms 2 and 3) under the same engine,
+                                the dealer's answers fetched ahead as well
+spu_aby3, spu_cheetah, spu_semi2k     null: this backend is not there yet
+
+crypten_speedup_vs_paper        seconds of crypten_paper over crypten, or with the third-party dealer if that is less
+crypten_speedup_vs_paper_first_party, crypten_speedup_vs_paper_ttp      both
+prefetch_gain                   seconds of crypten_ttp_without_prefetch over crypten_ttp
+settings, environment; num_values is D
+
+Needs the extra `crypten`; without it the keys of its arms are null. `--quick` keeps every key with two columns, three
+components, ten records and one turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from common import SIGMA, adult, environment, finish, interleaved, median, parser, regrouped
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.dpvi import DPVI
+from vertinumpyro.dpvi.loop import device_columns
+from vertinumpyro.privacy import PoissonSampling
+from vertinumpyro.secure import BatchShape, FixedPoint, Plaintext, SecureBackend
+from vertinumpyro.secure.crypten import Crypten, is_installed
+
+QUICK_COLUMNS = {"demographic": ["age"], "financial": ["workclass"]}
+NOT_YET = ("spu_aby3", "spu_cheetah", "spu_semi2k")
+Problem = tuple[BatchShape, list[Contribution], ComponentPrior, jax.Array]
+
+
+def backends() -> dict[str, SecureBackend]:
+    """Every arm's backend, by key."""
+    insecure = partial(Crypten, insecure_simulation=True, timeout_s=300.0)
+    return {
+        "plaintext": Plaintext(),
+        "fixed_point": FixedPoint(),
+        "crypten": insecure(dealer="first_party"),
+        "crypten_ttp": insecure(),
+        "crypten_ttp_without_prefetch": insecure(prefetch=False),
+        "crypten_paper": insecure(dealer="first_party", formulation="paper"),
+        "crypten_paper_ttp": insecure(formulation="paper"),
+    }
+
+
+def problem_of(quick: bool) -> Problem:
+    """The first records of Adult as a batch, at the parameters where a fit starts."""
+    n, K = (10, 3) if quick else (100, 20)
+    train, _ = adult(num_train=1_000, num_test=1)
+    data = regrouped(train, QUICK_COLUMNS) if quick else train
+    dpvi = DPVI(num_components=K)
+    sampling = PoissonSampling(sampling_prob=n / data.num_records, num_steps=1_000, max_batch_size=n)
+    plan = dpvi.plan(data, noise_multiplier=SIGMA, clip_norm=1.0, sampling=sampling)
+    kernel, state = dpvi.kernel(data, plan, compat.random_key(0))
+    contributions, prior = jax.jit(kernel.local)(state, device_columns(data), jnp.arange(n))
+    return kernel.shape, contributions, prior, jnp.ones(n, bool)
+
+
+class Arm:
+    """One backend on one problem."""
+
+    def __init__(self, backend: SecureBackend, problem: Problem, steps: int) -> None:
+        self._backend, self._problem, self._steps = backend, problem, steps
+        in_processes = isinstance(backend, Crypten)
+        step = partial(backend.clipped_noisy_sum, problem[0])
+        self._step = step if in_processes else jax.jit(step)
+
+    def run(self) -> np.ndarray:
+        """One step; its noise is zero, which costs as much as any."""
+        shape, contributions, prior, mask = self._problem
+        with compat.x64():
+            noise = jnp.zeros((shape.num_parties, shape.num_values), jnp.int64)
+            return np.asarray(self._step(contributions, prior, mask, noise))
+
+    def __call__(self) -> float:
+        """Milliseconds a step of one turn."""
+        self.run()
+        started = time.perf_counter()
+        for _ in range(self._steps):
+            self.run()
+        return 1e3 * (time.perf_counter() - started) / self._steps
+
+    def facts(self, exact: np.ndarray) -> dict[str, float]:
+        """Bytes and rounds of a step, and its error."""
+        before = self._backend.stats()
+        error = np.abs(self.run() - exact).max() / self._problem[0].clip_norm
+        after = self._backend.stats()
+        return {
+            "bytes": after.bytes_per_party - before.bytes_per_party,
+            "rounds": after.rounds - before.rounds,
+            "max_error": error,
+        }
+
+
+def measured(args: argparse.Namespace, problem: Problem) -> dict[str, Any]:
+    """Every arm's figures; null where its packages are missing."""
+    chosen = {name: backend for name, backend in backends().items() if args.only is None or name in args.only}
+    here = {name: backend for name, backend in chosen.items() if is_installed() or not isinstance(backend, Crypten)}
+    arms = {name: Arm(backend, problem, 1 if "paper" in name else args.steps) for name, backend in here.items()}
+    try:
+        times = interleaved(arms, args.turns, "a turn of every arm")
+        exact = Arm(Plaintext(), problem, 1).run()
+        facts = {name: arm.facts(exact) for name, arm in arms.items()}
+    finally:
+        for backend in here.values():
+            if isinstance(backend, Crypten):
+                backend.close()
+    found = {name: {"seconds": median(times[name]) / 1e3, **facts[name]} for name in arms}
+    return {**dict.fromkeys(chosen), **found, **dict.fromkeys(NOT_YET)}
+
+
+def ratios(results: Mapping[str, Any]) -> dict[str, float | None]:
+    """What is compared, where both arms ran."""
+
+    def over(slow: str, fast: str) -> float | None:
+        both = results.get(slow), results.get(fast)
+        return both[0]["seconds"] / both[1]["seconds"] if both[0] and both[1] else None
+
+    first_party, third_party = over("crypten_paper", "crypten"), over("crypten_paper_ttp", "crypten_ttp")
+    return {
+        "crypten_speedup_vs_paper": min(first_party, third_party) if first_party and third_party else None,
+        "crypten_speedup_vs_paper_first_party": first_party,
+        "crypten_speedup_vs_paper_ttp": third_party,
+        "prefetch_gain": over("crypten_ttp_without_prefetch", "crypten_ttp"),
+    }
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", nargs="+", choices=list(backends()), help="some arms")
+    arguments.add_argument("--turns", type=int, help="turns of every arm (5; quick: 1)")
+    arguments.add_argument("--steps", type=int, default=5, help="timed steps of a turn (5)")
+    args = arguments.parse_args()
+    args.turns = args.turns or (1 if args.quick else 5)
+    problem = problem_of(args.quick)
+    shape = problem[0]
+    settings = {
+        "batch_size": shape.batch_size,
+        "num_components": shape.num_components,
+        "num_values": shape.num_values,
+        "num_parties": shape.num_parties,
+        "turns": args.turns,
+        "steps": args.steps,
+    }
+    results = measured(args, problem)
+    finish({**results, **ratios(results), "settings": settings, "environment": environment()}, args, {})
+
+
+if __name__ == "__main__":
+    main()
