@@ -61,7 +61,7 @@ def finish(results: Mapping[str, Any], args: argparse.Namespace, figures: Mappin
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
             figure.savefig(folder / f"{name}.png", dpi=150)
-    merged = {**_stored(args.json), **_plain(dict(results))}
+    merged = {**stored(args.json), **_plain(dict(results))}
     line = json.dumps(merged)
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def environment() -> dict[str, str | int | None]:
     }
 
 
-def _stored(path: Path | None) -> dict[str, Any]:
+def stored(path: Path | None) -> dict[str, Any]:
     """What an earlier run with another `--only` wrote."""
     return json.loads(path.read_text()) if path is not None and path.exists() else {}
 

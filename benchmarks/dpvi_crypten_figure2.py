@@ -1,7 +1,7 @@
 """Figure 2 of the DPVI paper with real processes: two parties with one feature each of UCI Adult, under CrypTen.
 
     VERTINUMPYRO_DATA=... python benchmarks/dpvi_crypten_figure2.py --quick
-    python benchmarks/dpvi_crypten_figure2.py --json results/dpvi_crypten_figure2.json [--steps 3000]
+    python benchmarks/dpvi_crypten_figure2.py --json results/dpvi_crypten_figure2.json [--steps 3000] [--only crypten]
 
 One party has `age`, the other `fnlwgt`, each in a file of its own that its process alone opens; a third process deals.
 Batches of 100 (Poisson), clip 1, sigma 2.042, Adam(0.01), 20 components, `--steps` iterations (3,000). Every arm draws
@@ -14,6 +14,7 @@ Keys: nll_crypten, nll_fixed_point    after the last iteration
       nll_start                       before the first iteration
       seconds_a_step                  of the crypten arm: medians do not apply to one run, so the whole run's mean
       rounds_a_step, bytes_a_step     of one party
+      curve_crypten, curve_fixed_point, curve_no_renormalisation      [iterations, NLL]
       settings, environment
       dpvi_crypten_figure2.png
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from common import (
     paper_inference,
     parser,
     regrouped,
+    stored,
 )
 from tqdm.auto import tqdm
 
@@ -111,28 +113,50 @@ def written(dataset: VerticalDataset, folder: Path, build: Callable[[], DPVI]) -
     return tasks
 
 
+def crypten(args: argparse.Namespace) -> dict[str, Any]:
+    """The arm with processes, and what it cost."""
+    with tempfile.TemporaryDirectory() as folder:
+        curve, cost = in_processes(args, Path(folder))
+    return {**arm("crypten", curve), **cost, "nll_start": curve[1][0]}
+
+
+def arm(name: str, curve: Curve) -> dict[str, Any]:
+    """An arm's keys."""
+    return {f"nll_{name}": curve[1][-1], f"curve_{name}": curve}
+
+
+ARMS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "crypten": crypten,
+    "fixed_point": lambda args: arm("fixed_point", in_one_process(args, FixedPoint(), "fixed point")),
+    "no_renormalisation": lambda args: arm(
+        "no_renormalisation",
+        in_one_process(args, FixedPoint(formulation="paper", renormalise=False), "no renormalisation"),
+    ),
+}
+LABELS = {
+    "curve_crypten": "CrypTen, a process for each party",
+    "curve_fixed_point": "fixed point, one process",
+    "curve_no_renormalisation": "no renormalisation",
+}
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--steps", type=int, help="iterations (3,000; quick: 20)")
+    arguments.add_argument("--only", choices=list(ARMS), help="run one arm; FILE keeps the others' keys")
     args = arguments.parse_args()
     args.steps = args.steps or (20 if args.quick else 3_000)
     args.components = 3 if args.quick else 20
     args.sizes = {"num_train": 3_000, "num_test": 1_500} if args.quick else {}
     compile_fast(args.quick)
-    with tempfile.TemporaryDirectory() as folder:
-        crypten, cost = in_processes(args, Path(folder))
-    without = FixedPoint(formulation="paper", renormalise=False)
-    curves = {
-        "CrypTen, a process for each party": crypten,
-        "fixed point, one process": in_one_process(args, FixedPoint(), "fixed point"),
-        "no renormalisation": in_one_process(args, without, "no renormalisation"),
-    }
-    names = ("nll_crypten", "nll_fixed_point", "nll_no_renormalisation")
-    results = {name: values[-1] for name, (_, values) in zip(names, curves.values(), strict=True)}
-    settings = {"steps": args.steps, "num_components": args.components}
+    results: dict[str, Any] = {}
+    for name in [args.only] if args.only else list(ARMS):
+        results |= ARMS[name](args)
+    known = {**stored(args.json), **results}
+    curves = {label: tuple(map(np.asarray, known[key])) for key, label in LABELS.items() if key in known}
     figure = plot_curves(curves, xlabel="iteration", ylabel="test negative log-likelihood per record")
-    facts = {**cost, "nll_start": crypten[1][0], "settings": settings, "environment": environment()}
-    finish({**results, **facts}, args, {"dpvi_crypten_figure2": figure})
+    settings = {"steps": args.steps, "num_components": args.components}
+    finish({**results, "settings": settings, "environment": environment()}, args, {"dpvi_crypten_figure2": figure})
 
 
 if __name__ == "__main__":

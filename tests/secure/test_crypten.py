@@ -127,6 +127,12 @@ def test_the_first_party_dealer_computes_the_same():
     assert distance <= backend.error_bound(shape, score_norm=norm)
 
 
+def test_the_papers_formulation_is_for_simulations_only():
+    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
+        Crypten(formulation="paper")
+    assert Crypten(formulation="paper", insecure_simulation=True).info().unproven
+
+
 def test_the_first_party_dealer_is_for_simulations_only():
     with pytest.raises(ArgumentError, match="insecure_simulation=True"):
         Crypten(dealer="first_party")

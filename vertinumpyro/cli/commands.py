@@ -47,7 +47,8 @@ def check(path: Path, *, backend: str | None = None) -> None:
         found += [count(len(job.schema.columns), "column"), f"id column {job.schema.id_column}"]
     dataset = processes.checked_records(job) if processes.needed(job) else _checked_records(job)
     plan = _check_model_and_plan(job, dataset)
-    console.print(*processes.cost_view(job, plan, dataset))
+    for line in processes.cost_view(job, plan, dataset):
+        console.print(line)
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
 
 

@@ -94,7 +94,8 @@ def exp_nonpositive(engine: Engine, x: Any) -> Any:
     """exp(x) for x <= 0 with `LOG_BITS`, in `EXP_BITS`; between 0 and 1, 1 at 0, 0 below -`EXP_REACH`.
 
     exp(x) = (1 + t + t^2 / 2)^512 with t = x / 512, so 1 + t + t^2 / 2 = ((1 + t)^2 + 1) / 2 and nine squarings.
-    `formats.EXP_ERROR` bounds the error. x in `LOG_BITS` and t in 30 bits are the same integer.
+    `formats.EXP_ERROR` bounds the error. x in `LOG_BITS` and t in 30 bits are the same integer. Below -`EXP_REACH` a
+    square may be too large for `truncate` and the power any word of the ring: `reached` is exactly 0 there.
     """
     reached = public(engine, -is_negative(public(engine, x, EXP_REACH << LOG_BITS)), 1)
     one = 1 << WEIGHT_BITS

@@ -17,6 +17,13 @@ at least max(den^2, nn / C'^2), w is at most (1 + `ROOT_EXCESS`) / sqrt(v), and 
 the norm is at most C' (1 + ROOT_EXCESS) plus `fixed_point.clip_slack`, and C' = C (1 - eta) with eta their sum keeps
 it below C. The plan's sensitivity is C itself. How exact exp is does not matter for it, and no truncation can fail
 (`fixed`), so there is no term of delta.
+
+Three fine points. Which way a truncation rounds follows from the value and from the word that was opened for it, which
+every party sees; those words are uniform whatever the data is, and the bound holds for each of them, so a party's view
+together with the sum is as private as the sum. Gram entries may be negative, and are divided by one C'' just below C'
+for all of them, so the bound is proved for C'' as it stands, without any sign argument. For a component far below the
+best, exp's powers leave the range in which a truncation is right; whatever comes out is multiplied by the exact integer
+0 (`fixed.exp_nonpositive`).
 """
 
 from __future__ import annotations
