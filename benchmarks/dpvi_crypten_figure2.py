@@ -154,7 +154,7 @@ def main() -> None:
         results |= ARMS[name](args)
     known = {**stored(args.json), **results}
     curves = {label: tuple(map(np.asarray, known[key])) for key, label in LABELS.items() if key in known}
-    figure = plot_curves(curves, xlabel="iteration", ylabel="test negative log-likelihood per record")
+    figure = plot_curves(curves, xlabel="iteration", ylabel="test negative log-likelihood per record (nats)")
     settings = {"steps": args.steps, "num_components": args.components}
     finish({**results, "settings": settings, "environment": environment()}, args, {"dpvi_crypten_figure2": figure})
 

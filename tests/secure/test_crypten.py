@@ -1,5 +1,9 @@
 """The protocols between real processes: what they open, what the dealer costs, the clip on single records."""
 
+import os
+import signal
+import time
+
 import numpy as np
 import pytest
 
@@ -89,10 +93,22 @@ def test_a_step_waits_for_the_dealer_once(watched):
 
 
 @needs_crypten
-def test_a_process_that_dies_is_named(watched):
-    import os
-    import signal
+def test_a_process_that_is_silent_is_named_within_the_timeout():
+    backend = Crypten(insecure_simulation=True, timeout_s=3.0)
+    backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
+    pids = backend._simulation(2)._group.pids
+    os.kill(pids[1], signal.SIGSTOP)
+    started = time.monotonic()
+    with pytest.raises(BackendError, match="party 1 did not answer within 3 s"):
+        backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
+    assert time.monotonic() - started < 30
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
+
+@needs_crypten
+def test_a_process_that_dies_is_named(watched):
     backend = Crypten(insecure_simulation=True)
     backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
     pids = backend._simulation(2)._group.pids
