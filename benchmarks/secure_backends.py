@@ -16,7 +16,9 @@ crypten                         the library's protocol, a process per party, par
 crypten_ttp                     the same with a third process as the dealer, fetched a step ahead
 crypten_ttp_without_prefetch    the same, asking the dealer at every product, as CrypTen does
 crypten_paper, crypten_paper_ttp      the paper's formulation (Eqs. 20-30, Algorithms 2 and 3) under the same engine,
-                                the dealer's answers fetched ahead as well
+                                the dealer's answers fetched ahead as well. Algorithm 2 as printed: most of the
+                                time and of the bytes are the comparisons that find its operands' signs, which a
+                                product by our exact truncation would not need
 spu_aby3, spu_cheetah, spu_semi2k     null: this backend is not there yet
 
 crypten_speedup_vs_paper        seconds of crypten_paper over crypten, or with the third-party dealer if that is less
