@@ -16,13 +16,14 @@ crypten                         the library's protocol, a process per party, par
 crypten_ttp                     the same with a third process as the dealer, fetched a step ahead
 crypten_ttp_without_prefetch    the same, asking the dealer at every product, as CrypTen does
 crypten_paper, crypten_paper_ttp      the paper's formulation (Eqs. 20-30, Algorithms 2 and 3) under the same engine,
-                                the dealer's answers fetched ahead as well. Algorithm 2 as printed: most of the
-                                time and of the bytes are the comparisons that find its operands' signs, which a
-                                product by our exact truncation would not need
+                                the dealer's answers fetched ahead as well
+crypten_paper_lean, crypten_paper_lean_ttp    the same without Algorithm 2's comparisons for its operands' signs, which
+                                the paper's CrypTen needs and a product by our exact truncation does not
 spu_aby3, spu_cheetah, spu_semi2k     null: this backend is not there yet
 
 crypten_speedup_vs_paper        seconds of crypten_paper over crypten, or with the third-party dealer if that is less
 crypten_speedup_vs_paper_first_party, crypten_speedup_vs_paper_ttp      both
+crypten_speedup_vs_paper_lean, crypten_speedup_vs_paper_lean_ttp     the same over the lean one
 prefetch_gain                   seconds of crypten_ttp_without_prefetch over crypten_ttp
 settings, environment; num_values is D
 
@@ -67,6 +68,8 @@ def backends() -> dict[str, SecureBackend]:
         "crypten_ttp_without_prefetch": insecure(prefetch=False),
         "crypten_paper": insecure(dealer="first_party", formulation="paper"),
         "crypten_paper_ttp": insecure(formulation="paper"),
+        "crypten_paper_lean": insecure(dealer="first_party", formulation="paper_lean"),
+        "crypten_paper_lean_ttp": insecure(formulation="paper_lean"),
     }
 
 
@@ -148,6 +151,8 @@ def ratios(results: Mapping[str, Any]) -> dict[str, float | None]:
         "crypten_speedup_vs_paper": min(first_party, third_party) if first_party and third_party else None,
         "crypten_speedup_vs_paper_first_party": first_party,
         "crypten_speedup_vs_paper_ttp": third_party,
+        "crypten_speedup_vs_paper_lean": over("crypten_paper_lean", "crypten"),
+        "crypten_speedup_vs_paper_lean_ttp": over("crypten_paper_lean_ttp", "crypten_ttp"),
         "prefetch_gain": over("crypten_ttp_without_prefetch", "crypten_ttp"),
     }
 

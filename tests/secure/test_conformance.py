@@ -50,6 +50,7 @@ def stated(backend):
 PAPER = FixedPoint(formulation="paper")
 CRYPTEN = Crypten(insecure_simulation=True)
 CRYPTEN_PAPER = Crypten(insecure_simulation=True, formulation="paper")
+CRYPTEN_LEAN = Crypten(insecure_simulation=True, formulation="paper_lean")
 BACKENDS = [
     Case(Plaintext(), Plaintext(), rounding),
     Case(FixedPoint(), Plaintext(), stated(FixedPoint())),
@@ -57,6 +58,7 @@ BACKENDS = [
     Case(PAPER, Plaintext(), stated(PAPER)),
     Case(CRYPTEN, Plaintext(), stated(CRYPTEN), rounds_at_random=True),
     Case(CRYPTEN_PAPER, Plaintext(), stated(CRYPTEN_PAPER), rounds_at_random=True),
+    Case(CRYPTEN_LEAN, Plaintext(), stated(CRYPTEN_LEAN), rounds_at_random=True),
 ]
 NOT_HERE = {
     "Crypten": None if is_installed() else "CrypTen is not installed: pip install 'vertinumpyro[crypten]'",
@@ -75,8 +77,8 @@ every_backend = pytest.mark.parametrize("case", [as_parameter(case) for case in 
 @pytest.fixture(scope="module", autouse=True)
 def processes_end():
     yield
-    CRYPTEN.close()
-    CRYPTEN_PAPER.close()
+    for backend in (CRYPTEN, CRYPTEN_PAPER, CRYPTEN_LEAN):
+        backend.close()
 
 
 SIZES = {

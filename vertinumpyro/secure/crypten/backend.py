@@ -59,8 +59,8 @@ class Crypten(SecureBackend):
     :ivar insecure_simulation: allow the methods that see every party's numbers.
     :ivar dealer: "third_party", a process of its own; or "first_party" in a simulation, to measure what that process
         costs: party 0 deals and could read everything.
-    :ivar formulation: "fused", the library's protocol; or "paper" in a simulation, the reference that benchmarks
-        compare with.
+    :ivar formulation: "fused", the library's protocol; or in a simulation, as what benchmarks compare with: "paper",
+        and "paper_lean", which is "paper" without Algorithm 2's comparisons for signs.
     :ivar timeout_s: how long a process waits for another before the run ends.
     :ivar prefetch: ask the dealer a step ahead; False asks at every product, to measure the gain.
     :ivar watched: record what is opened, for tests.
@@ -68,7 +68,7 @@ class Crypten(SecureBackend):
 
     insecure_simulation: bool = False
     dealer: Literal["third_party", "first_party"] = "third_party"
-    formulation: Literal["fused", "paper"] = "fused"
+    formulation: Literal["fused", "paper", "paper_lean"] = "fused"
     timeout_s: float = 60.0
     prefetch: bool = True
     watched: bool = False
@@ -83,16 +83,19 @@ class Crypten(SecureBackend):
                 "dealer='first_party' lets party 0 read everything; it needs insecure_simulation=True, or choose "
                 "'third_party'"
             )
-        paper.check_formulation(self.formulation, True)
-        if self.formulation == "paper" and not self.insecure_simulation:
-            raise ArgumentError("formulation='paper' has no proved clip; it needs insecure_simulation=True")
+        if self.formulation not in ("fused", "paper", "paper_lean"):
+            raise ArgumentError(f"formulation must be 'fused', 'paper' or 'paper_lean', got {self.formulation!r}")
+        if self.formulation != "fused" and not self.insecure_simulation:
+            raise ArgumentError(
+                f"formulation={self.formulation!r} has no proved clip; it needs insecure_simulation=True"
+            )
 
     def info(self) -> BackendInfo:
         """Semi-honest parties, third-party dealer."""
         simulated = ", simulated: the calling process knows everything" if self.insecure_simulation else ""
         third_party = self.dealer == "third_party"
         fused = self.formulation == "fused"
-        kinds = [] if fused else ["paper"]
+        kinds = [] if fused else [self.formulation]
         kinds += ["insecure simulation"] if self.insecure_simulation else []
         return BackendInfo(
             name=f"crypten ({', '.join(kinds)})" if kinds else "crypten",
@@ -138,7 +141,7 @@ class Crypten(SecureBackend):
 
         :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
         """
-        if self.formulation == "paper":
+        if self.formulation != "fused":
             check_paper_range(shape)
             return PAPER_BITS
         formats.norm_bits(shape)
@@ -147,7 +150,7 @@ class Crypten(SecureBackend):
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
         """Largest L2 distance from the exact sum; see `formats`. Only the paper's depends on the evidence."""
-        if self.formulation == "paper":
+        if self.formulation != "fused":
             return formats.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
         return formats.error_bound(shape, score_norm=score_norm)
 
@@ -182,7 +185,7 @@ class Crypten(SecureBackend):
         self, shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """(what is public, what each party puts in), by name."""
-        if self.formulation == "paper":
+        if self.formulation != "fused":
             pi, scores = paper.ring_prior(shape, prior)
             parties = [paper.ring_party(shape, c, renormalise=True)._asdict() for c in contributions]
             return {"pi": pi, "prior_scores": scores}, parties

@@ -99,8 +99,9 @@ def _clipped_noisy_sum(engine: Any, words: dict[str, Any], arrays: dict[str, np.
     from vertinumpyro.secure.crypten import paper, protocol
 
     shape, layout = BatchShape(**words["shape"]), Layout(**_tuples(words["layout"]))
-    if words["formulation"] == "paper":
-        return paper.clipped_noisy_sum(engine, shape, layout, arrays, arrays["mask"], arrays["noise"])
+    if words["formulation"] != "fused":
+        product = paper.mult if words["formulation"] == "paper" else paper.signed_mult
+        return paper.clipped_noisy_sum(engine, shape, layout, arrays, arrays["mask"], arrays["noise"], product)
     own = PartyInputs(*(arrays[name] for name in PartyInputs._fields))
     prior = PriorInputs(*(arrays[f"prior_{name}"] for name in PriorInputs._fields))
     return protocol.clipped_noisy_sum(engine, shape, layout, own, prior, arrays["mask"], arrays["noise"])

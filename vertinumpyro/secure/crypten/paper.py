@@ -6,13 +6,16 @@ differs is what is computed: every coordinate of every record's gradient, four t
 
 - Algorithm 2's product of fractions reaches 2^64, so it is taken of 30 bits each, and a product is off by less than
   10 units of 2^-32;
+- Algorithm 2's signs are there (`mult`), though an exact truncation does not need them (`signed_mult`, for what
+  benchmarks call lean);
 - the clip factor comes from one reciprocal square root instead of a root (the paper does not say how) and Algorithm 3.
 """
 
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,9 @@ from vertinumpyro.secure.crypten.inputs import Layout
 from vertinumpyro.secure.paper_ring import NEWTON_STEPS
 from vertinumpyro.secure.range_proof import PAPER_BITS
 
-__all__ = ["clipped_noisy_sum"]
+__all__ = ["clipped_noisy_sum", "mult", "signed_mult"]
+
+Product = Callable[[Engine, Any, Any], Any]
 
 _FRACTION_BITS = 30  # of each factor in the product of fractions
 _RATIO_BITS = 24  # of ||g||^2 / C^2
@@ -40,63 +45,74 @@ def clipped_noisy_sum(
     own: dict[str, np.ndarray],
     mask: np.ndarray,
     noise_share: np.ndarray,
+    product: Product,
 ) -> np.ndarray:
     """The noisy clipped sum at scale 2^32, int64 [D].
 
+    :param product: `mult` or `signed_mult`.
     :param own: `paper.ring_party` and `paper.ring_prior` at this party, by the names of their fields.
     """
-    engine.dealer.begin(f"paper {shape} {layout}")
+    engine.dealer.begin(f"paper {product.__name__} {shape} {layout}")
+    mult = partial(product, engine)
     n, K = shape.batch_size, shape.num_components
     pi, prior_scores = (_held_by(engine, 0, own[name]) for name in ("pi", "prior_scores"))
     mats = [_input(engine, rank, own["mat"], (n, K)) for rank in range(engine.num_parties)]
-    joint = mult(engine, pi.expand(n, K), reduce(lambda a, b: mult(engine, a, b), mats))
-    q = reciprocal(engine, joint.sum(-1))
-    r = mult(engine, q[:, None], joint)
-    g = [mult(engine, r[..., None], prior_scores[None]).sum(1)]
+    joint = mult(pi.expand(n, K), reduce(mult, mats))
+    q = reciprocal(engine, mult, joint.sum(-1))
+    r = mult(q[:, None], joint)
+    g = [mult(r[..., None], prior_scores[None]).sum(1)]
     for rank, (d, s) in enumerate(zip(layout.plated, layout.shared, strict=True)):
-        plated = mult(engine, joint[..., None], _input(engine, rank, own["plated"], (n, K, d)))
-        shared = mult(engine, joint[..., None], _input(engine, rank, own["shared"], (n, K, s)))
-        g += [mult(engine, q[:, None, None], plated).reshape(n, -1), mult(engine, q[:, None], shared.sum(1))]
+        plated = mult(joint[..., None], _input(engine, rank, own["plated"], (n, K, d)))
+        shared = mult(joint[..., None], _input(engine, rank, own["shared"], (n, K, s)))
+        g += [mult(q[:, None, None], plated).reshape(n, -1), mult(q[:, None], shared.sum(1))]
     records = torch.cat(g, dim=1)
-    factor = _clip_factor(engine, records, shape.clip_norm) * torch.from_numpy(np.array(mask)).long()
-    share = mult(engine, records, factor[:, None]).sum(0)
+    factor = _clip_factor(engine, mult, records, shape.clip_norm) * torch.from_numpy(np.array(mask)).long()
+    share = mult(records, factor[:, None]).sum(0)
     return engine.reveal(share + torch.from_numpy(np.array(noise_share))).numpy()
 
 
 def mult(engine: Engine, a: Any, b: Any) -> Any:
-    """Algorithm 2, elementwise with broadcasting: signs, integer parts and fractions apart."""
-    sizes = [a.numel(), b.numel()]
+    """Algorithm 2, elementwise with broadcasting: signs, then magnitudes."""
     both = torch.cat([a.reshape(-1), b.reshape(-1)])
     signs = fixed.public(engine, -2 * is_negative(both), 1)
-    magnitudes = fixed.multiply(signs, both)
-    whole = fixed.truncate(engine, magnitudes, PAPER_BITS)
-    fraction = magnitudes - (whole << PAPER_BITS)
-    high = fixed.truncate(engine, magnitudes, PAPER_BITS - _FRACTION_BITS) - (whole << _FRACTION_BITS)
-    (s_a, s_b), (a_int, b_int), (a_frac, b_frac), (a_high, b_high) = (
-        [part.view(like.shape) for part, like in zip(parts.split(sizes), (a, b), strict=True)]
-        for parts in (signs, whole, fraction, high)
-    )
-    left = torch.stack(torch.broadcast_tensors(a_int << PAPER_BITS, a_int, a_frac, a_high, s_a))
-    right = torch.stack(torch.broadcast_tensors(b_int, b_frac, b_int, b_high, s_b))
-    *wholes, fractions, sign = fixed.multiply(left, right)
-    product = sum(wholes) + fixed.truncate(engine, fractions, 2 * _FRACTION_BITS - PAPER_BITS)
-    return fixed.multiply(sign, product)
+    s_a, s_b = _apart(signs, a, b)
+    magnitude = signed_mult(engine, *_apart(fixed.multiply(signs, both), a, b))
+    return fixed.multiply(fixed.multiply(s_a, s_b), magnitude)
 
 
-def reciprocal(engine: Engine, b: Any) -> Any:
+def signed_mult(engine: Engine, a: Any, b: Any) -> Any:
+    """Lines 10-12 of Algorithm 2 on numbers with their signs, which an exact truncation takes as well as any."""
+    both = torch.cat([a.reshape(-1), b.reshape(-1)])
+    whole = fixed.truncate(engine, both, PAPER_BITS)
+    fraction = both - (whole << PAPER_BITS)
+    high = fixed.truncate(engine, both, PAPER_BITS - _FRACTION_BITS) - (whole << _FRACTION_BITS)
+    (a_int, b_int), (a_frac, b_frac), (a_high, b_high) = (_apart(x, a, b) for x in (whole, fraction, high))
+    left = torch.stack(torch.broadcast_tensors(a_int << PAPER_BITS, a_int, a_frac, a_high))
+    right = torch.stack(torch.broadcast_tensors(b_int, b_frac, b_int, b_high))
+    *wholes, fractions = fixed.multiply(left, right)
+    return sum(wholes) + fixed.truncate(engine, fractions, 2 * _FRACTION_BITS - PAPER_BITS)
+
+
+def _apart(both: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """What was computed on both at once, in their shapes."""
+    first, second = both.split([a.numel(), b.numel()])
+    return first.view(a.shape), second.view(b.shape)
+
+
+def reciprocal(engine: Engine, mult: Callable[[Any, Any], Any], b: Any) -> Any:
     """Algorithm 3's q, about 1 / b: Newton's iteration from 3 exp(1 - 2b) + 0.003."""
     exponential = fixed.exp_nonpositive(engine, fixed.truncate(engine, -2 * b, PAPER_BITS - LOG_BITS))
     q = fixed.truncate(engine, exponential * _THREE_E, EXP_BITS + 20 - PAPER_BITS)
     q = fixed.public(engine, q, _OFFSET)
     for _ in range(NEWTON_STEPS):
-        q = 2 * q - mult(engine, q, mult(engine, q, b))
+        q = 2 * q - mult(q, mult(q, b))
     return q
 
 
-def _clip_factor(engine: Engine, g: Any, clip_norm: float) -> Any:
+def _clip_factor(engine: Engine, mult: Callable[[Any, Any], Any], g: Any, clip_norm: float) -> Any:
     """1 / max(1, ||g|| / C) (Eq. 28). With C^2 between 2^e and 2^(e + 2), ||g||^2 / C^2 gets `_RATIO_BITS`."""
     e = 2 * (math.frexp(clip_norm)[1] - 1)
-    squares, shift = mult(engine, g, g).sum(-1), PAPER_BITS + e - _RATIO_BITS
+    squares, shift = mult(g, g).sum(-1), PAPER_BITS + e - _RATIO_BITS
     scaled = fixed.truncate(engine, squares, shift) if shift > 0 else squares << -shift
     ratio = fixed.truncate(engine, scaled * math.ceil(2.0 ** (16 + e) / clip_norm**2), 16)
     one = fixed.public(engine, torch.zeros_like(ratio), 1 << _RATIO_BITS)
