@@ -171,15 +171,17 @@ class Crypten(SecureBackend):
             simulation = self._simulation(shape.num_parties)
             words = {"run": "clipped_noisy_sum", "formulation": self.formulation, **describe(shape, layout)}
 
-            def run(parties: Any, common: Any, noise: Any) -> np.ndarray:
+            def run(*halves: Any) -> np.ndarray:
+                parties, common, noise = jax.tree_util.tree_map(_joined, halves)
                 shares = _by_party(noise, shape.num_parties)
                 inputs = [{**common, **own, "noise": share} for own, share in zip(parties, shares, strict=True)]
-                return simulation.run(words, inputs)
+                return simulation.run(words, inputs).view(np.uint32).reshape(-1, 2)
 
             _ = total(noise_shares)  # refuses narrow noise
-            out = jax.ShapeDtypeStruct((shape.num_values,), jnp.int64)
-            summed = jax.pure_callback(run, out, parties, {**common, "mask": mask}, noise_shares)
-            return ring.decode(summed, bits)
+            out = jax.ShapeDtypeStruct((shape.num_values, 2), jnp.uint32)
+            arguments = parties, {**common, "mask": mask}, jnp.asarray(noise_shares, jnp.int64)
+            summed = jax.pure_callback(run, out, *jax.tree_util.tree_map(_halves, arguments))
+            return ring.decode(jax.lax.bitcast_convert_type(summed, jnp.int64), bits)
 
     def _encoded(
         self, shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior
@@ -258,6 +260,18 @@ class _Simulation:
         result = arrays.pop("result")
         self.opened = [(name.partition("_")[2], value) for name, value in arrays.items()]
         return result
+
+
+def _halves(array: Any) -> Any:
+    """Integers as pairs of 32 bits: a callback may run in a thread without 64-bit mode, which would cut them in two."""
+    array = jnp.asarray(array)
+    return array if array.dtype == bool else jax.lax.bitcast_convert_type(array.astype(jnp.int64), jnp.uint32)
+
+
+def _joined(halves: Any) -> np.ndarray:
+    """What `_halves` was given."""
+    halves = np.ascontiguousarray(halves)
+    return halves if halves.dtype == bool else halves.view(np.int64)[..., 0]
 
 
 def _by_party(rows: AnyArray, num_parties: int) -> list[np.ndarray]:

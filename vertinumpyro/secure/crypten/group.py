@@ -15,8 +15,10 @@ import queue
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -258,7 +260,7 @@ def _main(
         run(seat, *arguments)
     except Exception as error:
         own = isinstance(error, VertinumpyroError)
-        text = str(error) if own else f"failed with {type(error).__name__}; its text could quote data and is not shown"
+        text = str(error) if own else f"failed with {_where(error)}; its text could quote data and is not shown"
         with contextlib.suppress(BackendError):
             seat.reply(
                 {"error": seat.verdict or text, "kind": type(error).__name__, "peer": isinstance(error, PeerError)}
@@ -266,6 +268,14 @@ def _main(
         for link in links.values():
             link.close()
         os._exit(1)
+
+
+def _where(error: Exception) -> str:
+    """The kind of an error, and the last line of this library that it passed: nothing of its text."""
+    here = Path(__file__).parents[2]
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if here in Path(f.filename).parents]
+    place = f" at {Path(lines[-1].filename).name}, line {lines[-1].lineno}" if lines else ""
+    return type(error).__name__ + place
 
 
 @contextlib.contextmanager
