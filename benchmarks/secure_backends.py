@@ -19,7 +19,9 @@ crypten_paper, crypten_paper_ttp      the paper's formulation (Eqs. 20-30, Algor
                                 the dealer's answers fetched ahead as well
 crypten_paper_lean, crypten_paper_lean_ttp    the same without Algorithm 2's comparisons for its operands' signs, which
                                 the paper's CrypTen needs and a product by our exact truncation does not
-spu_aby3, spu_cheetah, spu_semi2k     null: this backend is not there yet
+spu_aby3, spu_cheetah           SPU's protocols for three nodes (one of them without data) and for two; messages
+                                instead of rounds, which SPU does not tell
+spu_semi2k                      the same where a party deals: insecure
 
 crypten_speedup_vs_paper        seconds of crypten_paper over crypten, or with the third-party dealer if that is less
 crypten_speedup_vs_paper_first_party, crypten_speedup_vs_paper_ttp      both
@@ -27,7 +29,8 @@ crypten_speedup_vs_paper_lean, crypten_speedup_vs_paper_lean_ttp     the same ov
 prefetch_gain                   seconds of crypten_ttp_without_prefetch over crypten_ttp
 settings, environment; num_values is D
 
-Needs the extra `crypten`; without it the keys of its arms are null. `--quick` keeps every key with two columns, three
+Needs the extra `crypten`, or `spu` in the jax-0.4.30 lane; the keys of the other's arms are null. One turn of one step
+for spu_cheetah. `--quick` keeps every key with two columns, three
 components, ten records and one turn.
 """
 
@@ -50,10 +53,12 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.loop import device_columns
 from vertinumpyro.privacy import PoissonSampling
 from vertinumpyro.secure import BatchShape, FixedPoint, Plaintext, SecureBackend
-from vertinumpyro.secure.crypten import Crypten, is_installed
+from vertinumpyro.secure.crypten import Crypten
+from vertinumpyro.secure.processes.backend import BetweenProcesses
+from vertinumpyro.secure.spu import Spu
 
 QUICK_COLUMNS = {"demographic": ["age"], "financial": ["workclass"]}
-NOT_YET = ("spu_aby3", "spu_cheetah", "spu_semi2k")
+SLOW = ("crypten_paper", "crypten_paper_ttp", "crypten_paper_lean", "crypten_paper_lean_ttp", "spu_cheetah")
 Problem = tuple[BatchShape, list[Contribution], ComponentPrior, jax.Array]
 
 
@@ -70,7 +75,15 @@ def backends() -> dict[str, SecureBackend]:
         "crypten_paper_ttp": insecure(formulation="paper"),
         "crypten_paper_lean": insecure(dealer="first_party", formulation="paper_lean"),
         "crypten_paper_lean_ttp": insecure(formulation="paper_lean"),
+        "spu_aby3": Spu(insecure_simulation=True),
+        "spu_semi2k": Spu(protocol="SEMI2K", insecure_simulation=True),
+        "spu_cheetah": Spu(protocol="CHEETAH", insecure_simulation=True, timeout_s=600.0),
     }
+
+
+def is_here(backend: SecureBackend) -> bool:
+    """Whether what it needs is installed."""
+    return not isinstance(backend, BetweenProcesses) or backend.missing() is None
 
 
 def problem_of(quick: bool) -> Problem:
@@ -91,7 +104,7 @@ class Arm:
 
     def __init__(self, backend: SecureBackend, problem: Problem, steps: int) -> None:
         self._backend, self._problem, self._steps = backend, problem, steps
-        in_processes = isinstance(backend, Crypten)
+        in_processes = isinstance(backend, BetweenProcesses)
         step = partial(backend.clipped_noisy_sum, problem[0])
         self._step = step if in_processes else jax.jit(step)
 
@@ -125,18 +138,21 @@ class Arm:
 def measured(args: argparse.Namespace, problem: Problem) -> dict[str, Any]:
     """Every arm's figures; null where its packages are missing."""
     chosen = {name: backend for name, backend in backends().items() if args.only is None or name in args.only}
-    here = {name: backend for name, backend in chosen.items() if is_installed() or not isinstance(backend, Crypten)}
-    arms = {name: Arm(backend, problem, 1 if "paper" in name else args.steps) for name, backend in here.items()}
+    here = {name: backend for name, backend in chosen.items() if is_here(backend)}
+    arms = {name: Arm(backend, problem, 1 if name in SLOW else args.steps) for name, backend in here.items()}
     try:
-        times = interleaved(arms, args.turns, "a turn of every arm")
+        cheetah = {name: arm for name, arm in arms.items() if name == "spu_cheetah"}
+        others = {name: arm for name, arm in arms.items() if name not in cheetah}
+        times = interleaved(others, args.turns, "a turn of every arm")
+        times |= {name: [arm()] for name, arm in cheetah.items()}
         exact = Arm(Plaintext(), problem, 1).run()
         facts = {name: arm.facts(exact) for name, arm in arms.items()}
     finally:
         for backend in here.values():
-            if isinstance(backend, Crypten):
+            if isinstance(backend, Crypten | Spu):
                 backend.close()
     found = {name: {"seconds": median(times[name]) / 1e3, **facts[name]} for name in arms}
-    return {**dict.fromkeys(chosen), **found, **dict.fromkeys(NOT_YET)}
+    return {**dict.fromkeys(chosen), **found}
 
 
 def ratios(results: Mapping[str, Any]) -> dict[str, float | None]:

@@ -14,8 +14,9 @@ import vertinumpyro
 from tests.secure import problems
 from tests.secure.problems import run
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.secure import BatchShape, FixedPoint, Plaintext, SecureBackend
-from vertinumpyro.secure.crypten import Crypten, is_installed
+from vertinumpyro.secure import BatchShape, FixedPoint, Plaintext, SecureBackend, crypten, spu
+from vertinumpyro.secure.crypten import Crypten
+from vertinumpyro.secure.spu import Spu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,7 @@ PAPER = FixedPoint(formulation="paper")
 CRYPTEN = Crypten(insecure_simulation=True)
 CRYPTEN_PAPER = Crypten(insecure_simulation=True, formulation="paper")
 CRYPTEN_LEAN = Crypten(insecure_simulation=True, formulation="paper_lean")
+SPU = Spu(insecure_simulation=True)  # its other protocols run the same program: see test_spu
 BACKENDS = [
     Case(Plaintext(), Plaintext(), rounding),
     Case(FixedPoint(), Plaintext(), stated(FixedPoint())),
@@ -59,9 +61,11 @@ BACKENDS = [
     Case(CRYPTEN, Plaintext(), stated(CRYPTEN), rounds_at_random=True),
     Case(CRYPTEN_PAPER, Plaintext(), stated(CRYPTEN_PAPER), rounds_at_random=True),
     Case(CRYPTEN_LEAN, Plaintext(), stated(CRYPTEN_LEAN), rounds_at_random=True),
+    Case(SPU, Plaintext(), stated(SPU), rounds_at_random=True),
 ]
 NOT_HERE = {
-    "Crypten": None if is_installed() else "CrypTen is not installed: pip install 'vertinumpyro[crypten]'",
+    "Crypten": None if crypten.is_installed() else crypten.compat.MISSING,
+    "Spu": None if spu.is_installed() else spu.compat.MISSING,
 }
 
 
@@ -77,7 +81,7 @@ every_backend = pytest.mark.parametrize("case", [as_parameter(case) for case in 
 @pytest.fixture(scope="module", autouse=True)
 def processes_end():
     yield
-    for backend in (CRYPTEN, CRYPTEN_PAPER, CRYPTEN_LEAN):
+    for backend in (CRYPTEN, CRYPTEN_PAPER, CRYPTEN_LEAN, SPU):
         backend.close()
 
 
@@ -249,7 +253,7 @@ def test_narrow_integers_are_widened_and_narrow_noise_refused(case):
 def test_states_its_security(case):
     info = case.backend.info()
     assert all((info.name, info.security_model, info.who_learns_what, info.dealer, info.ring, info.precision))
-    if not isinstance(case.backend, Crypten):
+    if not isinstance(case.backend, Crypten | Spu):
         assert case.backend.stats().bytes_per_party == 0
     proved = getattr(case.backend, "formulation", "fused") == "fused" and not isinstance(case.backend, Plaintext)
     assert proved == (not info.unproven)

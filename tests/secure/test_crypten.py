@@ -13,8 +13,8 @@ from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import Plaintext
 from vertinumpyro.secure.crypten import Crypten, compat, is_installed
 from vertinumpyro.secure.crypten.estimate import estimate
-from vertinumpyro.secure.crypten.inputs import Layout
-from vertinumpyro.secure.crypten.links import HEADER_BYTES
+from vertinumpyro.secure.processes.inputs import Layout
+from vertinumpyro.secure.processes.links import HEADER_BYTES
 
 needs_crypten = pytest.mark.skipif(
     not is_installed(), reason="CrypTen is not installed: pip install 'vertinumpyro[crypten]'"

@@ -15,8 +15,8 @@ from vertinumpyro.secure.crypten import Crypten, formats
 from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
 from vertinumpyro.secure.crypten.dealer import DealerClient, serve
 from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key, fresh_key
-from vertinumpyro.secure.crypten.links import Link, PeerError, exchange
-from vertinumpyro.secure.crypten.messages import pack, unpack
+from vertinumpyro.secure.processes.links import Link, PeerError, exchange
+from vertinumpyro.secure.processes.messages import pack, unpack
 
 REQUESTS = {
     "product": Request("product", ((4, 3), (4, 1)), "mul"),

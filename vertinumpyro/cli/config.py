@@ -80,7 +80,7 @@ class FitSettings:
     clip_norm: float | None = positive()
     guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
     learning_rate: float | None = positive()
-    backend: Literal["fixed_point", "plaintext", "crypten"] = "fixed_point"
+    backend: Literal["fixed_point", "plaintext", "crypten", "spu"] = "fixed_point"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,21 +26,24 @@ from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.evaluation import write_report
 from vertinumpyro.secure import FixedPoint
 from vertinumpyro.secure.crypten import Crypten
+from vertinumpyro.secure.processes.backend import BetweenProcesses
+from vertinumpyro.secure.spu import Spu
 
 __all__ = ["Demo", "demo_inference"]
 
+_BETWEEN_PROCESSES = {"crypten": Crypten, "spu": Spu}
 LINK = ("mdvis", "disea")  # visits to a doctor, at the insurer; chronic diseases, at the clinic
 
 
 def demo_inference(backend: str) -> DPVI:
-    """The demo's inference. Diagnostics need the joined table, which no process holds with `crypten`.
+    """The demo's inference. Diagnostics need the joined table, which no process holds with `crypten` or `spu`.
 
     :raises ArgumentError: the backend is unknown.
     """
-    if backend == "crypten":
-        return DPVI(backend=Crypten())
+    if backend in _BETWEEN_PROCESSES:
+        return DPVI(backend=_BETWEEN_PROCESSES[backend]())
     if backend != "fixed_point":
-        raise ArgumentError(f"--backend {backend}: the demo knows fixed_point and crypten")
+        raise ArgumentError(f"--backend {backend}: the demo knows fixed_point, {' and '.join(_BETWEEN_PROCESSES)}")
     return DPVI(diagnostics=True)
 
 
@@ -100,7 +103,7 @@ class Demo:
 
     @property
     def _in_processes(self) -> bool:
-        return isinstance(self.dpvi.backend, Crypten)
+        return isinstance(self.dpvi.backend, BetweenProcesses)
 
     @contextmanager
     def _fitter(self, dataset: VerticalDataset) -> Iterator[Callable[..., Posterior]]:

@@ -33,7 +33,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Backend = Annotated[
     str | None,
     typer.Option(
-        help="fixed_point, plaintext, or crypten: every party in a process of its own.",
+        help="fixed_point, plaintext; crypten or spu: every party in a process of its own.",
         show_default="[fit] backend of the configuration",
     ),
 ]
@@ -88,7 +88,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the outputs.")] = Path("vertinumpyro-demo"),
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.", show_default="the library's")] = None,
     epsilon: Annotated[float, typer.Option(help="ε against an outside analyst, at δ = 1e-5.")] = 1.0,
-    backend: Annotated[str, typer.Option(help="fixed_point, or crypten: a process for each party.")] = "fixed_point",
+    backend: Annotated[str, typer.Option(help="fixed_point; crypten, spu: a process a party.")] = "fixed_point",
     seed: Seed = 0,
     debug: Debug = False,
 ) -> None:

@@ -23,6 +23,7 @@ from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS, default_guide, default
 from vertinumpyro.model import SplitModel
 from vertinumpyro.secure import FixedPoint, Plaintext
 from vertinumpyro.secure.crypten import Crypten
+from vertinumpyro.secure.spu import Spu
 
 __all__ = ["build_dpvi", "import_model", "split_checked"]
 
@@ -32,7 +33,7 @@ _GUIDES: dict[str, Callable[..., Any]] = {
     "low_rank": partial(autoguide.AutoLowRankMultivariateNormal, init_scale=0.1),
     "iaf": autoguide.AutoIAFNormal,
 }
-_BACKENDS = {"fixed_point": FixedPoint, "plaintext": Plaintext, "crypten": Crypten}
+_BACKENDS = {"fixed_point": FixedPoint, "plaintext": Plaintext, "crypten": Crypten, "spu": Spu}
 
 
 def build_dpvi(config: Config, num_steps: int | None = None) -> DPVI:

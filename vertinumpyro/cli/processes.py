@@ -1,4 +1,4 @@
-"""A run's tables: all in this process, or each in its party's own when the backend is `crypten`."""
+"""A run's tables: all in this process, or each in its party's own when the backend works between processes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.runtime import PartyTask, Session, cost_of_a_step
-from vertinumpyro.secure.crypten import Crypten
+from vertinumpyro.secure.processes.backend import BetweenProcesses
 
 __all__ = ["checked_records", "cost_line", "cost_view", "needed", "opened", "parties_of_public_table"]
 
 
 def needed(job: Job) -> bool:
     """Whether the parties must be processes of their own."""
-    return isinstance(job.dpvi.backend, Crypten)
+    return isinstance(job.dpvi.backend, BetweenProcesses)
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def _started(job: Job) -> Iterator[Session]:
     job.check_files()
     if job.config.run.diagnostics:
         raise ArgumentError(
-            "[run] diagnostics compares with the joined table, which no process holds with backend crypten; "
+            "[run] diagnostics compares with the joined table, which no process holds with this backend; "
             "set it to false"
         )
     with console.status("[dim]one process per party …"):

@@ -11,32 +11,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from vertinumpyro.core import compat, ring
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import Schema, VerticalDataset, read_table
 from vertinumpyro.data.alignment import alignment_digest, check_digests, record_ids
-from vertinumpyro.dpvi import DPVIState, Kernel
+from vertinumpyro.dpvi import DPVI, DPVIState, Kernel
 from vertinumpyro.dpvi.loop import device_columns
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.runtime.task import PartyTask
-from vertinumpyro.secure.crypten.group import Seat
-from vertinumpyro.secure.crypten.inputs import Layout, encode_party, encode_prior
 from vertinumpyro.secure.crypten.keystream import fresh_key
-from vertinumpyro.secure.crypten.member import joined_engine
-from vertinumpyro.secure.crypten.messages import pack, unpack
+from vertinumpyro.secure.processes.backend import BetweenProcesses, Computer
+from vertinumpyro.secure.processes.group import Seat
+from vertinumpyro.secure.processes.inputs import Layout, encode_party, encode_prior
+from vertinumpyro.secure.processes.messages import pack, unpack
 
-__all__ = ["release_layout", "run_party"]
+__all__ = ["between_processes", "release_layout", "run_party"]
 
 
 def run_party(seat: Seat, task: PartyTask) -> None:
     """The life of a party's process: join, match records, then steps on command until told to stop."""
     schema = task.read_schema()
-    engine = joined_engine(seat)
+    dpvi = task.build()
+    computer = between_processes(dpvi).party(seat, len(schema.parties))
     own = _own_records(seat, task, schema)
     seat.reply({"num_records": own.num_records})
     while True:
         words, arrays = seat.command()
         if "begin" in words:
-            steps = _Steps(seat, task, schema, own, engine, words, arrays)
+            steps = _Steps(seat, task.party, dpvi, own, schema, computer, words, arrays)
             seat.reply({"fingerprint": steps.plan.fingerprint()})
         elif "steps" in words:
             steps.run(words["steps"])
@@ -87,24 +89,25 @@ class _Steps:
     def __init__(
         self,
         seat: Seat,
-        task: PartyTask,
-        schema: Schema,
+        party: str,
+        dpvi: DPVI,
         own: VerticalDataset,
-        engine: Any,
+        schema: Schema,
+        computer: Computer,
         words: dict[str, Any],
         arrays: dict[str, np.ndarray],
     ) -> None:
         self.plan = PrivacyPlan.from_dict(words["plan"])
-        self._seat, self._engine, self._party = seat, engine, task.party
+        self._seat, self._computer = seat, computer
         self._source = SystemRandomSource()
         stand_in = VerticalDataset.example(schema, own.num_records, np.random.default_rng(0))
-        self._kernel, first = task.build().kernel(stand_in, self.plan, jnp.asarray(arrays["rng_key"]))
+        self._kernel, first = dpvi.kernel(stand_in, self.plan, jnp.asarray(arrays["rng_key"]))
         structure = jax.tree_util.tree_structure(first)
         leaves = [jnp.asarray(arrays[f"state_{i}"]) for i in range(structure.num_leaves)]
         self._state: DPVIState = jax.tree_util.tree_unflatten(structure, leaves)
-        self._columns = device_columns(own)[task.party]
+        self._columns = device_columns(own)[party]
         self._layout = release_layout(self._kernel, first, stand_in)
-        self._local = jax.jit(partial(self._kernel.local_of, task.party))
+        self._local = jax.jit(partial(self._kernel.local_of, party))
         self._update = jax.jit(self._kernel.update)
         self._batches = None
         if seat.rank == 0:
@@ -120,7 +123,7 @@ class _Steps:
         leaves = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(self._state)]
         digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
         states = {f"state_{i}": leaf for i, leaf in enumerate(leaves)} if self._seat.rank == 0 else {}
-        cost = {"bytes": self._engine.bytes_sent, "rounds": self._engine.rounds, "digest": digest}
+        cost = {"bytes": self._computer.bytes_sent, "rounds": self._computer.rounds, "digest": digest}
         self._seat.reply(cost, released_norm=np.asarray(norms), **states)
 
     def _batch(self, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -134,23 +137,27 @@ class _Steps:
 
     def _step(self, indices: np.ndarray, mask: np.ndarray, noise_share: np.ndarray) -> float:
         """One release."""
-        from vertinumpyro.secure.crypten import protocol
-
         contribution, prior = self._local(self._state, self._columns, indices)
         shape = self._kernel.shape
-        summed = protocol.clipped_noisy_sum(
-            self._engine,
-            shape,
-            self._layout,
-            encode_party(shape, contribution),
-            encode_prior(shape, prior),
-            mask,
-            noise_share,
-        )
+        own, common = encode_party(shape, contribution), encode_prior(shape, prior)
+        summed = self._computer.clipped_noisy_sum(shape, self._layout, own, common, mask, noise_share)
         with compat.x64():
             released = np.asarray(ring.decode(jnp.asarray(summed), self.plan.grid_bits))
         self._state, info = self._update(self._state, released.astype(prior.log_weights.dtype))
         return float(info.released_norm)
+
+
+def between_processes(dpvi: DPVI) -> BetweenProcesses:
+    """An inference's backend.
+
+    :raises ArgumentError: it has no processes for the parties.
+    """
+    if not isinstance(dpvi.backend, BetweenProcesses):
+        raise ArgumentError(
+            f"backend {dpvi.backend.info().name} runs in one process; take one with a process for each party, "
+            "Crypten() or Spu()"
+        )
+    return dpvi.backend
 
 
 def release_layout(kernel: Kernel, state: DPVIState, stand_in: VerticalDataset) -> Layout:

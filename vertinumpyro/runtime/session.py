@@ -18,12 +18,11 @@ from vertinumpyro.dpvi.guide import Params
 from vertinumpyro.dpvi.run import Run
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.privacy.ledger import Spending
-from vertinumpyro.runtime.party import run_party
+from vertinumpyro.runtime.party import between_processes, run_party
 from vertinumpyro.runtime.task import PartyTask
 from vertinumpyro.secure import BackendStats
-from vertinumpyro.secure.crypten.compat import MISSING, is_installed
-from vertinumpyro.secure.crypten.group import Group, Member
-from vertinumpyro.secure.crypten.member import run_dealer, wires
+from vertinumpyro.secure.processes.backend import pairs
+from vertinumpyro.secure.processes.group import Group, Member
 
 __all__ = ["Session"]
 
@@ -34,7 +33,7 @@ _MAX_CHUNK = 200
 
 @final
 class Session:
-    """The parties' processes and the dealer's, on this machine. Use as a context manager.
+    """The parties' processes and the backend's helpers, on this machine. Use as a context manager.
 
     Starting reads and checks every party's table in its own process, and matches the records by a keyed digest of
     their ids. This process learns the number of records, and later what is released.
@@ -43,12 +42,13 @@ class Session:
     :param timeout_s: how long a process waits for another before the run ends with an error.
     :raises DataError: a table breaks the schema; the message names the party and the column.
     :raises AlignmentError: the parties' records differ.
-    :raises BackendError: CrypTen is not installed, or a process failed; the message names it.
+    :raises BackendError: the backend is not installed, or a process failed; the message names it.
     """
 
     def __init__(self, tasks: Sequence[PartyTask], *, timeout_s: float = 120.0) -> None:
-        if not is_installed():
-            raise BackendError(MISSING)
+        backend = between_processes(tasks[0].build())
+        if missing := backend.missing():
+            raise BackendError(missing)
         self._schema = tasks[0].read_schema()
         if [task.party for task in tasks] != list(self._schema.parties):
             raise ArgumentError(f"tasks must be one for each party, in the order {tuple(self._schema.parties)}")
@@ -56,8 +56,8 @@ class Session:
             raise ArgumentError("tasks: a secure run needs at least two parties; use the backend fixed_point for one")
         self._ranks = range(len(tasks))
         members = [Member(name=f"party {t.party!r}", run=run_party, arguments=(t,)) for t in tasks]
-        members.append(Member(name="the dealer", run=run_dealer))
-        self._group = Group(members, wires(len(tasks)), timeout_s)
+        members += backend.helpers(len(tasks))
+        self._group = Group(members, pairs(members), timeout_s)
         self._stats = BackendStats()
         try:
             found = self._group.replies(self._ranks, within_s=_START_S)
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def pids(self) -> list[int]:
-        """The processes: the parties in order, then the dealer."""
+        """The processes: the parties in order, then the helpers."""
         return self._group.pids
 
     def stats(self) -> BackendStats:

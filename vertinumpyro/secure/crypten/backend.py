@@ -6,6 +6,7 @@ import dataclasses
 import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -27,14 +28,13 @@ from vertinumpyro.secure.backend import (
     total,
 )
 from vertinumpyro.secure.crypten import compat, formats
-from vertinumpyro.secure.crypten.group import Group, Member
-from vertinumpyro.secure.crypten.inputs import (
-    Layout,
-    encode_party_traced,
-    encode_prior_traced,
-)
-from vertinumpyro.secure.crypten.member import describe, run_dealer, run_worker, wires, wires_without_dealer
+from vertinumpyro.secure.crypten.estimate import estimate
+from vertinumpyro.secure.crypten.member import PartyComputer, joined_engine, run_dealer, run_worker
 from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.processes.backend import BetweenProcesses, Computer, StepCost, pairs
+from vertinumpyro.secure.processes.group import Group, Member, Seat
+from vertinumpyro.secure.processes.inputs import Layout, describe, encode_party_traced, encode_prior_traced
+from vertinumpyro.secure.processes.simulation import by_party, handed_out
 from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["Crypten"]
@@ -43,7 +43,7 @@ _START_S = 120.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Crypten(SecureBackend):
+class Crypten(BetweenProcesses, SecureBackend):
     """CrypTen 0.4.1's secret sharing between processes, with a third process as the dealer of randomness.
 
     Formal guarantee: every record adds an integer vector of L2 norm at most clip_norm 2^f to the revealed sum,
@@ -127,6 +127,22 @@ class Crypten(SecureBackend):
                 "where each party is a process, or rehearse with Crypten(insecure_simulation=True)"
             )
 
+    def missing(self) -> str | None:
+        """CrypTen and torch."""
+        return None if compat.is_installed() else compat.MISSING
+
+    def helpers(self, num_parties: int) -> list[Member]:
+        """The dealer."""
+        return [Member(name="the dealer", run=run_dealer)]
+
+    def party(self, seat: Seat, num_parties: int) -> Computer:
+        """See `BetweenProcesses`."""
+        return PartyComputer(joined_engine(seat))
+
+    def cost(self, shape: BatchShape, layout: Layout) -> StepCost:
+        """Counted by running the protocol with nobody at the other end."""
+        return estimate(shape, layout)
+
     def stats(self) -> BackendStats:
         """Of the simulations so far: bytes that party 0 sent to parties, rounds between parties, seconds."""
         runs = list(self._groups.values())
@@ -171,17 +187,10 @@ class Crypten(SecureBackend):
             simulation = self._simulation(shape.num_parties)
             words = {"run": "clipped_noisy_sum", "formulation": self.formulation, **describe(shape, layout)}
 
-            def run(*halves: Any) -> np.ndarray:
-                parties, common, noise = jax.tree_util.tree_map(_joined, halves)
-                shares = _by_party(noise, shape.num_parties)
-                inputs = [{**common, **own, "noise": share} for own, share in zip(parties, shares, strict=True)]
-                return simulation.run(words, inputs).view(np.uint32).reshape(-1, 2)
-
             _ = total(noise_shares)  # refuses narrow noise
-            out = jax.ShapeDtypeStruct((shape.num_values, 2), jnp.uint32)
-            arguments = parties, {**common, "mask": mask}, jnp.asarray(noise_shares, jnp.int64)
-            summed = jax.pure_callback(run, out, *jax.tree_util.tree_map(_halves, arguments))
-            return ring.decode(jax.lax.bitcast_convert_type(summed, jnp.int64), bits)
+            run = partial(simulation.run, words)
+            summed = handed_out(run, shape.num_values, parties, {**common, "mask": mask}, noise_shares)
+            return ring.decode(summed, bits)
 
     def _encoded(
         self, shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior
@@ -200,7 +209,7 @@ class Crypten(SecureBackend):
             _ = total(noise_shares)
             own = [np.asarray(matrix).astype(np.int64) for matrix in (a, b)]
             words = {"run": "noisy_cross_product", "shapes": [matrix.shape for matrix in own]}
-            noise = _by_party(np.asarray(noise_shares), 2)
+            noise = by_party(np.asarray(noise_shares), 2)
             inputs = [{"matrix": m, "noise": share} for m, share in zip(own, noise, strict=True)]
             return jnp.asarray(self._simulation(2).run(words, inputs))
 
@@ -208,8 +217,8 @@ class Crypten(SecureBackend):
         """See `SecureBackend.noisy_sum`; modulo 2^64. A simulation: two processes hold the vectors in turn."""
         with jax_compat.x64():
             _ = total(noise_shares)
-            held = _by_party(np.asarray(vectors).astype(np.int64), 2)
-            noise = _by_party(np.asarray(noise_shares), 2)
+            held = by_party(np.asarray(vectors).astype(np.int64), 2)
+            noise = by_party(np.asarray(noise_shares), 2)
             inputs = [{"vector": v + share} for v, share in zip(held, noise, strict=True)]
             return jnp.asarray(self._simulation(2).run({"run": "noisy_sum"}, inputs))
 
@@ -239,9 +248,8 @@ class _Simulation:
         arguments = (third_party, backend.prefetch, backend.watched)
         self._ranks = range(num_parties)
         members = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in self._ranks]
-        members += [Member(name="the dealer", run=run_dealer)] if third_party else []
-        pairs = wires(num_parties) if third_party else wires_without_dealer(num_parties)
-        self._group = Group(members, pairs, backend.timeout_s)
+        members += backend.helpers(num_parties) if third_party else []
+        self._group = Group(members, pairs(members), backend.timeout_s)
         self.close = weakref.finalize(self, self._group.close)
         self._group.replies(self._ranks, within_s=_START_S)
         self.bytes_sent, self.bytes_received, self.rounds, self.dealer_rounds, self.seconds = 0, 0, 0, 0, 0.0
@@ -260,21 +268,3 @@ class _Simulation:
         result = arrays.pop("result")
         self.opened = [(name.partition("_")[2], value) for name, value in arrays.items()]
         return result
-
-
-def _halves(array: Any) -> Any:
-    """Integers as pairs of 32 bits: a callback may run in a thread without 64-bit mode, which would cut them in two."""
-    array = jnp.asarray(array)
-    return array if array.dtype == bool else jax.lax.bitcast_convert_type(array.astype(jnp.int64), jnp.uint32)
-
-
-def _joined(halves: Any) -> np.ndarray:
-    """What `_halves` was given."""
-    halves = np.ascontiguousarray(halves)
-    return halves if halves.dtype == bool else halves.view(np.int64)[..., 0]
-
-
-def _by_party(rows: AnyArray, num_parties: int) -> list[np.ndarray]:
-    """Rows dealt out in turn and added up, modulo 2^64: one vector for each party."""
-    rows = np.asarray(rows)
-    return [rows[rank::num_parties].sum(axis=0, dtype=np.int64) for rank in range(num_parties)]

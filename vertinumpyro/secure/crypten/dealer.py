@@ -15,7 +15,7 @@ import numpy as np
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
 from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key
-from vertinumpyro.secure.crypten.links import Link
+from vertinumpyro.secure.processes.links import Link
 
 __all__ = ["Correlations", "DealerClient", "FirstPartyDealer", "serve"]
 

@@ -21,7 +21,7 @@ from vertinumpyro.secure.crypten import compat
 from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.dealer import Correlations
 from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key, fresh_key
-from vertinumpyro.secure.crypten.links import Link, exchange
+from vertinumpyro.secure.processes.links import Link, exchange
 
 torch, crypten = compat.load()
 Communicator = compat.part("communicator").Communicator

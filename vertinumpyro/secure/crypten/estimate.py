@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any, final
@@ -11,41 +10,11 @@ import numpy as np
 
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.crypten.correlations import Request, correction_size, draw
-from vertinumpyro.secure.crypten.inputs import Layout, PartyInputs, PriorInputs
 from vertinumpyro.secure.crypten.keystream import KeyStream, fresh_key
+from vertinumpyro.secure.processes.backend import StepCost
+from vertinumpyro.secure.processes.inputs import Layout, PartyInputs, PriorInputs
 
-__all__ = ["StepCost", "estimate"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StepCost:
-    """The cost of one `clipped_noisy_sum`.
-
-    :ivar rounds: messages that wait for each other.
-    :ivar bytes_per_party: sent by party 0, frames left out.
-    :ivar dealer_bytes: sent by the dealer, a step ahead.
-    :ivar seconds: party 0's own computation on this machine.
-    """
-
-    rounds: int
-    bytes_per_party: int
-    dealer_bytes: int
-    seconds: float
-
-    def on(self, *, seconds_per_round: float, bits_per_second: float) -> float:
-        """Seconds a step on a network."""
-        sent = 8 * (self.bytes_per_party + self.dealer_bytes) / bits_per_second
-        return self.seconds + self.rounds * seconds_per_round + sent
-
-    @property
-    def lan_seconds(self) -> float:
-        """0.5 ms a round, 1 Gbit/s."""
-        return self.on(seconds_per_round=0.0005, bits_per_second=1e9)
-
-    @property
-    def wan_seconds(self) -> float:
-        """50 ms a round, 100 Mbit/s."""
-        return self.on(seconds_per_round=0.05, bits_per_second=1e8)
+__all__ = ["estimate"]
 
 
 def estimate(shape: BatchShape, layout: Layout) -> StepCost:

@@ -30,19 +30,32 @@ from __future__ import annotations
 
 import math
 
-from vertinumpyro.core.errors import RangeError
 from vertinumpyro.secure import accuracy
 from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.fixed_point import clip_slack
 from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.processes.formats import (
+    EXP_BITS,
+    LARGEST_BIT,
+    LOG_BITS,
+    ROOT_EXCESS,
+    clip_share_kept,
+    float64_room,
+    norm_bits,
+)
 from vertinumpyro.secure.range_proof import fixed_point_format
 
-__all__ = ["EXP_ERROR", "clip_share_kept", "error_bound", "norm_bits", "paper_error_bound"]
+__all__ = [
+    "EXP_ERROR",
+    "LARGEST_BIT",
+    "ROOT_EXCESS",
+    "clip_share_kept",
+    "error_bound",
+    "norm_bits",
+    "paper_error_bound",
+]
 
 WEIGHT_BITS = 30
-EXP_SQUARINGS = 9
-LOG_BITS = WEIGHT_BITS - EXP_SQUARINGS
-EXP_BITS = 20
+EXP_SQUARINGS = WEIGHT_BITS - LOG_BITS
 EXP_REACH = 20
 """exp(x) below exp(-20) counts as 0."""
 
@@ -50,7 +63,6 @@ EXP_ERROR = 3e-6
 """|computed - exp(x)|: the limit |x|^3 e^x / (6 512^2) <= 0.86e-6; truncations, each below one unit of 2^-30 and
 doubled by every later squaring, 2^10 2^-30; the last to 20 bits, 2^-20; what lies beyond `EXP_REACH`, 2.1e-9."""
 
-LARGEST_BIT = 61
 MANTISSA_BITS = 29
 INVERSE_SQRT_BITS = 30
 ROOT_COEFFICIENTS = (1.57964, -0.73052, 0.14769)
@@ -58,50 +70,6 @@ ROOT_COEFFICIENTS = (1.57964, -0.73052, 0.14769)
 
 ROOT_ERROR = 2e-5
 """How much too small 1 / sqrt(m) may come out, relatively: 1.5 0.0033^2 and roundings."""
-
-ROOT_EXCESS = 2.0**-26
-"""How much too large: six roundings of 2^-29 in a root of at least 0.7, before 4 units are taken off."""
-
-_LEAST_NORM_BITS = 6
-_MOST_NORM_BITS = 18
-
-
-def norm_bits(shape: BatchShape) -> int:
-    """Fractional bits of squared norms over C^2.
-
-    :raises RangeError: the squared norms of so many components do not fit the ring with bits to spare.
-    """
-    largest = 1.7 * (shape.num_parties + 1) * (shape.num_components * SCORE_BOUND) ** 2
-    bits = min(_MOST_NORM_BITS, LARGEST_BIT - EXP_BITS - math.ceil(math.log2(largest)))
-    if bits < _LEAST_NORM_BITS:
-        raise RangeError(
-            f"{shape.num_components} components and {shape.num_parties} parties leave {bits} fractional bits for "
-            f"squared norms on CrypTen's 64-bit ring, and {_LEAST_NORM_BITS} are needed; lower the number of components"
-        )
-    return bits
-
-
-def float64_room(num_terms: int) -> float:
-    """What float64's rounding can do to a sum of that many products of scores, relative to C^2.
-
-    The products' magnitudes add up to at most (1.25 S C)^2; every product and every addition is off by 2^-53 of
-    that, and twice as much is allowed.
-    """
-    return (num_terms + 4) * 2.0**-52 * (1.25 * SCORE_BOUND) ** 2
-
-
-def clip_share_kept(shape: BatchShape) -> float:
-    """eta: the share of clip_norm that is kept back, so that roundings cannot pass it. See the module.
-
-    :raises RangeError: it is above 1 %.
-    """
-    kept = float(clip_slack(shape)) + 2 * ROOT_EXCESS
-    if kept > 0.01:
-        raise RangeError(
-            f"rounding could move a clipped norm by {kept:.1%} of clip_norm, and at most 1 % is accounted for; "
-            "lower the number of components"
-        )
-    return kept
 
 
 def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.crypten.dealer import DealerClient, FirstPartyDealer, serve
-from vertinumpyro.secure.crypten.group import Seat
-from vertinumpyro.secure.crypten.inputs import Layout, PartyInputs, PriorInputs
 from vertinumpyro.secure.crypten.keystream import fresh_key
+from vertinumpyro.secure.processes.group import Seat
+from vertinumpyro.secure.processes.inputs import Layout, PartyInputs, PriorInputs, layout_of
 
-__all__ = ["joined_engine", "run_dealer", "run_worker", "wires", "wires_without_dealer"]
-
-
-def wires(num_parties: int) -> list[tuple[int, int]]:
-    """Every two parties, and the dealer (number P) with each of them."""
-    return _pairs(num_parties + 1)
-
-
-def wires_without_dealer(num_parties: int) -> list[tuple[int, int]]:
-    """Every two parties."""
-    return _pairs(num_parties)
-
-
-def _pairs(num_members: int) -> list[tuple[int, int]]:
-    return [(i, j) for j in range(num_members) for i in range(j)]
+__all__ = ["PartyComputer", "joined_engine", "run_dealer", "run_worker"]
 
 
 def run_dealer(seat: Seat) -> None:
@@ -46,6 +31,38 @@ def joined_engine(seat: Seat, *, prefetch: bool = True, watch: Any = None) -> An
     dealer = DealerClient(fresh_key(), seat.rank, seat.links[dealer_rank], prefetch=prefetch)
     peers = {rank: link for rank, link in seat.links.items() if rank != dealer_rank}
     return Engine(seat.rank, peers, dealer, watch)
+
+
+@final
+class PartyComputer:
+    """A party's end of the protocol, in its own process."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    @property
+    def bytes_sent(self) -> int:
+        """To the other parties."""
+        return self._engine.bytes_sent
+
+    @property
+    def rounds(self) -> int:
+        """Between the parties."""
+        return self._engine.rounds
+
+    def clipped_noisy_sum(
+        self,
+        shape: BatchShape,
+        layout: Layout,
+        own: PartyInputs,
+        prior: PriorInputs,
+        mask: np.ndarray,
+        noise_share: np.ndarray,
+    ) -> np.ndarray:
+        """See `processes.Computer`."""
+        from vertinumpyro.secure.crypten import protocol
+
+        return protocol.clipped_noisy_sum(self._engine, shape, layout, own, prior, mask, noise_share)
 
 
 def _engine_without_dealer(seat: Seat, watch: Any) -> Any:
@@ -98,19 +115,10 @@ def run_worker(seat: Seat, third_party: bool, prefetch: bool, watched: bool) -> 
 def _clipped_noisy_sum(engine: Any, words: dict[str, Any], arrays: dict[str, np.ndarray]) -> np.ndarray:
     from vertinumpyro.secure.crypten import paper, protocol
 
-    shape, layout = BatchShape(**words["shape"]), Layout(**_tuples(words["layout"]))
+    shape, layout = BatchShape(**words["shape"]), layout_of(words["layout"])
     if words["formulation"] != "fused":
         product = paper.mult if words["formulation"] == "paper" else paper.signed_mult
         return paper.clipped_noisy_sum(engine, shape, layout, arrays, arrays["mask"], arrays["noise"], product)
     own = PartyInputs(*(arrays[name] for name in PartyInputs._fields))
     prior = PriorInputs(*(arrays[f"prior_{name}"] for name in PriorInputs._fields))
     return protocol.clipped_noisy_sum(engine, shape, layout, own, prior, arrays["mask"], arrays["noise"])
-
-
-def describe(shape: BatchShape, layout: Layout) -> dict[str, Any]:
-    """Shape and layout as plain data."""
-    return {"shape": dataclasses.asdict(shape), "layout": dataclasses.asdict(layout)}
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

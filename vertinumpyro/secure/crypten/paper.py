@@ -24,8 +24,8 @@ from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.crypten import fixed
 from vertinumpyro.secure.crypten.engine import Engine, is_negative, torch
 from vertinumpyro.secure.crypten.formats import EXP_BITS, LOG_BITS, WEIGHT_BITS
-from vertinumpyro.secure.crypten.inputs import Layout
 from vertinumpyro.secure.paper_ring import NEWTON_STEPS
+from vertinumpyro.secure.processes.inputs import Layout
 from vertinumpyro.secure.range_proof import PAPER_BITS
 
 __all__ = ["clipped_noisy_sum", "mult", "signed_mult"]

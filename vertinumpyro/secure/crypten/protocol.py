@@ -13,7 +13,7 @@ from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.crypten import fixed
 from vertinumpyro.secure.crypten.engine import Engine, torch
 from vertinumpyro.secure.crypten.formats import EXP_BITS, norm_bits
-from vertinumpyro.secure.crypten.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.processes.inputs import Layout, PartyInputs, PriorInputs
 
 __all__ = ["clipped_noisy_sum", "noisy_cross_product", "noisy_sum"]
 

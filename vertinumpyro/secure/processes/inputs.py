@@ -14,18 +14,20 @@ import numpy as np
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.crypten.formats import LOG_BITS, clip_share_kept, float64_room, norm_bits
 from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
+from vertinumpyro.secure.processes.formats import LOG_BITS, clip_share_kept, float64_room, norm_bits
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = [
     "Layout",
     "PartyInputs",
     "PriorInputs",
+    "describe",
     "encode_party",
     "encode_party_traced",
     "encode_prior",
     "encode_prior_traced",
+    "layout_of",
 ]
 
 
@@ -128,3 +130,13 @@ def _rounded_up(shape: BatchShape, products: jax.Array, num_terms: int) -> jax.A
     inner = shape.clip_norm * (1 - clip_share_kept(shape)) * (1 - 2.0**-40)
     room = float64_room(num_terms)
     return jnp.ceil((products / inner**2 + room) * 2.0 ** norm_bits(shape)).astype(jnp.int64)
+
+
+def describe(shape: BatchShape, layout: Layout) -> dict[str, Any]:
+    """Shape and layout as plain data."""
+    return {"shape": dataclasses.asdict(shape), "layout": dataclasses.asdict(layout)}
+
+
+def layout_of(fields: dict[str, Any]) -> Layout:
+    """The layout that `describe` wrote."""
+    return Layout(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})

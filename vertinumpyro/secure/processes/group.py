@@ -25,8 +25,8 @@ import numpy as np
 
 from vertinumpyro.core import errors
 from vertinumpyro.core.errors import BackendError, VertinumpyroError
-from vertinumpyro.secure.crypten.links import Link, PeerError
-from vertinumpyro.secure.crypten.messages import pack, unpack
+from vertinumpyro.secure.processes.links import Link, PeerError
+from vertinumpyro.secure.processes.messages import pack, unpack
 
 __all__ = ["Group", "Member", "Seat"]
 

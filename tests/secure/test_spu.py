@@ -1,0 +1,148 @@
+"""SPU between real processes: the checked root, what is opened, a node that dies."""
+
+import functools
+import os
+import signal
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.secure import problems
+from tests.secure.problems import run
+from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.secure import Plaintext
+from vertinumpyro.secure.spu import Spu, is_installed, program
+
+needs_spu = pytest.mark.skipif(not is_installed(), reason="SPU is not installed: pip install 'vertinumpyro[spu]'")
+
+
+@pytest.fixture(scope="module")
+def aby3():
+    backend = Spu(insecure_simulation=True)
+    yield backend
+    backend.close()
+
+
+@functools.cache
+def simulator():
+    """SPU's own simulation in threads of this process, of the ring and the protocol that the backend uses."""
+    from spu.utils import simulation
+
+    from vertinumpyro.secure.spu import compat
+
+    spu, lib, _ = compat.load()
+    config = lib.RuntimeConfig(protocol=lib.ProtocolKind.ABY3, field=spu.parse_field_type("FM128"))
+    config.fxp_fraction_bits = program.FRACTION_BITS
+    return simulation, simulation.Simulator(3, config)
+
+
+def on_shares(function, *arrays):
+    simulation, nodes = simulator()
+    return np.asarray(simulation.sim_jax(nodes, function)(*arrays))
+
+
+@needs_spu
+def test_the_check_of_the_root_is_exact_on_shares_and_never_lets_a_long_one_pass():
+    rng = np.random.default_rng(0)
+    bits = 2 * program.EXP_BITS + 18 - 24
+    v = np.concatenate([rng.integers(1 << bits, 1 << (bits + 20), 200), np.full(4, 1 << bits)])
+    root = np.array([float(x) / 2.0**bits for x in v]) ** -0.5 * 2.0**26
+    w = np.clip(np.floor(root * rng.choice([0.9, 0.999, 1 - 1e-7, 1 + 1e-7, 1.001, 2.0], len(v))), 0, 1 << 26)
+    w[-4:] = [(1 << 26) - 1, 1 << 26, 0, 1 << 25]
+    passed = on_shares(lambda w, v: program.within_clip(w, v, bits), w.astype(np.int64), v)
+    short = np.array([int(a) ** 2 * int(b) <= 1 << (52 + bits) for a, b in zip(w, v, strict=True)])
+    assert not passed[~short].any()
+    assert passed[w < root * 0.9999].all()
+    assert 50 < passed.sum() < 150
+
+
+@needs_spu
+@pytest.mark.parametrize("claimed", [2.0, 1e3, -1.0])
+def test_a_root_that_is_wrong_adds_nothing_instead_of_too_much(claimed, monkeypatch):
+    monkeypatch.setattr(program.jax.lax, "rsqrt", lambda x: 0 * x + claimed)
+    e = np.array([[1 << 20, 1 << 19], [1 << 20, 0]])
+    norm = np.array([9 << 58, 1 << 50])
+    W = on_shares(lambda e, nn: program.clipped_weights(e, nn, 18), e, norm)
+    assert (W[0] == 0).all()
+    assert (W[1] <= 2**30).all()
+
+
+@needs_spu
+def test_exponentials_are_close_and_exact_at_zero():
+    x = -np.concatenate([[0.0], np.geomspace(1e-6, 8000, 400)])
+    e = on_shares(program.exp_nonpositive, np.rint(x * 2**21).astype(np.int64)) / 2.0**20
+    assert e[0] == 1
+    assert np.abs(e - np.exp(x)).max() < program._EXP_ERROR
+
+
+@needs_spu
+@pytest.mark.parametrize("scale", [3.0, 300.0])
+def test_the_clip_holds_exactly_for_single_records(aby3, scale):
+    shape = problems.shape_of(n=1, clip_norm=0.7)
+    for seed in range(4):
+        norm = np.linalg.norm(run(aby3, shape, problems.benign(n=1, scale=scale, spread=4.0, seed=seed)))
+        assert 0.7 * 0.99 < norm <= 0.7
+
+
+@needs_spu
+@pytest.mark.parametrize("protocol", ["CHEETAH", "SEMI2K"])
+def test_the_other_protocols_run_the_same_program_to_the_same_bound(protocol):
+    backend = Spu(protocol=protocol, insecure_simulation=True)
+    shape, problem = problems.shape_of(clip_norm=0.8), problems.benign()
+    bound = backend.error_bound(shape, score_norm=problems.score_norm(*problem[:2], 0.8))
+    assert np.linalg.norm(run(backend, shape, problem) - run(Plaintext(), shape, problem)) <= bound
+    assert backend.noisy_sum(np.array([[2**62], [2**62]]), np.full((1, 1), 5)).tolist() == [5 - 2**63]
+    backend.close()
+
+
+@needs_spu
+def test_only_the_noisy_sum_is_opened(aby3):
+    shape, problem = problems.shape_of(), problems.benign()
+    noise = np.random.default_rng(1).integers(-(2**40), 2**40, (2, shape.num_values))
+    result = run(aby3, shape, problem, noise)
+    (opened,) = aby3.opened(2)
+    np.testing.assert_array_equal(opened.astype(float) * 2.0 ** -aby3.grid_bits(shape), result)
+
+
+@needs_spu
+def test_it_counts_what_it_sends(aby3):
+    shape, problem = problems.shape_of(), problems.benign()
+    run(aby3, shape, problem)
+    before = aby3.stats()
+    run(aby3, shape, problem)
+    after = aby3.stats()
+    assert after.bytes_per_party - before.bytes_per_party > 8 * shape.num_values
+    assert after.rounds > before.rounds
+    assert after.seconds > before.seconds
+
+
+@needs_spu
+def test_a_killed_node_ends_the_computation_with_its_name():
+    backend = Spu(insecure_simulation=True, timeout_s=20.0)
+    shape, problem = problems.shape_of(), problems.benign()
+    run(backend, shape, problem)
+    simulation = backend._simulation(2)
+    os.kill(simulation._group.pids[2], signal.SIGKILL)
+    with pytest.raises(Exception, match="helper 2"):
+        run(backend, shape, problem)
+    backend.close()
+
+
+@pytest.mark.parametrize(("protocol", "parties"), [("CHEETAH", 3), ("ABY3", 4)])
+def test_more_parties_than_nodes_are_refused_before_anything_starts(protocol, parties):
+    with pytest.raises(ArgumentError, match="nodes, one for each party"):
+        Spu(protocol=protocol).grid_bits(problems.shape_of(P=parties))
+
+
+def test_insecure_settings_need_their_name():
+    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
+        Spu(protocol="SEMI2K")
+    with pytest.raises(ArgumentError, match="one process would hold"):
+        Spu().noisy_sum(jnp.zeros((2, 1), jnp.int64), np.zeros((2, 1), np.int64))
+
+
+@pytest.mark.skipif(is_installed(), reason="SPU is installed")
+def test_without_spu_the_error_says_what_to_install():
+    with pytest.raises(BackendError, match=r"vertinumpyro\[spu\]"):
+        Spu(insecure_simulation=True).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64))

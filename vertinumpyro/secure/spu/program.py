@@ -1,0 +1,184 @@
+r"""The protocols as JAX functions on one ring of 128 bits, which SPU compiles: integers, but for one square root.
+
+| value | fractional bits | largest magnitude |
+|---|---|---|
+| l^p, log pi, their sum z | 21 | (P + 1) 1024 |
+| powers while exp is computed | 60 | 1 |
+| e = exp(z - max z), den | `EXP_BITS` = 20 | 1, K |
+| squared norms and Gram matrices over C'^2 | b = `formats.norm_bits` | 1.7 (P + 1) S^2 |
+| v = max(den^2, nn) | 40 + b, then 16 + b | 1.7 (P + 1) K^2 S^2 |
+| w | `ROOT_BITS` = 26 | 1 |
+| W = w e | 30 | 1 |
+
+**The clip (eta).** The reciprocal square root is SPU's own floating-point approximation, and nothing is assumed of it.
+Its result is turned into an integer, forced into [0, 2^26], and *checked* on the ring: w counts as 0 unless
+w^2 v <= 1, with v and both products rounded up. e is forced into [0, 2^20] in the same way, nn is computed from the
+same integers e with squared norms rounded up, and W = floor(w e). So sum_k W_k s_k is at most C' long but for the
+rounding of W in coordinates that components share, which `formats.clip_share_kept` keeps back, as for CrypTen: the
+norm is at most C, the plan's sensitivity is C itself, and there is no term of delta. That rests on SPU's integer
+additions, products, comparisons and shifts being those of the ring, which its protocols compute without error; its
+probabilistic truncation of fixed-point numbers touches only the estimate that is checked.
+
+No intermediate integer reaches 2^127: w^2 v below 2^52 2^(16 + b) 1.7 (P + 1) K^2 S^2, and `formats.norm_bits`
+keeps that last factor below 2^(41 - b).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.processes import formats
+from vertinumpyro.secure.processes.inputs import Layout
+from vertinumpyro.secure.range_proof import fixed_point_format
+
+__all__ = ["FRACTION_BITS", "clipped_noisy_sum", "error_bound", "noisy_cross_product", "noisy_sum"]
+
+Arrays = Mapping[str, Any]
+
+FRACTION_BITS = 40
+"""Of SPU's own fixed-point numbers: the estimate of the reciprocal square root."""
+
+EXP_BITS = formats.EXP_BITS
+_POWER_BITS = 60
+_SQUARINGS = 9
+_REACH = 24
+"""exp(x) below exp(-24) comes out as exp(-24), which is 0 in 20 bits."""
+
+_COARSE = 24  # bits of v that are rounded up and dropped before the root
+ROOT_BITS = 26
+_ROOT_SLACK = 2.0**-12
+"""By how much the estimate of 1 / sqrt(v) is shortened; SPU's own error was measured to be below 1e-4."""
+
+_EXP_ERROR = 4e-6
+"""|e - exp(z - max z)|: the limit's 1e-6 (as in `formats`), and rounding to 20 bits."""
+
+_WEIGHT_BITS = 30
+
+
+def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], jax.Array]:
+    """The program of `SecureBackend.clipped_noisy_sum`; its inputs are named as `node.clipped_inputs` does."""
+    parties = range(shape.num_parties)
+
+    def program(arrays: Arrays) -> jax.Array:
+        z = sum((arrays[f"log_density_{p}"] for p in parties), start=arrays["prior_log_weights"])
+        e = _responsibilities(z)
+        W = clipped_weights(e, _squared_norm(layout, e, arrays), formats.norm_bits(shape)) * arrays["mask"][:, None]
+        blocks = [(W.sum(0)[:, None] * arrays["prior_scores"]).sum(0)]
+        for p in parties:
+            if layout.plated[p]:
+                blocks.append(jnp.einsum("nk,knd->kd", W, arrays[f"plated_{p}"]).ravel())
+            if layout.shared[p]:
+                blocks.append(W.reshape(1, -1) @ arrays[f"shared_{p}"])
+        return jnp.concatenate([block.ravel() for block in blocks]) + sum(arrays[f"noise_{p}"] for p in parties)
+
+    return program
+
+
+def noisy_cross_product(arrays: Arrays) -> jax.Array:
+    """a^T b + both noise shares."""
+    return arrays["a"].T @ arrays["b"] + arrays["noise_0"] + arrays["noise_1"]
+
+
+def noisy_sum(arrays: Arrays) -> jax.Array:
+    """The sum of both vectors, to which their owners have added their noise."""
+    return arrays["vector_0"] + arrays["vector_1"]
+
+
+def _responsibilities(z: jax.Array) -> jax.Array:
+    """e = exp(z - max z) with 20 fractional bits.
+
+    With one component the compiler would see that it is exp(0) and compute that in 64 bits, where powers overflow.
+    """
+    if z.shape[-1] == 1:
+        return jnp.full(z.shape, 1 << EXP_BITS, jnp.int64)
+    return exp_nonpositive(z - z.max(axis=-1, keepdims=True))
+
+
+def exp_nonpositive(x: jax.Array) -> jax.Array:
+    """exp(x) for x <= 0 with 21 fractional bits, in [0, 1] with 20: (1 + u + u^2 / 2)^512, u = x / 512."""
+    bits = formats.LOG_BITS
+    x = jnp.maximum(x, -(_REACH << bits))
+    u_bits = bits + _SQUARINGS  # u = x 2^-30 without rounding; u^2 / 2 has 60 fractional bits then
+    power = (1 << _POWER_BITS) + (x << (_POWER_BITS - u_bits)) + ((x * x) << (_POWER_BITS - 2 * u_bits) >> 1)
+    for _ in range(_SQUARINGS):
+        power = (power * power) >> _POWER_BITS
+    return jnp.clip(power >> (_POWER_BITS - EXP_BITS), 0, 1 << EXP_BITS)
+
+
+def _squared_norm(layout: Layout, e: jax.Array, arrays: Arrays) -> jax.Array:
+    """nn / C'^2 with 40 + norm_bits fractional bits, never too small: sum_k e_k (sum_l G_kl e_l)."""
+    parties = range(len(layout.plated))
+    weighted = (e[:, None, :] * arrays["prior_gram"]).sum(-1)
+    for p in parties:
+        weighted = weighted + e * arrays[f"squared_norm_{p}"]
+        if any(layout.shared):
+            weighted = weighted + (arrays[f"gram_{p}"] * e[:, None, :]).sum(-1)
+    return (e * weighted).sum(-1)
+
+
+def clipped_weights(e: jax.Array, squared_norm: jax.Array, norm_bits: int) -> jax.Array:
+    """W = floor(w e) with 30 fractional bits, w at most 1 / sqrt(max(den^2, nn)); 0 where the estimate fails."""
+    den = e.sum(-1)
+    v = jnp.maximum((den * den) << norm_bits, squared_norm)
+    v = _shifted_up(v, _COARSE)
+    bits = 2 * EXP_BITS + norm_bits - _COARSE
+    root = jax.lax.rsqrt(v.astype(jnp.float64) * 2.0**-bits)
+    w = (root * ((1 - _ROOT_SLACK) * 2.0**ROOT_BITS)).astype(jnp.int64)
+    w = jnp.clip(w, 0, 1 << ROOT_BITS)
+    w = w * within_clip(w, v, bits)
+    return (w[:, None] * e) >> (ROOT_BITS + EXP_BITS - _WEIGHT_BITS)
+
+
+def within_clip(w: jax.Array, v: jax.Array, bits: int) -> jax.Array:
+    """1 where w^2 v <= 1 for sure, 0 elsewhere; w has 26 fractional bits, v has `bits`.
+
+    In two steps, each rounded up, so that what is compared fits the 64 bits that JAX takes an integer to have.
+    """
+    product = _shifted_up(w * v, bits)
+    return (_shifted_up(w * product, ROOT_BITS) <= (1 << ROOT_BITS)).astype(jnp.int64)
+
+
+def _shifted_up(value: jax.Array, shift: int) -> jax.Array:
+    """The ceiling of value / 2^shift."""
+    return -((-value) >> shift)
+
+
+def check_nodes(protocol: str, num_parties: int) -> int:
+    """How many nodes a protocol takes for so many parties.
+
+    :raises ArgumentError: it has fewer nodes than there are parties.
+    """
+    nodes = {"ABY3": 3, "CHEETAH": 2, "SEMI2K": max(2, num_parties)}[protocol]
+    if num_parties > nodes:
+        raise ArgumentError(
+            f"protocol={protocol!r} has {nodes} nodes, one for each party, and there are {num_parties} parties; choose "
+            "'ABY3' for up to three, or the backend 'crypten'"
+        )
+    return nodes
+
+
+def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
+    """L2 distance of the revealed sum, without its noise, from the exact one; holds where SPU's root is off by 1e-4.
+
+    As `formats.error_bound`, with M = score_norm C sqrt(P + 1): responsibilities off by (P + 1) 2^-21 + 2 K 4e-6,
+    times M, and W's unit; scores' roundings; relative to C: what the clip keeps back, the norms' roundings, the
+    shortened root and its unit where it is small. Accuracy alone; the clip does not rest on it.
+    """
+    P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
+    longest = score_norm * C * math.sqrt(P + 1)
+    responsibilities = 1.01 * (P + 1) * 2.0**-formats.LOG_BITS + 2.02 * K * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
+    scores = math.sqrt(D) * 2.0 ** -(fixed_point_format(shape).score_bits + 1)
+    bits = formats.norm_bits(shape)
+    least_w = 1 / math.sqrt(2 * (P + 1) * (K * SCORE_BOUND) ** 2)
+    too_large = (P + 5) * 2.0**-bits + (P + 1) * formats.float64_room(D) + 2.0 ** -(16 + bits)
+    root = 1e-4 + _ROOT_SLACK + 2 * 2.0**-ROOT_BITS / min(least_w, 1 / (1 + score_norm * math.sqrt(P + 1) * K))
+    clip = formats.clip_share_kept(shape) + too_large / 2 + root
+    return shape.batch_size * (responsibilities * longest + scores + 1.2 * clip * C)
