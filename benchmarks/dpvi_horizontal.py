@@ -78,6 +78,7 @@ def main() -> None:
                 posterior = fit(run)
                 seconds.setdefault(name, []).append(time.perf_counter() - started)
                 found.setdefault(name, []).append(posterior.held_out_nll(test))
+                bar.set_postfix(nll=f"{found[name][-1]:.3f}")
                 bar.update()
     spread = float(np.ptp(found["pooled"]))
     middle = {name: median(values) for name, values in found.items()}

@@ -23,7 +23,8 @@ Keys: adult, dutch   {method: {epsilon: mean accuracy}}; adult_std, dutch_std th
       linear         {dataset: {method: {epsilon: mean MSE}}}, abalone and both wines, ten repeats
       synthetic      {sparsity: {method: MSE, signal: ...}}: the paper's 80,000 x 800 sets at epsilon = 1, one split
       runtime        seconds: xtx (float64, one matrix product), fit and release by backend, their ratios to xtx;
-                     the same of processor time (`_processor`)
+                     the same of processor time (`_processor`), which other programs disturb less. All on one BLAS
+                     thread: threads that wait for each other on a shared machine would be timed instead
       coverage       {mean, by_coefficient, runs}: share of 95% intervals that hold the true coefficient, 200 runs
       functional_mechanism.png
 
@@ -33,6 +34,7 @@ Keys: adult, dutch   {method: {epsilon: mean accuracy}}; adult_std, dutch_std th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -49,6 +51,7 @@ from common import among_parties, environment, finish, median, parser
 from matplotlib.figure import Figure
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import log_loss
+from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from vertinumpyro.core.rng import SystemRandomSource
@@ -84,7 +87,6 @@ PRIVATE: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {  # the estimato
     "pure_analyst": ({}, {"collusion_threshold": 0}),
     "gaussian": ({}, {"delta": DELTA}),
 }
-PARTS = ("adult", "dutch", "parties", "surrogates", "linear", "synthetic", "runtime", "coverage")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -329,12 +331,13 @@ def run_times(settings: Settings) -> dict[str, Any]:
 
     arms = {"xtx": lambda: x.T @ x, "release_plaintext": lambda: release(Plaintext()), "fit_plaintext": fit}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
-    for index in range(-1, settings.rounds):  # once before the clock runs
-        for name, run in arms.items():
-            seconds = timed(run)
-            if index >= 0:
-                times[name].append(seconds)
-    times["release_fixed_point"] = [timed(lambda: release(FixedPoint()))]
+    with threadpool_limits(1):
+        for index in range(-1, settings.rounds):  # once before the clock runs
+            for name, run in arms.items():
+                seconds = timed(run)
+                if index >= 0:
+                    times[name].append(seconds)
+        times["release_fixed_point"] = [timed(lambda: release(FixedPoint()))]
     out: dict[str, Any] = {"records": records, "features": features}
     for i, kind in enumerate(("", "_processor")):
         seconds_of = {name: median([pair[i] for pair in pairs]) for name, pairs in times.items()}
@@ -414,33 +417,28 @@ def plot_accuracy(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def run(settings: Settings, parts: tuple[str, ...]) -> dict[str, Any]:
-    """The chosen parts of the results."""
-    results: dict[str, Any] = {}
-    for name, load in LOGISTIC.items():
-        dataset, label = load()
-        dataset = first(dataset, settings.records)
-        if name in parts:
-            results |= accuracies(dataset, label, settings, name)
-        if "parties" in parts:
-            results.setdefault("parties", {})[name] = over_parties(dataset, label, settings, name)
-        if "surrogates" in parts:
-            results.setdefault("surrogates", {})[name] = surrogate_bias(dataset, label)
-    if "linear" in parts:
-        tables = {name: load() for name, load in LINEAR.items()}
-        results["linear"] = {name: linear_errors(*table, settings, name) for name, table in tables.items()}
-    if "synthetic" in parts:
-        results["synthetic"] = {s: synthetic_errors(settings, s) for s in tqdm(settings.sparsities, desc="synthetic")}
-    if "runtime" in parts:
-        results["runtime"] = run_times(settings)
-    if "coverage" in parts:
-        results["coverage"] = coverage(settings)
-    return results
+@functools.cache
+def census(name: str, records: int | None) -> tuple[VerticalDataset, str]:
+    """Adult or Dutch, its first records, and its label."""
+    dataset, label = LOGISTIC[name]()
+    return first(dataset, records), label
+
+
+PARTS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
+    "adult": lambda s: accuracies(*census("adult", s.records), s, "adult"),
+    "dutch": lambda s: accuracies(*census("dutch", s.records), s, "dutch"),
+    "parties": lambda s: {"parties": {name: over_parties(*census(name, s.records), s, name) for name in LOGISTIC}},
+    "surrogates": lambda s: {"surrogates": {name: surrogate_bias(*census(name, s.records)) for name in LOGISTIC}},
+    "linear": lambda s: {"linear": {name: linear_errors(*load(), s, name) for name, load in LINEAR.items()}},
+    "synthetic": lambda s: {"synthetic": {sparsity: synthetic_errors(s, sparsity) for sparsity in s.sparsities}},
+    "runtime": lambda s: {"runtime": run_times(s)},
+    "coverage": lambda s: {"coverage": coverage(s)},
+}
 
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="run these parts alone")
+    arguments.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="run these parts alone")
     arguments.add_argument("--peer", default=sys.executable, metavar="PYTHON", help="an interpreter with diffprivlib, "
                            "which needs scikit-learn below 1.7 (default: this one)")  # fmt: skip
     args = arguments.parse_args()
@@ -448,7 +446,9 @@ def main() -> None:
     if args.quick:
         settings = Settings(repeats=2, records=10_000, synthetic=(8_000, 100), sparsities=(0.1, 1.0), rounds=1,
                             coverage_runs=20, peer=args.peer)  # fmt: skip
-    results = run(settings, tuple(args.only))
+    results: dict[str, Any] = {}
+    for part in args.only:
+        results |= PARTS[part](settings)
     figures = {"functional_mechanism": plot_accuracy(results)} if {"adult", "dutch"} & set(results) else {}
     finish({**results, "environment": environment()}, args, figures)
 

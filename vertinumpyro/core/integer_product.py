@@ -20,12 +20,13 @@ def exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
 def integer_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a^T b `[da, db]` in int64, for integers `[n, da]`, `[n, db]` that `exact_in_float64` accepts.
 
-    By float64 matrix products in blocks of records; where b is a, BLAS computes one half.
+    By float64 matrix products in blocks of records; where b is a, BLAS computes one half. Fastest where a and b lie in
+    memory column by column.
     """
     out = np.zeros((a.shape[1], b.shape[1]))
     rows = min(_ROWS, a.shape[0])
-    left = np.empty((rows, a.shape[1]))
-    right = left if b is a else np.empty((rows, b.shape[1]))
+    left = np.empty((rows, a.shape[1]), order="F")
+    right = left if b is a else np.empty((rows, b.shape[1]), order="F")
     for start in range(0, a.shape[0], _ROWS):
         stop = min(start + _ROWS, a.shape[0])
         left[: stop - start] = a[start:stop]

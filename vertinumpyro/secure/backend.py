@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.integer_product import exact_in_float64, integer_product
 from vertinumpyro.core.types import ComponentPrior, Contribution
 
 AnyArray = jax.Array | np.ndarray
@@ -140,8 +141,14 @@ def total(noise_shares: Int[AnyArray, "shares ..."]) -> jax.Array:
 
 
 def cross_product(a: Int[AnyArray, "n da"], b: Int[AnyArray, "n db"], noise_shares: AnyArray) -> jax.Array:
-    """a^T b + noise modulo 2^64, for backends that compute in one process; narrow integers are widened."""
+    """a^T b + noise modulo 2^64, for backends that compute in one process; narrow integers are widened.
+
+    By floating-point matrix products where those give the same integers, which is some fifty times faster.
+    """
+    a, b = np.asarray(a), np.asarray(b)
     with compat.x64():
+        if exact_in_float64(a, b):
+            return jnp.asarray(integer_product(a, b)) + total(noise_shares)
         return jnp.asarray(a).astype(jnp.int64).T @ jnp.asarray(b).astype(jnp.int64) + total(noise_shares)
 
 

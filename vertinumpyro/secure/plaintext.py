@@ -8,10 +8,8 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from vertinumpyro.core import compat, ring
-from vertinumpyro.core.integer_product import exact_in_float64, integer_product
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import (
@@ -96,12 +94,8 @@ class Plaintext(SecureBackend):
             return exact + ring.decode(total(noise_shares), bits).astype(exact.dtype)
 
     def noisy_cross_product(self, a: AnyArray, b: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """See `SecureBackend.noisy_cross_product`; by float64 matrix products where those are exact."""
-        a, b = np.asarray(a), np.asarray(b)
-        if not exact_in_float64(a, b):
-            return cross_product(a, b, noise_shares)
-        with compat.x64():
-            return jnp.asarray(integer_product(a, b)) + total(noise_shares)
+        """See `SecureBackend.noisy_cross_product`."""
+        return cross_product(a, b, noise_shares)
 
     def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
         """See `SecureBackend.noisy_sum`."""
