@@ -21,6 +21,7 @@ from vertinumpyro.regression.objective import noisy_moments
 from vertinumpyro.regression.quadratic import Quadratic, Solution, minimiser, noise_aware, quadratic
 from vertinumpyro.regression.scikit import BaseEstimator, RegressorMixin, check_is_fitted
 from vertinumpyro.regression.surrogates import Surrogate, curvature, fitted_curvature
+from vertinumpyro.regression.threshold import best_threshold
 from vertinumpyro.secure.backend import SecureBackend
 from vertinumpyro.secure.fixed_point import FixedPoint
 
@@ -240,10 +241,13 @@ class VerticalLogisticRegression(ClassifierMixin, _FunctionalMechanism):
     Args:
         surrogate: see `surrogates.Surrogate`; predicted classes do not depend on it, probabilities do.
         score_range: R of surrogate="range".
+        threshold: predicted classes are cut at "zero", or at the score of the largest "expected" accuracy by the
+            released moments (`threshold.best_threshold`), at no privacy. Probabilities do not depend on it.
         estimator, ridge, prior_variance, backend, insecure_seed: as in `VerticalLinearRegression`.
 
     Attributes:
         classes_: the label's codes, (0, 1).
+        threshold_: the score above which class 1 is predicted.
         curvature_: c of the surrogate c_0 + c m²; 1/8 for Taylor.
     """
 
@@ -251,11 +255,13 @@ class VerticalLogisticRegression(ClassifierMixin, _FunctionalMechanism):
 
     def __init__(
         self, *, surrogate: Surrogate = "range", score_range: float = 4.0,
+        threshold: Literal["zero", "expected"] = "expected",
         estimator: Literal["minimiser", "noise_aware"] = "noise_aware", ridge: float = 4.0,
         prior_variance: float = 1.0, backend: SecureBackend | None = None, insecure_seed: int | None = None,
     ) -> None:  # fmt: skip
         self.surrogate = surrogate
         self.score_range = score_range
+        self.threshold = threshold
         self.estimator = estimator
         self.ridge = ridge
         self.prior_variance = prior_variance
@@ -268,12 +274,18 @@ class VerticalLogisticRegression(ClassifierMixin, _FunctionalMechanism):
         """Spend a plan on the parties' records; see `VerticalLinearRegression.fit`."""
         if self.surrogate not in ("taylor", "range", "fitted"):
             raise ArgumentError(f'surrogate must be "taylor", "range" or "fitted", got {self.surrogate!r}')
+        if self.threshold not in ("zero", "expected"):
+            raise ArgumentError(f'threshold must be "zero" or "expected", got {self.threshold!r}')
         c = curvature("taylor" if self.surrogate == "taylor" else "range", self.score_range)
         objective = self._release(dataset, plan, privacy_record)
         found = self._solve(objective)
         self.curvature_ = _score_curvature(objective, found) if self.surrogate == "fitted" else c
         self.classes_ = np.array([0, 1])
-        self._store(found, 1 / (4 * self.curvature_), 0.0)
+        scale = 1 / (4 * self.curvature_)
+        self._store(found, scale, 0.0)
+        informative = self.threshold == "expected" and found.status != "noise only"
+        cut = best_threshold(self.moments_.matrix, plan.layout, found.coefficients) if informative else 0.0
+        self.threshold_ = scale * cut
         return self
 
     def decision_function(self, dataset: VerticalDataset) -> np.ndarray:
@@ -287,7 +299,7 @@ class VerticalLogisticRegression(ClassifierMixin, _FunctionalMechanism):
 
     def predict(self, dataset: VerticalDataset) -> np.ndarray:
         """Predicted codes `[N]`."""
-        return self.classes_[(self._scores(dataset) > 0).astype(int)]
+        return self.classes_[(self._scores(dataset) > self.threshold_).astype(int)]
 
     def score(self, dataset: VerticalDataset, labels: Any = None) -> float:
         """Accuracy; `labels` None takes the dataset's. Not DP: it reads real labels."""
