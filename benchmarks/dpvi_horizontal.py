@@ -1,7 +1,7 @@
 """Horizontal DPVI on UCI Adult: the same model on the same records, pooled, at a few holders, at a client each.
 
     VERTINUMPYRO_DATA=... python benchmarks/dpvi_horizontal.py --quick
-    python benchmarks/dpvi_horizontal.py --json results/dpvi_horizontal.json [--repeats 3]
+    python benchmarks/dpvi_horizontal.py --json results/dpvi_horizontal.json [--repeats 8]
 
 30,162 training and 15,060 test records of Adult, 13 columns, a mixture, the library's defaults at epsilon = 1, delta =
 1e-5, replace, against the outside analyst. `pooled` is `DPVI` in fixed point; `holders` five clients with a fifth of
@@ -60,7 +60,7 @@ def arms(dpvi: DPVI, train: Any, plan: dict[str, Any]) -> dict[str, Callable[[in
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--repeats", type=int, default=3, help="runs of each arm (3)")
+    arguments.add_argument("--repeats", type=int, default=8, help="runs of each arm (8)")
     arguments.add_argument("--components", type=int, default=20, help="components of the mixture (20)")
     args = arguments.parse_args()
     train, test = adult(num_train=3_000, num_test=1_000) if args.quick else adult()
