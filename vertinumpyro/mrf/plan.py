@@ -19,6 +19,8 @@ from typing import Any, final
 import dp_accounting
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.mrf.encoding import EncodedEvent, Encoding, encoding_from_dict, encoding_to_dict, unproven_steps
+from vertinumpyro.mrf.randomized_response import ResponseDesign
 from vertinumpyro.mrf.release import TableRelease
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
@@ -27,6 +29,7 @@ from vertinumpyro.privacy import (
     GaussianEvent,
     NeighbouringRelation,
     NoiseSource,
+    PrivacyEvent,
 )
 from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.plan import fingerprint_of, plain, smallest_sigma
@@ -62,6 +65,8 @@ class MRFPlan:
         num_rounds: rounds that measure chosen cross-party tables again; 0 measures all of them once.
         tables_per_round: how many tables a round may choose.
         first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
+        encoding: the encoder's parameters where cross-party tables are not secure marginals; `noise_multiplier` then
+            fixes the local releases alone.
         plan_id: a random name, made here; a plan with another id is another budget.
     """
 
@@ -78,6 +83,7 @@ class MRFPlan:
     num_rounds: int = 0
     tables_per_round: int = 0
     first_share: float = 1.0
+    encoding: Encoding | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
@@ -103,6 +109,8 @@ class MRFPlan:
         for name in ("cross_share", "recovery_share", "first_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ArgumentError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.encoding is not None and self.num_rounds:
+            raise ArgumentError('num_rounds: only encoder="secure_marginals" can measure chosen tables again')
         if self.num_rounds < 0 or (self.num_rounds and not 0 < self.tables_per_round <= self.num_cross_pairs):
             raise ArgumentError(
                 f"num_rounds must not be negative, and tables_per_round between 1 and the {self.num_cross_pairs} "
@@ -172,7 +180,7 @@ class MRFPlan:
     def cross_releases(self) -> tuple[TableRelease, ...]:
         """Releases of cross-party tables: all of them first, then those that each round chooses."""
         budget = self._mu_squared * self._effective_cross_share
-        if not budget:
+        if not budget or self.encoding is not None:
             return ()
         first = self.first_share if self.num_rounds else 1.0
         later = (self.tables_per_round, (1 - first) / max(self.num_rounds, 1))
@@ -186,13 +194,15 @@ class MRFPlan:
 
     # -- the guarantees --------------------------------------------------------------------------
 
-    def _mu_against(self, adversary: Adversary) -> float:
-        """The worst coalition of the adversary's size, or the party of its name."""
-        members = range(len(self.parties))
-        coalitions = list(itertools.combinations(members, adversary.colluders))
+    def _coalitions(self, adversary: Adversary) -> list[tuple[int, ...]]:
+        """Every coalition of the adversary's size, or the party of its name."""
         if adversary.name in self.parties:
-            coalitions = [(self.parties.index(adversary.name),)]
-        return max(self._mu_of(coalition) for coalition in coalitions)
+            return [(self.parties.index(adversary.name),)]
+        return list(itertools.combinations(range(len(self.parties)), adversary.colluders))
+
+    def _mu_against(self, adversary: Adversary) -> float:
+        """Towards the worst coalition."""
+        return max(self._mu_of(coalition) for coalition in self._coalitions(adversary))
 
     def _mu_of(self, coalition: Sequence[int]) -> float:
         local = sum(self.local_mu(p) ** 2 for i, p in enumerate(self.parties) if i not in coalition)
@@ -206,6 +216,38 @@ class MRFPlan:
         mu = max(self._mu_against(adversary), 1e-12)
         return GaussianEvent(noise_multiplier=self.relation.sensitivity / mu, count=1)
 
+    def _delta(self, adversary: Adversary, epsilon: float) -> float:
+        """δ(ε) towards the worst coalition, encoders included."""
+        return max(event.delta(epsilon, self.relation) for event in self._events(adversary))
+
+    def _events(self, adversary: Adversary) -> list[PrivacyEvent]:
+        if self.encoding is None:
+            return [self._event(adversary)]
+        return [self._encoded_event(coalition) for coalition in self._coalitions(adversary)]
+
+    def _encoded_event(self, coalition: Sequence[int]) -> EncodedEvent:
+        assert self.encoding is not None
+        return EncodedEvent(
+            mu=self._mu_of(coalition),
+            encoding=self.encoding,
+            num_pairs=self._pairs_outside(coalition),
+            outside=tuple(i for i in range(len(self.parties)) if i not in coalition),
+            knows_keys=bool(coalition),
+        )
+
+    def delta_at(self, epsilon: float, adversary: str = OUTSIDE_ANALYST) -> float:
+        """δ(ε) against the adversary of that name in the table."""
+        observers = {o.name: o for o in list_adversaries(self.parties, batch_indices="hidden")}
+        if adversary not in observers:
+            raise ArgumentError(f"adversary must be one of {', '.join(observers)}")
+        return self._delta(observers[adversary], epsilon)
+
+    def local_epsilon(self) -> float:
+        """ε of the local releases alone against the outside analyst."""
+        mu = math.sqrt(sum(self.local_mu(party) ** 2 for party in self.parties))
+        event = GaussianEvent(noise_multiplier=self.relation.sensitivity / max(mu, 1e-12), count=1)
+        return event.epsilon(self.delta, self.relation)
+
     @functools.cached_property
     def adversaries(self) -> tuple[AdversaryRow, ...]:
         """The privacy table: the outside analyst, each party, coalitions of 2 to P − 1."""
@@ -213,19 +255,27 @@ class MRFPlan:
         return tuple(self._row(observer) for observer in observers)
 
     def _row(self, observer: Adversary) -> AdversaryRow:
-        event = self._event(observer)
         owner = "their own" if observer.colluders > 1 else "its own"
-        noise = (f"{owner} noise",) if self.noise.kind == "collaborative" else (f"the noise on {owner} tables",)
+        unproven = unproven_steps(self.encoding)
         return AdversaryRow(
             adversary=observer.name,
             relation=self.relation.value,
             guarantee="VPDP" if observer.colluders else "DP",
-            epsilon=event.epsilon(self.delta, self.relation),
+            epsilon=max(event.epsilon(self.delta, self.relation) for event in self._events(observer)),
             delta=self.delta,
-            noise_multiplier=event.noise_multiplier,
-            knows=(f"{owner} columns", *noise) if observer.colluders else (),
-            proof="proved",
+            noise_multiplier=self._event(observer).noise_multiplier,
+            knows=(f"{owner} columns", self._secrets(owner)) if observer.colluders else (),
+            proof="unproven" if unproven else "proved",
+            unproven=unproven,
         )
+
+    def _secrets(self, owner: str) -> str:
+        """What a party knows of the randomness, in words."""
+        if isinstance(self.encoding, ResponseDesign):
+            return f"{owner} responses' randomness"
+        if self.encoding is not None:
+            return f"the hash keys of {owner} sketches"
+        return f"{owner} noise" if self.noise.kind == "collaborative" else f"the noise on {owner} tables"
 
     def epsilon(self, adversary: str = OUTSIDE_ANALYST) -> float:
         """ε against the adversary of that name in the table."""
@@ -235,19 +285,19 @@ class MRFPlan:
         return rows[adversary].epsilon
 
     def dp_event(self) -> dp_accounting.DpEvent:
-        """The outside analyst's event for dp-accounting: one Gaussian release."""
-        return self._event(Adversary(name=OUTSIDE_ANALYST)).dp_event()
+        """The outside analyst's event for dp-accounting: one Gaussian release, and an encoder's where there is one."""
+        return self._events(Adversary(name=OUTSIDE_ANALYST))[0].dp_event()
 
     # -- the record ------------------------------------------------------------------------------
 
     @property
     def num_steps(self) -> int:
         """What a ledger counts: the local releases as one step, and every cross-party release."""
-        return 1 + len(self.cross_releases)
+        return 1 + len(self.cross_releases) + (self.encoding is not None)
 
     def table_rows(self) -> list[dict]:
         """The privacy table as plain data."""
-        return [{**row.to_dict(), "claim": True} for row in self.adversaries]
+        return [{**row.to_dict(), "claim": not row.unproven} for row in self.adversaries]
 
     def describe(self) -> dict:
         """Everything that a report should say, as plain data."""
@@ -261,7 +311,8 @@ class MRFPlan:
 
     def to_dict(self) -> dict:
         """Plain data for JSON; `from_dict` restores an equal plan."""
-        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        record = {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return record | {"encoding": self.encoding and encoding_to_dict(self.encoding)}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> MRFPlan:
@@ -271,6 +322,8 @@ class MRFPlan:
         if unknown or "plan_id" not in settings:
             raise ArgumentError(f"a stored plan has its plan_id and no field {sorted(unknown)}")
         settings["noise"] = NoiseSource(**settings["noise"])
+        if settings.get("encoding"):
+            settings["encoding"] = encoding_from_dict(settings["encoding"])
         settings["relation"] = NeighbouringRelation(settings["relation"])
         return cls(**settings)
 

@@ -13,6 +13,7 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf.adaptive import run_rounds
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import Pair, reveal_all, share_all
+from vertinumpyro.mrf.encoded_tables import encoded_tables
 from vertinumpyro.mrf.graphical_model import GraphicalModel
 from vertinumpyro.mrf.local_model import LocalBudget, LocalTables, measure_locally
 from vertinumpyro.mrf.plan import MRFPlan
@@ -55,6 +56,10 @@ class Run:
         fine = {name: values for tables in local for name, values in tables.fine.items()}
         if self.plan.num_rounds:
             return Released(self._adaptive_tables(own, estimate), fine)
+        if self.plan.encoding is not None:
+            self.spending.reserve(1)
+            found = encoded_tables(self.dataset, self.columns, self.plan.encoding, own, self.source)
+            return Released((*own, *found), fine)
         return Released((*own, *self._all_tables()), fine)
 
     def _local_tables(self, party: str) -> LocalTables:

@@ -7,22 +7,25 @@ import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import jax
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, UnprovenError
 from vertinumpyro.core.rng import InsecureSeededSource, SystemRandomSource
 from vertinumpyro.data import Schema, VerticalDataset, decode_table
 from vertinumpyro.mrf.adaptive import merged
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
 from vertinumpyro.mrf.consistency import consistent
+from vertinumpyro.mrf.encoder_plan import with_encoder
+from vertinumpyro.mrf.encoding import EncoderName, encoder_of
 from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, select_measurements
 from vertinumpyro.mrf.graphical_model import GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf.shared_key import UNPROVEN
 from vertinumpyro.mrf.spending import Run
 from vertinumpyro.mrf.synthesis import draw_cells
 from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, PrivacyWarning
@@ -44,7 +47,9 @@ class VertiMRF:
 
     Attributes:
         encoder: how cross-party tables are computed. "secure_marginals": one integer `noisy_cross_product` of one-hot
-            columns for all pairs of columns at different parties.
+            columns for all pairs of columns at different parties. "sketch": Flajolet-Martin sketches, whose hash keys
+            one pair of columns shares, sent to a server. "randomized_response": every value perturbed, sent to a
+            server. "sketch_shared_key": the paper's sketches, from which rows can be reconstructed.
         selection: "all" measures every cross-party table once. "adaptive" keeps the exact tables secret-shared after
             one cross product, shows all of them with part of the budget, and spends the rest on tables that the model
             so far gets most wrong, a few in each of `num_rounds` rounds.
@@ -55,11 +60,13 @@ class VertiMRF:
         clique_limit: most cells of all maximal cliques of the model together.
         iterations: steps of mirror descent.
         consistency: let tables agree on single columns before the fit.
+        num_keys: hash keys of each pair of columns, for sketches.
+        allow_unproven: must be True for "sketch_shared_key", which has no privacy guarantee.
         recovery: release finer histograms of binned columns, from which values within a cell are drawn.
         backend: computes the cross products.
     """
 
-    encoder: Literal["secure_marginals"] = "secure_marginals"
+    encoder: EncoderName = "secure_marginals"
     selection: Literal["all", "adaptive"] = "all"
     num_rounds: int = 3
     tables_per_round: int = 5
@@ -69,15 +76,21 @@ class VertiMRF:
     iterations: int = 1000
     consistency: bool = True
     recovery: bool = True
+    num_keys: int = 2000
+    allow_unproven: bool = False
     backend: SecureBackend = dataclasses.field(default_factory=FixedPoint)
 
     def __post_init__(self) -> None:
         """Refuses values outside the documented ranges."""
-        if self.encoder != "secure_marginals":
-            raise ArgumentError(f'encoder must be "secure_marginals", got {self.encoder!r}')
+        if self.encoder not in get_args(EncoderName):
+            raise ArgumentError(f"encoder must be one of {list(get_args(EncoderName))}, got {self.encoder!r}")
+        if self.encoder == "sketch_shared_key":
+            _check_opt_in(self.allow_unproven)
+        if self.encoder != "secure_marginals" and self.selection != "all":
+            raise ArgumentError('selection="adaptive" needs encoder="secure_marginals": others report once')
         if self.selection not in ("all", "adaptive"):
             raise ArgumentError(f'selection must be "all" or "adaptive", got {self.selection!r}')
-        for name in ("num_rounds", "tables_per_round"):
+        for name in ("num_rounds", "tables_per_round", "num_keys"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.iterations < 1:
@@ -134,7 +147,7 @@ class VertiMRF:
                 stacklevel=2,
             )
         held = [[c for c in columns if c.party == party] for party in dataset.parties]
-        return MRFPlan.calibrated(
+        plan = MRFPlan.calibrated(
             epsilon=epsilon,
             adversary=adversary,
             num_records=dataset.num_records,
@@ -148,6 +161,7 @@ class VertiMRF:
             recovery_share=recovery_share if self.recovery else 0.0,
             **self._rounds(held, first_share),
         )
+        return with_encoder(plan, self.encoder, columns, epsilon=epsilon, adversary=adversary, num_keys=self.num_keys)
 
     def _rounds(self, held: Sequence[Sequence[CellColumn]], first_share: float) -> dict[str, Any]:
         pairs = sum(len(a) * len(b) for a, b in itertools.combinations(held, 2))
@@ -207,6 +221,8 @@ class VertiMRF:
             ),
         }
         other = [name for name, value in fresh.items() if getattr(plan, name) != value]
+        if encoder_of(plan.encoding) != self.encoder and (plan.encoding or plan.cross_releases):
+            other.append("encoder")
         if other:
             raise ArgumentError(f"plan was made for another {', '.join(other)}; make a new plan for this dataset")
 
@@ -274,6 +290,15 @@ def _record(run_dir: str | Path | None) -> Path | None:
     folder = Path(run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / PRIVACY_RECORD
+
+
+def _check_opt_in(allow_unproven: bool) -> None:
+    if not allow_unproven:
+        raise UnprovenError(
+            f'encoder="sketch_shared_key" has no privacy guarantee: {UNPROVEN}. Choose "sketch" or '
+            '"secure_marginals"; for comparison on public data set allow_unproven=True'
+        )
+    warnings.warn(f"encoder='sketch_shared_key': {UNPROVEN}. For public data only", PrivacyWarning, stacklevel=4)
 
 
 def _relation(relation: Any) -> NeighbouringRelation:

@@ -1,0 +1,173 @@
+import dataclasses
+import json
+import math
+import os
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
+
+from tests.mrf.conftest import SCHEMA
+from vertinumpyro.core.errors import ArgumentError, UnprovenError
+from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.evaluation import pairwise_tvd
+from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf.randomized_response import ResponseDesign, estimate_pair, response_pld
+from vertinumpyro.mrf.release import count_table
+from vertinumpyro.mrf.shared_key import SharedKeyDesign, harmonic_pair
+from vertinumpyro.mrf.sketch import KEY_BYTES, SketchDesign, sketch_column_pair
+from vertinumpyro.mrf.sketch_estimate import count_pair, count_single
+from vertinumpyro.privacy import PrivacyWarning
+
+SMALL: dict[str, Any] = {"max_cells": 4, "iterations": 100, "clique_limit": 3_000}
+DESIGN = SketchDesign(num_keys=400, phantoms=400, lower=10, upper=12)
+SOURCE = SystemRandomSource()
+
+
+def columns(num_records=3000, seed=0):
+    rng = np.random.default_rng(seed)
+    first = rng.integers(3, size=num_records)
+    return first, np.where(rng.random(num_records) < 0.5, first % 2, rng.integers(2, size=num_records))
+
+
+# -- sketches -------------------------------------------------------------------------------------
+
+
+def test_levels_follow_the_law_of_the_maximum():
+    """One value with 3000 records and 400 phantoms: a chi-square test that fails by chance once in 10^6 runs."""
+    codes = np.zeros(3000, np.int64)
+    many = dataclasses.replace(DESIGN, num_keys=4000)
+    sketch, _ = sketch_column_pair((codes, codes), (1, 1), many, os.urandom(KEY_BYTES), (SOURCE, SOURCE))
+    law = np.diff(np.exp((3000 + many.phantoms) * many.log_cdf()), prepend=0.0)
+    seen = np.array([(sketch == level).sum() for level in (10, 11, 12)])
+    assert ((seen - 4000 * law) ** 2 / (4000 * law)).sum() < 27.6
+
+
+def test_two_parties_hash_alike_and_only_with_the_same_key():
+    codes = np.zeros(3000, np.int64)
+    few = dataclasses.replace(DESIGN, phantoms=1, upper=20)
+    key = os.urandom(KEY_BYTES)
+    a, b = sketch_column_pair((codes, codes), (1, 1), few, key, (SOURCE, SOURCE))
+    c, _ = sketch_column_pair((codes, codes), (1, 1), few, os.urandom(KEY_BYTES), (SOURCE, SOURCE))
+    assert (a == b).mean() > 0.95
+    assert (a == c).mean() < 0.6
+
+
+def test_estimates_are_as_precise_as_they_say():
+    """Twelve runs: the mean error lies within five of its standard deviations, their size within a factor of 2."""
+    first, second = columns()
+    exact = count_table([first, second], [3, 2])
+    counts = (exact.sum(1).astype(float), exact.sum(0).astype(float))
+    errors = []
+    for _ in range(12):
+        sketches = sketch_column_pair((first, second), (3, 2), DESIGN, os.urandom(KEY_BYTES), (SOURCE, SOURCE))
+        table, stddev = count_pair(sketches, counts, 3000, DESIGN)
+        errors.append(table - exact)
+    errors = np.array(errors)
+    assert abs(errors.mean()) < 5 * stddev / math.sqrt(errors.size)
+    assert stddev / 2 < errors.std() < 2 * stddev
+    single = count_single(sketches[0], 3000, DESIGN)
+    np.testing.assert_allclose(single, counts[0], atol=6 * 3000 / math.sqrt(400))
+
+
+def test_the_papers_estimate_is_near():
+    first, second = columns()
+    design = SharedKeyDesign(num_keys=2000, claimed_epsilon=20.0, delta=1e-4, num_columns=2).sketch
+    sketches = sketch_column_pair((first, second), (3, 2), design, os.urandom(KEY_BYTES), (SOURCE, SOURCE))
+    table, stddev = harmonic_pair(sketches, 3000, design)
+    assert np.abs(table - count_table([first, second], [3, 2])).max() < 6 * stddev
+
+
+@pytest.mark.parametrize("changes", [{"num_keys": 0}, {"phantoms": 0}, {"lower": 12}, {"upper": 33}])
+def test_bad_designs(changes):
+    with pytest.raises(ArgumentError, match=r"num_keys|levels"):
+        dataclasses.replace(DESIGN, **changes)
+
+
+# -- randomised response --------------------------------------------------------------------------
+
+
+def test_responses_keep_values_as_often_as_they_say():
+    design = ResponseDesign(epsilon_per_column=1.0, cells=((4,), ()))
+    codes = np.full(40_000, 2)
+    seen = np.bincount(design.respond(codes, 4, SOURCE), minlength=4) / 40_000
+    keep = math.e / (math.e + 3)
+    np.testing.assert_allclose(seen, [(1 - keep) / 3, (1 - keep) / 3, keep, (1 - keep) / 3], atol=0.015)
+    assert math.log(keep / design.other_probability(4)) == pytest.approx(1.0)
+
+
+def test_response_estimates_are_unbiased_and_as_precise_as_they_say():
+    first, second = columns(20_000)
+    exact = count_table([first, second], [3, 2])
+    design = ResponseDesign(epsilon_per_column=1.5, cells=((3,), (2,)))
+    errors = []
+    for _ in range(20):
+        reports = design.respond(first, 3, SOURCE), design.respond(second, 2, SOURCE)
+        table, stddev = estimate_pair(reports, (3, 2), design)
+        errors.append(table - exact)
+    cell = stddev * math.sqrt(2 * 1 / 6)  # of interactions spread over all cells
+    assert abs(np.mean(errors, axis=0)).max() < 5 * cell * 2 / math.sqrt(20)
+    assert cell / 1.6 < np.std(errors) < cell * 1.6
+
+
+def test_columns_compose_and_only_those_of_others():
+    design = ResponseDesign(epsilon_per_column=0.5, cells=((2, 2), (2,)))
+    assert response_pld(design, (0, 1)).get_epsilon_for_delta(1e-12) == pytest.approx(1.5, rel=0.03)
+    assert response_pld(design, (1,)).get_epsilon_for_delta(1e-12) == pytest.approx(0.5, rel=0.03)
+
+
+# -- plans and fits -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoder", ["sketch", "randomized_response"])
+def test_a_plan_meets_epsilon_and_is_stored(encoder, dataset):
+    plan = VertiMRF(encoder=encoder, num_keys=300, **SMALL).plan(dataset, epsilon=2.0)
+    assert 1.9 < plan.epsilon() <= 2.0
+    assert plan.num_steps == 2
+    assert MRFPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    by_name = {row.adversary: row for row in plan.adversaries}
+    assert all(row.proof == "proved" for row in plan.adversaries)
+    # with a hash key only phantoms protect, and nothing is claimed; a response's randomness is its party's own
+    assert math.isinf(by_name["clinic"].epsilon) == (encoder == "sketch")
+    assert by_name["clinic"].knows[1] != by_name["outside analyst"].knows
+
+
+def test_a_fit_spends_the_plan_and_learns_the_dependence(dataset, tmp_path):
+    system = VertiMRF(encoder="sketch", num_keys=500, **SMALL)
+    plan = system.plan(dataset, epsilon=30.0)
+    twin = system.fit(dataset, plan, run_dir=tmp_path)
+    record = json.loads((tmp_path / "privacy.json").read_text())
+    assert (record["status"], record["steps_spent"]) == ("finished", 2)
+    synthetic = twin.sample_synthetic(rng_key=jax.random.PRNGKey(0))
+    assert pairwise_tvd(dataset.to_frame(), synthetic, SCHEMA, max_bins=4).loc[("ill", "visits")] < 0.2
+    with pytest.raises(ArgumentError, match="encoder"):
+        VertiMRF(**SMALL).fit(dataset, system.plan(dataset, epsilon=30.0))
+
+
+def test_without_local_tables_counts_come_from_the_sketches(dataset):
+    system = VertiMRF(encoder="sketch", num_keys=300, **SMALL)
+    twin = system.fit(dataset, system.plan(dataset, epsilon=10.0, cross_share=1.0))
+    assert len(twin.measurements) == 12
+
+
+def test_the_papers_sketches_need_an_opt_in_and_claim_nothing(dataset):
+    with pytest.raises(UnprovenError, match="reconstructed"):
+        VertiMRF(encoder="sketch_shared_key")
+    with pytest.warns(PrivacyWarning, match="reconstructed"):
+        system = VertiMRF(encoder="sketch_shared_key", allow_unproven=True, num_keys=200, **SMALL)
+    plan = system.plan(dataset, epsilon=2.0)
+    assert not any(row["claim"] for row in plan.table_rows())
+    assert all("reconstructed" in row.unproven[0] for row in plan.adversaries)
+    assert len(system.fit(dataset, plan).sample_synthetic(50, rng_key=jax.random.PRNGKey(0))) == 50
+
+
+def test_what_an_encoder_cannot_do_is_said(dataset):
+    with pytest.raises(ArgumentError, match="adaptive"):
+        VertiMRF(encoder="sketch", selection="adaptive")
+    with pytest.raises(ArgumentError, match="hash keys"):
+        VertiMRF(encoder="sketch").plan(dataset, epsilon=1.0, adversary="clinic")
+    with pytest.raises(ArgumentError, match="replace"):
+        VertiMRF(encoder="randomized_response").plan(dataset, epsilon=1.0, relation="add_remove")
