@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior
     from vertinumpyro.model import mixture_model, party_plate
+    from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF
     from vertinumpyro.privacy import DisjointBatches, NeighbouringRelation, PoissonSampling, PrivacyPlan
     from vertinumpyro.secure import FixedPoint, Plaintext
 
@@ -39,12 +40,15 @@ __all__ = [
     "Diagnostics",
     "DisjointBatches",
     "FixedPoint",
+    "MRFPlan",
+    "MarkovTwin",
     "NeighbouringRelation",
     "Plaintext",
     "PoissonSampling",
     "Posterior",
     "PrivacyPlan",
     "Schema",
+    "VertiMRF",
     "VerticalDataset",
     "__version__",
     "data",
@@ -75,6 +79,7 @@ _HOMES = {
     ),
     "dpvi": ("DPVI", "Diagnostics", "Posterior"),
     "model": ("mixture_model", "party_plate"),
+    "mrf": ("MRFPlan", "MarkovTwin", "VertiMRF"),
     "privacy": ("DisjointBatches", "NeighbouringRelation", "PoissonSampling", "PrivacyPlan"),
     "secure": ("FixedPoint", "Plaintext"),
 }

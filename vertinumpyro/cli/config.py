@@ -28,6 +28,7 @@ __all__ = [
     "Config",
     "DataSettings",
     "FitSettings",
+    "MRFSettings",
     "ModelSettings",
     "PrivacySettings",
     "RunSettings",
@@ -84,6 +85,23 @@ class FitSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MRFSettings:
+    """`[mrf]`: for `--method vertimrf`; `VertiMRF` and its `plan` say what each key means."""
+
+    encoder: Literal["secure_marginals", "sketch", "randomized_response", "sketch_shared_key"] | None = None
+    selection: Literal["all", "adaptive"] | None = None
+    bins: Mapping[str, Any] | None = None
+    max_cells: int | None = positive()
+    clique_limit: int | None = positive()
+    iterations: int | None = positive()
+    num_keys: int | None = positive()
+    consistency: bool | None = None
+    recovery: bool | None = None
+    cross_share: float | None = None
+    recovery_share: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """`[run]`: where the outputs go. `seed` is model randomness: it protects nothing and may be known."""
 
@@ -98,6 +116,7 @@ _SECTIONS: Mapping[str, type] = {
     "model": ModelSettings,
     "privacy": PrivacySettings,
     "fit": FitSettings,
+    "mrf": MRFSettings,
     "run": RunSettings,
 }
 
@@ -115,6 +134,7 @@ class Config:
     model: ModelSettings
     privacy: PrivacySettings
     fit: FitSettings
+    mrf: MRFSettings
     run: RunSettings
 
     @property
@@ -161,6 +181,7 @@ class Config:
             "model": _given(self.model) | ({"folder": moved(self.model_folder)} if self.model.function else {}),
             "privacy": _given(self.privacy),
             "fit": _given(self.fit),
+            "mrf": _given(self.mrf),
             "run": _given(self.run) | {"out": "."},
         }
         (run_dir / SCHEMA_COPY).write_text(self.schema.to_toml(), encoding="utf-8")

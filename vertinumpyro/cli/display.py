@@ -14,8 +14,9 @@ from rich.text import Text
 from vertinumpyro.cli.wording import domain, plan_facts, rounded_up
 from vertinumpyro.data import Schema
 from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy.ledger import SpendablePlan
 
-__all__ = ["facts_grid", "plan_view", "privacy_table", "schema_table"]
+__all__ = ["facts_grid", "plan_view", "privacy_legend", "privacy_table", "schema_table"]
 
 
 def schema_table(schema: Schema) -> Table:
@@ -36,7 +37,12 @@ def plan_view(plan: PrivacyPlan, backend: str) -> Iterator[RenderableType]:
     """The plan's facts, then a row for each adversary, then how to read them."""
     yield facts_grid(plan_facts(plan, backend))
     yield Padding(privacy_table(plan), (1, 0, 0, 0))
-    yield Text(
+    yield privacy_legend()
+
+
+def privacy_legend() -> Text:
+    """How to read the privacy table."""
+    return Text(
         "DP: for any two tables that differ in one record. VPDP: the same, where both tables agree on the "
         "adversary's own columns.\nσ/C: noise that the adversary does not know, over the clip norm. "
         "ε is rounded up.",
@@ -44,7 +50,7 @@ def plan_view(plan: PrivacyPlan, backend: str) -> Iterator[RenderableType]:
     )
 
 
-def privacy_table(plan: PrivacyPlan) -> Table:
+def privacy_table(plan: SpendablePlan) -> Table:
     """A row for each adversary; the comparison row, which nothing claims, is dimmed."""
     table = _table()
     for name in ("adversary", "knows besides the releases", "guarantee", "relation"):

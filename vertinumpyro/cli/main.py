@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from vertinumpyro import __version__
 from vertinumpyro.cli.terminal import console, error_console, error_panel, warnings_as_lines
-from vertinumpyro.core.errors import VertinumpyroError
+from vertinumpyro.core.errors import ArgumentError, VertinumpyroError
 
 __all__ = ["app", "main"]
 
@@ -36,6 +37,10 @@ Backend = Annotated[
         help="fixed_point, plaintext; crypten or spu: every party in a process of its own.",
         show_default="[fit] backend of the configuration",
     ),
+]
+Method = Annotated[
+    Literal["dpvi", "vertimrf"],
+    typer.Option(help="dpvi: variational inference of a NumPyro model. vertimrf: a Markov random field."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]
 
@@ -100,20 +105,16 @@ def demo(
 
 @app.command()
 @_reported
-def plan(config: ConfigFile, backend: Backend = None, debug: Debug = False) -> None:
+def plan(config: ConfigFile, backend: Backend = None, method: Method = "dpvi", debug: Debug = False) -> None:
     """Show schema and privacy plan. Needs the number of records, and nothing else of the data."""
-    from vertinumpyro.cli.commands import show_plan
-
-    show_plan(config, backend=backend)
+    _commands(method).show_plan(config, **_backend(method, backend))
 
 
 @app.command()
 @_reported
-def check(config: ConfigFile, backend: Backend = None, debug: Debug = False) -> None:
+def check(config: ConfigFile, backend: Backend = None, method: Method = "dpvi", debug: Debug = False) -> None:
     """Check settings, tables, record matching, model, plan and range. Spends nothing."""
-    from vertinumpyro.cli import commands
-
-    commands.check(config, backend=backend)
+    _commands(method).check(config, **_backend(method, backend))
 
 
 @app.command()
@@ -126,12 +127,17 @@ def fit(
         typer.Option(help="Folder of the outputs.", show_default="[run] out of the configuration"),
     ] = None,
     backend: Backend = None,
+    method: Method = "dpvi",
     debug: Debug = False,
 ) -> None:
     """Plan, fit, and write synthetic tables, posterior, privacy record and report."""
-    from vertinumpyro.cli import commands
-
-    commands.fit(config, resume=resume, out=out, backend=backend)
+    chosen = _backend(method, backend)
+    if method == "vertimrf":
+        if resume:
+            raise ArgumentError("--resume: a fit with --method vertimrf cannot go on; what it reserved is spent")
+        _commands(method).fit(config, out=out)
+    else:
+        _commands(method).fit(config, resume=resume, out=out, **chosen)
 
 
 @app.command()
@@ -147,6 +153,22 @@ def synthesize(
     from vertinumpyro.cli import commands
 
     commands.synthesize(run_dir, num_records=num_records, out=out, seed=seed)
+
+
+def _commands(method: str) -> Any:
+    """The module with the commands of a method, imported when one of them runs."""
+    return importlib.import_module(f"vertinumpyro.cli.{'mrf_commands' if method == 'vertimrf' else 'commands'}")
+
+
+def _backend(method: str, backend: str | None) -> dict[str, str]:
+    """The command's own option for the backend, where there is one."""
+    if backend is None:
+        return {}
+    if method == "vertimrf":
+        raise ArgumentError(
+            "--backend: a fit with --method vertimrf computes its cross tables in one process; leave it out"
+        )
+    return {"backend": backend}
 
 
 def main() -> None:

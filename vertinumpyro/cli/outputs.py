@@ -32,6 +32,7 @@ __all__ = [
     "internal_items",
     "public_items",
     "report_content",
+    "synthetic_summary",
     "write_table",
     "write_tables",
 ]
@@ -130,12 +131,7 @@ def _backend_statement(dpvi: DPVI) -> ReportTable:
 def public_items(posterior: Posterior, synthetic: pd.DataFrame) -> Iterator[ReportFigure | ReportTable]:
     """What may be published: it is computed from the plan and the releases alone."""
     schema, norms = posterior.guide.split.schema, posterior.diagnostics.released_norm
-    yield ReportTable(
-        frame=_summary(synthetic, schema),
-        caption=f"The synthetic table, {count(len(synthetic), 'record')}.",
-        not_dp=False,
-        section="Synthetic data",
-    )
+    yield synthetic_summary(synthetic, schema)
     if not can_draw():
         return
     yield ReportFigure(
@@ -157,6 +153,16 @@ def public_items(posterior: Posterior, synthetic: pd.DataFrame) -> Iterator[Repo
             not_dp=False,
             section="Training",
         )
+
+
+def synthetic_summary(synthetic: pd.DataFrame, schema: Schema) -> ReportTable:
+    """A row for each column of the synthetic table."""
+    return ReportTable(
+        frame=_summary(synthetic, schema),
+        caption=f"The synthetic table, {count(len(synthetic), 'record')}.",
+        not_dp=False,
+        section="Synthetic data",
+    )
 
 
 def _plan(posterior: Posterior) -> PrivacyPlan:

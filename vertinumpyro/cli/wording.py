@@ -15,6 +15,7 @@ from vertinumpyro.data import (
     RealColumn,
 )
 from vertinumpyro.privacy import PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy.ledger import SpendablePlan
 
 __all__ = ["count", "domain", "duration", "plan_facts", "report_facts", "report_rows", "rounded_up"]
 
@@ -78,7 +79,7 @@ def report_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
     }
 
 
-def report_rows(plan: PrivacyPlan) -> list[dict[str, str]]:
+def report_rows(plan: SpendablePlan) -> list[dict[str, str]]:
     """The privacy table with the keys of a report's rows."""
     return [
         {

@@ -141,6 +141,9 @@ def cell_columns(
     unknown = sorted(set(bins) - set(schema.columns))
     if unknown:
         raise ArgumentError(f"bins names {unknown}, which are no columns of the schema: {list(schema.columns)}")
+    words = sorted(name for name, count in bins.items() if isinstance(count, bool) or not isinstance(count, int))
+    if words:
+        raise ArgumentError(f"bins of {words} must be whole numbers")
     small = sorted(name for name, count in bins.items() if count < 2)
     if small or max_cells < 2:
         raise ArgumentError(f"bins of {small or 'max_cells'} must be at least 2")

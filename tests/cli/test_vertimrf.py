@@ -1,0 +1,85 @@
+"""`--method vertimrf` end to end on a small table."""
+
+import json
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
+
+from tests.cli.conftest import NUM_RECORDS, Project, one_line
+
+SETTINGS = """
+schema = "schema.toml"
+
+[data.files]
+insurer = "insurer.csv"
+clinic = "clinic.csv"
+
+[privacy]
+epsilon = 4.0
+delta = 1e-4
+
+[mrf]
+iterations = 50
+max_cells = 4
+bins = { visits = 3 }
+"""
+
+
+@pytest.fixture
+def field(project: Project) -> Project:
+    project.config.write_text(SETTINGS)
+    return project
+
+
+def test_plan_and_check_spend_nothing(field: Project):
+    shown = field.run("plan", field.config, "--method", "vertimrf")
+    assert shown.exit_code == 0, shown.output
+    assert all(name in shown.output for name in ("outside analyst", "insurer", "clinic", "secure_marginals"))
+    assert "Ready to fit" in field.run("check", field.config, "--method", "vertimrf").output
+    assert not field.run_dir.exists()
+
+
+def test_fit_writes_everything_once(field: Project):
+    result = field.run("fit", field.config, "--method", "vertimrf")
+    assert result.exit_code == 0, result.output
+    assert result.output.index("Privacy plan") < result.output.index("Fitting") < result.output.index("Written to")
+    record = json.loads((field.run_dir / "privacy.json").read_text())
+    assert (record["status"], record["steps_spent"]) == ("finished", 2)
+    table = pd.read_csv(field.run_dir / "synthetic.csv")
+    assert list(table.columns) == ["plan", "visits", "age", "ill"]
+    assert len(table) == NUM_RECORDS
+    report = (field.run_dir / "report.html").read_text()
+    assert "outside analyst" in report
+    assert str(field.folder) not in report
+    again = field.run("fit", field.config, "--method", "vertimrf")
+    assert again.exit_code == 2
+    assert "PlanSpentError" in again.stderr
+
+
+def test_diagnostics_are_marked(field: Project):
+    field.config.write_text(SETTINGS + "\n[run]\ndiagnostics = true\n")
+    result = field.run("fit", field.config, "--method", "vertimrf")
+    assert "not DP" in result.output
+    assert "not DP" in (field.run_dir / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epsilon = 4.0", "noise_multiplier = 4.0", "belongs to --method dpvi"),
+        ("[mrf]", "[fit]\nnum_steps = 3\n\n[mrf]", "[fit] num_steps belongs to --method dpvi"),
+        ("max_cells = 4", 'encoder = "sketch_shared_key"', "reconstructed"),
+        ("max_cells = 4", "clique_limit = 5", "bin them"),
+        ("{ visits = 3 }", "{ height = 3 }", "height"),
+        ("{ visits = 3 }", '{ visits = "few" }', "bins"),
+    ],
+)
+def test_wrong_settings(field: Project, old: str, new: str, message: str):
+    field.replace(old, new)
+    assert message in field.fails("plan", field.config, "--method", "vertimrf")
+
+
+def test_a_fit_cannot_be_resumed(field: Project):
+    assert "cannot go on" in one_line(field.run("fit", field.config, "--method", "vertimrf", "--resume").stderr)
