@@ -61,12 +61,23 @@ def finish(results: Mapping[str, Any], args: argparse.Namespace, figures: Mappin
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
             figure.savefig(folder / f"{name}.png", dpi=150)
-    merged = {**stored(args.json), **_plain(dict(results))}
+    merged = with_stored(results, args)
     line = json.dumps(merged)
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(line + "\n")
     print(line, flush=True)
+
+
+def with_stored(results: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """These results as plain data within what earlier runs, with another `--only`, wrote to the JSON file."""
+    return _merged(_stored(args.json), _plain(dict(results)))
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """New values over old ones, at every depth."""
+    deeper = {k: _merged(old[k], v) for k, v in new.items() if isinstance(v, dict) and isinstance(old.get(k), dict)}
+    return {**old, **new, **deeper}
 
 
 def compile_fast(quick: bool) -> None:
@@ -86,7 +97,7 @@ def environment() -> dict[str, str | int | None]:
     }
 
 
-def stored(path: Path | None) -> dict[str, Any]:
+def _stored(path: Path | None) -> dict[str, Any]:
     """What an earlier run with another `--only` wrote."""
     return json.loads(path.read_text()) if path is not None and path.exists() else {}
 

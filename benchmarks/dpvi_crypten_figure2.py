@@ -42,7 +42,6 @@ from common import (
     paper_inference,
     parser,
     regrouped,
-    stored,
 )
 from tqdm.auto import tqdm
 
@@ -152,7 +151,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name in [args.only] if args.only else list(ARMS):
         results |= ARMS[name](args)
-    known = {**stored(args.json), **results}
+    known = with_stored(results, args)
     curves = {label: tuple(map(np.asarray, known[key])) for key, label in LABELS.items() if key in known}
     figure = plot_curves(curves, xlabel="iteration", ylabel="test negative log-likelihood per record (nats)")
     settings = {"steps": args.steps, "num_components": args.components}

@@ -1,74 +1,70 @@
 """Markov random fields across parties: how close the twin's tables are to the real ones, on NLTCS and Adult.
 
     VERTINUMPYRO_DATA=... python benchmarks/vertimrf.py --quick
-    python benchmarks/vertimrf.py --json results/vertimrf.json [--only nltcs adult parties cost] [--epsilons 0.2 0.8]
+    python benchmarks/vertimrf.py --json results/vertimrf.json [--only nltcs adult ...] [--arms ...] [--repeats 3]
 
-As in Table 3 of the VertiMRF paper: NLTCS with 8 items at each of two parties, Adult with 7 columns at each (the
+As in section 7 of the VertiMRF paper: NLTCS with 8 items at each of two parties, Adult with 7 columns at each (the
 paper's eighth, `education`, repeats `education_num`), replace, delta = 1/n; mean total variation distance (TVD) of 300
 random k-way marginals, Adult's wide columns in 16 cells. Noise from the operating system, a new draw in every repeat.
 Distances are evaluations on real records, not DP.
 
 Arms: `secure_marginals`, the library's default; `adaptive`, the same with rounds that measure chosen pairs again;
-`without_local`, cross-party tables only; `apart`, each party's tables only, joined independently (the floor); `pooled`,
-all columns at one party (the ceiling).
+`sketch`, `randomized_response` and the paper's `sketch_shared_key`, which has no privacy; `dpvi`, the library's own
+mixture; `apart`, each party's tables only, joined independently (the floor); `pooled`, all columns at one party with
+PrivMRF-style tables (the ceiling); with `--dpmm PYTHON` also `aim` and `mst` of the library dpmm on pooled data,
+accounted for replace (see `vertimrf_parts/pooled_dpmm.py`; AIM takes about 20 minutes a fit).
 
 Keys: tvd3, tvd4, tvd5     {data set: {arm: {epsilon: mean over repeats}}}
       tvd3_sd              standard deviation over repeats; null for a single one
       seconds              {data set: {arm: median time of plan, fit and sampling}}; context, compilation included
+      party_seconds        of that all parties' releases, one after the other; the rest is the server's
       over_pooled          {data set: {epsilon: tvd3 of secure_marginals over that of pooled}}
-      epsilon_of_a_party   {data set: {epsilon: the largest epsilon of a party's row of the privacy table}}
+      epsilon_of_a_party   {data set: {arm: {epsilon: the largest epsilon of a party's row; null is infinite}}}
+      ablations            {switch: tvd3 on NLTCS at epsilon 0.8}: parts left out, and the budget split
+      ablations_adult      {switch: tvd3 on Adult at epsilon 0.8}: binning with and without recovery
+      splits               {split of the columns: tvd3 on NLTCS at epsilon 0.8}
       parties              {number of parties: tvd3 on NLTCS at epsilon 0.8}, Figure 6 of the paper
-      cost                 {data set: bytes_per_party, rounds, seconds_wan}: what the cross-party tables cost, counted
-                           and not measured, see `protocol_cost`
+      svm                  {data set: {arm: mean misclassification of linear SVMs at epsilon 0.8}}, five folds; the
+                           test fold takes no part in the synthesis
+      cost                 {data set: {arm: bytes_per_party, rounds, seconds_wan}}: what cross-party tables cost,
+                           counted and not measured, see `protocol_cost` and `reported_bytes`
       vertimrf_tvd.png
 
-`--quick` keeps every key with fewer columns, epsilons and steps.
+`--quick` keeps every key with fewer columns, arms, epsilons and steps.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from common import among_parties, at_one_party, environment, finish, parser, regrouped
+from common import among_parties, compile_fast, environment, finish, parser, regrouped, with_stored
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from tqdm.auto import tqdm
+from vertimrf_parts.arms import (
+    ABLATIONS,
+    ARMS,
+    BITS_PER_SECOND,
+    LATENCY,
+    Arm,
+    Twin,
+    distances,
+    make_twin,
+    misclassification,
+    server_bytes,
+)
 
 from vertinumpyro.data import VerticalDataset, load_adult, load_nltcs
-from vertinumpyro.evaluation import k_way_tvd
 from vertinumpyro.evaluation.palette import MARKERS, SERIES, grid, new_figure, styled
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.privacy import PrivacyWarning
 
 EPSILONS = (0.2, 0.4, 0.8, 1.6, 3.2)
-PARTIES_EPSILON = 0.8
-LATENCY, BITS_PER_SECOND = 0.05, 100e6
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Arm:
-    """One way to make the twin."""
-
-    label: str
-    system: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    plan: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pooled: bool = False
-
-
-ARMS = {
-    "secure_marginals": Arm(label="secure marginals"),
-    "adaptive": Arm(label="secure marginals, adaptive", system={"selection": "adaptive"}),
-    "without_local": Arm(label="without local models", plan={"cross_share": 1.0}),
-    "apart": Arm(label="local models apart", plan={"cross_share": 0.0}),
-    "pooled": Arm(label="pooled (no parties)", pooled=True),
-}
+EPSILON = 0.8  # of every part that has only one
+PARTS = ("nltcs", "adult", "ablations", "splits", "parties", "svm", "cost")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +77,10 @@ class Settings:
     iterations: int = 1000
     columns_each: int | None = None  # of each party; None keeps all
     parties: tuple[int, ...] = (2, 4, 8, 16)
-    arms: tuple[str, ...] = tuple(ARMS)
+    arms: tuple[str, ...] = tuple(name for name, arm in ARMS.items() if arm.kind not in ("aim", "mst"))
+    svm_tables: tuple[str, ...] = ("nltcs", "adult")
+    folds: int = 5
+    dpmm: str | None = None  # an interpreter that has the library dpmm
 
     def table(self, name: str) -> VerticalDataset:
         """A data set at two parties."""
@@ -92,32 +91,17 @@ class Settings:
         return regrouped(dataset, {party: own[-self.columns_each :] for party, own in names.items()})
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
+def one_fit(dataset: VerticalDataset, arm: Arm, epsilon: float, settings: Settings, seed: int) -> Outcome:
+    """Plan, fit, sample, compare."""
+    twin = make_twin(dataset, arm, epsilon, seed, iterations=settings.iterations, dpmm=settings.dpmm)
+    return Outcome(distances(dataset, twin, settings.num_marginals), twin)
+
+
+class Outcome(NamedTuple):
     """One fit."""
 
     tvd: Mapping[int, float]
-    seconds: float
-    party_epsilon: float
-
-
-def one_fit(dataset: VerticalDataset, arm: Arm, epsilon: float, settings: Settings, seed: int) -> Outcome:
-    """Plan, fit, sample, compare."""
-    held = at_one_party(dataset) if arm.pooled else dataset
-    started = time.perf_counter()
-    system = VertiMRF(iterations=settings.iterations, **arm.system)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)  # the papers' delta is 1/n
-        plan = system.plan(held, epsilon=epsilon, delta=1 / held.num_records, **arm.plan)
-    twin = system.fit(held, plan).sample_synthetic(rng_key=jax.random.PRNGKey(seed))
-    seconds = time.perf_counter() - started
-    real = held.to_frame()
-    most = len(held.schema.columns)
-    tvd = {
-        k: k_way_tvd(real, twin, held.schema, min(k, most), rng=0, num_marginals=settings.num_marginals).mean
-        for k in (3, 4, 5)
-    }
-    return Outcome(tvd, seconds, max((row.epsilon for row in plan.adversaries[1:]), default=float("nan")))
+    twin: Twin
 
 
 def run_table(name: str, settings: Settings) -> dict[str, Any]:
@@ -131,29 +115,93 @@ def run_table(name: str, settings: Settings) -> dict[str, Any]:
     def over(value: Callable[[Sequence[Outcome]], float]) -> dict[str, dict[float, float]]:
         return {arm: {e: value(outcomes) for e, outcomes in by.items()} for arm, by in found.items()}
 
-    result = {f"tvd{k}": over(lambda o, k=k: float(np.mean([x.tvd[k] for x in o]))) for k in (3, 4, 5)}
+    def median(value: Callable[[Twin], float]) -> dict[str, float]:
+        return {arm: statistics.median(value(x.twin) for o in by.values() for x in o) for arm, by in found.items()}
+
+    result: dict[str, Any] = {f"tvd{k}": over(lambda o, k=k: float(np.mean([x.tvd[k] for x in o]))) for k in (3, 4, 5)}
     result["tvd3_sd"] = over(lambda o: float(np.std([x.tvd[3] for x in o], ddof=1)) if len(o) > 1 else float("nan"))
-    result["seconds"] = {
-        arm: statistics.median(x.seconds for outcomes in by.values() for x in outcomes) for arm, by in found.items()
-    }
-    if {"pooled", "secure_marginals"} <= set(settings.arms):
-        tvd3 = result["tvd3"]
-        result["over_pooled"] = {e: tvd3["secure_marginals"][e] / tvd3["pooled"][e] for e in settings.epsilons}
-    if "secure_marginals" in found:
-        result["epsilon_of_a_party"] = {e: o[0].party_epsilon for e, o in found["secure_marginals"].items()}
+    result["seconds"] = median(lambda twin: twin.seconds)
+    result["party_seconds"] = median(lambda twin: twin.party_seconds)
+    result["epsilon_of_a_party"] = over(lambda o: o[0].twin.party_epsilon)
+    costs = {arm: server_bytes(dataset, by[settings.epsilons[0]][0].twin) for arm, by in found.items()}
+    result["cost"] = {arm: cost for arm, cost in costs.items() if cost}
     return result
+
+
+def over_pooled(tvd3: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """How much is lost to the parties' being apart."""
+    found = {}
+    for name, arms in tvd3.items():
+        if {"pooled", "secure_marginals"} <= set(arms):
+            ours, theirs = arms["secure_marginals"], arms["pooled"]
+            found[name] = {e: ours[e] / theirs[e] for e in ours if e in theirs}
+    return found
+
+
+def run_variants(
+    variants: Mapping[str, tuple[VerticalDataset, Arm]], settings: Settings, label: str
+) -> dict[str, float]:
+    """Mean 3-way TVD of each variant."""
+    found = {}
+    for name, (held, arm) in tqdm(variants.items(), desc=label, unit="variant"):
+        fits = [one_fit(held, arm, EPSILON, settings, seed) for seed in range(settings.repeats)]
+        found[name] = float(np.mean([fit.tvd[3] for fit in fits]))
+    return found
+
+
+def run_ablations(settings: Settings) -> dict[str, Any]:
+    """Parts left out and budgets split otherwise; recovery on Adult, as NLTCS has nothing to bin."""
+    nltcs, adult = settings.table("nltcs"), settings.table("adult")
+    on_nltcs = {name: (nltcs, arm) for name, arm in ABLATIONS.items() if name != "without_recovery"}
+    on_adult = {name: (adult, ABLATIONS[name]) for name in ("full", "without_recovery")}
+    return {
+        "ablations": run_variants(on_nltcs, settings, "ablations"),
+        "ablations_adult": run_variants(on_adult, settings, "ablations on Adult"),
+    }
+
+
+def run_splits(settings: Settings) -> dict[str, Any]:
+    """NLTCS with correlated columns together, apart, and with few columns at one party."""
+    dataset, arm = settings.table("nltcs"), ARMS["secure_marginals"]
+    return {"splits": run_variants({n: (d, arm) for n, d in splits(dataset).items()}, settings, "splits")}
+
+
+def splits(dataset: VerticalDataset) -> dict[str, VerticalDataset]:
+    """Two parties' shares of the columns, chosen by the real correlations. Not DP."""
+    names = list(dataset.schema.columns)
+    strength = np.abs(np.nan_to_num(np.corrcoef(np.stack([dataset.pooled()[n].astype(float) for n in names]))))
+    order = [names[i] for i in np.argsort(np.linalg.eigh(np.diag(strength.sum(1)) - strength)[1][:, 1])]
+    half, few = len(names) // 2, max(1, len(names) // 8)
+    return {
+        "correlated together": regrouped(dataset, {"a": order[:half], "b": order[half:]}),
+        "correlated apart": regrouped(dataset, {"a": order[::2], "b": order[1::2]}),
+        f"{few} and {len(names) - few} columns": regrouped(dataset, {"a": names[:few], "b": names[few:]}),
+    }
 
 
 def run_parties(settings: Settings) -> dict[str, Any]:
     """NLTCS with its columns dealt out to more and more parties."""
     dataset, arm = settings.table("nltcs"), ARMS["secure_marginals"]
-    most = len(dataset.schema.columns)
-    found = {}
-    for count in tqdm([p for p in settings.parties if p <= most], desc="parties", unit="split"):
-        split = among_parties(dataset, count)
-        fits = [one_fit(split, arm, PARTIES_EPSILON, settings, seed) for seed in range(settings.repeats)]
-        found[count] = float(np.mean([fit.tvd[3] for fit in fits]))
-    return {"parties": found}
+    counts = [p for p in settings.parties if p <= len(dataset.schema.columns)]
+    variants = {str(count): (among_parties(dataset, count), arm) for count in counts}
+    return {"parties": run_variants(variants, settings, "parties")}
+
+
+def run_svm(settings: Settings) -> dict[str, Any]:
+    """Linear SVMs on five folds: every item of NLTCS in turn, Adult's income."""
+    found: dict[str, dict[str, float]] = {}
+    for name in settings.svm_tables:
+        dataset = settings.table(name)
+        targets = list(dataset.schema.columns) if name == "nltcs" else ["income"]
+        folds = np.random.default_rng(0).permutation(dataset.num_records) % settings.folds
+        tasks = [(arm, fold) for arm in settings.arms for fold in range(settings.folds)]
+        rates: dict[str, list[float]] = {arm: [] for arm in settings.arms}
+        for arm, fold in tqdm(tasks, desc=f"svm on {name}", unit="fold"):
+            train, test = (dataset.take(np.flatnonzero(chosen)) for chosen in (folds != fold, folds == fold))
+            twin = make_twin(train, ARMS[arm], EPSILON, fold, iterations=settings.iterations, dpmm=settings.dpmm)
+            rates[arm].append(misclassification(dataset, test, twin, targets))
+        found[name] = {arm: float(np.mean(values)) for arm, values in rates.items()}
+    return {"svm": found}
 
 
 def protocol_cost(dataset: VerticalDataset) -> dict[str, float]:
@@ -174,6 +222,19 @@ def protocol_cost(dataset: VerticalDataset) -> dict[str, float]:
     return {"bytes_per_party": most, "rounds": 2, "seconds_wan": 2 * LATENCY + most * 8 / BITS_PER_SECOND}
 
 
+QUICK: dict[str, Any] = {
+    "epsilons": (EPSILON,),
+    "repeats": 1,
+    "num_marginals": 100,
+    "iterations": 100,
+    "columns_each": 2,
+    "parties": (2, 4),
+    "folds": 2,
+    "arms": ("secure_marginals", "sketch", "apart", "pooled"),
+    "svm_tables": ("adult",),
+}
+
+
 @styled
 def plot_tvd(results: Mapping[str, Any]) -> Figure:
     """Mean 3-way TVD over ε, a panel for each data set."""
@@ -183,11 +244,12 @@ def plot_tvd(results: Mapping[str, Any]) -> Figure:
     for axes, table in zip(panels, tables, strict=True):
         for arm, values in results["tvd3"][table].items():
             i = list(ARMS).index(arm)  # the same colour and marker in every panel and run
-            spread = np.nan_to_num([results["tvd3_sd"][table][arm][e] for e in values])
-            style = "--" if arm in ("apart", "pooled") else "-"
+            epsilons = sorted(values, key=float)
+            spread = [results["tvd3_sd"][table][arm][e] or 0.0 for e in epsilons]
+            style = "--" if arm == "apart" or ARMS[arm].pooled else "-"
             axes.errorbar(
-                list(values),
-                list(values.values()),
+                [float(e) for e in epsilons],
+                [values[e] for e in epsilons],
                 spread,
                 color=SERIES[i % len(SERIES)],
                 marker=MARKERS[i % len(MARKERS)],
@@ -197,7 +259,7 @@ def plot_tvd(results: Mapping[str, Any]) -> Figure:
             )
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xticks(list(next(iter(results["tvd3"][table].values()))))
+        axes.set_xticks(sorted({float(e) for values in results["tvd3"][table].values() for e in values}))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -214,26 +276,36 @@ def plot_tvd(results: Mapping[str, Any]) -> Figure:
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--only", nargs="+", choices=["nltcs", "adult", "parties", "cost"], help="parts to run")
+    arguments.add_argument("--only", nargs="+", choices=PARTS, help="parts to run")
     arguments.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     arguments.add_argument("--repeats", type=int, default=3, help="fits for each setting (3)")
-    arguments.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    arguments.add_argument("--arms", nargs="+", choices=list(ARMS), help="arms to run (all that need no --dpmm)")
+    arguments.add_argument("--dpmm", metavar="PYTHON", help="an interpreter with the library dpmm, for aim and mst")
     args = arguments.parse_args()
-    settings = Settings(epsilons=tuple(args.epsilons), repeats=args.repeats, arms=tuple(args.arms))
+    compile_fast(args.quick)
+    settings = Settings(epsilons=tuple(args.epsilons), repeats=args.repeats, dpmm=args.dpmm)
     if args.quick:
-        settings = dataclasses.replace(
-            settings, epsilons=(0.8,), repeats=1, num_marginals=100, iterations=500, columns_each=3, parties=(2, 3)
-        )
-    parts = args.only or ["nltcs", "adult", "parties", "cost"]
-    results: dict[str, Any] = {"environment": environment()}
+        settings = dataclasses.replace(settings, **QUICK)
+    if args.arms:
+        settings = dataclasses.replace(settings, arms=tuple(args.arms))
+    results = with_stored({"environment": environment(), **run_parts(args.only or PARTS, settings)}, args)
+    if "tvd3" in results:
+        results["over_pooled"] = over_pooled(results["tvd3"])
+    finish(results, args, {"vertimrf_tvd": plot_tvd(results)} if "tvd3" in results else {})
+
+
+def run_parts(parts: Sequence[str], settings: Settings) -> dict[str, Any]:
+    """The parts' keys."""
+    results: dict[str, Any] = {}
+    if "cost" in parts:
+        results["cost"] = {t: {"secure_marginals": protocol_cost(settings.table(t))} for t in ("nltcs", "adult")}
     for name in [part for part in parts if part in ("nltcs", "adult")]:
         for key, value in run_table(name, settings).items():
-            results.setdefault(key, {})[name] = value
-    if "parties" in parts:
-        results |= run_parties(settings)
-    if "cost" in parts:
-        results["cost"] = {name: protocol_cost(settings.table(name)) for name in ("nltcs", "adult")}
-    finish(results, args, {"vertimrf_tvd": plot_tvd(results)} if "tvd3" in results else {})
+            results.setdefault(key, {}).setdefault(name, {}).update(value)
+    for part, run in {"ablations": run_ablations, "splits": run_splits, "parties": run_parties, "svm": run_svm}.items():
+        if part in parts:
+            results |= run(settings)
+    return results
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def _backend(method: str, backend: str | None) -> dict[str, str]:
         return {}
     if method == "vertimrf":
         raise ArgumentError(
-            "--backend: a fit with --method vertimrf computes its cross tables in one process; leave it out"
+            "--backend: a fit with --method vertimrf works in one process; leave it out"
         )
     return {"backend": backend}
 

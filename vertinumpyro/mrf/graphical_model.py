@@ -6,6 +6,7 @@ Sheldon and Miklau 2019, Algorithm 1). Post-processing: everything here is compu
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -15,6 +16,7 @@ import numpy as np
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.mrf.batching import batched
 from vertinumpyro.mrf.release import Measurement
 
 __all__ = ["GraphicalModel", "fit_graphical_model", "junction_tree_cells", "require_engine"]
@@ -93,10 +95,10 @@ def fit_graphical_model(
     mbi = require_engine()
     domain = mbi.Domain(tuple(sizes), tuple(sizes.values()))
     with compat.x64():
-        losses = [mbi.LinearMeasurement(m.values.ravel(), m.columns, m.stddev) for m in measurements]
+        loss = _loss(mbi, domain, sizes, measurements)
         model = mbi.estimation.MirrorDescent().estimate(
             domain,
-            losses,
+            loss,
             known_total=float(num_records),
             iters=iterations,
             warm_start=None if warm_start is None else warm_start.engine,
@@ -104,9 +106,26 @@ def fit_graphical_model(
         return _on_junction_tree(mbi, domain, model)
 
 
+def _loss(mbi: ModuleType, domain: Any, sizes: Sizes, measurements: Sequence[Measurement]) -> Any:
+    """Weighted squares of all tables, computed in batches, with the first step size of the tables one by one.
+
+    Mirror descent adds multiples of functions of the tables to a log density, whether margins or tables carry them.
+    So with equal step sizes batches take the same path; the engine's own guess from margins would be far too small.
+    """
+    single = [mbi.LinearMeasurement(m.values.ravel(), m.columns, m.stddev) for m in measurements]
+    batches = batched(sizes, measurements, _maximal_cliques(mbi, domain, [m.columns for m in measurements]))
+    together = [mbi.LinearMeasurement(b.counts(), b.columns, b.stddev, b.query) for b in batches]
+    loss = mbi.marginal_loss.from_linear_measurements(together, domain)
+    return dataclasses.replace(loss, lipschitz=mbi.marginal_loss.calculate_l2_lipschitz_from_metadata(domain, single))
+
+
+def _maximal_cliques(mbi: ModuleType, domain: Any, cliques: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    tree, _ = mbi.junction_tree.make_junction_tree(domain, [tuple(clique) for clique in cliques])
+    return tuple(mbi.junction_tree.maximal_cliques(tree))
+
+
 def _on_junction_tree(mbi: ModuleType, domain: Any, model: Any) -> GraphicalModel:
-    tree, _ = mbi.junction_tree.make_junction_tree(domain, [tuple(clique) for clique in model.cliques])
-    cliques = tuple(mbi.junction_tree.maximal_cliques(tree))
+    cliques = _maximal_cliques(mbi, domain, model.cliques)
     marginals = mbi.marginal_oracles.message_passing_stable(model.potentials.expand(list(cliques)), 1.0)
     tables = (np.asarray(marginals.project(clique).datavector(flatten=False), np.float64) for clique in cliques)
     return GraphicalModel(cliques, tuple(np.maximum(table, 0) / table.sum() for table in tables), model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -195,19 +196,23 @@ class VertiMRF:
         columns = self.columns(dataset.schema)
         self._check_plan(dataset, columns, plan)
         source = SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed)
+        started = time.perf_counter()
         with start_spending(plan, _record(run_dir)) as spending:
             run = Run(
                 dataset=dataset, columns=columns, plan=plan, backend=self.backend, spending=spending, source=source
             )
             released = run.release(lambda tables: self._field(columns, plan, tables))
+        parties_done = time.perf_counter()
+        model = self._field(columns, plan, released.measurements)
         return MarkovTwin(
             schema=dataset.schema,
             columns=columns,
             plan=plan,
-            model=self._field(columns, plan, released.measurements),
+            model=model,
             measurements=released.measurements,
             fine=released.fine,
             secure_noise=source.secure,
+            seconds={"parties": parties_done - started, "server": time.perf_counter() - parties_done},
         )
 
     def _check_plan(self, dataset: VerticalDataset, columns: tuple[CellColumn, ...], plan: MRFPlan) -> None:
@@ -251,6 +256,7 @@ class MarkovTwin:
         fine: noisy histograms of values within cells.
         secure_noise: whether the noise came from the operating system's CSPRNG; where it is False the fit used
             `insecure_seed` and has no privacy.
+        seconds: wall time of all parties' releases, one after the other, and of the server's fit afterwards.
     """
 
     schema: Schema
@@ -260,6 +266,7 @@ class MarkovTwin:
     measurements: tuple[Measurement, ...]
     fine: Mapping[str, np.ndarray]
     secure_noise: bool
+    seconds: Mapping[str, float]
 
     def sample_synthetic(self, num_records: int | None = None, *, rng_key: jax.Array) -> pd.DataFrame:
         """A synthetic table in the schema's own types; N of the plan by default.

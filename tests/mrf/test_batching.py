@@ -1,0 +1,59 @@
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
+
+from vertinumpyro.core import compat
+from vertinumpyro.mrf.batching import TablesOf, batched, matrix_of
+from vertinumpyro.mrf.graphical_model import fit_graphical_model, require_engine
+from vertinumpyro.mrf.release import Measurement
+
+SIZES = {"a": 3, "b": 2, "c": 4, "d": 2, "e": 2}
+
+
+def tables(num_columns, stddevs=(4.0, 9.0)):
+    """Noisy tables of all sets of so many columns, with two levels of noise."""
+    rng = np.random.default_rng(0)
+    joint = rng.dirichlet(np.full(96, 2.0)).reshape(tuple(SIZES.values())) * 500
+    made = []
+    for i, chosen in enumerate(itertools.combinations(SIZES, num_columns)):
+        exact = joint.sum(tuple(axis for axis, name in enumerate(SIZES) if name not in chosen))
+        values = exact + rng.normal(0, stddevs[i % 2], exact.shape)
+        made.append(Measurement(columns=chosen, values=values, stddev=stddevs[i % 2]))
+    return made
+
+
+def test_a_matrix_reads_every_table_off_its_margin():
+    margin = np.random.default_rng(0).random((3, 2, 4))
+    query = TablesOf((("a", 3), ("b", 2), ("c", 4)), (("c", "a"), ("b",)))
+    expected = np.concatenate([margin.sum(1).T.ravel(), margin.sum((0, 2))])
+    np.testing.assert_allclose(matrix_of(query) @ margin.ravel(), expected)
+    assert query.op_norm_sq() >= np.linalg.norm(matrix_of(query), 2) ** 2 - 1e-9
+
+
+@pytest.mark.parametrize("num_columns", [2, 3])
+def test_every_table_is_in_one_batch_within_its_clique(num_columns):
+    made = tables(num_columns)
+    batches = batched(SIZES, made, [("a", "b", "c", "d", "e")])
+    assert len(batches) == 2
+    assert sorted(m.columns for batch in batches for m in batch.measurements) == sorted(m.columns for m in made)
+    assert all({m.stddev for m in batch.measurements} == {batch.stddev} for batch in batches)
+    apart = batched(SIZES, [m for m in made if set(m.columns) <= set("abc")], [("a", "b", "c"), ("c", "d", "e")])
+    assert all(set(batch.columns) <= set("abc") for batch in apart)
+
+
+@pytest.mark.parametrize("num_columns", [1, 2, 3])
+def test_the_path_is_that_of_the_tables_one_by_one(num_columns):
+    """Far from the end of it."""
+    made = tables(num_columns)
+    field = fit_graphical_model(SIZES, made, 500, iterations=200)
+    mbi = require_engine()
+    with compat.x64():
+        domain = mbi.Domain(tuple(SIZES), tuple(SIZES.values()))
+        single = [mbi.LinearMeasurement(m.values.ravel(), m.columns, m.stddev) for m in made]
+        model = mbi.estimation.MirrorDescent().estimate(domain, single, known_total=500.0, iters=200)
+        for m in made:
+            exact = np.asarray(model.project(m.columns).datavector(flatten=False)) / 500
+            np.testing.assert_allclose(field.marginal(m.columns), exact, atol=2e-3)
