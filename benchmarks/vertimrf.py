@@ -226,7 +226,7 @@ QUICK: dict[str, Any] = {
     "epsilons": (EPSILON,),
     "repeats": 1,
     "num_marginals": 100,
-    "iterations": 100,
+    "iterations": 500,
     "columns_each": 2,
     "parties": (2, 4),
     "folds": 2,
