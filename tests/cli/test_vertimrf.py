@@ -44,7 +44,9 @@ def test_plan_and_check_spend_nothing(field: Project):
 def test_an_encoder_without_a_claim_against_parties_says_so(field: Project):
     field.replace("max_cells = 4", 'max_cells = 4\nencoder = "sketch"\nnum_keys = 100')
     shown = field.run("plan", field.config, "--method", "vertimrf").output
-    rows = [line for line in shown.splitlines() if line.strip().startswith(("insurer  ", "clinic  ")) and "VPDP" in line]
+    rows = [
+        line for line in shown.splitlines() if line.strip().startswith(("insurer  ", "clinic  ")) and "VPDP" in line
+    ]
     assert len(rows) == 2
     assert all("hash keys" in row and "∞" in row for row in rows)
 
