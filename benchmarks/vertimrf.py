@@ -243,7 +243,7 @@ def plot_tvd(results: Mapping[str, Any]) -> Figure:
     panels = np.atleast_1d(figure.subplots(1, len(tables)))
     for axes, table in zip(panels, tables, strict=True):
         for arm, values in results["tvd3"][table].items():
-            i = list(ARMS).index(arm)  # the same colour and marker in every panel and run
+            i = list(ARMS).index(arm)  # the same colour and marker in every panel and run; no two arms share both
             epsilons = sorted(values, key=float)
             spread = [results["tvd3_sd"][table][arm][e] or 0.0 for e in epsilons]
             style = "--" if arm == "apart" or ARMS[arm].pooled else "-"
@@ -252,7 +252,7 @@ def plot_tvd(results: Mapping[str, Any]) -> Figure:
                 [values[e] for e in epsilons],
                 spread,
                 color=SERIES[i % len(SERIES)],
-                marker=MARKERS[i % len(MARKERS)],
+                marker=MARKERS[(i + i // len(SERIES)) % len(MARKERS)],
                 ms=4,
                 linestyle=style,
                 label=ARMS[arm].label,
