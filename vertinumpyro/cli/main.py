@@ -165,9 +165,7 @@ def _backend(method: str, backend: str | None) -> dict[str, str]:
     if backend is None:
         return {}
     if method == "vertimrf":
-        raise ArgumentError(
-            "--backend: a fit with --method vertimrf works in one process; leave it out"
-        )
+        raise ArgumentError("--backend: a fit with --method vertimrf works in one process; leave it out")
     return {"backend": backend}
 
 
