@@ -42,6 +42,7 @@ from common import (
     paper_inference,
     parser,
     regrouped,
+    with_stored,
 )
 from tqdm.auto import tqdm
 

@@ -12,7 +12,15 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from vertinumpyro.cli.config import Config, DataSettings, FitSettings, ModelSettings, PrivacySettings, RunSettings
+from vertinumpyro.cli.config import (
+    Config,
+    DataSettings,
+    FitSettings,
+    ModelSettings,
+    MRFSettings,
+    PrivacySettings,
+    RunSettings,
+)
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.model_loading import build_dpvi
 from vertinumpyro.cli.terminal import console, ticked
@@ -125,6 +133,7 @@ def party_inference(schema: Mapping[str, Any], fields: Mapping[str, Any]) -> DPV
         model=ModelSettings(**fields["model"]),
         privacy=PrivacySettings(**fields["privacy"]),
         fit=FitSettings(**fields["fit"]),
+        mrf=MRFSettings(),
         run=RunSettings(),
     )
     return build_dpvi(config, config.fit.num_steps)

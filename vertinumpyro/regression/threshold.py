@@ -44,7 +44,7 @@ def best_threshold(matrix: np.ndarray, layout: FeatureLayout, coefficients: np.n
     if not (variance > 0 and naive > 0 and means[1] > means[0]):
         return 0.0
     stretch = np.sqrt(variance / naive)
-    cuts = np.linspace(*means, _HALF)
+    cuts = np.linspace(means[0], means[1], _HALF)
     below = [shape.below((cuts - mean) / stretch) for shape, mean in zip(shapes, means, strict=True)]
     return float(cuts[np.argmax(sizes[0] * below[0] - sizes[1] * below[1])])
 

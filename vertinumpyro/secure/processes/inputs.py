@@ -139,4 +139,4 @@ def describe(shape: BatchShape, layout: Layout) -> dict[str, Any]:
 
 def layout_of(fields: dict[str, Any]) -> Layout:
     """The layout that `describe` wrote."""
-    return Layout(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    return Layout(prior=fields["prior"], plated=tuple(fields["plated"]), shared=tuple(fields["shared"]))

@@ -68,8 +68,7 @@ def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], j
     parties = range(shape.num_parties)
 
     def program(arrays: Arrays) -> jax.Array:
-        z = sum((arrays[f"log_density_{p}"] for p in parties), start=arrays["prior_log_weights"])
-        e = _responsibilities(z)
+        e = _responsibilities(arrays["prior_log_weights"] + sum(arrays[f"log_density_{p}"] for p in parties))
         W = clipped_weights(e, _squared_norm(layout, e, arrays), formats.norm_bits(shape)) * arrays["mask"][:, None]
         blocks = [(W.sum(0)[:, None] * arrays["prior_scores"]).sum(0)]
         for p in parties:
