@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
 from tests.cli.conftest import NUM_RECORDS, Project, one_line
+from vertinumpyro.cli.terminal import console
 
 SETTINGS = """
 schema = "schema.toml"
@@ -28,7 +29,8 @@ bins = { visits = 3 }
 
 
 @pytest.fixture
-def field(project: Project) -> Project:
+def field(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setattr(console, "width", 160)  # no cell of a table is wrapped
     project.config.write_text(SETTINGS)
     return project
 
