@@ -101,7 +101,8 @@ def test_only_the_noisy_sum_is_opened(aby3):
     shape, problem = problems.shape_of(), problems.benign()
     noise = np.random.default_rng(1).integers(-(2**40), 2**40, (2, shape.num_values))
     result = run(aby3, shape, problem, noise)
-    (opened,) = aby3.opened(2)
+    ((why, opened),) = aby3.opened(2)
+    assert why == "reveal"
     np.testing.assert_array_equal(opened.astype(float) * 2.0 ** -aby3.grid_bits(shape), result)
 
 
@@ -123,7 +124,7 @@ def test_a_killed_node_ends_the_computation_with_its_name():
     shape, problem = problems.shape_of(), problems.benign()
     run(backend, shape, problem)
     simulation = backend._simulation(2)
-    os.kill(simulation._group.pids[2], signal.SIGKILL)
+    os.kill(simulation.pids[2], signal.SIGKILL)
     with pytest.raises(Exception, match="helper 2"):
         run(backend, shape, problem)
     backend.close()

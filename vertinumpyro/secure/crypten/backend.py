@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
@@ -31,15 +29,13 @@ from vertinumpyro.secure.crypten import compat, formats
 from vertinumpyro.secure.crypten.estimate import estimate
 from vertinumpyro.secure.crypten.member import PartyComputer, joined_engine, run_dealer, run_worker
 from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.processes.backend import BetweenProcesses, Computer, StepCost, pairs
-from vertinumpyro.secure.processes.group import Group, Member, Seat
+from vertinumpyro.secure.processes.backend import BetweenProcesses, Computer, StepCost
+from vertinumpyro.secure.processes.group import Member, Seat
 from vertinumpyro.secure.processes.inputs import Layout, describe, encode_party_traced, encode_prior_traced
-from vertinumpyro.secure.processes.simulation import by_party, handed_out
+from vertinumpyro.secure.processes.simulation import Simulation, Simulations, by_party, handed_out
 from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["Crypten"]
-
-_START_S = 120.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Crypten(BetweenProcesses, SecureBackend):
     timeout_s: float = 60.0
     prefetch: bool = True
     watched: bool = False
-    _groups: dict[int, _Simulation] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _simulations: Simulations = dataclasses.field(default_factory=Simulations, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Checks the settings."""
@@ -145,12 +141,7 @@ class Crypten(BetweenProcesses, SecureBackend):
 
     def stats(self) -> BackendStats:
         """Of the simulations so far: bytes that party 0 sent to parties, rounds between parties, seconds."""
-        runs = list(self._groups.values())
-        return BackendStats(
-            bytes_per_party=sum(run.bytes_sent for run in runs),
-            rounds=sum(run.rounds for run in runs),
-            seconds=sum(run.seconds for run in runs),
-        )
+        return self._simulations.stats()
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.
@@ -228,43 +219,18 @@ class Crypten(BetweenProcesses, SecureBackend):
 
     def close(self) -> None:
         """End the simulations' processes; the next call starts new ones."""
-        while self._groups:
-            self._groups.popitem()[1].close()
+        self._simulations.close()
 
-    def _simulation(self, num_parties: int) -> _Simulation:
+    def _simulation(self, num_parties: int) -> Simulation:
         self.check_in_process()
-        if not compat.is_installed():
-            raise BackendError(compat.MISSING)
-        if num_parties not in self._groups:
-            self._groups[num_parties] = _Simulation(num_parties, self)
-        return self._groups[num_parties]
+        if missing := self.missing():
+            raise BackendError(missing)
+        return self._simulations.of(
+            num_parties, lambda: Simulation(self._members(num_parties), num_parties, self.timeout_s)
+        )
 
-
-class _Simulation:
-    """Processes that run the protocols on numbers that this process hands them."""
-
-    def __init__(self, num_parties: int, backend: Crypten) -> None:
-        third_party = backend.dealer == "third_party"
-        arguments = (third_party, backend.prefetch, backend.watched)
-        self._ranks = range(num_parties)
-        members = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in self._ranks]
-        members += backend.helpers(num_parties) if third_party else []
-        self._group = Group(members, pairs(members), backend.timeout_s)
-        self.close = weakref.finalize(self, self._group.close)
-        self._group.replies(self._ranks, within_s=_START_S)
-        self.bytes_sent, self.bytes_received, self.rounds, self.dealer_rounds, self.seconds = 0, 0, 0, 0, 0.0
-        self.opened: list[tuple[str, np.ndarray]] = []
-
-    def run(self, words: dict[str, Any], inputs: Sequence[dict[str, Any]]) -> np.ndarray:
-        """The result of one computation, which all parties agree on."""
-        started = time.perf_counter()
-        for rank, arrays in enumerate(inputs):
-            self._group.command(rank, words, **{name: np.asarray(array) for name, array in arrays.items()})
-        replies = self._group.replies(self._ranks)
-        self.seconds += time.perf_counter() - started
-        stats, arrays = replies[0]
-        self.bytes_sent, self.bytes_received = stats["bytes"], stats["received"]
-        self.rounds, self.dealer_rounds = stats["rounds"], stats["dealer_rounds"]
-        result = arrays.pop("result")
-        self.opened = [(name.partition("_")[2], value) for name, value in arrays.items()]
-        return result
+    def _members(self, num_parties: int) -> list[Member]:
+        third_party = self.dealer == "third_party"
+        arguments = (third_party, self.prefetch, self.watched)
+        workers = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in range(num_parties)]
+        return [*workers, *(self.helpers(num_parties) if third_party else ())]

@@ -108,7 +108,7 @@ def run_worker(seat: Seat, third_party: bool, prefetch: bool, watched: bool) -> 
             "rounds": engine.rounds,
             "dealer_rounds": engine.dealer.rounds,
         }
-        seen = {f"{index}_{why}": value for index, (why, value) in enumerate(opened)}
+        seen = {f"opened_{index}_{why}": value for index, (why, value) in enumerate(opened)}
         seat.reply(stats, result=result, **seen)
 
 

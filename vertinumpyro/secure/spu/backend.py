@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +26,10 @@ from vertinumpyro.secure.backend import (
 )
 from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.secure.processes import formats
-from vertinumpyro.secure.processes.backend import BetweenProcesses, Computer, StepCost, pairs
-from vertinumpyro.secure.processes.group import Group, Member, Seat
+from vertinumpyro.secure.processes.backend import BetweenProcesses, Computer, StepCost
+from vertinumpyro.secure.processes.group import Member, Seat
 from vertinumpyro.secure.processes.inputs import Layout, describe, encode_party_traced, encode_prior_traced
-from vertinumpyro.secure.processes.simulation import by_party, handed_out
+from vertinumpyro.secure.processes.simulation import Simulation, Simulations, by_party, handed_out
 from vertinumpyro.secure.range_proof import fixed_point_format
 from vertinumpyro.secure.spu import compat, program
 from vertinumpyro.secure.spu.node import PartyComputer
@@ -39,7 +37,6 @@ from vertinumpyro.secure.spu.worker import rehearsed, run_helper, run_worker
 
 __all__ = ["Spu"]
 
-_START_S = 120.0
 _SECURITY = {
     "ABY3": "semi-honest nodes, three, of which no two collude",
     "CHEETAH": "semi-honest parties, two, by homomorphic encryption and oblivious transfer",
@@ -69,7 +66,7 @@ class Spu(BetweenProcesses, SecureBackend):
     protocol: Literal["ABY3", "CHEETAH", "SEMI2K"] = "ABY3"
     insecure_simulation: bool = False
     timeout_s: float = 120.0
-    _groups: dict[int, _Simulation] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _simulations: Simulations = dataclasses.field(default_factory=Simulations, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Checks the settings."""
@@ -130,12 +127,7 @@ class Spu(BetweenProcesses, SecureBackend):
 
     def stats(self) -> BackendStats:
         """Of the simulations so far: bytes and messages that node 0 sent, seconds. SPU does not tell its rounds."""
-        runs = list(self._groups.values())
-        return BackendStats(
-            bytes_per_party=sum(run.bytes_sent for run in runs),
-            rounds=sum(run.messages for run in runs),
-            seconds=sum(run.seconds for run in runs),
-        )
+        return self._simulations.stats()
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.
@@ -198,48 +190,23 @@ class Spu(BetweenProcesses, SecureBackend):
             sizes = [{name: list(array.shape) for name, array in own.items()} for own in inputs]
             return jnp.asarray(self._simulation(2).run({"run": run, "inputs": sizes}, inputs))
 
-    def opened(self, num_parties: int) -> list[np.ndarray]:
-        """What party 0 reconstructed in the last computation."""
+    def opened(self, num_parties: int) -> list[tuple[str, np.ndarray]]:
+        """What party 0 reconstructed in the last computation: "reveal", and the words."""
         return self._simulation(num_parties).opened
 
     def close(self) -> None:
         """End the simulations' processes; the next call starts new ones."""
-        while self._groups:
-            self._groups.popitem()[1].close()
+        self._simulations.close()
 
-    def _simulation(self, num_parties: int) -> _Simulation:
+    def _simulation(self, num_parties: int) -> Simulation:
         self.check_in_process()
-        if not compat.is_installed():
-            raise BackendError(compat.MISSING)
-        if num_parties not in self._groups:
-            self._groups[num_parties] = _Simulation(num_parties, self)
-        return self._groups[num_parties]
+        if missing := self.missing():
+            raise BackendError(missing)
+        return self._simulations.of(
+            num_parties, lambda: Simulation(self._members(num_parties), num_parties, self.timeout_s)
+        )
 
-
-class _Simulation:
-    """Processes that run the protocols on numbers that this process hands them."""
-
-    def __init__(self, num_parties: int, backend: Spu) -> None:
-        nodes = program.check_nodes(backend.protocol, num_parties)
-        arguments = (num_parties, nodes, backend.protocol, backend.timeout_s)
-        self._ranks = range(num_parties)
-        members = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in self._ranks]
-        members += backend.helpers(num_parties)
-        self._group = Group(members, pairs(members), backend.timeout_s)
-        self.close = weakref.finalize(self, self._group.close)
-        self._group.replies(self._ranks, within_s=_START_S)
-        self.bytes_sent, self.messages, self.seconds = 0, 0, 0.0
-        self.opened: list[np.ndarray] = []
-
-    def run(self, words: dict[str, Any], inputs: Sequence[dict[str, Any]]) -> np.ndarray:
-        """The result of one computation, as party 0 learns it. A party without inputs takes part with zeros."""
-        started = time.perf_counter()
-        for rank in self._ranks:
-            arrays = inputs[rank] if rank < len(inputs) else {}
-            self._group.command(rank, words, **{name: np.asarray(array) for name, array in arrays.items()})
-        replies = self._group.replies(self._ranks)
-        self.seconds += time.perf_counter() - started
-        stats, arrays = replies[0]
-        self.bytes_sent, self.messages = stats["bytes"], stats["messages"]
-        self.opened = [array for name, array in arrays.items() if name.startswith("opened_")]
-        return arrays["result"]
+    def _members(self, num_parties: int) -> list[Member]:
+        arguments = (num_parties, program.check_nodes(self.protocol, num_parties), self.protocol, self.timeout_s)
+        workers = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in range(num_parties)]
+        return [*workers, *self.helpers(num_parties)]

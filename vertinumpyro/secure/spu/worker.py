@@ -11,6 +11,7 @@ from vertinumpyro.secure.processes.backend import StepCost
 from vertinumpyro.secure.processes.group import Seat
 from vertinumpyro.secure.processes.inputs import Layout, PartyInputs, PriorInputs, describe, layout_of
 from vertinumpyro.secure.processes.messages import unpack
+from vertinumpyro.secure.processes.simulation import Simulation
 from vertinumpyro.secure.spu.node import Node, PartyComputer, helped
 
 __all__ = ["rehearsed", "run_helper", "run_worker"]
@@ -37,8 +38,8 @@ def run_worker(seat: Seat, num_parties: int, num_nodes: int, protocol: str, time
             result = computer.integers(words["run"], words["inputs"], arrays)
         else:
             return
-        opened = {f"opened_{i}": value for i, value in enumerate(computer.node.opened)}
-        seat.reply({"bytes": computer.bytes_sent, "messages": computer.rounds}, result=result, **opened)
+        opened = {f"opened_{i}_reveal": value for i, value in enumerate(computer.node.opened)}
+        seat.reply({"bytes": computer.bytes_sent, "rounds": computer.rounds}, result=result, **opened)
 
 
 def _clipped_noisy_sum(computer: PartyComputer, words: dict[str, Any], arrays: dict[str, np.ndarray]) -> np.ndarray:
@@ -48,16 +49,16 @@ def _clipped_noisy_sum(computer: PartyComputer, words: dict[str, Any], arrays: d
     return computer.clipped_noisy_sum(shape, layout, own, prior, arrays["mask"], arrays["noise"])
 
 
-def rehearsed(simulation: Any, shape: BatchShape, layout: Layout) -> StepCost:
+def rehearsed(simulation: Simulation, shape: BatchShape, layout: Layout) -> StepCost:
     """What a step on zeros costs, the second time."""
     words = {"run": "clipped_noisy_sum", **describe(shape, layout)}
     inputs = [_zeros(shape, layout, party) for party in range(shape.num_parties)]
     simulation.run(words, inputs)
-    before = simulation.bytes_sent, simulation.messages, simulation.seconds
+    before, started = simulation.counts, simulation.seconds
     simulation.run(words, inputs)
-    after = simulation.bytes_sent, simulation.messages, simulation.seconds
-    count, messages, seconds = (b - a for a, b in zip(before, after, strict=True))
-    return StepCost(rounds=messages, bytes_per_party=count, dealer_bytes=0, seconds=seconds)
+    counts = simulation.counts - before
+    seconds = simulation.seconds - started
+    return StepCost(rounds=counts["rounds"], bytes_per_party=counts["bytes"], dealer_bytes=0, seconds=seconds)
 
 
 def _zeros(shape: BatchShape, layout: Layout, party: int) -> dict[str, np.ndarray]:
