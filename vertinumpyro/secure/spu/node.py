@@ -52,6 +52,7 @@ class Node:
         self._configs = {field: self._config(protocol, field) for field in ("FM64", "FM128")}
         self._runtimes: dict[str, Any] = {}
         self._programs: dict[str, Any] = {}
+        self._placed = ""
         self.bytes_sent = self.messages = 0
         self.opened: list[np.ndarray] = []
 
@@ -67,8 +68,11 @@ class Node:
             self._programs[key] = self._compiled(build(), inputs)
         io = self._spu.Io(self._num_nodes, config)
         for name, given in inputs.items():
+            if given.owner != self.rank and key == self._placed:
+                continue  # what stands in for another node's numbers stays where it is
             shares = io.make_shares(given.value, self._lib.Visibility.VIS_SECRET, given.owner)
             runtime.set_var(name, shares[self._seat.rank])
+        self._placed = key
         self._log.forget()
         runtime.run(self._programs[key])
         traffic = self._log.read()
