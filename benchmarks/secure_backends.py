@@ -29,9 +29,8 @@ crypten_speedup_vs_paper_lean, crypten_speedup_vs_paper_lean_ttp     the same ov
 prefetch_gain                   seconds of crypten_ttp_without_prefetch over crypten_ttp
 settings, environment; num_values is D
 
-Needs the extra `crypten`, or `spu` in the jax-0.4.30 lane; the keys of the other's arms are null. One turn of one step
-for spu_cheetah. `--quick` keeps every key with two columns, three
-components, ten records and one turn.
+Needs the extra `crypten`, or `spu`, which stops at jax 0.4.34; the keys of the other's arms are null. One turn of one
+step for spu_cheetah. `--quick` keeps every key with two columns, three components, ten records and one turn.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The SPU backend: the protocols as JAX functions that SecretFlow's SPU compiles and runs between processes.
 
-`Spu` is the backend. Importing this package does not import SPU, whose 0.9.5 needs jax 0.4.30.
+`Spu` is the backend. Importing this package does not import SPU, whose 0.9.5 stops at jax 0.4.34.
 """
 
 from vertinumpyro.secure.spu.backend import Spu

@@ -11,7 +11,7 @@ from vertinumpyro.core.errors import BackendError
 
 __all__ = ["MISSING", "is_installed", "load"]
 
-MISSING = "the backend 'spu' needs SPU 0.9.5 and with it jax 0.4.30: pip install 'vertinumpyro[spu]'"
+MISSING = "the backend 'spu' needs SPU 0.9.5, which stops at jax 0.4.34: pip install 'vertinumpyro[spu]'"
 _VERSION = "0.9.5"
 
 
