@@ -57,7 +57,7 @@ class Spu(BetweenProcesses, SecureBackend):
     `insecure_simulation=True`.
 
     :ivar protocol: "ABY3", three nodes, for one to three parties: with fewer than three parties, nodes without data
-        help; "CHEETAH", two nodes, for up to two parties, a hundred times slower; "SEMI2K", not secure as released,
+        help; "CHEETAH", two nodes, for up to two parties, fifteen times slower; "SEMI2K", not secure as released,
         only in a simulation.
     :ivar insecure_simulation: allow the methods that see every party's numbers.
     :ivar timeout_s: how long a node waits for another before the run ends.
