@@ -64,7 +64,7 @@ _WEIGHT_BITS = 30
 
 
 def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], jax.Array]:
-    """The program of `SecureBackend.clipped_noisy_sum`; its inputs are named as `node.clipped_inputs` does."""
+    """The program of `SecureBackend.clipped_noisy_sum`; its inputs are named as `spu.node` does."""
     parties = range(shape.num_parties)
 
     def program(arrays: Arrays) -> jax.Array:
