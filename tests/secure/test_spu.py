@@ -58,14 +58,24 @@ def test_the_check_of_the_root_is_exact_on_shares_and_never_lets_a_long_one_pass
 
 
 @needs_spu
-@pytest.mark.parametrize("claimed", [2.0, 1e3, -1.0])
-def test_a_root_that_is_wrong_adds_nothing_instead_of_too_much(claimed, monkeypatch):
+@pytest.mark.parametrize("claimed", [0.9, 2.0, 1e3, -1.0, 2.0**40])
+def test_a_root_that_is_wrong_never_makes_a_record_too_long(claimed, monkeypatch):
     monkeypatch.setattr(program.jax.lax, "rsqrt", lambda x: 0 * x + claimed)
     e = np.array([[1 << 20, 1 << 19], [1 << 20, 0]])
-    norm = np.array([9 << 58, 1 << 50])
-    W = on_shares(lambda e, nn: program.clipped_weights(e, nn, 18), e, norm)
-    assert (W[0] == 0).all()
-    assert (W[1] <= 2**30).all()
+    norm, mask = np.array([9 << 58, 1 << 50]), np.ones(2, np.int64)
+    W = on_shares(lambda e, nn, mask: program.clipped_weights(e, nn, mask, 18), e, norm, mask) / 2.0**30
+    longest = e / 2.0**20 / np.array([[3.0], [1.0]])
+    assert (W >= 0).all()
+    assert np.all(W - longest <= 0)
+    if claimed == 0.9:  # too long for the first record, and less than the second's
+        assert (W[0] == 0).all()
+        assert W[1, 0] == pytest.approx(0.9, rel=1e-3)
+
+
+@needs_spu
+def test_the_check_compares_beyond_64_bits():
+    w, v = np.array([(1 << 26) - 1, 3]), np.array([(1 << 61) - 1, 1])
+    assert on_shares(lambda w, v: program.within_clip(w, v, 34), w, v).tolist() == [0, 1]
 
 
 @needs_spu

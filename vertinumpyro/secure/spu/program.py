@@ -3,30 +3,35 @@ r"""The protocols as JAX functions on one ring of 128 bits, which SPU compiles: 
 | value | fractional bits | largest magnitude |
 |---|---|---|
 | l^p, log pi, their sum z | 21 | (P + 1) 1024 |
-| powers while exp is computed | 30 | 1 |
+| powers while exp is computed | 30, at first 61 | 1 |
 | e = exp(z - max z), den | `EXP_BITS` = 20 | 1, K |
 | squared norms and Gram matrices over C'^2 | b = `formats.norm_bits` | 1.7 (P + 1) S^2 |
 | v = max(den^2, nn) | 40 + b, then 16 + b | 1.7 (P + 1) K^2 S^2 |
 | w | `ROOT_BITS` = 26 | 1 |
 | W = w e | 30 | 1 |
 
-**The clip (eta).** The reciprocal square root is SPU's own floating-point approximation, and nothing is assumed of it.
-Its result is turned into an integer, forced into [0, 2^26], and *checked* on the ring: w counts as 0 unless
-w^2 v <= 1, with v and both products rounded up. e lies in [0, 2^20] as it is made of exact integers, nn is computed
-from the same integers e with squared norms rounded up, and W = floor(w e). So sum_k W_k s_k is at most C' long but for
-the rounding of W in coordinates that components share, which `formats.clip_share_kept` keeps back, as for CrypTen: the
-norm is at most C, the plan's sensitivity is C itself, and there is no term of delta. That rests on SPU's integer
-additions, products, comparisons and shifts being those of the ring, which its protocols compute without error; its
-probabilistic truncation of fixed-point numbers touches only the estimate that is checked.
+**The clip (eta).** The reciprocal square root is SPU's own floating-point approximation, and nothing is assumed of
+it. Its distance from 1 is turned into an integer, cut to 26 bits, so that w lies in [0, 1) whatever it was, and
+*checked* on the ring: w counts as 0 unless w^2 v <= 1, with v and w v rounded up. e lies in [0, 2^20] as it is made
+of exact integers, nn is computed from the same integers e with squared norms rounded up, and W = floor(w e). So sum_k
+W_k s_k is at most C' long but for the rounding of W in coordinates that components share, which
+`formats.clip_share_kept` keeps back, as for CrypTen: the norm is at most C, the plan's sensitivity is C itself, and
+there is no term of delta. That rests on SPU's integer additions, products, comparisons and shifts being those of the
+ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only the
+estimate that is checked.
 
 No intermediate integer reaches 2^127: w^2 v below 2^52 2^(16 + b) 1.7 (P + 1) K^2 S^2, and `formats.norm_bits`
-keeps that last factor below 2^(41 - b).
+keeps that last factor below 2^(41 - b); powers below 2^123.
+
+**Messages.** What takes time between processes is their number. A shift is made on shares of bits, a product on
+additive shares, and SPU converts anew at every use; so shifts here end in a negation, which converts once.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -49,7 +54,7 @@ FRACTION_BITS = 40
 EXP_BITS = formats.EXP_BITS
 _POWER_BITS = 30
 _REACH = 24
-"""exp(x) below exp(-24) comes out as exp(-24), which is 0 in 20 bits."""
+"""exp(x) below exp(-24) comes out as exp(-24), which is one unit in 20 bits."""
 
 _COARSE = 24  # bits of v that are rounded up and dropped before the root
 ROOT_BITS = 26
@@ -69,13 +74,11 @@ def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], j
 
     def program(arrays: Arrays) -> jax.Array:
         e = _responsibilities(arrays["prior_log_weights"] + sum(arrays[f"log_density_{p}"] for p in parties))
-        W = clipped_weights(e, _squared_norm(layout, e, arrays), formats.norm_bits(shape)) * arrays["mask"][:, None]
+        W = clipped_weights(e, _squared_norm(layout, e, arrays), arrays["mask"], formats.norm_bits(shape))
         blocks = [W.sum(0) @ arrays["prior_scores"]]
-        for p in parties:
-            if layout.plated[p]:
-                blocks.append(jnp.einsum("nk,knd->kd", W, arrays[f"plated_{p}"]).ravel())
-            if layout.shared[p]:
-                blocks.append(W.reshape(1, -1) @ arrays[f"shared_{p}"])
+        plated = _beside(arrays, "plated", layout.plated, lambda scores: jnp.einsum("nk,knd->kd", W, scores))
+        shared = _beside(arrays, "shared", layout.shared, lambda scores: W.reshape(1, -1) @ scores)
+        blocks += [sums for p in parties for sums in (plated[p], shared[p])]
         return jnp.concatenate([block.ravel() for block in blocks]) + sum(arrays[f"noise_{p}"] for p in parties)
 
     return program
@@ -104,15 +107,15 @@ def _responsibilities(z: jax.Array) -> jax.Array:
 def exp_nonpositive(x: jax.Array) -> jax.Array:
     """exp(x) for x <= 0 with 21 fractional bits, with 20: (1 + u + u^2 / 2)^512, u = x / 512.
 
-    Powers are exact integers, rounded down, from one in (0, 1] on; so they stay in [0, 1], and the power of 0 is 1.
+    Powers are exact integers, rounded up, from one in (0, 1] on; so they stay in (0, 1], and the power of 0 is 1.
     The ring has room for two squarings, of 120 bits, between two shifts, which are what takes time.
     """
     x = jnp.maximum(x, -(_REACH << formats.LOG_BITS))
-    power = (1 << _POWER_BITS) + x + ((x * x) >> (_POWER_BITS + 1))  # u = x 2^-30 without rounding
-    power = (power * power) >> _POWER_BITS
+    square = (1 << 2 * _POWER_BITS + 1) + (x << _POWER_BITS + 1) + x * x  # u = x 2^-30, without rounding
+    power = _shifted_up(square * square, 3 * _POWER_BITS + 2)
     for remaining in (3, 2, 1, 0):
-        fourth = (power * power) * (power * power)
-        power = fourth >> (3 * _POWER_BITS if remaining else 4 * _POWER_BITS - EXP_BITS)
+        second = power * power
+        power = _shifted_up(second * second, 3 * _POWER_BITS if remaining else 4 * _POWER_BITS - EXP_BITS)
     return power
 
 
@@ -127,31 +130,43 @@ def _squared_norm(layout: Layout, e: jax.Array, arrays: Arrays) -> jax.Array:
     return (e * weighted).sum(-1)
 
 
-def clipped_weights(e: jax.Array, squared_norm: jax.Array, norm_bits: int) -> jax.Array:
+def clipped_weights(e: jax.Array, squared_norm: jax.Array, mask: jax.Array, norm_bits: int) -> jax.Array:
     """W = floor(w e) with 30 fractional bits, w at most 1 / sqrt(max(den^2, nn)); 0 where the estimate fails."""
     den = e.sum(-1)
     v = jnp.maximum((den * den) << norm_bits, squared_norm)
-    v = _shifted_up(v, _COARSE)
+    v = (v >> _COARSE) + 1
     bits = 2 * EXP_BITS + norm_bits - _COARSE
     root = jax.lax.rsqrt(v.astype(jnp.float64) * 2.0**-bits)
-    w = (root * ((1 - _ROOT_SLACK) * 2.0**ROOT_BITS)).astype(jnp.int64)
-    w = jnp.clip(w, 0, 1 << ROOT_BITS)
-    w = w * within_clip(w, v, bits)
-    return (w[:, None] * e) >> (ROOT_BITS + EXP_BITS - _WEIGHT_BITS)
-
-
-def within_clip(w: jax.Array, v: jax.Array, bits: int) -> jax.Array:
-    """1 where w^2 v <= 1 for sure, 0 elsewhere; w has 26 fractional bits, v has `bits`.
-
-    In two steps, each rounded up, so that what is compared fits the 64 bits that JAX takes an integer to have.
-    """
-    product = _shifted_up(w * v, bits)
-    return (_shifted_up(w * product, ROOT_BITS) <= (1 << ROOT_BITS)).astype(jnp.int64)
+    short_of_one = ((1.0 - (1 - _ROOT_SLACK) * root) * 2.0**ROOT_BITS).astype(jnp.int64)
+    w = (1 << ROOT_BITS) - 1 - (short_of_one & ((1 << ROOT_BITS) - 1))
+    w = w * within_clip(w, v, bits) * mask
+    return _shifted_down(w[:, None] * e, ROOT_BITS + EXP_BITS - _WEIGHT_BITS)
 
 
 def _shifted_up(value: jax.Array, shift: int) -> jax.Array:
-    """The ceiling of value / 2^shift."""
+    """The ceiling of value / 2^shift. The last negation leaves additive shares, which products need, made once."""
     return -((-value) >> shift)
+
+
+def _shifted_down(value: jax.Array, shift: int) -> jax.Array:
+    """The floor of value / 2^shift, as additive shares."""
+    return -(((1 << shift) - 1 - value) >> shift)
+
+
+def within_clip(w: jax.Array, v: jax.Array, bits: int) -> jax.Array:
+    """1 where w^2 v <= 1 for sure, 0 elsewhere; w has 26 fractional bits, v has `bits`."""
+    product = ((w * v) >> bits) + 1
+    return (w * product <= 1 << 2 * ROOT_BITS).astype(jnp.int64)
+
+
+def _beside(arrays: Arrays, name: str, sizes: Sequence[int], sums: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
+    """Each party's part of sums over all parties' scores side by side: one product takes half the messages of two."""
+    held = [arrays[f"{name}_{p}"] for p, size in enumerate(sizes) if size]
+    if not held:
+        return [jnp.zeros(0, jnp.int64) for _ in sizes]
+    found = sums(jnp.concatenate(held, axis=-1))
+    ends = list(itertools.accumulate(sizes))
+    return [found[:, end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def check_nodes(protocol: str, num_parties: int) -> int:
