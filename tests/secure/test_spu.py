@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 
 import jax.numpy as jnp
@@ -10,9 +11,11 @@ import pytest
 
 from tests.secure import problems
 from tests.secure.problems import run
+from vertinumpyro.core import compat as jax_compat
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import Plaintext
-from vertinumpyro.secure.spu import Spu, is_installed, program
+from vertinumpyro.secure.processes.inputs import Layout
+from vertinumpyro.secure.spu import Spu, compat, is_installed, node, program
 
 needs_spu = pytest.mark.skipif(not is_installed(), reason="SPU is not installed: pip install 'vertinumpyro[spu]'")
 
@@ -28,8 +31,6 @@ def aby3():
 def simulator():
     """SPU's own simulation in threads of this process, of the ring and the protocol that the backend uses."""
     from spu.utils import simulation
-
-    from vertinumpyro.secure.spu import compat
 
     spu, lib, _ = compat.load()
     config = lib.RuntimeConfig(protocol=lib.ProtocolKind.ABY3, field=spu.parse_field_type("FM128"))
@@ -114,6 +115,40 @@ def test_only_the_noisy_sum_is_opened(aby3):
     ((why, opened),) = aby3.opened(2)
     assert why == "reveal"
     np.testing.assert_array_equal(opened.astype(float) * 2.0 ** -aby3.grid_bits(shape), result)
+
+
+NO_VALUE_COMES_OUT = {
+    *("add", "and", "broadcast", "concatenate", "constant", "convert", "dot", "dot_general", "less", "multiply"),
+    *("negate", "reduce", "reshape", "rsqrt", "select", "shift_left", "shift_right_arithmetic", "slice", "transpose"),
+    *("free", "return", "secret", "version"),  # bookkeeping, types
+}
+"""Operations that SPU computes on shares alone; it has others that reveal, print or branch on a value."""
+
+
+@needs_spu
+@pytest.mark.parametrize("kinds", [{}, {"s": 0}, {"d": 0}])
+def test_the_compiled_clip_takes_secrets_gives_a_secret_and_reveals_nothing_between(kinds):
+    sizes = {"d": 2, "s": 1} | kinds
+    shape, problem = problems.shape_of(**sizes), problems.benign(**sizes)
+    layout = Layout.of(*problem[:2])
+    inputs = node._clipped_inputs(0, shape, layout, None, None, None, None)
+    names = sorted(inputs)
+    _, lib, frontend = compat.load()
+    with jax_compat.x64():
+        executable, _ = frontend.compile(
+            frontend.Kind.JAX,
+            program.clipped_noisy_sum(shape, layout),
+            [{name: given.value for name, given in inputs.items()}],
+            {},
+            names,
+            [lib.Visibility.VIS_SECRET] * len(names),
+            lambda outputs: ["out"],
+        )
+    code = executable.code.decode()
+    assert set(re.findall(r"pphlo\.(\w+)", code)) <= NO_VALUE_COMES_OUT
+    arguments, results = re.search(r"@main\((.*?)\) -> (\S+)", code, re.DOTALL).groups()
+    assert arguments.count("!pphlo.secret") == len(names)
+    assert results.count("!pphlo.secret") == results.count("tensor") == 1
 
 
 @needs_spu
