@@ -29,8 +29,9 @@ crypten_speedup_vs_paper_lean, crypten_speedup_vs_paper_lean_ttp     the same ov
 prefetch_gain                   seconds of crypten_ttp_without_prefetch over crypten_ttp
 settings, environment; num_values is D
 
-Needs the extra `crypten`, or `spu`, which stops at jax 0.4.34; the keys of the other's arms are null. One turn of one
-step for spu_cheetah. `--quick` keeps every key with two columns, three components, ten records and one turn.
+Needs the extra `crypten`, or `spu`, which stops at jax 0.4.34; the keys of the other's arms are null, or what a run in
+the other environment wrote to the same `--json`. One turn of one step for spu_cheetah. `--quick` keeps every key with
+two columns, three components, ten records and one turn.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import SIGMA, adult, environment, finish, interleaved, median, parser, regrouped
+from common import SIGMA, adult, environment, finish, interleaved, median, parser, regrouped, with_stored
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution
@@ -135,7 +136,7 @@ class Arm:
 
 
 def measured(args: argparse.Namespace, problem: Problem) -> dict[str, Any]:
-    """Every arm's figures; null where its packages are missing."""
+    """Every arm's figures, but for those whose packages are missing."""
     chosen = {name: backend for name, backend in backends().items() if args.only is None or name in args.only}
     here = {name: backend for name, backend in chosen.items() if is_here(backend)}
     arms = {name: Arm(backend, problem, 1 if name in SLOW else args.steps) for name, backend in here.items()}
@@ -150,8 +151,7 @@ def measured(args: argparse.Namespace, problem: Problem) -> dict[str, Any]:
         for backend in here.values():
             if isinstance(backend, Crypten | Spu):
                 backend.close()
-    found = {name: {"seconds": median(times[name]) / 1e3, **facts[name]} for name in arms}
-    return {**dict.fromkeys(chosen), **found}
+    return {name: {"seconds": median(times[name]) / 1e3, **facts[name]} for name in arms}
 
 
 def ratios(results: Mapping[str, Any]) -> dict[str, float | None]:
@@ -189,7 +189,7 @@ def main() -> None:
         "turns": args.turns,
         "steps": args.steps,
     }
-    results = measured(args, problem)
+    results = {**dict.fromkeys(args.only or backends()), **with_stored(measured(args, problem), args)}
     finish({**results, **ratios(results), "settings": settings, "environment": environment()}, args, {})
 
 
