@@ -37,7 +37,7 @@ def looks_uniform(words):
 
 def received(backend):
     """(bytes, messages) that party 0 got from party 1 so far."""
-    simulation = backend._simulation(2)
+    simulation = backend.simulation(2)
     return simulation.counts["received"], simulation.counts["rounds"]
 
 
@@ -83,7 +83,7 @@ def test_the_clip_holds_exactly_for_single_records(watched, scale):
 def test_a_step_waits_for_the_dealer_once(watched):
     shape, problem = problems.shape_of(), problems.benign()
     run(watched, shape, problem)
-    simulation = watched._simulation(2)
+    simulation = watched.simulation(2)
     before = simulation.counts
     run(watched, shape, problem)
     assert simulation.counts["dealer_rounds"] - before["dealer_rounds"] == 1
@@ -96,7 +96,7 @@ def test_a_step_waits_for_the_dealer_once(watched):
 def test_a_process_that_is_silent_is_named_within_the_timeout():
     backend = Crypten(insecure_simulation=True, timeout_s=3.0)
     backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
-    pids = backend._simulation(2).pids
+    pids = backend.simulation(2).pids
     os.kill(pids[1], signal.SIGSTOP)
     started = time.monotonic()
     with pytest.raises(BackendError, match="party 1 did not answer within 3 s"):
@@ -111,7 +111,7 @@ def test_a_process_that_is_silent_is_named_within_the_timeout():
 def test_a_process_that_dies_is_named(watched):
     backend = Crypten(insecure_simulation=True)
     backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
-    pids = backend._simulation(2).pids
+    pids = backend.simulation(2).pids
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(BackendError, match="party 1 was killed by signal 9"):
         backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
@@ -137,7 +137,7 @@ def test_the_first_party_dealer_computes_the_same():
     norm = problems.score_norm(problem[0], problem[1], shape.clip_norm)
     try:
         distance = np.linalg.norm(run(backend, shape, problem, noise) - exact)
-        assert len(backend._simulation(2).pids) == 2
+        assert len(backend.simulation(2).pids) == 2
     finally:
         backend.close()
     assert distance <= backend.error_bound(shape, score_norm=norm)

@@ -168,7 +168,7 @@ def test_a_killed_node_ends_the_computation_with_its_name():
     backend = Spu(insecure_simulation=True, timeout_s=20.0)
     shape, problem = problems.shape_of(), problems.benign()
     run(backend, shape, problem)
-    simulation = backend._simulation(2)
+    simulation = backend.simulation(2)
     os.kill(simulation.pids[2], signal.SIGKILL)
     with pytest.raises(Exception, match="helper 2"):
         run(backend, shape, problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,13 @@ import numpy as np
 
 from vertinumpyro.core import compat as jax_compat
 from vertinumpyro.core import ring
-from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
-    BackendStats,
     BatchShape,
-    SecureBackend,
     check_shape,
     total,
 )
@@ -29,17 +27,18 @@ from vertinumpyro.secure.crypten import compat, formats
 from vertinumpyro.secure.crypten.estimate import estimate
 from vertinumpyro.secure.crypten.member import PartyComputer, joined_engine, run_dealer, run_worker
 from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.processes.backend import BetweenProcesses, Computer, StepCost
+from vertinumpyro.secure.processes.backend import Computer, StepCost
 from vertinumpyro.secure.processes.group import Member, Seat
 from vertinumpyro.secure.processes.inputs import Layout, describe, encode_party_traced, encode_prior_traced
-from vertinumpyro.secure.processes.simulation import Simulation, Simulations, by_party, handed_out
+from vertinumpyro.secure.processes.rehearsal import Rehearsable
+from vertinumpyro.secure.processes.simulation import by_party, handed_out
 from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["Crypten"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Crypten(BetweenProcesses, SecureBackend):
+class Crypten(Rehearsable):
     """CrypTen 0.4.1's secret sharing between processes, with a third process as the dealer of randomness.
 
     Formal guarantee: every record adds an integer vector of L2 norm at most clip_norm 2^f to the revealed sum,
@@ -62,13 +61,12 @@ class Crypten(BetweenProcesses, SecureBackend):
     :ivar watched: record what is opened, for tests.
     """
 
-    insecure_simulation: bool = False
+    option: ClassVar[str] = "crypten"
+
     dealer: Literal["third_party", "first_party"] = "third_party"
     formulation: Literal["fused", "paper", "paper_lean"] = "fused"
-    timeout_s: float = 60.0
     prefetch: bool = True
     watched: bool = False
-    _simulations: Simulations = dataclasses.field(default_factory=Simulations, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Checks the settings."""
@@ -115,14 +113,6 @@ class Crypten(BetweenProcesses, SecureBackend):
             unproven=() if fused else (paper.UNPROVEN,),
         )
 
-    def check_in_process(self) -> None:
-        """Refuses, but for a rehearsal."""
-        if not self.insecure_simulation:
-            raise ArgumentError(
-                "backend: here one process would hold every party's columns. Run `vertinumpyro fit --backend crypten`, "
-                "where each party is a process, or rehearse with Crypten(insecure_simulation=True)"
-            )
-
     def missing(self) -> str | None:
         """CrypTen and torch."""
         return None if compat.is_installed() else compat.MISSING
@@ -138,10 +128,6 @@ class Crypten(BetweenProcesses, SecureBackend):
     def cost(self, shape: BatchShape, layout: Layout) -> StepCost:
         """Counted by running the protocol with nobody at the other end."""
         return estimate(shape, layout)
-
-    def stats(self) -> BackendStats:
-        """Of the simulations so far: bytes that party 0 sent to parties, rounds between parties, seconds."""
-        return self._simulations.stats()
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.
@@ -175,7 +161,7 @@ class Crypten(BetweenProcesses, SecureBackend):
         layout = Layout.of(contributions, prior)
         with jax_compat.x64():
             common, parties = self._encoded(shape, contributions, prior)
-            simulation = self._simulation(shape.num_parties)
+            simulation = self.simulation(shape.num_parties)
             words = {"run": "clipped_noisy_sum", "formulation": self.formulation, **describe(shape, layout)}
 
             _ = total(noise_shares)  # refuses narrow noise
@@ -202,7 +188,7 @@ class Crypten(BetweenProcesses, SecureBackend):
             words = {"run": "noisy_cross_product", "shapes": [matrix.shape for matrix in own]}
             noise = by_party(np.asarray(noise_shares), 2)
             inputs = [{"matrix": m, "noise": share} for m, share in zip(own, noise, strict=True)]
-            return jnp.asarray(self._simulation(2).run(words, inputs))
+            return jnp.asarray(self.simulation(2).run(words, inputs))
 
     def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
         """See `SecureBackend.noisy_sum`; modulo 2^64. A simulation: two processes hold the vectors in turn."""
@@ -211,25 +197,10 @@ class Crypten(BetweenProcesses, SecureBackend):
             held = by_party(np.asarray(vectors).astype(np.int64), 2)
             noise = by_party(np.asarray(noise_shares), 2)
             inputs = [{"vector": v + share} for v, share in zip(held, noise, strict=True)]
-            return jnp.asarray(self._simulation(2).run({"run": "noisy_sum"}, inputs))
+            return jnp.asarray(self.simulation(2).run({"run": "noisy_sum"}, inputs))
 
-    def opened(self, num_parties: int) -> list[tuple[str, np.ndarray]]:
-        """What party 0 saw opened in the last computation, with `watched=True`: "masked" or "reveal", and the words."""
-        return self._simulation(num_parties).opened
-
-    def close(self) -> None:
-        """End the simulations' processes; the next call starts new ones."""
-        self._simulations.close()
-
-    def _simulation(self, num_parties: int) -> Simulation:
-        self.check_in_process()
-        if missing := self.missing():
-            raise BackendError(missing)
-        return self._simulations.of(
-            num_parties, lambda: Simulation(self._members(num_parties), num_parties, self.timeout_s)
-        )
-
-    def _members(self, num_parties: int) -> list[Member]:
+    def members(self, num_parties: int) -> list[Member]:
+        """See `Rehearsable`."""
         third_party = self.dealer == "third_party"
         arguments = (third_party, self.prefetch, self.watched)
         workers = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in range(num_parties)]

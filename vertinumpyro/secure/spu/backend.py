@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,23 +13,22 @@ import numpy as np
 
 from vertinumpyro.core import compat as jax_compat
 from vertinumpyro.core import ring
-from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
-    BackendStats,
     BatchShape,
-    SecureBackend,
     check_shape,
     total,
 )
 from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.secure.processes import formats
-from vertinumpyro.secure.processes.backend import BetweenProcesses, Computer, StepCost
+from vertinumpyro.secure.processes.backend import Computer, StepCost
 from vertinumpyro.secure.processes.group import Member, Seat
 from vertinumpyro.secure.processes.inputs import Layout, describe, encode_party_traced, encode_prior_traced
-from vertinumpyro.secure.processes.simulation import Simulation, Simulations, by_party, handed_out
+from vertinumpyro.secure.processes.rehearsal import Rehearsable
+from vertinumpyro.secure.processes.simulation import by_party, handed_out
 from vertinumpyro.secure.range_proof import fixed_point_format
 from vertinumpyro.secure.spu import compat, program
 from vertinumpyro.secure.spu.node import PartyComputer
@@ -45,7 +44,7 @@ _SECURITY = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Spu(BetweenProcesses, SecureBackend):
+class Spu(Rehearsable):
     """SecretFlow SPU 0.9.5 between processes: the protocol as one JAX function, compiled once.
 
     Formal guarantee: every record adds an integer vector of L2 norm at most clip_norm 2^f to the revealed sum,
@@ -63,10 +62,10 @@ class Spu(BetweenProcesses, SecureBackend):
     :ivar timeout_s: how long a node waits for another before the run ends.
     """
 
+    option: ClassVar[str] = "spu"
+
     protocol: Literal["ABY3", "CHEETAH", "SEMI2K"] = "ABY3"
-    insecure_simulation: bool = False
     timeout_s: float = 120.0
-    _simulations: Simulations = dataclasses.field(default_factory=Simulations, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Checks the settings."""
@@ -93,14 +92,6 @@ class Spu(BetweenProcesses, SecureBackend):
             "square root is checked in integers; the clip keeps back at most 1 % for roundings",
         )
 
-    def check_in_process(self) -> None:
-        """Refuses, but for a rehearsal."""
-        if not self.insecure_simulation:
-            raise ArgumentError(
-                "backend: here one process would hold every party's columns; rehearse with Spu(insecure_simulation="
-                "True), or keep the parties apart by `vertinumpyro fit --backend crypten`"
-            )
-
     def missing(self) -> str | None:
         """SPU."""
         return None if compat.is_installed() else compat.MISSING
@@ -121,13 +112,9 @@ class Spu(BetweenProcesses, SecureBackend):
         """Measured: a step on zeros between processes of this machine. SPU counts messages, not rounds."""
         rehearsal = dataclasses.replace(self, insecure_simulation=True)
         try:
-            return rehearsed(rehearsal._simulation(shape.num_parties), shape, layout)
+            return rehearsed(rehearsal.simulation(shape.num_parties), shape, layout)
         finally:
             rehearsal.close()
-
-    def stats(self) -> BackendStats:
-        """Of the simulations so far: bytes and messages that node 0 sent, seconds. SPU does not tell its rounds."""
-        return self._simulations.stats()
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.
@@ -159,7 +146,7 @@ class Spu(BetweenProcesses, SecureBackend):
         with jax_compat.x64():
             common = {f"prior_{name}": leaf for name, leaf in encode_prior_traced(shape, prior)._asdict().items()}
             parties = [encode_party_traced(shape, c)._asdict() for c in contributions]
-            simulation = self._simulation(shape.num_parties)
+            simulation = self.simulation(shape.num_parties)
             _ = total(noise_shares)  # refuses narrow noise
 
             run = partial(simulation.run, words)
@@ -188,25 +175,10 @@ class Spu(BetweenProcesses, SecureBackend):
                 for rank, share in enumerate(by_party(noise_shares, 2)):
                     inputs[rank][f"noise_{rank}"] = share
             sizes = [{name: list(array.shape) for name, array in own.items()} for own in inputs]
-            return jnp.asarray(self._simulation(2).run({"run": run, "inputs": sizes}, inputs))
+            return jnp.asarray(self.simulation(2).run({"run": run, "inputs": sizes}, inputs))
 
-    def opened(self, num_parties: int) -> list[tuple[str, np.ndarray]]:
-        """What party 0 reconstructed in the last computation: "reveal", and the words."""
-        return self._simulation(num_parties).opened
-
-    def close(self) -> None:
-        """End the simulations' processes; the next call starts new ones."""
-        self._simulations.close()
-
-    def _simulation(self, num_parties: int) -> Simulation:
-        self.check_in_process()
-        if missing := self.missing():
-            raise BackendError(missing)
-        return self._simulations.of(
-            num_parties, lambda: Simulation(self._members(num_parties), num_parties, self.timeout_s)
-        )
-
-    def _members(self, num_parties: int) -> list[Member]:
+    def members(self, num_parties: int) -> list[Member]:
+        """See `Rehearsable`."""
         arguments = (num_parties, program.check_nodes(self.protocol, num_parties), self.protocol, self.timeout_s)
         workers = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in range(num_parties)]
         return [*workers, *self.helpers(num_parties)]
