@@ -111,6 +111,9 @@ class RunSettings:
     diagnostics: bool = False
 
 
+# post-processing of released tables: a run may go on with others, say where memory did not suffice
+_OF_THE_SERVERS_FIT = ("clique_limit", "consistency", "iterations")
+
 _SECTIONS: Mapping[str, type] = {
     "data": DataSettings,
     "model": ModelSettings,
@@ -163,6 +166,7 @@ class Config:
             "model": _given(self.model) | {"folder": None},
             "privacy": _given(self.privacy),
             "fit": _given(self.fit),
+            "mrf": {key: value for key, value in _given(self.mrf).items() if key not in _OF_THE_SERVERS_FIT},
             "run": {"seed": self.run.seed},
         }
 
