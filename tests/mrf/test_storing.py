@@ -154,6 +154,9 @@ def test_foreign_folders_are_refused(twin, saved, tmp_path_factory):
     (saved / "privacy.json").write_text(json.dumps({"fingerprint": "of another plan"}))
     with pytest.raises(ArgumentError, match="another plan"):
         MarkovTwin.load(saved)
+    (saved / "privacy.json").write_text("{")
+    with pytest.raises(ArgumentError, match=r"privacy\.json beside it is not a readable record"):
+        MarkovTwin.load(saved)
     (saved / "field.npz").write_bytes(b"no archive")
     with pytest.raises(ArgumentError, match="not a file that this library saved"):
         MarkovTwin.load(saved)

@@ -149,6 +149,13 @@ def _plan(metadata: Mapping[str, Any], record: Path) -> MRFPlan:
     plan = MRFPlan.from_dict(metadata["plan"])
     if plan.fingerprint() != metadata["fingerprint"]:
         raise ArgumentError("its plan was changed since")
-    if record.exists() and json.loads(record.read_text(encoding="utf-8"))["fingerprint"] != plan.fingerprint():
+    if record.exists() and _recorded_fingerprint(record) != plan.fingerprint():
         raise ArgumentError(f"it belongs to another plan than the {PRIVACY_RECORD} beside it")
     return plan
+
+
+def _recorded_fingerprint(record: Path) -> str:
+    try:
+        return json.loads(record.read_text(encoding="utf-8"))["fingerprint"]
+    except (OSError, KeyError, TypeError, ValueError):
+        raise ArgumentError(f"the {record.name} beside it is not a readable record") from None
