@@ -99,6 +99,8 @@ class MRFSettings:
     recovery: bool | None = None
     cross_share: float | None = None
     recovery_share: float | None = None
+    refinement_rounds: int | None = None
+    refinement_share: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ FILES = {
 }
 
 _SIMULATED = "One process held every party's columns: the secure part was simulated."
-_PLAN_KEYS = ("cross_share", "recovery_share")
+_PLAN_KEYS = ("cross_share", "recovery_share", "refinement_share")
 _OF_DPVI = {
     "privacy": ("noise_multiplier", "batch_indices"),
     "fit": ("num_steps", "batch_size", "clip_norm", "guide", "learning_rate"),

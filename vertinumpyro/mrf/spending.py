@@ -14,9 +14,10 @@ from vertinumpyro.mrf.adaptive import run_rounds
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import Pair, SharedTables, cross_pairs, reveal_all, share_all
 from vertinumpyro.mrf.encoded_tables import encoded_tables
-from vertinumpyro.mrf.graphical_model import GraphicalModel
-from vertinumpyro.mrf.local_model import LocalBudget, LocalTables, measure_locally
+from vertinumpyro.mrf.local_budget import LocalBudget
+from vertinumpyro.mrf.local_model import LocalTables, measure_locally
 from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.refinement import Estimate
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.release_log import ReleaseLog
 from vertinumpyro.mrf.stored import Released
@@ -44,11 +45,12 @@ class Run:
     source: RandomSource
     log: ReleaseLog
 
-    def release(self, estimate: Callable[[Sequence[Measurement]], GraphicalModel]) -> Released:
+    def release(self, estimate: Estimate) -> Released:
         """All releases of the plan, those that the log has included; each is counted as spent before it is computed.
 
         Args:
-            estimate: fits the field to released tables, between the rounds of an adaptive selection.
+            estimate: fits a field of some columns to released tables, between the rounds of an adaptive selection,
+                and of a party's own refinement.
 
         Raises:
             PlanSpentError: every step was reserved before, and no table of any is stored.
@@ -58,7 +60,7 @@ class Run:
                 "every release of this plan was reserved, and none of the tables was stored: there is nothing to make "
                 "a field from. Make a new plan, whose cost adds to this one's"
             )
-        local = self._step(_LOCAL, lambda: self._own_tables)
+        local = self._step(_LOCAL, lambda: partial(self._own_tables, estimate))
         if self.plan.num_rounds:
             across = self._adaptive_tables(local.measurements, estimate)
         elif self.plan.num_steps > _ACROSS:
@@ -85,24 +87,26 @@ class Run:
         self.log.add(step, released, secure_noise=self.source.secure)
         return released
 
-    def _own_tables(self) -> Released:
-        local = [self._local_tables(party) for party in self.dataset.parties]
+    def _own_tables(self, estimate: Estimate) -> Released:
+        local = [self._local_tables(party, estimate) for party in self.dataset.parties]
         fine = {name: values for tables in local for name, values in tables.fine.items()}
         return Released(tuple(m for tables in local for m in tables.measurements), fine)
 
-    def _local_tables(self, party: str) -> LocalTables:
-        """One party's own work, with noise from its own generator."""
+    def _local_tables(self, party: str, estimate: Estimate) -> LocalTables:
+        """One party's own work, with noise from its own generator; its models see its own released tables only."""
         (own_source,) = self.source.spawn(1)
         budget = LocalBudget(
             mu=self.plan.local_mu(party),
             recovery_share=self.plan.recovery_share,
             num_records=self.plan.num_records,
             relation=self.plan.relation,
+            refinement_rounds=self.plan.refinement_rounds,
+            refinement_share=self.plan.refinement_share,
         )
         if not budget.mu:
             return LocalTables((), {})
         own = [column for column in self.columns if column.party == party]
-        return measure_locally(own, self.dataset.arrays(party), budget, own_source)
+        return measure_locally(own, self.dataset.arrays(party), budget, own_source, estimate)
 
     def _all_tables(self, own: Sequence[Measurement]) -> Released:
         """All cross-party tables at once, by the plan's encoder."""
@@ -112,9 +116,7 @@ class Run:
             found = reveal_all(self.dataset, self.columns, self.plan.cross_releases[0], self.backend, self.source)
         return Released(tuple(found), {})
 
-    def _adaptive_tables(
-        self, own: Sequence[Measurement], estimate: Callable[[Sequence[Measurement]], GraphicalModel]
-    ) -> tuple[Measurement, ...]:
+    def _adaptive_tables(self, own: Sequence[Measurement], estimate: Estimate) -> tuple[Measurement, ...]:
         """One cross product, whose exact result stays shared, then a first look and the rounds."""
         pairs = cross_pairs(self.columns, self.dataset.parties)
         seen = self._reveal(_ACROSS, lambda: pairs)
@@ -123,7 +125,8 @@ class Run:
             return self._reveal(_ACROSS + 1 + index, choose)
 
         counts = [release.num_tables for release in self.plan.cross_releases[1:]]
-        found = run_rounds([*own, *seen], counts, estimate, reveal, pairs, self.plan.num_records)
+        fitted = partial(estimate, self.columns)
+        found = run_rounds([*own, *seen], counts, fitted, reveal, pairs, self.plan.num_records)
         return tuple(found[len(own) :])
 
     def _reveal(self, step: int, choose: Callable[[], Sequence[Pair]]) -> Sequence[Measurement]:

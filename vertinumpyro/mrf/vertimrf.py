@@ -58,6 +58,8 @@ class VertiMRF:
         iterations: steps of mirror descent.
         consistency: let tables agree on single columns before the fit.
         num_keys: hash keys of each pair of columns, for sketches.
+        refinement_rounds: rounds in which each party fits a model to its own tables and measures again those sets of
+            two to four columns that the model gets most wrong.
         allow_unproven: must be True for "sketch_shared_key", which has no privacy guarantee.
         recovery: release finer histograms of binned columns, from which values within a cell are drawn.
         backend: computes the cross products.
@@ -74,6 +76,7 @@ class VertiMRF:
     consistency: bool = True
     recovery: bool = True
     num_keys: int = 2000
+    refinement_rounds: int = 0
     allow_unproven: bool = False
     backend: SecureBackend = dataclasses.field(default_factory=FixedPoint)
 
@@ -90,6 +93,8 @@ class VertiMRF:
         for name in ("num_rounds", "tables_per_round", "num_keys"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.refinement_rounds < 0:
+            raise ArgumentError(f"refinement_rounds must not be negative, got {self.refinement_rounds}")
         if self.iterations < 1:
             raise ArgumentError(f"iterations must be at least 1, got {self.iterations}")
 
@@ -115,6 +120,7 @@ class VertiMRF:
         collusion_threshold: int = 0,
         cross_share: float = 0.6,
         recovery_share: float = 0.1,
+        refinement_share: float = 0.2,
         first_share: float = 0.5,
     ) -> MRFPlan:
         """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
@@ -129,6 +135,7 @@ class VertiMRF:
             collusion_threshold: with so many parties colluding the noise on cross-party tables is still in full.
             cross_share: part of the budget (of μ²) for cross-party tables.
             recovery_share: part of each local budget for finer histograms, where there are binned columns.
+            refinement_share: part of each local budget, less that of finer histograms, for rounds of refinement.
             first_share: part of the cross-party budget for the first look at all tables, with adaptive selection.
 
         Raises:
@@ -156,6 +163,8 @@ class VertiMRF:
             noise=NoiseSource(kind=noise, num_parties=len(dataset.parties), collusion_threshold=collusion_threshold),
             cross_share=cross_share,
             recovery_share=recovery_share if self.recovery else 0.0,
+            refinement_rounds=self.refinement_rounds,
+            refinement_share=refinement_share if self.refinement_rounds else 0.0,
             **self._rounds(held, first_share),
         )
         return with_encoder(plan, self.encoder, columns, epsilon=epsilon, adversary=adversary, num_keys=self.num_keys)
@@ -209,7 +218,7 @@ class VertiMRF:
                 source=source,
                 log=log,
             )
-            released = run.release(lambda tables: self._field(columns, plan, tables))
+            released = run.release(lambda own, tables: self._field(own, plan, tables))
         parties_done = time.perf_counter()
         model = self._field(columns, plan, released.measurements)
         return MarkovTwin(
@@ -229,6 +238,7 @@ class VertiMRF:
             "num_records": dataset.num_records,
             "parties": dataset.parties,
             "num_columns": tuple(len(dataset.schema.column_names(party)) for party in dataset.parties),
+            "refinement_rounds": self.refinement_rounds,
             "num_rounds": self.num_rounds if self.selection == "adaptive" and plan.num_cross_pairs else 0,
             "num_binned": tuple(
                 sum(c.binned and c.party == party for c in columns) * self.recovery for party in dataset.parties
