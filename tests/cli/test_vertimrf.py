@@ -9,6 +9,7 @@ pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, 
 
 from tests.cli.conftest import NUM_RECORDS, Project, one_line
 from vertinumpyro.cli.terminal import console
+from vertinumpyro.privacy import ledger
 
 SETTINGS = """
 schema = "schema.toml"
@@ -84,6 +85,8 @@ def test_diagnostics_are_marked(field: Project):
         ("[mrf]", "[fit]\nnum_steps = 3\n\n[mrf]", "[fit] num_steps belongs to --method dpvi"),
         ("max_cells = 4", 'encoder = "sketch_shared_key"', "reconstructed"),
         ("max_cells = 4", "clique_limit = 5", "bin them"),
+        ("max_cells = 4", "refinement_rounds = -1", "refinement_rounds"),
+        ("max_cells = 4", "refinement_rounds = 1\nrefinement_share = 0.0", "refinement_share"),
         ("{ visits = 3 }", "{ height = 3 }", "height"),
         ("{ visits = 3 }", '{ visits = "few" }', "bins"),
     ],
@@ -93,5 +96,66 @@ def test_wrong_settings(field: Project, old: str, new: str, message: str):
     assert message in field.fails("plan", field.config, "--method", "vertimrf")
 
 
-def test_a_fit_cannot_be_resumed(field: Project):
-    assert "cannot go on" in one_line(field.run("fit", field.config, "--method", "vertimrf", "--resume").stderr)
+def test_rounds_of_refinement_are_a_setting(field: Project):
+    field.replace("max_cells = 4", "max_cells = 4\nrefinement_rounds = 1\nrefinement_share = 0.3")
+    assert field.run("fit", field.config, "--method", "vertimrf").exit_code == 0
+    plan = json.loads((field.run_dir / "privacy.json").read_text())["plan"]
+    assert (plan["refinement_rounds"], plan["refinement_share"]) == (1, 0.3)
+
+
+def test_further_tables_cost_nothing(field: Project):
+    assert field.run("fit", field.config, "--method", "vertimrf").exit_code == 0
+    before = (field.run_dir / "privacy.json").read_text()
+    out = field.folder / "more.csv"
+    drawn = field.run("synthesize", field.run_dir, "-n", 50, "--out", out, "--seed", 3)
+    assert drawn.exit_code == 0, drawn.output
+    assert "no further privacy is spent" in drawn.output
+    table = pd.read_csv(out)
+    assert (list(table.columns), len(table)) == (["plan", "visits", "age", "ill"], 50)
+    field.run("synthesize", field.run_dir, "-n", 50, "--out", field.folder / "again.csv", "--seed", 3)
+    assert pd.read_csv(field.folder / "again.csv").equals(table)
+    assert (field.run_dir / "privacy.json").read_text() == before
+
+
+def die_in_the_servers_fit(field: Project) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vertinumpyro.mrf.vertimrf.fit_graphical_model", lambda *args, **kwargs: 1 / 0)
+        result = field.run("fit", field.config, "--method", "vertimrf")
+    assert result.exit_code == 70, result.output
+    ledger._registry.clear()
+
+
+def test_a_fit_that_died_in_the_servers_fit_is_continued(field: Project):
+    die_in_the_servers_fit(field)
+    before = (field.run_dir / "privacy.json").read_text()
+    unfinished = field.run("synthesize", field.run_dir)
+    assert "--resume --method vertimrf" in one_line(unfinished.stderr)
+    field.replace("iterations = 50", "iterations = 20")  # the server's own affair
+    result = field.run("fit", field.config, "--method", "vertimrf", "--resume")
+    assert result.exit_code == 0, result.output + result.stderr
+    assert "Continuing" in result.output
+    assert (field.run_dir / "privacy.json").read_text() == before
+    assert len(pd.read_csv(field.run_dir / "synthetic.csv")) == NUM_RECORDS
+    again = field.run("fit", field.config, "--method", "vertimrf", "--resume")
+    assert "This run is complete" in again.output
+    assert (field.run_dir / "privacy.json").read_text() == before
+
+
+def test_lost_releases_are_said_in_the_terminal_and_in_the_report(field: Project):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vertinumpyro.mrf.spending.reveal_all", lambda *args, **kwargs: 1 / 0)
+        assert field.run("fit", field.config, "--method", "vertimrf").exit_code == 70
+    ledger._registry.clear()
+    result = field.run("fit", field.config, "--method", "vertimrf", "--resume")
+    assert result.exit_code == 0, result.output + result.stderr
+    assert "not stored: the tables across parties" in one_line(result.stderr)
+    assert "lost in a crash: the tables across parties" in (field.run_dir / "report.html").read_text()
+
+
+def test_a_run_goes_on_as_it_began(field: Project):
+    assert "no run to continue" in one_line(field.run("fit", field.config, "--method", "vertimrf", "--resume").stderr)
+    die_in_the_servers_fit(field)
+    assert "--method vertimrf" in one_line(field.run("fit", field.config, "--resume").stderr)
+    field.replace("max_cells = 4", "max_cells = 5")
+    changed = field.run("fit", field.config, "--method", "vertimrf", "--resume")
+    assert "[mrf] max_cells has changed" in one_line(changed.stderr)

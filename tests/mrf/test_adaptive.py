@@ -24,7 +24,8 @@ def test_tables_that_the_model_misses_come_first_but_not_for_their_noise():
 def test_rounds_choose_on_what_is_released_and_no_more():
     log = []
 
-    def reveal(index, chosen):
+    def reveal(index, choose):
+        chosen = choose()
         log.append((index, tuple(chosen)))
         return [table(pair, 0.0, stddev=0.1) for pair in chosen]  # looks independent after all: not chosen again
 
@@ -32,6 +33,15 @@ def test_rounds_choose_on_what_is_released_and_no_more():
     found = run_rounds(first, [1, 2], lambda tables: UNIFORM, reveal, PAIRS, N)
     assert log == [(0, (PAIRS[1],)), (1, (PAIRS[2], PAIRS[0]))]
     assert len(found) == 7
+
+
+def test_a_round_that_was_spent_before_fits_nothing_and_pairs_without_a_table_come_first():
+    def estimate(tables):
+        raise AssertionError("a stored round needs no model")
+
+    first, *others = [table(pair, 0.1) for pair in PAIRS]
+    assert len(run_rounds([first], [1], estimate, lambda index, choose: others, PAIRS, N)) == 4
+    assert worst_fitted(UNIFORM, [table(PAIRS[0], 0.3), table(PAIRS[1], 0.2)], PAIRS, N) == [*PAIRS[2:], *PAIRS[:2]]
 
 
 def test_merging_is_the_inverse_variance_mean():

@@ -7,7 +7,7 @@ import pytest
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.privacy import ledger
 from vertinumpyro.privacy.adversary import NoiseSource
-from vertinumpyro.privacy.ledger import resume_spending, start_spending
+from vertinumpyro.privacy.ledger import recorded_steps, resume_spending, start_spending
 from vertinumpyro.privacy.plan import PrivacyPlan
 from vertinumpyro.privacy.sampling import DisjointBatches
 
@@ -51,6 +51,28 @@ def test_steps_are_on_disk_before_they_are_used(path):
     assert PrivacyPlan.from_dict(record(path)["plan"]) == plan
     assert record(path)["adversaries"][0]["adversary"] == "outside analyst"
     assert sorted(p.name for p in path.parent.iterdir()) == ["plan.json", "plan.json.lock"]
+
+
+def test_recorded_steps_can_be_read_of_a_plan_that_nobody_spends(path, tmp_path):
+    plan = make_plan()
+    with pytest.raises(PlanSpentError, match="does not exist"):
+        recorded_steps(plan, tmp_path / "nowhere" / "plan.json")
+    with start_spending(plan, path) as spending:
+        spending.reserve(4)
+        with pytest.raises(PlanSpentError, match="in use in this process"):
+            recorded_steps(plan, path)
+        forget()
+        with pytest.raises(PlanSpentError, match="in use by another process"):
+            recorded_steps(plan, path)
+    before = path.read_text()
+    assert recorded_steps(plan, path) == 4
+    with resume_spending(plan, path) as spending:
+        spending.reserve(6)
+    assert recorded_steps(plan, path) == 10, "a finished plan, too"
+    with pytest.raises(PlanSpentError, match="another plan"):
+        recorded_steps(make_plan(), path)
+    path.write_text(before)
+    assert recorded_steps(plan, path) == 10, "what this process knows holds against an older file"
 
 
 def test_no_more_steps_than_the_plan_has(path):

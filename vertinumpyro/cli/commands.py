@@ -20,6 +20,9 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import Posterior
 from vertinumpyro.evaluation import write_report
+from vertinumpyro.mrf import MarkovTwin
+from vertinumpyro.mrf.release_log import RELEASED
+from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import PrivacyPlan
 
 __all__ = ["check", "fit", "show_plan", "synthesize"]
@@ -84,7 +87,7 @@ def fit(path: Path, *, resume: bool, out: Path | None, backend: str | None = Non
     job = Job.load(path, backend=backend)
     run_dir = job.config.run_dir(out)
     if resume:
-        plan = recorded_plan(run_dir)
+        plan = recorded_plan(run_dir, PrivacyPlan)
         refuse_changed(job.config, run_dir)
         job = Job.load(path, num_steps=plan.num_steps, backend=backend)
     else:
@@ -110,20 +113,12 @@ def _spend(job: Job, fit_plan: Callable[..., Posterior], plan: PrivacyPlan, run_
         console.print("\nThis run is complete: its outputs are written again from the stored posterior.")
         return job.dpvi.load(stored)
     if not resume:
-        _prepare(job, run_dir)
+        job.prepare(run_dir)
     console.print(heading(f"{'Continuing' if resume else 'Fitting'}, {count(plan.num_steps, 'step')}"))
     key = jax.random.split(random_key(job.config.run.seed))[0]
     posterior = fit_plan(plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
     posterior.save(stored)  # first of all outputs: it is what the budget bought
     return posterior
-
-
-def _prepare(job: Job, run_dir: Path) -> None:
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        job.config.save_copy(run_dir)
-    except OSError as error:
-        raise ArgumentError(f"cannot write to the run's folder {str(run_dir)!r}: {error.strerror}") from None
 
 
 def _write(job: Job, posterior: Posterior, dataset: VerticalDataset, run_dir: Path) -> None:
@@ -153,22 +148,29 @@ def _write(job: Job, posterior: Posterior, dataset: VerticalDataset, run_dir: Pa
 
 
 def synthesize(run_dir: Path, *, num_records: int, out: Path, seed: int | None) -> None:
-    """Draw a further table from a run's released posterior."""
+    """Draw a further table from what a run released: a posterior, or a Markov random field."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise ArgumentError(f"{out.name} is neither .csv nor .parquet; choose one")
+    with console.status("[dim]synthetic table …"):
+        released = _released(run_dir)
+        key = random_key(secrets.randbits(32) if seed is None else seed)
+        twin: pd.DataFrame = released.sample_synthetic(num_records, rng_key=key)
+        outputs.write_table(twin, out)
+    console.print(f"[green]✓[/] {count(len(twin), 'synthetic record')} in {out}; no further privacy is spent.")
+
+
+def _released(run_dir: Path) -> Posterior | MarkovTwin:
+    if (run_dir / FIELD).exists():
+        return MarkovTwin.load(run_dir)
     stored = run_dir / CONFIG_COPY
     if not stored.exists():
         raise ArgumentError(f"{str(run_dir)!r} is not the folder of a fit: it has no {CONFIG_COPY}")
     if not (run_dir / "posterior.npz").exists():
+        method = " --method vertimrf" if (run_dir / RELEASED).exists() else ""
         raise ArgumentError(
-            f"the run in {str(run_dir)!r} is not complete; continue it with `vertinumpyro fit --resume`"
+            f"the run in {str(run_dir)!r} is not complete; continue it with `vertinumpyro fit --resume{method}`"
         )
-    if out.suffix not in (".csv", ".parquet"):
-        raise ArgumentError(f"{out.name} is neither .csv nor .parquet; choose one")
-    with console.status("[dim]synthetic table …"):
-        posterior = Job.load(stored).dpvi.load(run_dir / "posterior.npz")
-        key = random_key(secrets.randbits(32) if seed is None else seed)
-        twin: pd.DataFrame = posterior.sample_synthetic(num_records, rng_key=key)
-        outputs.write_table(twin, out)
-    console.print(f"[green]✓[/] {count(len(twin), 'synthetic record')} in {out}; no further privacy is spent.")
+    return Job.load(stored).dpvi.load(run_dir / "posterior.npz")
 
 
 def _twin_key(seed: int) -> jax.Array:

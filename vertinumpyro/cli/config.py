@@ -99,6 +99,8 @@ class MRFSettings:
     recovery: bool | None = None
     cross_share: float | None = None
     recovery_share: float | None = None
+    refinement_rounds: int | None = None
+    refinement_share: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,9 @@ class RunSettings:
     num_synthetic: int | None = positive()
     diagnostics: bool = False
 
+
+# post-processing of released tables: a run may go on with others, say where memory did not suffice
+_OF_THE_SERVERS_FIT = ("clique_limit", "consistency", "iterations")
 
 _SECTIONS: Mapping[str, type] = {
     "data": DataSettings,
@@ -163,6 +168,7 @@ class Config:
             "model": _given(self.model) | {"folder": None},
             "privacy": _given(self.privacy),
             "fit": _given(self.fit),
+            "mrf": {key: value for key, value in _given(self.mrf).items() if key not in _OF_THE_SERVERS_FIT},
             "run": {"seed": self.run.seed},
         }
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,11 +17,13 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.data import Schema, VerticalDataset, align, read_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.model import SplitModel
+from vertinumpyro.mrf import MRFPlan
 from vertinumpyro.privacy import PrivacyPlan
 
 __all__ = ["PRIVACY_RECORD", "Job", "recorded_plan", "refuse_changed", "refuse_started"]
 
 PRIVACY_RECORD = "privacy.json"
+_Plan = TypeVar("_Plan", PrivacyPlan, MRFPlan)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,17 @@ class Job:
             pass  # outside the handler, so that no parser's message, which may quote a cell, goes along
         return read_table(path, self.schema, party)
 
+    def prepare(self, run_dir: Path) -> None:
+        """Make the run's folder, with a copy of the configuration.
+
+        :raises ArgumentError: it cannot be written to.
+        """
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self.config.save_copy(run_dir)
+        except OSError as error:
+            raise ArgumentError(f"cannot write to the run's folder {str(run_dir)!r}: {error.strerror}") from None
+
     def check_files(self) -> None:
         """Whether every party has a file in the configuration; none is opened.
 
@@ -118,18 +132,29 @@ def refuse_started(run_dir: Path) -> None:
         )
 
 
-def recorded_plan(run_dir: Path) -> PrivacyPlan:
+def recorded_plan(run_dir: Path, kind: type[_Plan]) -> _Plan:
     """The plan of a run that was started before.
 
+    :param kind: the class of the method's plans.
     :raises PlanSpentError: there is no readable record, so nothing may be continued.
+    :raises ArgumentError: the run is of the other method.
     """
     record = run_dir / PRIVACY_RECORD
     try:
-        return PrivacyPlan.from_dict(json.loads(record.read_text(encoding="utf-8"))["plan"])
+        stored = json.loads(record.read_text(encoding="utf-8"))["plan"]
+        plan = _plan_of_any_method(stored)
     except FileNotFoundError:
         raise PlanSpentError(f"there is no {record}, so there is no run to continue; leave --resume out") from None
     except (OSError, KeyError, TypeError, ValueError):
         raise PlanSpentError(f"{record} is not a readable record; without it a plan counts as spent") from None
+    if not isinstance(plan, kind):
+        method = "vertimrf" if isinstance(plan, MRFPlan) else "dpvi"
+        raise ArgumentError(f"the run in {str(run_dir)!r} was started with --method {method}; continue it with that")
+    return plan
+
+
+def _plan_of_any_method(stored: Mapping[str, Any]) -> PrivacyPlan | MRFPlan:
+    return (MRFPlan if "cross_share" in stored else PrivacyPlan).from_dict(stored)
 
 
 def refuse_changed(config: Config, run_dir: Path) -> None:

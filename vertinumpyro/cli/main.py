@@ -130,14 +130,9 @@ def fit(
     method: Method = "dpvi",
     debug: Debug = False,
 ) -> None:
-    """Plan, fit, and write synthetic tables, posterior, privacy record and report."""
+    """Plan, fit, and write synthetic tables, posterior or field, privacy record and report."""
     chosen = _backend(method, backend)
-    if method == "vertimrf":
-        if resume:
-            raise ArgumentError("--resume: a fit with --method vertimrf cannot go on; what it reserved is spent")
-        _commands(method).fit(config, out=out)
-    else:
-        _commands(method).fit(config, resume=resume, out=out, **chosen)
+    _commands(method).fit(config, resume=resume, out=out, **chosen)
 
 
 @app.command()
@@ -149,7 +144,7 @@ def synthesize(
     seed: Annotated[int | None, typer.Option(min=0, help="Repeat a draw.", show_default="a new draw each time")] = None,
     debug: Debug = False,
 ) -> None:
-    """Draw a further synthetic table from a run's posterior. Costs no privacy."""
+    """Draw a further synthetic table from a run's posterior or field. Costs no privacy."""
     from vertinumpyro.cli import commands
 
     commands.synthesize(run_dir, num_records=num_records, out=out, seed=seed)

@@ -12,7 +12,7 @@ import jax
 from vertinumpyro.cli import outputs
 from vertinumpyro.cli.config import Config, load_config
 from vertinumpyro.cli.display import facts_grid, privacy_legend, privacy_table, schema_table
-from vertinumpyro.cli.job import Job, refuse_started
+from vertinumpyro.cli.job import Job, recorded_plan, refuse_changed, refuse_started
 from vertinumpyro.cli.terminal import console, heading, ticked
 from vertinumpyro.cli.wording import count, report_rows, rounded_up
 from vertinumpyro.core.compat import random_key
@@ -29,6 +29,7 @@ from vertinumpyro.evaluation import (
     write_report,
 )
 from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF
+from vertinumpyro.mrf.twin import FIELD
 
 __all__ = ["check", "fit", "show_plan"]
 
@@ -36,10 +37,13 @@ FILES = {
     "synthetic.csv": "the synthetic twin",
     "synthetic.parquet": "the same, with its types",
     "privacy.json": "the plan, and how much of it is spent",
+    "field.npz": "the released field; further tables cost nothing",
+    "released.npz": "the noisy tables that it was made from",
     "report.html": "guarantees, configuration",
 }
 
-_PLAN_KEYS = ("cross_share", "recovery_share")
+_SIMULATED = "One process held every party's columns: the secure part was simulated."
+_PLAN_KEYS = ("cross_share", "recovery_share", "refinement_share")
 _OF_DPVI = {
     "privacy": ("noise_multiplier", "batch_indices"),
     "fit": ("num_steps", "batch_size", "clip_norm", "guide", "learning_rate"),
@@ -102,22 +106,34 @@ def check(path: Path) -> None:
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
 
 
-def fit(path: Path, *, out: Path | None) -> None:
-    """Plan, spend, write."""
+def fit(path: Path, *, resume: bool, out: Path | None) -> None:
+    """Plan, spend, write; or continue what was interrupted, under the plan that it began with."""
     job = MRFJob.load(path)
     run_dir = job.config.run_dir(out)
-    refuse_started(run_dir)
-    dataset = job.job.dataset()
-    plan = job.plan(dataset)
+    if resume:
+        plan = recorded_plan(run_dir, MRFPlan)
+        refuse_changed(job.config, run_dir)
+        dataset = job.job.dataset()
+    else:
+        refuse_started(run_dir)
+        dataset = job.job.dataset()
+        plan = job.plan(dataset)
     _show(job, plan)
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"cannot write to the run's folder {str(run_dir)!r}: {error.strerror}") from None
-    console.print(heading(f"Fitting, {count(plan.num_steps, 'release')}"))
+    _write(job, _spend(job, dataset, plan, run_dir, resume), dataset, run_dir)
+
+
+def _spend(job: MRFJob, dataset: VerticalDataset, plan: MRFPlan, run_dir: Path, resume: bool) -> MarkovTwin:
+    """The field; of a run that is complete, the stored one, which costs nothing."""
+    if resume and (run_dir / FIELD).exists():
+        console.print("\nThis run is complete: its outputs are written again from the stored field.")
+        return MarkovTwin.load(run_dir)
+    if not resume:
+        job.job.prepare(run_dir)
+    console.print(heading(f"{'Continuing' if resume else 'Fitting'}, {count(plan.num_steps, 'release')}"))
     with console.status("[dim]tables, then the field …"):
-        twin = job.system.fit(dataset, plan, run_dir=run_dir)
-    _write(job, twin, dataset, run_dir)
+        twin = job.system.fit(dataset, plan, run_dir=run_dir, resume=resume)
+    twin.save(run_dir)  # first of all outputs: it is what the budget bought
+    return twin
 
 
 def _write(job: MRFJob, twin: MarkovTwin, dataset: VerticalDataset, run_dir: Path) -> None:
@@ -162,6 +178,7 @@ def _content(
     job: MRFJob, twin: MarkovTwin, dataset: VerticalDataset, items: list[ReportFigure | ReportTable]
 ) -> ReportContent:
     plan = twin.plan
+    lost = [f"Spent, and lost in a crash: {name}." for name in twin.missing]
     insecure = [] if twin.secure_noise else ["The noise came from a seed: this run has no privacy."]
     unproven = [f"Not proved: {step}." for step in sorted({s for row in plan.adversaries for s in row.unproven})]
     return ReportContent(
@@ -175,7 +192,12 @@ def _content(
         figures=[item for item in items if isinstance(item, ReportFigure)],
         tables=[item for item in items if isinstance(item, ReportTable)],
         configuration={"field": repr(twin), "seed of the twin's randomness": str(job.config.run.seed)},
-        warnings=[*insecure, *unproven, "One process held every party's columns: the secure part was simulated."],
+        warnings=[
+            *insecure,
+            *unproven,
+            *lost,
+            "One process held every party's columns: the secure part was simulated.",
+        ],
     )
 
 

@@ -1,6 +1,7 @@
 """Synthetic tables from Markov random fields over columns that several parties hold: VertiMRF, made private."""
 
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.vertimrf import MarkovTwin, VertiMRF
+from vertinumpyro.mrf.twin import MarkovTwin
+from vertinumpyro.mrf.vertimrf import VertiMRF
 
 __all__ = ["MRFPlan", "MarkovTwin", "VertiMRF"]

@@ -7,6 +7,7 @@ gave. So a choice is post-processing and costs no budget; AIM pays for an expone
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -23,7 +24,7 @@ def run_rounds(
     measurements: Sequence[Measurement],
     counts: Sequence[int],
     estimate: Callable[[Sequence[Measurement]], GraphicalModel],
-    reveal: Callable[[int, Sequence[Pair]], Sequence[Measurement]],
+    reveal: Callable[[int, Callable[[], Sequence[Pair]]], Sequence[Measurement]],
     candidates: Sequence[Pair],
     num_records: int,
 ) -> list[Measurement]:
@@ -33,23 +34,33 @@ def run_rounds(
         measurements: what is released so far.
         counts: how many tables each round may choose.
         estimate: fits the field; post-processing.
-        reveal: spends round i on the chosen pairs.
+        reveal: spends round i on the pairs that a function gives it; a round that was spent before needs none.
         candidates: the pairs to choose from.
         num_records: N.
     """
     tables = list(measurements)
+
+    def worst(count: int) -> list[Pair]:
+        return worst_fitted(estimate(tables), tables, candidates, num_records)[:count]
+
     for index, count in enumerate(counts):
-        chosen = worst_fitted(estimate(tables), tables, candidates, num_records)[:count]
-        tables += reveal(index, chosen)
+        tables.extend(reveal(index, functools.partial(worst, count)))
     return tables
 
 
 def worst_fitted(
     model: GraphicalModel, measurements: Sequence[Measurement], candidates: Sequence[Pair], num_records: int
 ) -> list[Pair]:
-    """Pairs by how far the model is from their noisy tables, less what the noise alone would give; worst first."""
+    """Pairs by how far the model is from their noisy tables, less what the noise alone would give; worst first.
+
+    A pair without a table, where a crash lost the first look, comes before all others.
+    """
     found = {m.columns: m for m in merged(measurements)}
-    return sorted(candidates, key=lambda pair: -_excess_error(model, found[pair], num_records))
+
+    def error(pair: Pair) -> float:
+        return _excess_error(model, found[pair], num_records) if pair in found else math.inf
+
+    return sorted(candidates, key=lambda pair: -error(pair))
 
 
 def _excess_error(model: GraphicalModel, measured: Measurement, num_records: int) -> float:

@@ -25,9 +25,14 @@ from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.release import GRID_BITS, Measurement, TableRelease
 from vertinumpyro.secure import SecureBackend
 
-__all__ = ["Pair", "SharedTables", "reveal_all", "share_all"]
+__all__ = ["Pair", "SharedTables", "cross_pairs", "reveal_all", "share_all"]
 
 Pair = tuple[str, str]
+
+
+def cross_pairs(columns: Sequence[CellColumn], parties: Sequence[str]) -> list[Pair]:
+    """Every pair of columns at different parties, in the order of their tables."""
+    return [pair for own, other in _party_pairs(columns, parties) for pair, _ in _blocks(own, other)]
 
 
 def reveal_all(
@@ -44,7 +49,7 @@ def reveal_all(
     """
     _check_range(dataset.num_records, release)
     found = []
-    for own, other in _party_pairs(dataset, columns):
+    for own, other in _party_pairs(columns, dataset.parties):
         shape = (sum(c.num_cells for c in own), sum(c.num_cells for c in other))
         noise = release.draw_shares(shape[0] * shape[1], source).reshape(-1, *shape)
         product = _cross_product(dataset, own, other, backend, noise)
@@ -105,7 +110,7 @@ def share_all(
     """
     _check_range(dataset.num_records, release)
     shares: dict[Pair, np.ndarray] = {}
-    for own, other in _party_pairs(dataset, columns):
+    for own, other in _party_pairs(columns, dataset.parties):
         shape = (sum(c.num_cells for c in own), sum(c.num_cells for c in other))
         (own_source,) = source.spawn(1)
         pad = own_source.uint64(shape[0] * shape[1]).astype("<u8").view(np.int64).reshape(shape)
@@ -136,9 +141,9 @@ def _one_hot(columns: Sequence[CellColumn], dataset: VerticalDataset) -> np.ndar
 
 
 def _party_pairs(
-    dataset: VerticalDataset, columns: Sequence[CellColumn]
+    columns: Sequence[CellColumn], parties: Sequence[str]
 ) -> list[tuple[list[CellColumn], list[CellColumn]]]:
-    held = [[c for c in columns if c.party == party] for party in dataset.parties]
+    held = [[c for c in columns if c.party == party] for party in parties]
     return list(itertools.combinations(held, 2))
 
 

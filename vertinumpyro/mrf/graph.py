@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.consistency import dependence, one_way
 from vertinumpyro.mrf.graphical_model import junction_tree_cells
-from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf.release import Measurement, useful_cells
 
 __all__ = ["DEFAULT_CLIQUE_LIMIT", "check_clique_limit", "pair_scores", "select_measurements"]
 
@@ -84,7 +84,7 @@ def _worthwhile(
     columns: Sequence[str], tables: Sequence[Measurement], scores: Mapping[Key, float], num_records: int
 ) -> bool:
     stddev = min(m.stddev for m in tables)
-    useful = tables[0].values.size < num_records / (6 * stddev * math.sqrt(2 / math.pi))
+    useful = tables[0].values.size < useful_cells(num_records, stddev)
     return useful or len(columns) > 2 or _strength(columns, scores) > 0
 
 

@@ -2,13 +2,12 @@ r"""One party's tables of its own columns, measured with its own noise: what Ver
 
 With a budget μ²: finer histograms of binned columns; a first look at all pairs, which gives a noisy graph; then the
 triples within it that are θ-useful (PrivMRF's rule: a cell holds more records than six times the noise of a cell,
-|dom| < N / (6σ√(2/π))), strongest first, and the pairs that no triple covers. Later choices look at released tables
-only, so the parameters of the three parts add up as squares.
+|dom| < N / (6σ√(2/π))), strongest first, and the pairs that no triple covers; then, if the plan says so, rounds of
+`refinement`. Later choices look at released tables only, so the parameters of the parts add up as squares.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -19,10 +18,11 @@ import numpy as np
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.consistency import dependence
-from vertinumpyro.mrf.release import Measurement, TableRelease, count_table
-from vertinumpyro.privacy import NeighbouringRelation
+from vertinumpyro.mrf.local_budget import LocalBudget
+from vertinumpyro.mrf.refinement import Estimate, refine
+from vertinumpyro.mrf.release import Measurement, count_table, useful_cells
 
-__all__ = ["LocalBudget", "LocalTables", "measure_locally"]
+__all__ = ["LocalTables", "measure_locally"]
 
 _GRAPH_SHARE = 0.2
 _MOST_TRIPLES = 200
@@ -33,7 +33,7 @@ class LocalTables(NamedTuple):
     """What one party releases about its own columns.
 
     Attributes:
-        measurements: tables of one to three columns, in cells.
+        measurements: tables of one to four columns, in cells.
         fine: noisy histograms of the values within cells, for the columns that are binned.
     """
 
@@ -41,38 +41,12 @@ class LocalTables(NamedTuple):
     fine: dict[str, np.ndarray]
 
 
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalBudget:
-    """A party's part of a plan.
-
-    Attributes:
-        mu: the Gaussian parameter of everything that `measure_locally` returns.
-        recovery_share: part of μ² for finer histograms, where there are binned columns.
-        num_records: N.
-        relation: the neighbouring relation.
-    """
-
-    mu: float
-    recovery_share: float
-    num_records: int
-    relation: NeighbouringRelation
-
-    def release(self, num_tables: int, share: float) -> TableRelease:
-        """A release of some tables for a share of μ²."""
-        return TableRelease(
-            num_tables=num_tables,
-            mu=self.mu * math.sqrt(share),
-            num_records=self.num_records,
-            relation=self.relation,
-        )
-
-
 def measure_locally(
     columns: Sequence[CellColumn],
     arrays: Mapping[str, np.ndarray],
     budget: LocalBudget,
     source: RandomSource,
+    estimate: Estimate,
 ) -> LocalTables:
     """Spends a party's budget on its own columns; everything returned is released.
 
@@ -81,6 +55,7 @@ def measure_locally(
         arrays: its encoded table. Secret.
         budget: its part of the plan.
         source: its own noise.
+        estimate: fits a model to released tables, between rounds of refinement.
     """
     binned = [column for column in columns if column.binned and budget.recovery_share]
     pairs = list(itertools.combinations(range(len(columns)), 2))
@@ -92,11 +67,14 @@ def measure_locally(
     if not pairs:
         single = [] if recovery else [(0,)]
         return LocalTables(_measured(columns, arrays, single, budget, 1.0, source), fine)
-    left = 1.0 - recovery
+    refinement = (1.0 - recovery) * budget.refinement_share
+    left = 1.0 - recovery - refinement
     first = _measured(columns, arrays, pairs, budget, left * _GRAPH_SHARE, source)
     chosen = _choose(columns, pairs, first, budget, left * (1 - _GRAPH_SHARE))
     second = _measured(columns, arrays, chosen, budget, left * (1 - _GRAPH_SHARE), source)
-    return LocalTables((*first, *second), fine)
+    seen = (*first, *second)
+    again = refine(columns, arrays, seen, budget, refinement, estimate, source) if refinement else []
+    return LocalTables((*seen, *again), fine)
 
 
 def _measured(
@@ -134,7 +112,7 @@ def _choose(
     chosen: list[tuple[int, ...]] = []
     for count in range(min(len(triples), _MOST_TRIPLES), 0, -1):
         stddev = budget.release(count, share).stddev
-        most = budget.num_records / (6 * stddev * math.sqrt(2 / math.pi))
+        most = useful_cells(budget.num_records, stddev)
         chosen = [t for t in triples if math.prod(columns[i].num_cells for i in t) < most][:count]
         if len(chosen) == count:
             break

@@ -62,6 +62,8 @@ class MRFPlan:
         noise: who adds noise to cross-party tables.
         cross_share: part of μ² for cross-party tables; all or nothing where there are no others.
         recovery_share: part of a local budget for finer histograms.
+        refinement_rounds: rounds in which a party measures again what its own model gets most wrong.
+        refinement_share: part of what a local budget has besides finer histograms that these rounds get together.
         num_rounds: rounds that measure chosen cross-party tables again; 0 measures all of them once.
         tables_per_round: how many tables a round may choose.
         first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
@@ -80,6 +82,8 @@ class MRFPlan:
     noise: NoiseSource
     cross_share: float = 0.6
     recovery_share: float = 0.1
+    refinement_rounds: int = 0
+    refinement_share: float = 0.0
     num_rounds: int = 0
     tables_per_round: int = 0
     first_share: float = 1.0
@@ -109,6 +113,13 @@ class MRFPlan:
         for name in ("cross_share", "recovery_share", "first_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ArgumentError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.refinement_rounds < 0 or not 0 <= self.refinement_share < 1:
+            raise ArgumentError("refinement_rounds must not be negative, and refinement_share must lie in [0, 1)")
+        if bool(self.refinement_rounds) != bool(self.refinement_share):
+            raise ArgumentError(
+                f"refinement_share={self.refinement_share:g} does not fit refinement_rounds={self.refinement_rounds}: "
+                "rounds need a share above 0, and without rounds it is 0"
+            )
         if self.encoding is not None and self.num_rounds:
             raise ArgumentError('num_rounds: only encoder="secure_marginals" can measure chosen tables again')
         if self.num_rounds < 0 or (self.num_rounds and not 0 < self.tables_per_round <= self.num_cross_pairs):

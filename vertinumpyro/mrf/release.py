@@ -25,7 +25,7 @@ from vertinumpyro.privacy import (
     sample_discrete_gaussian,
 )
 
-__all__ = ["GRID_BITS", "Measurement", "TableRelease", "count_table"]
+__all__ = ["GRID_BITS", "Measurement", "TableRelease", "count_table", "noise_per_cell", "useful_cells"]
 
 GRID_BITS = 12
 _ROUNDING = 1 + 1e-6  # covers the discrete noise's 9 grid units² and the rounding of square roots
@@ -149,3 +149,13 @@ def count_table(codes: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray
     """The exact contingency table of some columns, int64 `sizes`. Secret."""
     flat = np.ravel_multi_index(tuple(codes), tuple(sizes))
     return np.bincount(flat, minlength=math.prod(sizes)).reshape(tuple(sizes))
+
+
+def noise_per_cell(stddev: float) -> float:
+    """The expected absolute value of the noise in a cell."""
+    return math.sqrt(2 / math.pi) * stddev
+
+
+def useful_cells(num_records: int, stddev: float) -> float:
+    """A table with fewer cells is θ-useful: a cell holds more than six times its noise, on average (PrivMRF's rule)."""
+    return num_records / (6 * noise_per_cell(stddev))

@@ -7,16 +7,13 @@ import itertools
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
-import jax
-import numpy as np
-import pandas as pd
-
 from vertinumpyro.core.errors import ArgumentError, UnprovenError
-from vertinumpyro.core.rng import InsecureSeededSource, SystemRandomSource
-from vertinumpyro.data import Schema, VerticalDataset, decode_table
+from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
+from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.mrf.adaptive import merged
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
 from vertinumpyro.mrf.consistency import consistent
@@ -26,16 +23,15 @@ from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, sel
 from vertinumpyro.mrf.graphical_model import GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf.release_log import ReleaseLog
 from vertinumpyro.mrf.shared_key import UNPROVEN
 from vertinumpyro.mrf.spending import Run
-from vertinumpyro.mrf.synthesis import draw_cells
-from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, PrivacyWarning
-from vertinumpyro.privacy.ledger import start_spending
+from vertinumpyro.mrf.twin import PRIVACY_RECORD, MarkovTwin
+from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, PrivacyWarning, Spending
+from vertinumpyro.privacy.ledger import recorded_steps, resume_spending, start_spending
 from vertinumpyro.secure import FixedPoint, SecureBackend
 
-__all__ = ["MarkovTwin", "VertiMRF"]
-
-PRIVACY_RECORD = "privacy.json"
+__all__ = ["VertiMRF"]
 
 
 @final
@@ -62,6 +58,8 @@ class VertiMRF:
         iterations: steps of mirror descent.
         consistency: let tables agree on single columns before the fit.
         num_keys: hash keys of each pair of columns, for sketches.
+        refinement_rounds: rounds in which each party fits a model to its own tables and measures again those sets of
+            two to four columns that the model gets most wrong.
         allow_unproven: must be True for "sketch_shared_key", which has no privacy guarantee.
         recovery: release finer histograms of binned columns, from which values within a cell are drawn.
         backend: computes the cross products.
@@ -78,6 +76,7 @@ class VertiMRF:
     consistency: bool = True
     recovery: bool = True
     num_keys: int = 2000
+    refinement_rounds: int = 0
     allow_unproven: bool = False
     backend: SecureBackend = dataclasses.field(default_factory=FixedPoint)
 
@@ -94,6 +93,8 @@ class VertiMRF:
         for name in ("num_rounds", "tables_per_round", "num_keys"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.refinement_rounds < 0:
+            raise ArgumentError(f"refinement_rounds must not be negative, got {self.refinement_rounds}")
         if self.iterations < 1:
             raise ArgumentError(f"iterations must be at least 1, got {self.iterations}")
 
@@ -119,6 +120,7 @@ class VertiMRF:
         collusion_threshold: int = 0,
         cross_share: float = 0.6,
         recovery_share: float = 0.1,
+        refinement_share: float = 0.2,
         first_share: float = 0.5,
     ) -> MRFPlan:
         """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
@@ -133,6 +135,7 @@ class VertiMRF:
             collusion_threshold: with so many parties colluding the noise on cross-party tables is still in full.
             cross_share: part of the budget (of μ²) for cross-party tables.
             recovery_share: part of each local budget for finer histograms, where there are binned columns.
+            refinement_share: part of each local budget, less that of finer histograms, for rounds of refinement.
             first_share: part of the cross-party budget for the first look at all tables, with adaptive selection.
 
         Raises:
@@ -160,6 +163,8 @@ class VertiMRF:
             noise=NoiseSource(kind=noise, num_parties=len(dataset.parties), collusion_threshold=collusion_threshold),
             cross_share=cross_share,
             recovery_share=recovery_share if self.recovery else 0.0,
+            refinement_rounds=self.refinement_rounds,
+            refinement_share=refinement_share if self.refinement_rounds else 0.0,
             **self._rounds(held, first_share),
         )
         return with_encoder(plan, self.encoder, columns, epsilon=epsilon, adversary=adversary, num_keys=self.num_keys)
@@ -177,6 +182,7 @@ class VertiMRF:
         plan: MRFPlan,
         *,
         run_dir: str | Path | None = None,
+        resume: bool = False,
         insecure_seed: int | None = None,
     ) -> MarkovTwin:
         """Spend the plan and return the fitted field.
@@ -184,24 +190,35 @@ class VertiMRF:
         Args:
             dataset: the parties' tables.
             plan: made by `plan` for this dataset and these settings.
-            run_dir: folder for `privacy.json`, written before each release. A fit that dies half-way cannot go on:
-                what it reserved is spent.
+            run_dir: folder for `privacy.json`, written before each release, and `released.npz`, written after it.
+            resume: continue the run of `run_dir`: from stored tables, which costs nothing, and with the releases that
+                were not reserved yet. What was reserved and not stored is spent and stays lost; a warning says so.
             insecure_seed: draw all noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
+                A run that is continued draws other noise than one that was not interrupted.
 
         Raises:
-            ArgumentError: the plan was made for other parties, columns or records.
-            PlanSpentError: the plan was spent before.
+            ArgumentError: the plan was made for other parties, columns or records, or the run to continue was.
+            PlanSpentError: the plan was spent before, or none of what it paid for is stored.
         """
         require_engine()
         columns = self.columns(dataset.schema)
         self._check_plan(dataset, columns, plan)
-        source = SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed)
         started = time.perf_counter()
-        with start_spending(plan, _record(run_dir)) as spending:
+        with _spending(plan, run_dir, resume) as spending:
+            first_step = plan.num_steps if spending is None else spending.steps_spent
+            log = ReleaseLog.opened(_folder(run_dir), plan, columns, first_step if resume else None)
+            _warn_of_loss(log)
+            source = _source(insecure_seed, first_step)
             run = Run(
-                dataset=dataset, columns=columns, plan=plan, backend=self.backend, spending=spending, source=source
+                dataset=dataset,
+                columns=columns,
+                plan=plan,
+                backend=self.backend,
+                spending=spending,
+                source=source,
+                log=log,
             )
-            released = run.release(lambda tables: self._field(columns, plan, tables))
+            released = run.release(lambda own, tables: self._field(own, plan, tables))
         parties_done = time.perf_counter()
         model = self._field(columns, plan, released.measurements)
         return MarkovTwin(
@@ -211,8 +228,9 @@ class VertiMRF:
             model=model,
             measurements=released.measurements,
             fine=released.fine,
-            secure_noise=source.secure,
+            secure_noise=log.secure_noise,
             seconds={"parties": parties_done - started, "server": time.perf_counter() - parties_done},
+            missing=log.missing(),
         )
 
     def _check_plan(self, dataset: VerticalDataset, columns: tuple[CellColumn, ...], plan: MRFPlan) -> None:
@@ -220,6 +238,7 @@ class VertiMRF:
             "num_records": dataset.num_records,
             "parties": dataset.parties,
             "num_columns": tuple(len(dataset.schema.column_names(party)) for party in dataset.parties),
+            "refinement_rounds": self.refinement_rounds,
             "num_rounds": self.num_rounds if self.selection == "adaptive" and plan.num_cross_pairs else 0,
             "num_binned": tuple(
                 sum(c.binned and c.party == party for c in columns) * self.recovery for party in dataset.parties
@@ -242,61 +261,41 @@ class VertiMRF:
         return fit_graphical_model(sizes, chosen, plan.num_records, iterations=self.iterations)
 
 
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class MarkovTwin:
-    """A fitted field. Everything in it is released.
-
-    Attributes:
-        schema: the public schema.
-        columns: its columns in cells.
-        plan: what was spent.
-        model: the field, in cells.
-        measurements: the noisy tables that it was made from.
-        fine: noisy histograms of values within cells.
-        secure_noise: whether the noise came from the operating system's CSPRNG; where it is False the fit used
-            `insecure_seed` and has no privacy.
-        seconds: wall time of all parties' releases, one after the other, and of the server's fit afterwards.
-    """
-
-    schema: Schema
-    columns: tuple[CellColumn, ...]
-    plan: MRFPlan
-    model: GraphicalModel
-    measurements: tuple[Measurement, ...]
-    fine: Mapping[str, np.ndarray]
-    secure_noise: bool
-    seconds: Mapping[str, float]
-
-    def sample_synthetic(self, num_records: int | None = None, *, rng_key: jax.Array) -> pd.DataFrame:
-        """A synthetic table in the schema's own types; N of the plan by default.
-
-        Post-processing: as many tables as you like cost no further privacy.
-        """
-        num_records = self.plan.num_records if num_records is None else num_records
-        if num_records < 1:
-            raise ArgumentError(f"num_records={num_records}; give 1 or more")
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
-        cells = draw_cells(self.model, num_records, rng)
-        arrays: dict[str, np.ndarray] = {}
-        for column in self.columns:
-            weights = self.fine.get(column.name)
-            weights = None if weights is None else np.maximum(weights, 0.0)
-            arrays |= column.values(cells[column.name], rng, weights)
-        return decode_table(self.schema, arrays, rng)
-
-    def __repr__(self) -> str:
-        """Shows public facts."""
-        size = sum(table.size for table in self.model.tables)
-        return f"MarkovTwin({len(self.columns)} columns, {len(self.model.cliques)} cliques, {size} cells)"
+def _folder(run_dir: str | Path | None) -> Path | None:
+    return None if run_dir is None else Path(run_dir)
 
 
-def _record(run_dir: str | Path | None) -> Path | None:
-    if run_dir is None:
-        return None
-    folder = Path(run_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / PRIVACY_RECORD
+def _spending(plan: MRFPlan, run_dir: str | Path | None, resume: bool) -> AbstractContextManager[Spending | None]:
+    """The plan being spent; None where all of it was reserved before, so that only stored tables are left."""
+    folder = _folder(run_dir)
+    if folder is None:
+        if resume:
+            raise ArgumentError("resume=True needs run_dir, the folder of the run to continue")
+        return start_spending(plan)
+    record = folder / PRIVACY_RECORD
+    if not resume:
+        folder.mkdir(parents=True, exist_ok=True)
+        return start_spending(plan, record)
+    if recorded_steps(plan, record) >= plan.num_steps:
+        return nullcontext()
+    return resume_spending(plan, record)
+
+
+def _source(insecure_seed: int | None, first_step: int) -> RandomSource:
+    """Noise; a seeded run that goes on must not draw the noise of its first steps again."""
+    if insecure_seed is None:
+        return SystemRandomSource()
+    return InsecureSeededSource(insecure_seed + (first_step << 64))
+
+
+def _warn_of_loss(log: ReleaseLog) -> None:
+    if missing := log.missing():
+        warnings.warn(
+            f"reserved before the run stopped, and not stored: {', '.join(missing)}. That part of the budget is spent "
+            "and its tables are lost; the twin is made from the rest",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
 
 def _check_opt_in(allow_unproven: bool) -> None:

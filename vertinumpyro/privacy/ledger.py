@@ -203,6 +203,25 @@ def resume_spending(plan: SpendablePlan, path: str | os.PathLike | None = None) 
     return spending
 
 
+def recorded_steps(plan: SpendablePlan, path: str | os.PathLike) -> int:
+    """How many steps the record counts as spent, whether or not the plan can go on. Changes nothing.
+
+    Raises:
+        PlanSpentError: the plan is in use, or the record is missing or another plan's.
+    """
+    target = Path(path)
+    with _guard:
+        status, steps = _registry.get(plan.plan_id, (None, 0))
+        if status == _RUNNING:
+            raise PlanSpentError("this plan is in use in this process: pause that spending first")
+        _read(plan, target)  # a missing record is refused before a lock is made beside it
+        lock = _FileLock(target)
+        try:
+            return max(steps, _read(plan, target)[1])
+        finally:
+            lock.release()
+
+
 def _recorded_steps(plan: SpendablePlan, path: Path | None) -> int:
     status, steps = _registry.get(plan.plan_id, (None, 0))
     if status == _RUNNING:
