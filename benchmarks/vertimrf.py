@@ -11,8 +11,8 @@ Distances are evaluations on real records, not DP.
 Arms: `secure_marginals`, the library's default; `adaptive`, the same with rounds that measure chosen pairs again;
 `sketch`, `randomized_response` and the paper's `sketch_shared_key`, which has no privacy; `dpvi`, the library's own
 mixture; `apart`, each party's tables only, joined independently (the floor); `pooled`, all columns at one party with
-PrivMRF-style tables (the ceiling); with `--dpmm PYTHON` also `aim` and `mst` of the library dpmm on pooled data,
-accounted for replace (see `vertimrf_parts/pooled_dpmm.py`; AIM takes about 20 minutes a fit).
+PrivMRF-style tables (the ceiling); with `--dpmm PYTHON` also `aim` of the library dpmm on pooled data,
+accounted for replace (see `vertimrf_parts/pooled_aim.py`; about 20 minutes a fit).
 
 Keys: tvd3, tvd4, tvd5     {data set: {arm: {epsilon: mean over repeats}}}
       tvd3_sd              standard deviation over repeats; null for a single one
@@ -26,8 +26,10 @@ Keys: tvd3, tvd4, tvd5     {data set: {arm: {epsilon: mean over repeats}}}
       parties              {number of parties: tvd3 on NLTCS at epsilon 0.8}, Figure 6 of the paper
       svm                  {data set: {arm: mean misclassification of linear SVMs at epsilon 0.8}}, five folds; the
                            test fold takes no part in the synthesis
-      cost                 {data set: {arm: bytes_per_party, rounds, seconds_wan}}: what cross-party tables cost,
-                           counted and not measured, see `protocol_cost` and `reported_bytes`
+      cost                 {data set: {arm: bytes_per_party, bytes_to_server, rounds, seconds_wan}}: what cross-party
+                           tables cost at epsilon 0.8, counted and not measured, see `vertimrf_parts/costs.py`
+      time_and_bytes       {data set: {arm: party_seconds, server_seconds, bytes_per_party, bytes_to_server}}, Table 2
+                           of the paper
       vertimrf_tvd.png
 
 `--quick` keeps every key with fewer columns, arms, epsilons and steps.
@@ -48,19 +50,16 @@ from tqdm.auto import tqdm
 from vertimrf_parts.arms import (
     ABLATIONS,
     ARMS,
-    BITS_PER_SECOND,
-    LATENCY,
     Arm,
     Twin,
     distances,
     make_twin,
     misclassification,
-    server_bytes,
 )
+from vertimrf_parts.costs import counted_cost, time_and_bytes
 
 from vertinumpyro.data import VerticalDataset, load_adult, load_nltcs
 from vertinumpyro.evaluation.palette import MARKERS, SERIES, grid, new_figure, styled
-from vertinumpyro.mrf import VertiMRF
 
 EPSILONS = (0.2, 0.4, 0.8, 1.6, 3.2)
 EPSILON = 0.8  # of every part that has only one
@@ -77,7 +76,7 @@ class Settings:
     iterations: int = 1000
     columns_each: int | None = None  # of each party; None keeps all
     parties: tuple[int, ...] = (2, 4, 8, 16)
-    arms: tuple[str, ...] = tuple(name for name, arm in ARMS.items() if arm.kind not in ("aim", "mst"))
+    arms: tuple[str, ...] = tuple(name for name, arm in ARMS.items() if arm.kind != "aim")
     svm_tables: tuple[str, ...] = ("nltcs", "adult")
     folds: int = 5
     dpmm: str | None = None  # an interpreter that has the library dpmm
@@ -123,8 +122,6 @@ def run_table(name: str, settings: Settings) -> dict[str, Any]:
     result["seconds"] = median(lambda twin: twin.seconds)
     result["party_seconds"] = median(lambda twin: twin.party_seconds)
     result["epsilon_of_a_party"] = over(lambda o: o[0].twin.party_epsilon)
-    costs = {arm: server_bytes(dataset, by[settings.epsilons[0]][0].twin) for arm, by in found.items()}
-    result["cost"] = {arm: cost for arm, cost in costs.items() if cost}
     return result
 
 
@@ -204,24 +201,6 @@ def run_svm(settings: Settings) -> dict[str, Any]:
     return {"svm": found}
 
 
-def protocol_cost(dataset: VerticalDataset) -> dict[str, float]:
-    """What one cross product of all one-hot columns costs the busiest party, counted from the protocol's messages.
-
-    Two parties and a dealer that colludes with neither: it hands one party U, the other V, as seeds of 32 bytes, and
-    both a share of UᵀV. Each sends its masked matrix, A − U or B − V (round 1), and then its share of the noisy product
-    (round 2). Ring elements have 8 bytes. With more parties every pair of them does so side by side. The dealer sends
-    one share of UᵀV to each. An adaptive selection adds a round for each of its rounds.
-    """
-    columns = VertiMRF().columns(dataset.schema)
-    cells = {p: sum(c.num_cells for c in columns if c.party == p) for p in dataset.parties}
-    sent = {
-        p: sum(8 * (dataset.num_records * own + own * other) for q, other in cells.items() if q != p)
-        for p, own in cells.items()
-    }
-    most = max(sent.values())
-    return {"bytes_per_party": most, "rounds": 2, "seconds_wan": 2 * LATENCY + most * 8 / BITS_PER_SECOND}
-
-
 QUICK: dict[str, Any] = {
     "epsilons": (EPSILON,),
     "repeats": 1,
@@ -280,7 +259,7 @@ def main() -> None:
     arguments.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     arguments.add_argument("--repeats", type=int, default=3, help="fits for each setting (3)")
     arguments.add_argument("--arms", nargs="+", choices=list(ARMS), help="arms to run (all that need no --dpmm)")
-    arguments.add_argument("--dpmm", metavar="PYTHON", help="an interpreter with the library dpmm, for aim and mst")
+    arguments.add_argument("--dpmm", metavar="PYTHON", help="an interpreter with the library dpmm, for aim")
     args = arguments.parse_args()
     compile_fast(args.quick)
     settings = Settings(epsilons=tuple(args.epsilons), repeats=args.repeats, dpmm=args.dpmm)
@@ -290,7 +269,7 @@ def main() -> None:
         settings = dataclasses.replace(settings, arms=tuple(args.arms))
     results = with_stored({"environment": environment(), **run_parts(args.only or PARTS, settings)}, args)
     if "tvd3" in results:
-        results["over_pooled"] = over_pooled(results["tvd3"])
+        results |= {"over_pooled": over_pooled(results["tvd3"]), "time_and_bytes": time_and_bytes(results)}
     finish(results, args, {"vertimrf_tvd": plot_tvd(results)} if "tvd3" in results else {})
 
 
@@ -298,7 +277,7 @@ def run_parts(parts: Sequence[str], settings: Settings) -> dict[str, Any]:
     """The parts' keys."""
     results: dict[str, Any] = {}
     if "cost" in parts:
-        results["cost"] = {t: {"secure_marginals": protocol_cost(settings.table(t))} for t in ("nltcs", "adult")}
+        results["cost"] = {table: counted_cost(settings.table(table), EPSILON) for table in ("nltcs", "adult")}
     for name in [part for part in parts if part in ("nltcs", "adult")]:
         for key, value in run_table(name, settings).items():
             results.setdefault(key, {}).setdefault(name, {}).update(value)

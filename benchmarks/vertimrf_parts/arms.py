@@ -22,24 +22,19 @@ from vertinumpyro.data import VerticalDataset, decode_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation import k_way_tvd, train_on_synthetic_test_on_real
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.encoded_tables import reported_bytes
 from vertinumpyro.privacy import PrivacyWarning
 
 __all__ = [
     "ABLATIONS",
     "ARMS",
-    "BITS_PER_SECOND",
-    "LATENCY",
     "Arm",
     "Twin",
     "distances",
     "make_twin",
     "misclassification",
-    "server_bytes",
 ]
 
-LATENCY, BITS_PER_SECOND = 0.05, 100e6
-_DPMM_SCRIPT = Path(__file__).with_name("pooled_dpmm.py")
+_AIM_SCRIPT = Path(__file__).with_name("pooled_aim.py")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +43,7 @@ class Arm:
 
     Attributes:
         label: in figures.
-        kind: "field" (VertiMRF), "dpvi" (the library's mixture), "aim" or "mst" (of the library `dpmm`, pooled).
+        kind: "field" (VertiMRF), "dpvi" (the library's mixture), "aim" (of the library `dpmm`, pooled).
         system: settings of `VertiMRF`.
         plan: settings of its plan.
         pooled: all columns at one party.
@@ -73,7 +68,6 @@ ARMS = {
     "apart": Arm(label="local models apart", plan={"cross_share": 0.0}),
     "pooled": Arm(label="pooled (no parties)", pooled=True),
     "aim": Arm(label="AIM, pooled (dpmm)", kind="aim", pooled=True),
-    "mst": Arm(label="MST, pooled (dpmm)", kind="mst", pooled=True),
 }
 
 ABLATIONS = {
@@ -98,14 +92,12 @@ class Twin:
         seconds: plan, fit and sampling.
         party_seconds: of that all parties' releases, one after the other; NaN where there are none.
         party_epsilon: NaN without parties.
-        plan: of a field.
     """
 
     table: pd.DataFrame
     seconds: float
     party_seconds: float = float("nan")
     party_epsilon: float = float("nan")
-    plan: Any = None
 
 
 def make_twin(
@@ -122,7 +114,7 @@ def make_twin(
             return _mixture(held, epsilon, seed, started)
     if dpmm is None:
         raise SystemExit(f"the arm {arm.kind} needs --dpmm, an interpreter that has the library dpmm")
-    return _of_dpmm(held, arm.kind, epsilon, seed, dpmm, started)
+    return _aim(held, epsilon, seed, dpmm, started)
 
 
 def _field(held: VerticalDataset, arm: Arm, epsilon: float, seed: int, iterations: int, started: float) -> Twin:
@@ -132,7 +124,7 @@ def _field(held: VerticalDataset, arm: Arm, epsilon: float, seed: int, iteration
     table = twin.sample_synthetic(rng_key=jax.random.PRNGKey(seed))
     worst = max((row.epsilon for row in plan.adversaries[1:]), default=float("nan"))
     seconds = time.perf_counter() - started
-    return Twin(table=table, seconds=seconds, party_seconds=twin.seconds["parties"], party_epsilon=worst, plan=plan)
+    return Twin(table=table, seconds=seconds, party_seconds=twin.seconds["parties"], party_epsilon=worst)
 
 
 def _mixture(held: VerticalDataset, epsilon: float, seed: int, started: float) -> Twin:
@@ -144,7 +136,7 @@ def _mixture(held: VerticalDataset, epsilon: float, seed: int, started: float) -
     return Twin(table=table, seconds=time.perf_counter() - started, party_epsilon=worst)
 
 
-def _of_dpmm(held: VerticalDataset, method: str, epsilon: float, seed: int, dpmm: str, started: float) -> Twin:
+def _aim(held: VerticalDataset, epsilon: float, seed: int, dpmm: str, started: float) -> Twin:
     """Codes out, synthetic codes back; the other library's interpreter never sees a schema."""
     columns = VertiMRF().columns(held.schema)
     codes = np.column_stack([c.codes(held.arrays(c.party)) for c in columns])
@@ -152,7 +144,7 @@ def _of_dpmm(held: VerticalDataset, method: str, epsilon: float, seed: int, dpmm
         source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
         np.savez(source, codes=codes, cells=np.array([c.num_cells for c in columns]))
         delta = str(1 / held.num_records)
-        subprocess.run([dpmm, str(_DPMM_SCRIPT), method, str(source), str(target), str(epsilon), delta], check=True)
+        subprocess.run([dpmm, str(_AIM_SCRIPT), str(source), str(target), str(epsilon), delta], check=True)
         drawn = np.load(target)["codes"]
     rng = default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
@@ -180,12 +172,3 @@ def misclassification(dataset: VerticalDataset, test: VerticalDataset, twin: Twi
         for target in targets
     ]
     return float(np.mean(wrong))
-
-
-def server_bytes(dataset: VerticalDataset, twin: Twin) -> dict[str, float] | None:
-    """What the busiest party sends to the server for cross-party tables, and how long that takes; counted."""
-    if twin.plan is None or twin.plan.encoding is None:
-        return None
-    columns = VertiMRF().columns(dataset.schema)
-    most = max(reported_bytes(columns, twin.plan.encoding, dataset.num_records).values())
-    return {"bytes_per_party": most, "rounds": 1, "seconds_wan": LATENCY + most * 8 / BITS_PER_SECOND}
