@@ -76,7 +76,7 @@ ABLATIONS = {
     "without_recovery": Arm(label="without recovery", system={"recovery": False}),
     "without_consistency": Arm(label="without consistency", system={"consistency": False}),
     **{
-        f"refinement_{rounds}": Arm(label=f"{rounds} rounds of local refinement", system={"refinement_rounds": rounds})
+        f"refinement_{rounds}": Arm(label=f"rounds of local refinement: {rounds}", system={"refinement_rounds": rounds})
         for rounds in (1, 2)
     },
     **{f"cross_share_{s:g}": Arm(label=f"{s:g} across", plan={"cross_share": s}) for s in (0.2, 0.4, 0.8)},

@@ -59,7 +59,7 @@ class VertiMRF:
         consistency: let tables agree on single columns before the fit.
         num_keys: hash keys of each pair of columns, for sketches.
         refinement_rounds: rounds in which each party fits a model to its own tables and measures again those sets of
-            two to four columns that the model gets most wrong.
+            two to four columns that the model gets most wrong. None by default: all useful triples are measured anyway.
         allow_unproven: must be True for "sketch_shared_key", which has no privacy guarantee.
         recovery: release finer histograms of binned columns, from which values within a cell are drawn.
         backend: computes the cross products.
