@@ -192,12 +192,7 @@ def _content(
         figures=[item for item in items if isinstance(item, ReportFigure)],
         tables=[item for item in items if isinstance(item, ReportTable)],
         configuration={"field": repr(twin), "seed of the twin's randomness": str(job.config.run.seed)},
-        warnings=[
-            *insecure,
-            *unproven,
-            *lost,
-            "One process held every party's columns: the secure part was simulated.",
-        ],
+        warnings=[*insecure, *unproven, *lost, _SIMULATED],
     )
 
 
