@@ -11,7 +11,6 @@ import pytest
 
 from tests.secure import problems
 from tests.secure.problems import run
-from vertinumpyro.core import compat as jax_compat
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import Plaintext
 from vertinumpyro.secure.processes.inputs import Layout
@@ -132,22 +131,10 @@ def test_the_compiled_clip_takes_secrets_gives_a_secret_and_reveals_nothing_betw
     shape, problem = problems.shape_of(**sizes), problems.benign(**sizes)
     layout = Layout.of(*problem[:2])
     inputs = node._clipped_inputs(0, shape, layout, None, None, None, None)
-    names = sorted(inputs)
-    _, lib, frontend = compat.load()
-    with jax_compat.x64():
-        executable, _ = frontend.compile(
-            frontend.Kind.JAX,
-            program.clipped_noisy_sum(shape, layout),
-            [{name: given.value for name, given in inputs.items()}],
-            {},
-            names,
-            [lib.Visibility.VIS_SECRET] * len(names),
-            lambda outputs: ["out"],
-        )
-    code = executable.code.decode()
+    code = node.compiled(program.clipped_noisy_sum(shape, layout), inputs).code.decode()
     assert set(re.findall(r"pphlo\.(\w+)", code)) <= NO_VALUE_COMES_OUT
     arguments, results = re.search(r"@main\((.*?)\) -> (\S+)", code, re.DOTALL).groups()
-    assert arguments.count("!pphlo.secret") == len(names)
+    assert arguments.count("!pphlo.secret") == len(inputs)
     assert results.count("!pphlo.secret") == results.count("tensor") == 1
 
 

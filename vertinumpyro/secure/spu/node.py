@@ -19,7 +19,7 @@ from vertinumpyro.secure.processes.links import exchange
 from vertinumpyro.secure.processes.messages import pack, unpack
 from vertinumpyro.secure.spu import compat, program
 
-__all__ = ["Input", "Node", "PartyComputer", "helped"]
+__all__ = ["Input", "Node", "PartyComputer", "compiled", "helped"]
 
 _TRAFFIC = re.compile(r"Link details: total send bytes (\d+).*?send actions (\d+)")
 
@@ -34,6 +34,19 @@ class Input(NamedTuple):
     value: np.ndarray
 
 
+def compiled(function: Any, inputs: Mapping[str, Input]) -> Any:
+    """A program of secret inputs, which SPU's runtimes take; only their shapes count."""
+    _, lib, frontend = compat.load()
+    stand_ins = {name: np.zeros_like(given.value) for name, given in inputs.items()}
+    names = sorted(inputs)  # as JAX flattens a dictionary
+    seen = [lib.Visibility.VIS_SECRET] * len(names)
+    with jax_compat.x64():
+        executable, _ = frontend.compile(
+            frontend.Kind.JAX, function, [stand_ins], {}, names, seen, lambda outputs: ["out"]
+        )
+    return executable
+
+
 @final
 class Node:
     """One node's end of SPU. Programs are compiled once for each description, and the runtimes stay.
@@ -44,7 +57,7 @@ class Node:
     """
 
     def __init__(self, seat: Seat, num_parties: int, num_nodes: int, protocol: str, timeout_s: float) -> None:
-        self._spu, self._lib, self._frontend = compat.load()
+        self._spu, self._lib, _ = compat.load()
         self._seat, self._num_parties, self._num_nodes = seat, num_parties, num_nodes
         self.rank = seat.rank
         self._log = _StandardOutput()
@@ -65,7 +78,7 @@ class Node:
             self._runtimes[field] = self._spu.Runtime(self._link.spawn(), self._configs[field])
         runtime, config = self._runtimes[field], self._configs[field]
         if key not in self._programs:
-            self._programs[key] = self._compiled(build(), inputs)
+            self._programs[key] = compiled(build(), inputs)
         io = self._spu.Io(self._num_nodes, config)
         for name, given in inputs.items():
             if given.owner != self.rank and key == self._placed:
@@ -100,16 +113,6 @@ class Node:
         share.meta = arrays["meta"].tobytes()
         share.share_chunks = [arrays[f"chunk_{i}"].tobytes() for i in range(len(arrays) - 1)]
         return share
-
-    def _compiled(self, function: Any, inputs: Mapping[str, Input]) -> Any:
-        stand_ins = {name: np.zeros_like(given.value) for name, given in inputs.items()}
-        names = sorted(inputs)  # as JAX flattens a dictionary
-        seen = [self._lib.Visibility.VIS_SECRET] * len(names)
-        with jax_compat.x64():
-            executable, _ = self._frontend.compile(
-                self._frontend.Kind.JAX, function, [stand_ins], {}, names, seen, lambda outputs: ["out"]
-            )
-        return executable
 
     def _config(self, protocol: str, field: str) -> Any:
         config = self._lib.RuntimeConfig(
