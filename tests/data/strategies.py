@@ -69,9 +69,10 @@ def integers(draw):
 @st.composite
 def categoricals(draw):
     labels = st.sampled_from([NAMES, st.integers(-99, 99), st.floats(-9, 9).map(lambda x: round(x, 2))])
-    listed = draw(st.lists(draw(labels), min_size=1, max_size=6, unique=True))
+    missing = draw(MISSING)
+    listed = draw(st.lists(draw(labels), min_size=1 if missing == "category" else 2, max_size=6, unique=True))
     unknown = draw(st.sampled_from(["error", *listed]))
-    return CategoricalColumn(categories=tuple(listed), unknown=unknown, missing=draw(MISSING))
+    return CategoricalColumn(categories=tuple(listed), unknown=unknown, missing=missing)
 
 
 def binaries():

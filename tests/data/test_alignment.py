@@ -46,9 +46,67 @@ def test_duplicates_name_the_party_and_no_id():
 
 
 def test_unmatched_ids_are_counted_per_party():
-    with pytest.raises(AlignmentError, match="2 of party 'a', 1 of party 'b'") as caught:
+    with pytest.raises(AlignmentError, match=r"2 of party 'a', 1 of party 'b'.*keep the common records") as caught:
         align(frames(["31337", "31338", "2"], ["2", "31339"]), SCHEMA)
     assert "3133" not in str(caught.value)
+
+
+NUMBERS = [str(number) for number in range(31337, 31377)]
+SUSPECTED = {
+    "leading zeros": (lambda i: i.zfill(8), r"'a' have leading zeros"),
+    "of some": (lambda i: i.zfill(8) if int(i) % 2 else i, r"'a' have leading zeros"),
+    "floats": (lambda i: f"{i}.0", r"'a' end in \.0"),
+    "spaces": (lambda i: f" {i} ", r"'a' have spaces around them"),
+    "tabs": (lambda i: f"{i}\t", r"'a' have spaces around them"),
+    "two": (lambda i: f" {i.zfill(9)}", r"'a' have spaces around them.*'a' have leading zeros"),
+}
+
+
+@pytest.mark.parametrize("case", SUSPECTED)
+def test_ids_that_are_written_otherwise_are_named_so(case):
+    write, message = SUSPECTED[case]
+    with pytest.raises(AlignmentError, match=message) as caught:
+        align(frames([write(i) for i in NUMBERS], NUMBERS[::-1]), SCHEMA)
+    assert "alike" in str(caught.value)
+    assert "common records only" not in str(caught.value)
+    assert "3133" not in str(caught.value)
+    assert "'b' have" not in str(caught.value)
+
+
+def test_letter_case_is_named():
+    ids = [f"p{i}" for i in NUMBERS]
+    with pytest.raises(AlignmentError, match=r"'b' have capital letters.*alike"):
+        align(frames(ids, [i.upper() for i in ids]), SCHEMA)
+
+
+def test_a_difference_at_both_parties_is_named_for_both():
+    with pytest.raises(AlignmentError, match=r"'a' have spaces.*; .*'b' have leading zeros"):
+        align(frames([f"{i} " for i in NUMBERS], [i.zfill(7) for i in NUMBERS]), SCHEMA)
+
+
+def test_a_difference_that_explains_the_rest_is_named_beside_many_matches():
+    with pytest.raises(AlignmentError, match=r"2 of party 'a', 2 of party 'b'.*'a' have spaces"):
+        align(frames([*NUMBERS[:-2], *(f" {i}" for i in NUMBERS[-2:])], NUMBERS), SCHEMA)
+
+
+def test_zeros_that_all_parties_have_are_not_blamed():
+    ids = [i.zfill(8) for i in NUMBERS]
+    with pytest.raises(AlignmentError) as caught:
+        align(frames(ids[:-3], ids), SCHEMA)
+    assert "zeros" not in str(caught.value)
+    assert str(caught.value).endswith("keep the common records only")
+
+
+@pytest.mark.parametrize("shared", [0, 5])
+def test_hardly_any_match_is_no_reason_to_keep_those(shared):
+    with pytest.raises(AlignmentError, match=f"{shared} of 40 ids match.*id column") as caught:
+        align(frames(NUMBERS, [*NUMBERS[:shared], *(f"q{i}" for i in NUMBERS[shared:])]), SCHEMA)
+    assert "common records only" not in str(caught.value)
+
+
+def test_floating_point_ids_say_what_to_convert_them_to():
+    with pytest.raises(DataError, match=r"party 'a', column 'id'.*floating-point.*integers or text"):
+        align(frames([1.0, 2.0], ["1", "2"]), SCHEMA)
 
 
 @pytest.mark.parametrize("ids", [[1.0, 2.0], ["a", None], [True, False], [["x"], ["y"]]])
@@ -83,5 +141,5 @@ def test_weak_keys_are_refused(size):
 def test_check_digests():
     check_digests({})
     check_digests({"a": "12", "b": "12"})
-    with pytest.raises(AlignmentError, match="'b' differ from those at 'a', 'c'"):
+    with pytest.raises(AlignmentError, match=r"'b' differ from those at 'a', 'c'.*leading zeros"):
         check_digests({"a": "12", "b": "34", "c": "12"})

@@ -1,9 +1,13 @@
+import ast
+import pathlib
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import vertinumpyro
 from tests.data.strategies import binned, columns, integers, reals
 from vertinumpyro.core.errors import ArgumentError, DataError, SchemaError
 from vertinumpyro.data import (
@@ -14,6 +18,9 @@ from vertinumpyro.data import (
     IntegerColumn,
     RealColumn,
 )
+from vertinumpyro.data.column import plain
+from vertinumpyro.data.schema_spec import COLUMN_TYPES
+from vertinumpyro.evaluation.table_plots import cell_labels
 
 # A value that no message may show: it is odd enough to be found wherever it leaks.
 CANARY = 31337.625
@@ -222,6 +229,8 @@ BAD_DOMAINS = {
     "equal integer edges": (IntegerColumn, {"edges": (0, 0, 5)}, "ascending"),
     "upper": (CountColumn, {"upper": 0}, "upper"),
     "empty": (CategoricalColumn, {"categories": ()}, "empty"),
+    "single": (CategoricalColumn, {"categories": ("a",)}, "single category"),
+    "single, masked": (CategoricalColumn, {"categories": ("a",), "missing": "mask"}, "single category"),
     "duplicate": (CategoricalColumn, {"categories": ("a", "a")}, "twice"),
     "mixed": (CategoricalColumn, {"categories": ("a", 1)}, "mix"),
     "bool and int": (CategoricalColumn, {"categories": (True, 2)}, "mix"),
@@ -263,3 +272,64 @@ def test_decimals_round_inside_the_bounds():
     decoded = column.decode(column.example(200, rng()), rng())
     assert decoded.between(17.4, 90).all()
     assert (decoded[decoded > 18] % 1 == 0).all()
+
+
+DESCRIBED = [
+    (CategoricalColumn(categories=("a", "b")), "a, b"),
+    (CategoricalColumn(categories=(0.5, 2.0), missing="category"), "0.5, 2, missing is a category"),
+    (CategoricalColumn(categories=tuple(f"{i:020}" for i in range(5))), f"{0:020}, {1:020}, … (5 categories)"),
+    (BinaryColumn(), "0, 1"),
+    (BinaryColumn(categories=("no", "yes"), missing="mask"), "no, yes, may be missing"),
+    (IntegerColumn(bounds=(1, 16)), "1 to 16"),
+    (IntegerColumn(bounds=(0, 9), bins=2), "0 to 9 in 2 groups"),
+    (IntegerColumn(edges=(0, 1, 5, 77)), "0 to 77 in 3 groups"),
+    (CountColumn(upper=80), "0 to 80"),
+    (BinnedColumn(edges=(0, 0, 10, 60)), "0 to 60 in 3 bins"),
+    (BinnedColumn(bounds=(0, 60), bins=15, transform="sqrt"), "0 to 60 in 15 bins"),
+    (RealColumn(bounds=(0.25, 1e6), missing="mask"), "0.25 to 1e+06, may be missing"),
+]
+
+
+@pytest.mark.parametrize(("column", "words"), DESCRIBED)
+def test_a_column_describes_its_public_domain(column, words):
+    assert column.describe() == words
+
+
+@given(columns(), st.integers(1, 20))
+def test_every_column_has_words_limits_and_cells(column, max_bins):
+    assert column.describe()
+    example = column.decode(column.example(50, rng()), rng())
+    cells = column.discretise(example, max_bins)
+    labels = cell_labels(column, cells.num_cells, max_bins)
+    assert len(labels) == cells.num_cells
+    if column.limits is not None:
+        present = plain(example.dropna()).to_numpy(float)
+        assert ((present >= column.limits[0]) & (present <= column.limits[1])).all()
+    else:
+        assert labels[: len(column.labels)] == [str(label) for label in column.labels]
+
+
+@given(columns(), st.integers(0, 2**32 - 1))
+def test_encoded_values_lie_in_their_range(column, seed):
+    low, high = column.encoded_range
+    encoded = column.example(50, rng(seed))
+    assert np.float32(low) <= encoded.min()
+    assert encoded.max() <= np.float32(high)
+    if column.num_values is not None:
+        assert (low, high + 1) == (0, column.num_values + (column.missing == "category"))
+
+
+def test_only_columns_ask_which_column_they_are():
+    """Elsewhere a new type of column would be forgotten: what differs between columns is theirs to say."""
+    root = pathlib.Path(vertinumpyro.__file__).parent
+    concrete = {kind.__name__ for kind in (*COLUMN_TYPES.values(), BinnedColumn)}
+    asked = []
+    for path in root.rglob("*.py"):
+        if "data" in path.relative_to(root).parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_question = isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+            if is_question or isinstance(node, ast.MatchClass):
+                names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+                asked += [f"{path.name}: {name}" for name in sorted(names & concrete)]
+    assert asked == []

@@ -125,6 +125,99 @@ def test_errors_name_the_place_and_the_fix(case):
         assert word in str(caught.value)
 
 
+SEVERAL = """
+id_column = "person"
+
+[parties.insurer.columns.plan]
+type = "categorical"
+categories = [
+    "a",
+    "a",
+]
+
+[parties."old insurer".columns.cost]
+type = "reel"
+
+  [ parties . clinic . columns . "age at entry" ]
+type = "real"
+bounds = [3, 1]
+trasform = "sqrt"
+decimal = 1
+
+[parties.clinic.columns.person]
+type = "binary"
+
+[parties.clinic.columns.plan]
+type = "binary"
+"""
+WRONG = {
+    "line 4, party 'insurer', column 'plan'": "'a' twice",
+    "line 11, party 'old insurer', column 'cost'": "did you mean 'real'",
+    "line 14, party 'clinic', column 'age at entry'": "did you mean 'transform'",
+    "line 14, party 'clinic', column 'age at entry': unknown key 'decimal'": "did you mean 'decimals'",
+    "line 20, party 'clinic', column 'person'": "is the id column",
+    "column 'plan' is at 'insurer'": "and at 'clinic'",
+}
+
+
+def test_every_mistake_is_told_at_once_with_its_line():
+    with pytest.raises(SchemaError) as caught:
+        Schema.from_toml(SEVERAL)
+    told = str(caught.value).splitlines()
+    assert told[0] == f"{len(WRONG)} mistakes in the schema:"
+    assert len(told) == 1 + len(WRONG)
+    for place, problem in WRONG.items():
+        assert [line for line in told if place in line and problem in line], place
+
+
+def test_a_dict_has_no_lines_and_a_file_has_a_name(tmp_path):
+    spec = two_parties(age={"type": "real", "bounds": [3, 1]}, sex={"type": "binry"})
+    with pytest.raises(
+        SchemaError, match=r"^2 mistakes in the schema:\n  party 'clinic', column 'age': .*\n  party 'c"
+    ):
+        Schema.from_dict(spec)
+    path = tmp_path / "schema.toml"
+    path.write_text('[parties.clinic.columns.sex]\ntype = "binry"\n')
+    with pytest.raises(SchemaError, match=r"^schema\.toml, line 1, party 'clinic', column 'sex': unknown type"):
+        Schema.from_toml(path)
+
+
+def test_names_are_checked_beside_columns():
+    spec = two_parties(age_observed={"type": "binary"}, sex={"type": "binry"})
+    with pytest.raises(SchemaError) as caught:
+        Schema.from_dict({**spec, "id_column": "", "partys": 1})
+    told = str(caught.value)
+    for words in ("4 mistakes", "age_observed", "'binary'", "id_column", "'partys'"):
+        assert words in told
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    path = tmp_path / "schema.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    assert Schema.from_toml(path) == Schema.from_toml(TEXT)
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("utf-16", "UTF-16"), ("cp1252", "cp1252"), ("utf-16-le", "UTF-16")])
+def test_another_encoding_is_named(tmp_path, encoding, name):
+    path = tmp_path / "schema.toml"
+    path.write_bytes(TEXT.replace('"a"', '"Büro"').encode(encoding))
+    with pytest.raises(SchemaError, match=rf"(?i)schema\.toml.*{name}.*UTF-8"):
+        Schema.from_toml(path)
+
+
+def test_a_folder_is_no_schema(tmp_path):
+    with pytest.raises(SchemaError, match="folder"):
+        Schema.from_toml(tmp_path)
+
+
+def test_a_single_category_is_refused_unless_missing_is_another():
+    spec = two_parties(sex={"type": "categorical", "categories": ["f"]})
+    with pytest.raises(SchemaError, match=r"'sex'.*single category.*leave the column out"):
+        Schema.from_dict(spec)
+    spec["parties"]["clinic"]["columns"]["sex"]["missing"] = "category"
+    assert Schema.from_dict(spec).columns["sex"].num_categories == 2
+
+
 def test_unknown_names_get_a_suggestion():
     schema = Schema.from_toml(TEXT)
     with pytest.raises(SchemaError, match="did you mean 'visits'"):

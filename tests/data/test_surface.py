@@ -7,7 +7,7 @@ PUBLIC = {
     *("Schema", "PartySchema", "OBSERVED_SUFFIX"),
     *("Column", "CodedColumn", "RealColumn", "BinnedColumn", "IntegerColumn", "CountColumn"),
     *("CategoricalColumn", "BinaryColumn", "Cells", "Kind", "Missing", "OutOfBounds"),
-    *("VerticalDataset", "read_table", "decode_table"),
+    *("VerticalDataset", "CsvFormat", "read_ids", "read_table", "decode_table", "Facts", "TableFacts"),
     *("align", "record_ids", "alignment_digest", "check_digests"),
     *("load_abalone", "load_adult", "load_dutch", "load_nltcs", "load_rand_hie", "load_wine"),
 }

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 
-__all__ = ["exact_in_float64", "integer_product"]
+__all__ = ["exact_in_float64", "integer_product", "pair_products", "ring_product"]
 
 _ROWS = 4096  # at a time, so that the float64 copies are small and used again
+
+_LIMB_BITS = (22, 21, 21)
+_LIMB_SHIFTS = (0, 22, 43)
+_LIMB_ROWS = 1024  # sums of that many products of two limbs, each at most 2^21, are at most 2^52: float64 holds them
 
 
 def exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
@@ -34,3 +41,34 @@ def integer_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
             right[: stop - start] = b[start:stop]
         out += left[: stop - start].T @ right[: stop - start]
     return out.astype(np.int64)
+
+
+def ring_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a^T b `[da, db]` modulo 2^64, for any int64 `[n, da]`, `[n, db]`; its work depends on shapes alone.
+
+    Six products of float64 limbs of 21 or 22 bits, in blocks of records, so that memory beyond a and b is small.
+    """
+    out = np.zeros((a.shape[1], b.shape[1]), np.int64)
+    for start in range(0, a.shape[0], _LIMB_ROWS):
+        left, right = (_limbs(m[start : start + _LIMB_ROWS]) for m in (a, b))
+        for i, j in itertools.product(range(3), repeat=2):
+            if i + j < 3:  # the others are multiples of 2^64
+                out += (left[i].T @ right[j]).astype(np.int64) << (_LIMB_SHIFTS[i] + _LIMB_SHIFTS[j])
+    return out
+
+
+def pair_products(matrices: Sequence[np.ndarray]) -> np.ndarray:
+    """a_i^T a_j of all i < j modulo 2^64, in the order of `itertools.combinations`, flat and one after another."""
+    products = [ring_product(a, b).ravel() for a, b in itertools.combinations(matrices, 2)]
+    return np.concatenate([np.zeros(0, np.int64), *products])
+
+
+def _limbs(m: np.ndarray) -> list[np.ndarray]:
+    """float64 matrices with m = sum_i limb_i 2^shift_i modulo 2^64, none above 2^21 in magnitude."""
+    found, rest = [], m
+    for bits in _LIMB_BITS[:-1]:
+        half = 1 << (bits - 1)
+        low = ((rest + half) & ((1 << bits) - 1)) - half  # wraps around where the ring does
+        found.append(low.astype(np.float64))
+        rest = (rest - low) >> bits
+    return [*found, rest.astype(np.float64)]

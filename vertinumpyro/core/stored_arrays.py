@@ -14,7 +14,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 
-__all__ = ["load_arrays", "read_metadata", "save_arrays"]
+__all__ = ["load_arrays", "read_metadata", "save_arrays", "write_arrays"]
 
 _METADATA = "metadata"
 
@@ -23,11 +23,16 @@ def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], 
     """Write arrays and JSON metadata, atomically: a reader sees the old file or the new one."""
     path = Path(path)
     temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as stream:
+    write_arrays(temporary, arrays, metadata)
+    temporary.replace(path)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+    """Write them in place; on disk when this returns."""
+    with path.open("wb") as stream:
         np.savez(stream, **{_METADATA: np.array(json.dumps(metadata)), **arrays})  # pyright: ignore[reportArgumentType]
         stream.flush()
         os.fsync(stream.fileno())
-    temporary.replace(path)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -12,10 +12,13 @@ from vertinumpyro.data.datasets import (
     load_rand_hie,
     load_wine,
 )
+from vertinumpyro.data.facts import Facts, TableFacts
+from vertinumpyro.data.files import CsvFormat, read_ids, read_table
 from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
-from vertinumpyro.data.schema import OBSERVED_SUFFIX, PartySchema, Schema
-from vertinumpyro.data.table import decode_table, read_table
+from vertinumpyro.data.schema import PartySchema, Schema
+from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
+from vertinumpyro.data.table import decode_table
 
 __all__ = [
     "OBSERVED_SUFFIX",
@@ -26,6 +29,8 @@ __all__ = [
     "CodedColumn",
     "Column",
     "CountColumn",
+    "CsvFormat",
+    "Facts",
     "IntegerColumn",
     "Kind",
     "Missing",
@@ -33,6 +38,7 @@ __all__ = [
     "PartySchema",
     "RealColumn",
     "Schema",
+    "TableFacts",
     "VerticalDataset",
     "align",
     "alignment_digest",
@@ -44,6 +50,7 @@ __all__ = [
     "load_nltcs",
     "load_rand_hie",
     "load_wine",
+    "read_ids",
     "read_table",
     "record_ids",
 ]

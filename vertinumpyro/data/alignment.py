@@ -6,17 +6,30 @@ processes each sort their own table, exchange `alignment_digest` values, and cal
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import AlignmentError, ArgumentError
+from vertinumpyro.data.column import plain
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.wording import Place
 
 _KEY_BYTES = (16, 64)
+
+#: How one id may be written in two ways, and what makes it one again, in the order in which to do it.
+_WRITING: Mapping[str, Callable[[str], str]] = MappingProxyType(
+    {
+        "have spaces around them": str.strip,
+        "end in .0": lambda identifier: identifier.removesuffix(".0"),
+        "have leading zeros": lambda identifier: identifier.lstrip("0"),
+        "have capital letters": str.lower,
+    }
+)
 
 
 def record_ids(frame: pd.DataFrame, schema: Schema, party: str) -> list[str]:
@@ -32,7 +45,10 @@ def record_ids(frame: pd.DataFrame, schema: Schema, party: str) -> list[str]:
     series = cast(pd.Series, frame[schema.id_column])
     if series.isna().any():
         place.fail("has missing ids; give every record one")
+    series = plain(series)
     # 7 and 7.0 would read as different texts at two parties, so a float is no id.
+    if pd.api.types.is_float_dtype(series.dtype):
+        place.fail("holds ids stored as floating-point numbers; convert them to integers or text")
     if len(series) and pd.api.types.infer_dtype(series) not in ("string", "integer"):
         place.fail("holds ids that are neither text nor integers; convert the column")
     ids = series.astype(str).tolist()
@@ -53,8 +69,8 @@ def align(frames: Mapping[str, pd.DataFrame], schema: Schema) -> dict[str, pd.Da
 
     Raises:
         DataError: an id column is missing or unusable.
-        AlignmentError: ids occur twice at a party, or have no match at another; the message counts them
-            and shows none.
+        AlignmentError: ids occur twice at a party, or have no match at another; the message counts them,
+            says whether they seem to be written in two ways, and shows none.
     """
     ids = {party: record_ids(frame, schema, party) for party, frame in frames.items()}
     if ids:
@@ -99,7 +115,8 @@ def check_digests(digests: Mapping[str, str]) -> None:
         same = [p for p in parties if p not in different]
         raise AlignmentError(
             f"records at {_names(different)} differ from those at {_names(same)}, in ids or in order; "
-            "sort every table by id, keep the common ids only, and use one key"
+            "sort every table by id, keep the common ids only, write them alike (leading zeros, spaces, capital "
+            "letters), and use one key"
         )
 
 
@@ -108,9 +125,43 @@ def _check_matches(ids: Mapping[str, set[str]]) -> None:
     unmatched = {party: len(listed) - len(common) for party, listed in ids.items()}
     counts = [f"{count} of party {party!r}" for party, count in unmatched.items() if count]
     if counts:
-        raise AlignmentError(
-            f"ids without a match at every other party: {', '.join(counts)}; keep the common records only"
-        )
+        raise AlignmentError(f"ids without a match at every other party: {', '.join(counts)}; {_advice(ids, common)}")
+
+
+def _advice(ids: Mapping[str, set[str]], common: set[str]) -> str:
+    """What to do about unmatched ids; names differences of writing that explain at least half of them."""
+    fewest = min(map(len, ids.values()))
+    if (len(_common(ids, _WRITING)) - len(common)) * 2 >= max(1, fewest - len(common)):
+        differences = [difference for difference in _WRITING if _matters(ids, difference)] or list(_WRITING)
+        named = [(difference, _with(ids, difference)) for difference in differences]
+        told = "; ".join(f"ids at {_names(parties)} {difference}" for difference, parties in named if parties)
+        return f"{told}: write ids alike at every party, as text"
+    if len(common) * 2 >= fewest:
+        return "keep the common records only"
+    return f"{len(common)} of {fewest} ids match; does the id column name the same records at every party?"
+
+
+def _common(ids: Mapping[str, set[str]], differences: Iterable[str]) -> set[str]:
+    """The ids that all parties share where these differences of writing are overlooked."""
+    listed = list(differences)
+    return set.intersection(*({_repaired(i, listed) for i in own} for own in ids.values()))
+
+
+def _repaired(identifier: str, differences: Iterable[str]) -> str:
+    return reduce(lambda written, difference: _WRITING[difference](written), differences, identifier)
+
+
+def _matters(ids: Mapping[str, set[str]], difference: str) -> bool:
+    others = [other for other in _WRITING if other != difference]
+    return len(_common(ids, others)) < len(_common(ids, _WRITING))
+
+
+def _with(ids: Mapping[str, set[str]], difference: str) -> list[str]:
+    """The parties that have a difference, once those before it are overlooked."""
+    order = list(_WRITING)
+    before = order[: order.index(difference)]
+    so_far = {party: {_repaired(i, before) for i in own} for party, own in ids.items()}
+    return [party for party, own in so_far.items() if any(_WRITING[difference](i) != i for i in own)]
 
 
 def _ascending(ids: list[str]) -> np.ndarray:

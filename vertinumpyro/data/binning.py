@@ -16,6 +16,8 @@ import numpy as np
 Transform = Literal["identity", "log1p", "sqrt"]
 Array = np.ndarray
 
+_FLOAT = np.dtype(np.float64)
+
 
 def _identity(values: Array) -> Array:
     return values
@@ -58,14 +60,45 @@ def real_codes(edges: Array, values: Array) -> Array:
     return np.where(in_atom, first, codes)
 
 
-def draw_reals(edges: Array, codes: Array, rng: np.random.Generator) -> Array:
-    """Return one uniform draw from each coded bin."""
+def draw_reals(edges: Array, codes: Array, rng: np.random.Generator, float_type: np.dtype = _FLOAT) -> Array:
+    """Return one uniform draw from each coded bin, as floats of a type that has some in every bin."""
     low, high = edges[codes], edges[codes + 1]
     draws = low + rng.random(len(codes)) * (high - low)
     # An edge may belong to the neighbour (the next bin or an atom), so stay strictly inside: a decoded
     # value then always encodes to the bin it came from.
-    inside = np.clip(draws, np.nextafter(low, high), np.nextafter(high, low))
-    return np.where(low == high, low, inside)
+    first, last = bin_limits(edges, float_type)
+    return np.clip(draws.astype(float_type), first[codes], last[codes])
+
+
+def bin_limits(edges: Array, float_type: np.dtype) -> tuple[Array, Array]:
+    """Return the smallest and the largest float of a type strictly inside each bin; an atom's are its value."""
+    low, high = edges[:-1], edges[1:]
+    atom, value = low == high, low.astype(float_type)
+    return np.where(atom, value, _inwards(low, float_type, 1)), np.where(atom, value, _inwards(high, float_type, -1))
+
+
+def as_floats(values: Array, bounds: tuple[float, float], float_type: np.dtype) -> Array:
+    """Return reals within bounds as floats of a type, which stay within them where rounding would not."""
+    low, high = np.asarray(bounds)
+    cast = values.astype(float_type)
+    cast = np.where(cast < low, _inwards(low, float_type, 1), cast)
+    return np.where(cast > high, _inwards(high, float_type, -1), cast)
+
+
+def has_floats(edges: Array, float_type: np.dtype) -> bool:
+    """Whether a type of floats reaches both outer edges, has a float in every bin, and has every atom exactly."""
+    with np.errstate(over="ignore"):
+        if not np.isfinite(edges.astype(float_type)).all():
+            return False
+    first, last = bin_limits(edges, float_type)
+    atoms = edges[:-1] == edges[1:]
+    return bool((first <= last).all() and (first[atoms] == edges[:-1][atoms]).all())
+
+
+def _inwards(edges: Array, float_type: np.dtype, sign: int) -> Array:
+    """The first float of a type strictly above each edge (sign 1), or strictly below it (sign -1)."""
+    cast = edges.astype(float_type)
+    return np.where((cast - edges) * sign > 0, cast, np.nextafter(cast, float_type.type(sign * np.inf)))
 
 
 def integer_starts(low: int, high: int, bins: int) -> Array:

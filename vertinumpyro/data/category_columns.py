@@ -8,9 +8,12 @@ import pandas as pd
 
 from vertinumpyro.data.column import CodedColumn, Kind, numbers
 from vertinumpyro.data.domain import require, require_choice, require_list
+from vertinumpyro.data.dtypes import DtypeKind, holds
 from vertinumpyro.data.wording import Place
 
 Label = str | int | float | bool
+
+_LONGEST_LIST = 48
 
 
 @final
@@ -36,6 +39,19 @@ class CategoricalColumn(CodedColumn):
         _check_labels(self.categories)
         listed = self.unknown == "error" or self.unknown in self.categories
         require(listed, f'unknown = {self.unknown!r}; give "error" or one of the categories')
+        several = 'list the others, leave the column out, or set missing = "category" where values may be missing'
+        require(self.num_categories >= 2, f"a single category leaves nothing to learn; {several}")
+        self._check_dtype()
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The categories."""
+        return self.categories
+
+    @property
+    def dtype_kinds(self) -> tuple[DtypeKind, ...]:
+        """As the labels are, or a category."""
+        return _dtype_kinds(self.categories)
 
     @property
     def kind(self) -> Kind:
@@ -46,6 +62,16 @@ class CategoricalColumn(CodedColumn):
     def num_cells(self) -> int:
         """Number of categories."""
         return len(self.categories)
+
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return the labels."""
+        return [str(label) for label in self.labels]
+
+    def _domain_in_words(self) -> str:
+        return _in_words(self.labels)
+
+    def _fits(self, number_type: np.dtype) -> bool:
+        return holds(number_type, self.labels)
 
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         codes = _codes(series, self.categories, place)
@@ -85,6 +111,17 @@ class BinaryColumn(CodedColumn):
             object.__setattr__(self, "categories", _natives(self.categories))
             _check_labels(self.categories)
             require(len(self.categories) == 2, f"categories = {list(self.categories)}; give two")
+        self._check_dtype()
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The two labels."""
+        return self.categories or (0, 1)
+
+    @property
+    def dtype_kinds(self) -> tuple[DtypeKind, ...]:
+        """As the labels are, or a category; where none are listed, booleans are as good as 0/1."""
+        return (*_dtype_kinds(self.labels), *(("boolean",) if self.categories is None else ()))
 
     @property
     def kind(self) -> Kind:
@@ -96,16 +133,36 @@ class BinaryColumn(CodedColumn):
         """Two."""
         return 2
 
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return the labels."""
+        return [str(label) for label in self.labels]
+
+    def _domain_in_words(self) -> str:
+        return _in_words(self.labels)
+
+    def _fits(self, number_type: np.dtype) -> bool:
+        return holds(number_type, self.labels)
+
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         if self.categories is None and pd.api.types.infer_dtype(series) == "boolean":
             return series.to_numpy(dtype=bool)
-        codes = _codes(series, self.categories or (0, 1), place)
+        codes = _codes(series, self.labels, place)
         if (codes < 0).any():
             place.fail("holds a value that is neither of the two the schema lists; recode it")
         return codes
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
-        return _labels(self.categories or (0, 1), self._checked(values))
+        return _labels(self.labels, self._checked(values))
+
+
+def _in_words(labels: tuple[Label, ...]) -> str:
+    shown = ""
+    for index, label in enumerate(labels):
+        item = f"{label:g}" if isinstance(label, float) else str(label)
+        if len(shown) + len(item) > _LONGEST_LIST:
+            return f"{shown}, … ({len(labels)} categories)"
+        shown += f"{', ' if index else ''}{item}"
+    return shown
 
 
 def _natives(categories: tuple[Label, ...]) -> tuple[Label, ...]:
@@ -132,6 +189,15 @@ def _label_type(categories: tuple[Label, ...]) -> str:
         if any(isinstance(c, types) for c in categories):
             return "mixed"
     return "mixed"
+
+
+def _dtype_kinds(labels: tuple[Label, ...]) -> tuple[DtypeKind, ...]:
+    match _label_type(labels):
+        case "text":
+            return "text", "object", "category"
+        case "boolean":
+            return "boolean", "object", "category"
+    return "integer" if all(isinstance(label, int) for label in labels) else "float", "category"
 
 
 def _codes(series: pd.Series, categories: tuple[Label, ...], place: Place) -> np.ndarray:

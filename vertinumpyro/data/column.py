@@ -14,20 +14,20 @@ Everything that a column knows is public: it comes from the schema, never from a
 
 import abc
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import binning
+from vertinumpyro.data import binning, dtypes
+from vertinumpyro.data.domain import require
 from vertinumpyro.data.wording import Place
 
 Kind = Literal["real", "categorical", "binary", "count"]
 Missing = Literal["forbid", "mask", "category"]
 OutOfBounds = Literal["error", "clip"]
 
-_NULLABLE = {"int64": "Int64", "bool": "boolean"}
 _NUMBERS = frozenset({"integer", "floating", "mixed-integer-float", "decimal"})
 
 
@@ -46,18 +46,67 @@ class Column(abc.ABC):
 
     * ``"forbid"``: a `DataError`.
     * ``"mask"``: encoded as the placeholder, and reported as not observed by `observed`.
-    * ``"category"``: one more category, the last one. Only for columns that the model sees as codes.
+    * ``"category"``: one more category, the last one. Only for columns that the model sees as codes. It is
+      decoded to a missing value again.
+
+    A model of a masked column says nothing about where values are missing, so what it generates is complete; the
+    share of missing values is private and is not released. To see them in a twin, model them: "category".
+
+    `dtype` names the storage type of decoded values, e.g. ``"int16"`` or ``"category"`` (`data.dtypes` has the
+    names); None is int64, float64, pandas' default for text, or a nullable type where values may be missing.
+    It is public, and says nothing that the model sees.
     """
 
     missing: Missing = "forbid"
+    dtype: str | None = None
 
     #: The TOML `type` that stands for this class.
     type_name: ClassVar[str]
+
+    #: Whether neighbouring values are alike: they may be merged into cells, and scaled to a number.
+    ordered: ClassVar[bool]
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """The values of the public domain, where it is a short list; otherwise none."""
+        return ()
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The smallest and the largest value of a quantity, in table units; None of a column of mere labels."""
+        return None
+
+    @abc.abstractmethod
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return a short text for each code of a present value, or for each of a real's `max_bins` cells."""
+
+    @abc.abstractmethod
+    def _domain_in_words(self) -> str:
+        """The public domain of present values."""
+
+    @property
+    @abc.abstractmethod
+    def dtype_kinds(self) -> tuple[dtypes.DtypeKind, ...]:
+        """What kinds of storage hold this column."""
+
+    @abc.abstractmethod
+    def _fits(self, number_type: np.dtype) -> bool:
+        """Whether a type of numbers holds the whole public domain, each value where it belongs."""
 
     @property
     @abc.abstractmethod
     def kind(self) -> Kind:
         """The model's view of the column."""
+
+    @property
+    @abc.abstractmethod
+    def num_values(self) -> int | None:
+        """Number of encoded values 0..num_values-1 of present ones; None where they are real."""
+
+    @property
+    @abc.abstractmethod
+    def encoded_range(self) -> tuple[float, float]:
+        """The smallest and the largest encoded value, the missing category included."""
 
     @property
     @abc.abstractmethod
@@ -84,6 +133,11 @@ class Column(abc.ABC):
     def _cells(self, values: np.ndarray, max_bins: int) -> tuple[np.ndarray, int]:
         """Cut encoded, present values into public cells."""
 
+    def describe(self) -> str:
+        """Return the public domain in words, say "0 to 60 in 15 bins, may be missing"."""
+        rule = {"forbid": "", "mask": ", may be missing", "category": ", missing is a category"}[self.missing]
+        return self._domain_in_words() + rule
+
     def encode(self, series: pd.Series, *, party: str, name: str) -> np.ndarray:
         """Return the column in model units.
 
@@ -108,13 +162,16 @@ class Column(abc.ABC):
 
     def observed(self, series: pd.Series) -> np.ndarray:
         """Return bool [n]: True where a value is present. It matters to columns with missing = "mask"."""
+        if pd.api.types.is_float_dtype(series.dtype) and pd.api.types.is_extension_array_dtype(series.dtype):
+            # Nullable and Arrow storage tell NaN from NA; both are missing values here.
+            return ~np.isnan(series.to_numpy(dtype=np.float64, na_value=np.nan))
         return series.notna().to_numpy(dtype=bool)
 
     def decode(self, values: np.ndarray, rng: np.random.Generator, *, observed: np.ndarray | None = None) -> pd.Series:
-        """Return model units as a Series in the schema's own types.
+        """Return model units as a Series of the type that `dtype` names.
 
-        Reals come as float64 inside the bounds, integers and counts as int64, categories as themselves;
-        where the schema allows missing values, integers are nullable ``Int64``. A bin becomes a uniform
+        Where it is None, reals come as float64 inside the bounds, integers and counts as int64, categories as
+        themselves; where the schema allows missing values, integers are nullable ``Int64``. A bin becomes a uniform
         draw from it. Draws that leave an unbounded model's domain (a Poisson above `upper`) are clipped.
 
         Args:
@@ -131,11 +188,37 @@ class Column(abc.ABC):
         present = np.ones(len(encoded), bool) if observed is None else np.asarray(observed, bool)
         if self.missing == "category":
             present = present & (encoded != self.num_categories - 1)
-        decoded = self._decode_present(encoded[present], rng)
+        decoded = self._stored(self._decode_present(encoded[present], rng))
         if self.missing == "forbid" and present.all():
             return decoded
-        nullable = decoded.astype(_NULLABLE.get(str(decoded.dtype), decoded.dtype))
+        nullable = decoded.astype(dtypes.nullable(decoded.dtype))
         return nullable.set_axis(np.flatnonzero(present)).reindex(range(len(encoded)))
+
+    def _stored(self, decoded: pd.Series) -> pd.Series:
+        dtype = None if self.dtype is None else dtypes.parse(self.dtype)
+        if isinstance(dtype, pd.CategoricalDtype):
+            return pd.Series(pd.Categorical(decoded, categories=list(self.labels), ordered=bool(dtype.ordered)))
+        return decoded if dtype is None else decoded.astype(dtype)
+
+    @property
+    def _float_type(self) -> np.dtype:
+        return np.dtype(np.float64) if self.dtype is None else dtypes.number_type(dtypes.parse(self.dtype))
+
+    def _check_dtype(self) -> None:
+        """Raise a `SchemaError` unless `dtype` holds this column; the last line of a subclass's checks."""
+        if self.dtype is None:
+            return
+        require(isinstance(self.dtype, str), f'dtype = {self.dtype!r}; give its name, e.g. "int16"')
+        said, dtype = f"dtype = {self.dtype!r}", dtypes.parse(self.dtype)
+        kind = dtypes.kind(dtype)
+        require(kind in self.dtype_kinds, f"{said}; this column is stored as {' or '.join(self.dtype_kinds)}")
+        if kind == "category":
+            require(self.labels != (), f"{said}; the public domain is too large to list as categories")
+        if kind in ("boolean", "integer", "float"):
+            fits = self._fits(dtypes.number_type(dtype))
+            require(fits, f"{said} does not hold the whole public domain; give a wider one, or leave it out")
+        roomy = dtypes.nullable(dtype)
+        require(self.missing == "forbid" or roomy == dtype, f'{said} has no missing values; give "{roomy}"')
 
     def discretise(self, series: pd.Series, max_bins: int = 16) -> Cells:
         """Cut a column in table units into public cells, to compare marginals of two tables.
@@ -167,13 +250,20 @@ class Column(abc.ABC):
 class CodedColumn(Column):
     """A column that the model sees as codes; `num_cells` of them stand for present values."""
 
-    #: Whether neighbouring codes may be merged when a marginal is evaluated.
-    ordered: ClassVar[bool]
-
     @property
     @abc.abstractmethod
     def num_cells(self) -> int:
         """Number of codes for present values."""
+
+    @property
+    def num_values(self) -> int:
+        """`num_cells`."""
+        return self.num_cells
+
+    @property
+    def encoded_range(self) -> tuple[float, float]:
+        """The first and the last code."""
+        return 0.0, float(self.num_categories - 1)
 
     @property
     def num_categories(self) -> int:
@@ -199,9 +289,11 @@ class CodedColumn(Column):
 
 
 def plain(series: pd.Series) -> pd.Series:
-    """Undo pandas' categorical storage, which hides the type of the values."""
+    """Undo categorical storage, pandas' or Arrow's, which hides the type of the values."""
     if isinstance(series.dtype, pd.CategoricalDtype):
         return series.astype(series.dtype.categories.dtype)
+    if str(series.dtype).startswith("dictionary<"):
+        return series.astype(object)
     return series
 
 

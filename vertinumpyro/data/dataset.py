@@ -10,8 +10,12 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.alignment import align, record_ids
-from vertinumpyro.data.schema import OBSERVED_SUFFIX, Schema
-from vertinumpyro.data.table import check_table, decode_table, encode_table, example_table, read_table
+from vertinumpyro.data.files import read_table
+from vertinumpyro.data.frames import Table, as_frame
+from vertinumpyro.data.schema import Schema
+from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
+from vertinumpyro.data.table import check_table, decode_table, encode_table, example_table
+from vertinumpyro.data.table_types import dtype_of
 from vertinumpyro.data.wording import Place, suggest
 
 Arrays = Mapping[str, np.ndarray]
@@ -51,49 +55,75 @@ class VerticalDataset:
         object.__setattr__(self, "encoded", MappingProxyType(frozen))
 
     @classmethod
-    def from_frames(cls, schema: Schema, frames: Mapping[str, pd.DataFrame]) -> "VerticalDataset":
-        """Check, align by id and encode one DataFrame per party.
+    def from_frames(cls, schema: Schema, frames: Mapping[str, Table]) -> "VerticalDataset":
+        """Check, align by id and encode one table per party.
 
-        Records end up in ascending order of their ids as text. Columns outside the schema are ignored.
+        Records end up in ascending order of their ids as text. Columns outside the schema are ignored, and so
+        is the index of a pandas DataFrame. The dataset's schema is the given one with the tables' storage types
+        (`data.table_types` says which), so that a twin comes back in them; types that the schema has stay.
+
+        Args:
+            schema: the public schema.
+            frames: for each party a pandas or polars DataFrame, a `pyarrow.Table`, another table that exports
+                Arrow, or a dict of arrays.
 
         Raises:
-            ArgumentError: a party has no frame, or a frame has no party.
+            ArgumentError: a party has no table, a table has no party, or is lazy or of an unknown kind.
             DataError: a table breaks the schema; the message names party and column, never a value.
             AlignmentError: the parties' ids do not match.
         """
+        if isinstance(frames, pd.DataFrame) or not isinstance(frames, Mapping):
+            raise ArgumentError("frames is not a mapping; give {party: table}, or use from_pooled for one joined table")
         _check_parties(schema, frames)
-        ordered = {party: frames[party] for party in schema.parties}
+        ordered = {party: as_frame(frames[party], str(Place(party))) for party in schema.parties}
         for party, frame in ordered.items():
             check_table(frame, schema, party)
         aligned = align(ordered, schema)
-        return cls(schema, {party: encode_table(frame, schema, party) for party, frame in aligned.items()})
+        encoded = {party: encode_table(frame, schema, party) for party, frame in aligned.items()}
+        return cls(schema.with_dtypes(_dtypes(schema, aligned)), encoded)
 
     @classmethod
-    def from_files(cls, schema: Schema, paths: Mapping[str, str | Path]) -> "VerticalDataset":
+    def from_files(
+        cls,
+        schema: Schema,
+        paths: Mapping[str, str | Path],
+        *,
+        separator: str | None = None,
+        encoding: str = "utf-8",
+        decimal: str = ".",
+    ) -> "VerticalDataset":
         """Read one CSV or Parquet file per party, then do as `from_frames`.
+
+        `separator`, `encoding` and `decimal` are those of every CSV file (`read_table`); where the parties' differ,
+        use `read_table` for each and `from_frames`.
 
         Raises:
             ArgumentError, DataError, AlignmentError: as in `from_frames`; also a `DataError` when a file
                 is missing or cannot be parsed.
         """
         _check_parties(schema, paths)
-        return cls.from_frames(schema, {p: read_table(paths[p], schema, p) for p in schema.parties})
+        written = {"separator": separator, "encoding": encoding, "decimal": decimal}
+        return cls.from_frames(schema, {p: read_table(paths[p], schema, p, **written) for p in schema.parties})
 
     @classmethod
-    def from_pooled(cls, schema: Schema, frame: pd.DataFrame) -> "VerticalDataset":
+    def from_pooled(cls, schema: Schema, frame: Table) -> "VerticalDataset":
         """Split one pooled table between the parties. Research only: nobody should hold this table.
 
-        The order of records stays. The id column is optional; where it stands it must be unique.
+        The order of records stays. The id column is optional; where it stands it must be unique. The table
+        may be of any kind that `from_frames` takes.
 
         Raises:
+            ArgumentError: the table is lazy or of an unknown kind.
             DataError: the table breaks the schema.
         """
+        frame = as_frame(frame, "the pooled table")
         with_id = schema.id_column in frame.columns
         for party in schema.parties:
             check_table(frame, schema, party, need_id=with_id)
         if with_id:
             record_ids(frame, schema, next(iter(schema.parties)))
-        return cls(schema, {party: encode_table(frame, schema, party) for party in schema.parties})
+        encoded = {party: encode_table(frame, schema, party) for party in schema.parties}
+        return cls(schema.with_dtypes(_dtypes(schema, dict.fromkeys(schema.parties, frame))), encoded)
 
     @classmethod
     def example(cls, schema: Schema, num_records: int, rng: np.random.Generator) -> "VerticalDataset":
@@ -168,6 +198,14 @@ def _array_names(schema: Schema, party: str) -> list[str]:
     columns = schema.parties[party].columns
     masks = [name + OBSERVED_SUFFIX for name, column in columns.items() if column.missing == "mask"]
     return [*columns, *masks]
+
+
+def _dtypes(schema: Schema, frames: Mapping[str, pd.DataFrame]) -> dict[str, str | None]:
+    return {
+        name: dtype_of(pd.Series(frames[party][name]), column, Place(party, name))
+        for party, part in schema.parties.items()
+        for name, column in part.columns.items()
+    }
 
 
 def _frozen(arrays: Arrays) -> Arrays:

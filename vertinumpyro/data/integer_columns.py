@@ -18,6 +18,7 @@ from vertinumpyro.data.domain import (
     require_choice,
     whole_numbers,
 )
+from vertinumpyro.data.dtypes import DtypeKind, holds
 from vertinumpyro.data.wording import Place
 
 
@@ -56,6 +57,7 @@ class IntegerColumn(CodedColumn):
             object.__setattr__(self, "edges", whole_numbers("edges", self.edges))
             ascending = len(self.edges) >= 3 and bool((np.diff(np.asarray(self.edges)) > 0).all())
             require(ascending, f"edges = {list(self.edges)}; give at least three, strictly ascending")
+        self._check_dtype()
 
     def _check_run(self) -> None:
         if self.bounds is None:
@@ -73,6 +75,16 @@ class IntegerColumn(CodedColumn):
         return "categorical"
 
     @property
+    def labels(self) -> tuple[int, ...]:
+        """Every integer of the domain, where they are few; of groups too."""
+        return _listed(*self._outer())
+
+    @property
+    def dtype_kinds(self) -> tuple[DtypeKind, ...]:
+        """Integers, or a category where they are few."""
+        return "integer", "category"
+
+    @property
     def starts(self) -> np.ndarray:
         """The first integer of each group, int64 [num_cells]."""
         if self.edges is not None:
@@ -88,6 +100,22 @@ class IntegerColumn(CodedColumn):
     def _outer(self) -> tuple[int, int]:
         ends = list(self.bounds or self.edges or [])
         return ends[0], ends[-1]
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The bounds, or the outer edges."""
+        return self._outer()
+
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return the first integer of each group."""
+        return [str(start) for start in self.starts]
+
+    def _domain_in_words(self) -> str:
+        low, high = self._outer()
+        return f"{low} to {high}" + (f" in {self.num_cells} groups" if self.num_cells <= high - low else "")
+
+    def _fits(self, number_type: np.dtype) -> bool:
+        return holds(number_type, self._outer())
 
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         values = within(integers(series, place), self._outer(), self.out_of_bounds, place)
@@ -112,6 +140,7 @@ class CountColumn(Column):
     out_of_bounds: OutOfBounds = "error"
 
     type_name: ClassVar[str] = "count"
+    ordered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the public domain."""
@@ -119,11 +148,32 @@ class CountColumn(Column):
         require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
         (upper,) = whole_numbers("upper", (self.upper,))
         require(1 <= upper < 2**31, f"upper = {upper}; give an integer from 1 to 2^31 - 1")
+        self._check_dtype()
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """Every count, where they are few."""
+        return _listed(0, self.upper)
+
+    @property
+    def dtype_kinds(self) -> tuple[DtypeKind, ...]:
+        """Integers, or a category where they are few."""
+        return "integer", "category"
 
     @property
     def kind(self) -> Kind:
         """The model sees a non-negative integer."""
         return "count"
+
+    @property
+    def num_values(self) -> int:
+        """0 to `upper`."""
+        return self.upper + 1
+
+    @property
+    def encoded_range(self) -> tuple[float, float]:
+        """0 and `upper`."""
+        return 0.0, float(self.upper)
 
     @property
     def num_categories(self) -> int:
@@ -138,6 +188,21 @@ class CountColumn(Column):
         """Draw `n` uniform counts."""
         return rng.integers(self.upper, size=n, dtype=np.int32, endpoint=True)
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """0 and `upper`."""
+        return 0, self.upper
+
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return every count."""
+        return [str(count) for count in range(self.upper + 1)]
+
+    def _domain_in_words(self) -> str:
+        return f"0 to {self.upper}"
+
+    def _fits(self, number_type: np.dtype) -> bool:
+        return holds(number_type, (0, self.upper))
+
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         return within(integers(series, place), (0, self.upper), self.out_of_bounds, place)
 
@@ -148,3 +213,7 @@ class CountColumn(Column):
 
     def _cells(self, values: np.ndarray, max_bins: int) -> tuple[np.ndarray, int]:
         return binning.group(values.astype(np.int64), self.upper + 1, max_bins)
+
+
+def _listed(low: int, high: int) -> tuple[int, ...]:
+    return tuple(range(low, high + 1)) if high - low < MAX_CELLS else ()

@@ -19,6 +19,7 @@ from vertinumpyro.data.domain import (
     require_bounds,
     require_choice,
 )
+from vertinumpyro.data.dtypes import DtypeKind
 from vertinumpyro.data.wording import Place
 
 #: Real model units stay this far from 0 and 1, where a Beta's log density is infinite.
@@ -49,6 +50,7 @@ class RealColumn(Column):
     decimals: int | None = None
 
     type_name: ClassVar[str] = "real"
+    ordered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the public domain."""
@@ -59,11 +61,27 @@ class RealColumn(Column):
             f"decimals = {self.decimals!r}; give an integer",
         )
         object.__setattr__(self, "bounds", floats(self.bounds))
+        self._check_dtype()
 
     @property
     def kind(self) -> Kind:
         """The model sees a real in (0, 1)."""
         return "real"
+
+    @property
+    def dtype_kinds(self) -> tuple[DtypeKind, ...]:
+        """Floats."""
+        return ("float",)
+
+    @property
+    def num_values(self) -> None:
+        """Real."""
+        return None
+
+    @property
+    def encoded_range(self) -> tuple[float, float]:
+        """The model's interval."""
+        return UNIT_MARGIN, 1.0 - UNIT_MARGIN
 
     @property
     def num_categories(self) -> int:
@@ -78,6 +96,21 @@ class RealColumn(Column):
         """Draw `n` uniform model units."""
         return _inside(rng.random(n))
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The bounds."""
+        return self.bounds
+
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return the lower edge of each cell."""
+        return [f"{edge:.3g}" for edge in binning.equal_width_edges(self.bounds, max_bins, self.transform)[:-1]]
+
+    def _domain_in_words(self) -> str:
+        return f"{self.bounds[0]:g} to {self.bounds[1]:g}"
+
+    def _fits(self, number_type: np.dtype) -> bool:
+        return binning.has_floats(np.asarray(self.bounds), number_type)
+
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         values = within(numbers(series, place), self.bounds, self.out_of_bounds, place)
         return _inside(binning.to_unit(values, self.bounds, self.transform))
@@ -89,7 +122,7 @@ class RealColumn(Column):
         decoded = binning.from_unit(np.clip(unit, 0.0, 1.0), self.bounds, self.transform)
         if self.decimals is not None:
             decoded = np.clip(decoded.round(self.decimals), *self.bounds)
-        return pd.Series(decoded)
+        return pd.Series(binning.as_floats(decoded, self.bounds, self._float_type))
 
     def _cells(self, values: np.ndarray, max_bins: int) -> tuple[np.ndarray, int]:
         return np.minimum((values * max_bins).astype(np.int64), max_bins - 1), max_bins
@@ -136,11 +169,17 @@ class BinnedColumn(CodedColumn):
             require_bins(self.bins, MAX_CELLS)
         _check_scale(self.bounds or self._outer(), self.transform, self.out_of_bounds)
         _check_edges(self.bin_edges)
+        self._check_dtype()
 
     @property
     def kind(self) -> Kind:
         """The model sees codes."""
         return "categorical"
+
+    @property
+    def dtype_kinds(self) -> tuple[DtypeKind, ...]:
+        """Floats."""
+        return ("float",)
 
     @property
     def bin_edges(self) -> np.ndarray:
@@ -161,14 +200,29 @@ class BinnedColumn(CodedColumn):
         require(len(edges) >= 3, f"edges = {edges}; two bins need at least three edges")
         return edges[0], edges[-1]
 
-    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The outer edges."""
+        return float(self.bin_edges[0]), float(self.bin_edges[-1])
+
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return the bins' lower edges; the bin after an atom leaves the atom's value out, so it is "> value"."""
         edges = self.bin_edges
-        bounds = (float(edges[0]), float(edges[-1]))
-        values = within(numbers(series, place), bounds, self.out_of_bounds, place)
-        return binning.real_codes(edges, values)
+        after_atom = [False, *(edges[:-2] == edges[1:-1])]
+        return [f"{'>' if after else ''}{edge:.3g}" for edge, after in zip(edges[:-1], after_atom, strict=True)]
+
+    def _domain_in_words(self) -> str:
+        return "{:g} to {:g} in {} bins".format(*self.limits, self.num_cells)
+
+    def _fits(self, number_type: np.dtype) -> bool:
+        return binning.has_floats(self.bin_edges, number_type)
+
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        values = within(numbers(series, place), self.limits, self.out_of_bounds, place)
+        return binning.real_codes(self.bin_edges, values)
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
-        return pd.Series(binning.draw_reals(self.bin_edges, self._checked(values), rng))
+        return pd.Series(binning.draw_reals(self.bin_edges, self._checked(values), rng, self._float_type))
 
 
 def _inside(unit: np.ndarray) -> np.ndarray:

@@ -11,31 +11,31 @@
     bounds = [0, 60]
     bins = 16
 
-Nothing in it is inferred from a table, so it can be published, compared and hashed freely.
+No domain in it is inferred from a table, so it can be published, compared and hashed freely. A column's `dtype`, how
+decoded values are stored, is the one thing that a `VerticalDataset` fills in from its tables; it is part of the schema
+so that whoever holds a schema alone (a stored posterior, a party's process) decodes to the same types.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from vertinumpyro.core.errors import SchemaError
 from vertinumpyro.data import schema_text
-from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.domain import require
-from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
-from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
-from vertinumpyro.data.wording import Place, suggest
-
-#: Suffix of the arrays that say where a column with missing = "mask" is observed.
-OBSERVED_SUFFIX = "_observed"
-
-_TYPES: Mapping[str, type[Column]] = MappingProxyType(
-    {c.type_name: c for c in (IntegerColumn, CountColumn, CategoricalColumn, BinaryColumn, RealColumn)}
+from vertinumpyro.data.schema_spec import (
+    Places,
+    Problem,
+    column_to,
+    columns_from,
+    party_problems,
+    refuse,
+    schema_problems,
 )
+from vertinumpyro.data.wording import Place, suggest
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,14 +50,9 @@ class PartySchema:
 
     def __post_init__(self) -> None:
         """Check the names and freeze the mapping."""
-        require(len(self.columns) > 0, "has no columns; list at least one, or drop the party")
-        for name, column in self.columns.items():
-            require(isinstance(name, str) and name != "", f"column name {name!r}; give a non-empty text")
-            require(
-                not name.endswith(OBSERVED_SUFFIX),
-                f"column {name!r} ends in {OBSERVED_SUFFIX!r}, which marks masks; rename it",
-            )
-            require(isinstance(column, Column), f"column {name!r} is not a Column; build e.g. a RealColumn")
+        strangers = [name for name, column in self.columns.items() if not isinstance(column, Column)]
+        problems = [f"column {name!r} is not a Column; build e.g. a RealColumn" for name in strangers]
+        refuse([Problem((), text) for text in (*party_problems(self.columns), *problems)])
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,26 +80,36 @@ class Schema:
 
     def __post_init__(self) -> None:
         """Check that the parties' columns make one table, and freeze the mapping."""
-        require(len(self.parties) > 0, "the schema has no parties; list at least one")
-        named = isinstance(self.id_column, str) and self.id_column != ""
-        require(named, f"id_column = {self.id_column!r}; give a non-empty text")
-        owners: dict[str, str] = {}
-        for party, name in self._pairs():
-            require(name not in owners, f"column {name!r} is at {owners.get(name)!r} and at {party!r}; rename one")
-            require(name != self.id_column, f"{Place(party, name)}: is the id column; rename it, or id_column")
-            owners[name] = party
+        strangers = [party for party, part in self.parties.items() if not isinstance(part, PartySchema)]
+        refuse([Problem((str(party),), "is not a PartySchema") for party in strangers])
+        refuse(list(schema_problems({party: part.columns for party, part in self.parties.items()}, self.id_column)))
         object.__setattr__(self, "parties", MappingProxyType(dict(self.parties)))
-
-    def _pairs(self) -> Iterator[tuple[str, str]]:
-        for party, part in self.parties.items():
-            require(isinstance(party, str) and party != "", f"party name {party!r}; give a non-empty text")
-            require(isinstance(part, PartySchema), f"{Place(party)}: is not a PartySchema")
-            yield from ((party, name) for name in part.columns)
 
     @property
     def columns(self) -> dict[str, Column]:
         """Every column of every party, in order."""
         return {name: column for part in self.parties.values() for name, column in part.columns.items()}
+
+    @property
+    def dtypes(self) -> dict[str, str | None]:
+        """The name of every column's storage type; None is the default."""
+        return {name: column.dtype for name, column in self.columns.items()}
+
+    def with_dtypes(self, dtypes: Mapping[str, str | None]) -> "Schema":
+        """Return this schema with other storage types of decoded columns: ``{column: name}``, in any number.
+
+        Raises:
+            SchemaError: no such column, or a type that cannot hold a column.
+        """
+        for name in dtypes:
+            self.party_of(name)
+        parts = {
+            party: PartySchema(
+                {name: _typed(column, Place(party, name), dtypes) for name, column in part.columns.items()}
+            )
+            for party, part in self.parties.items()
+        }
+        return Schema(parts, self.id_column)
 
     def column_names(self, party: str) -> tuple[str, ...]:
         """Return one party's column names, in order; a `SchemaError` for an unknown party."""
@@ -127,17 +132,24 @@ class Schema:
         return self.parties[party]
 
     def digest(self) -> str:
-        """Return 32 hexadecimal digits that identify this public schema; no table enters them."""
-        return hashlib.blake2b(self.to_toml().encode(), digest_size=16).hexdigest()
+        """Return 32 hexadecimal digits that identify the parties, columns and domains of this public schema.
+
+        Storage types do not enter them: one table in two formats, or two clients' tables, are of one schema.
+        """
+        text = self.with_dtypes(dict.fromkeys(self.columns)).to_toml()
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @classmethod
     def from_toml(cls, source: str | Path) -> "Schema":
         """Read a schema from TOML text, or from a file given by a `Path` or a name ending in ``.toml``.
 
         Raises:
-            SchemaError: the file is missing, is not TOML, or does not describe a schema.
+            SchemaError: the file is missing, is not TOML, or does not describe a schema; the message tells every
+                mistake in it, with the line on which the column begins.
         """
-        return cls.from_dict(schema_text.load(source))
+        text, file = schema_text.read(source)
+        spec = schema_text.parse(text)
+        return cls._of(spec, Places(file=file, lines=schema_text.header_lines(text)))
 
     def to_toml(self) -> str:
         """Return TOML text that `from_toml` reads back to an equal schema."""
@@ -148,18 +160,23 @@ class Schema:
         """Build a schema from the plain dicts and lists that its TOML would hold.
 
         Raises:
-            SchemaError: an unknown key (with a suggestion), an unknown type, or a bad domain; the message
-                names party and column.
+            SchemaError: unknown keys (with a suggestion), unknown types, bad domains; the message names the
+                party and the column of each.
         """
-        _check_keys("the schema", spec, ("id_column", "parties"))
-        parties = _table("parties", spec.get("parties", {}))
-        built = {party: _party_from(party, part) for party, part in parties.items()}
-        return cls(built, spec.get("id_column", "id"))
+        return cls._of(spec, Places())
+
+    @classmethod
+    def _of(cls, spec: Mapping[str, Any], places: Places) -> "Schema":
+        columns, problems = columns_from(spec)
+        id_column = spec.get("id_column", "id")
+        refuse([*problems, *schema_problems(columns, id_column)], places)
+        parts = {party: {n: c for n, c in part.items() if c is not None} for party, part in columns.items()}
+        return cls({party: PartySchema(part) for party, part in parts.items()}, id_column)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists that `from_dict` reads back to an equal schema."""
         parties = {
-            party: {"columns": {name: _column_to(column) for name, column in part.columns.items()}}
+            party: {"columns": {name: column_to(column) for name, column in part.columns.items()}}
             for party, part in self.parties.items()
         }
         return {"id_column": self.id_column, "parties": parties}
@@ -177,63 +194,8 @@ class Schema:
         return Schema, (dict(self.parties), self.id_column)
 
 
-def _party_from(party: str, spec: Any) -> PartySchema:
-    place = str(Place(party))
-    _check_keys(place, _table(place, spec), ("columns",))
-    columns = _table(f"{place}, columns", spec.get("columns", {}))
-    built = {name: _column_from(str(Place(party, name)), column) for name, column in columns.items()}
+def _typed(column: Column, place: Place, dtypes: Mapping[str, str | None]) -> Column:
     try:
-        return PartySchema(built)
+        return dataclasses.replace(column, dtype=dtypes.get(place.column, column.dtype))
     except SchemaError as error:
         raise SchemaError(f"{place}: {error}") from None
-
-
-def _column_from(place: str, spec: Any) -> Column:
-    fields: dict[str, Any] = dict(_table(place, spec))
-    column_class = _class_for(place, fields.pop("type", None), fields)
-    known = [field.name for field in dataclasses.fields(column_class)]
-    if column_class is RealColumn:
-        known += ["bins", "edges"]  # for the suggestion: either would have made it a BinnedColumn
-    _check_keys(place, fields, (*known, "type"))
-    try:
-        return column_class(**_tuples(fields))
-    except SchemaError as error:
-        raise SchemaError(f"{place}: {error}") from None
-    except TypeError:
-        pass
-    required = [f.name for f in dataclasses.fields(column_class) if f.default is dataclasses.MISSING]
-    raise SchemaError(f"{place}: needs {', '.join(required)}")
-
-
-def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-
-
-def _class_for(place: str, type_name: object, fields: Mapping[str, Any]) -> type[Column]:
-    if type_name is None:
-        raise SchemaError(f"{place}: has no type; known: {', '.join(map(repr, _TYPES))}")
-    if not isinstance(type_name, str) or type_name not in _TYPES:
-        raise SchemaError(f"{place}: unknown type {type_name!r}; {suggest(type_name, _TYPES)}")
-    binned = type_name == "real" and ("bins" in fields or "edges" in fields)
-    return BinnedColumn if binned else _TYPES[type_name]
-
-
-def _column_to(column: Column) -> dict[str, Any]:
-    spec: dict[str, Any] = {"type": column.type_name}
-    for field in dataclasses.fields(column):
-        value = getattr(column, field.name)
-        if value != field.default:
-            spec[field.name] = list(value) if isinstance(value, tuple) else value
-    return spec
-
-
-def _table(place: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SchemaError(f"{place}: is not a table; write [parties.NAME.columns.NAME]")
-    return value
-
-
-def _check_keys(place: str, spec: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in spec:
-        if key not in known:
-            raise SchemaError(f"{place}: unknown key {key!r}; {suggest(key, known)}")

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vertinumpyro.core.errors import SchemaError
+from vertinumpyro.core.errors import ArgumentError, SchemaError
+from vertinumpyro.data.encodings import read_utf8
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -17,21 +18,46 @@ else:
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def load(source: str | Path) -> dict[str, Any]:
-    """Parse TOML text, or the file that a `Path` or a one-line name ending in ``.toml`` gives."""
+def read(source: str | Path) -> tuple[str, str]:
+    """Return TOML text, and the name of its file: a `Path`, or a one-line text ending in ``.toml``; or no name."""
     is_file = isinstance(source, Path) or ("\n" not in source and source.endswith(".toml"))
-    text = _read(Path(source)) if is_file else str(source)
+    if not is_file:
+        return str(source), ""
+    try:
+        return read_utf8(Path(source)), Path(source).name
+    except ArgumentError as error:
+        problem = str(error)
+    raise SchemaError(f"the schema: {problem}")
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return the tables of TOML text."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SchemaError(f"the schema is not valid TOML: {error}") from None
 
 
-def _read(path: Path) -> str:
+def header_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Return the number of the line on which each table of TOML text begins, counted from 1."""
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("["):
+            found[_header_path(line)] = number
+    return found
+
+
+def _header_path(line: str) -> tuple[str, ...]:
+    # A line of a list that goes over several lines parses as no table, or as one that nobody asks for.
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SchemaError(f"cannot read the schema {str(path)!r}: {error.strerror}") from None
+        table: Any = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return ()
+    path = []
+    while isinstance(table, dict) and table:
+        key, table = next(iter(table.items()))
+        path.append(key)
+    return tuple(path)
 
 
 def dump(tables: Mapping[str, Any]) -> str:

@@ -1,70 +1,38 @@
-"""One party's table: read it, check it against the public schema, encode it, decode it."""
+"""One party's table: check it against the public schema, encode it, decode it."""
 
-import csv
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.schema import OBSERVED_SUFFIX, PartySchema, Schema
-from vertinumpyro.data.wording import Place, suggest
-
-#: Texts that a CSV cell may hold for a missing value, unless the schema lists them as categories.
-MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "<NA>", "#N/A")
-
-_READ_ERRORS = (
-    *(OSError, ValueError, TypeError, KeyError, ArithmeticError, RuntimeError, StopIteration),
-    csv.Error,
-)
+from vertinumpyro.data.schema import Schema
+from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
+from vertinumpyro.data.wording import Place, closest, suggest
 
 
-def read_table(path: str | Path, schema: Schema, party: str) -> pd.DataFrame:
-    """Read a party's id column and its schema columns from a CSV or a Parquet file, nothing else.
-
-    Ids and text categories are read as text, so "007" stays "007". An empty cell, or one of
-    `MISSING_TEXTS`, is a missing value.
-
-    Raises:
-        DataError: the file is missing, is neither ``.csv`` nor ``.parquet``, cannot be parsed, or lacks a
-            column. The message names party and file, never a cell.
-    """
-    path, place = Path(path), Place(party)
-    if not path.is_file():
-        place.fail(f"there is no file {str(path)!r}")
-    readers = {".csv": (_csv_header, _read_csv), ".parquet": (_parquet_header, _read_parquet)}
-    if path.suffix not in readers:
-        place.fail(f"{path.name!r} is neither .csv nor .parquet; convert it")
-    if path.suffix == ".parquet" and not _has_pyarrow():
-        place.fail(f"reading {path.name!r} needs pyarrow; install one that fits your numpy, or use CSV")
-    header_of, read = readers[path.suffix]
-    header = _quietly(header_of, path)
-    if header is None:
-        place.fail(f"{path.name!r} cannot be read as {path.suffix}; check its format")
-    check_header(header, schema, party)
-    frame = _quietly(read, path, schema.id_column, schema.parties[party])
-    if frame is None:
-        place.fail(f"{path.name!r} cannot be read as {path.suffix}; check its format")
-    return frame
-
-
-def check_header(header: Sequence[object], schema: Schema, party: str, *, need_id: bool = True) -> None:
-    """Raise a `DataError` unless the header has the id and every schema column, each once."""
-    wanted = [schema.id_column] * need_id + list(schema.column_names(party))
+def check_header(header: Sequence[object], wanted: Sequence[str], party: str) -> None:
+    """Raise a `DataError` unless a table's header has every wanted column once."""
+    others = [str(name) for name in header if name not in wanted]
     for name in wanted:
+        if name not in header and len(others) == len(header):
+            # Without a header, a file's first record stands there: nothing of it may be quoted.
+            Place(party, name).fail(
+                "is not in the table, and neither is any other; does the first line hold the names?"
+            )
         if name not in header:
-            hint = suggest(name, [str(h) for h in header if h not in wanted])
-            Place(party, name).fail(f"is not in the table; add it, or rename it ({hint})")
-        if sum(h == name for h in header) > 1:
+            Place(party, name).fail(f"is not in the table; add it, or rename it{closest(name, others)}")
+        if sum(other == name for other in header) > 1:
             Place(party, name).fail("occurs twice in the table; keep one")
 
 
 def check_table(frame: pd.DataFrame, schema: Schema, party: str, *, need_id: bool = True) -> None:
     """Raise a `DataError` unless the table has records and its header is as `check_header` wants it."""
-    check_header(list(frame.columns), schema, party, need_id=need_id)
+    if need_id and schema.id_column not in frame.columns and schema.id_column in frame.index.names:
+        Place(party, schema.id_column).fail("is the table's index; make it a column with reset_index()")
+    check_header(list(frame.columns), [schema.id_column] * need_id + list(schema.column_names(party)), party)
     if len(frame) == 0:
         Place(party).fail("the table has no records; give at least one")
 
@@ -85,7 +53,9 @@ def encode_table(frame: pd.DataFrame, schema: Schema, party: str) -> dict[str, n
 
 
 def decode_table(schema: Schema, arrays: Mapping[str, np.ndarray], rng: np.random.Generator) -> pd.DataFrame:
-    """Return encoded arrays, real or synthetic, as one table in the schema's own types.
+    """Return encoded arrays, real or synthetic, as one table in the storage types that the schema says.
+
+    A value is missing where its code is that of the missing category, or its mask is False.
 
     Args:
         schema: the public schema.
@@ -119,50 +89,3 @@ def _decode(column: Column, name: str, arrays: Mapping[str, np.ndarray], rng: np
     except ArgumentError as error:
         problem = str(error)
     raise ArgumentError(f"column {name!r}: {problem}")
-
-
-def _quietly(read: Any, *arguments: Any) -> Any:
-    # Parsers quote cells in their errors, so theirs are dropped before ours is raised.
-    try:
-        return read(*arguments)
-    except _READ_ERRORS:
-        return None
-
-
-def _csv_header(path: Path) -> list[str]:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        return next(csv.reader(lines))
-
-
-def _read_csv(path: Path, id_column: str, part: PartySchema) -> pd.DataFrame:
-    labels = {name: getattr(column, "categories", None) or () for name, column in part.columns.items()}
-    texts = [name for name, listed in labels.items() if any(isinstance(c, str) for c in listed)]
-    missing = {name: [t for t in MISSING_TEXTS if t not in labels[name]] for name in labels}
-    return pd.read_csv(
-        path,
-        usecols=[id_column, *labels],
-        dtype=dict.fromkeys([id_column, *texts], str),
-        na_values={id_column: [""], **missing},
-        keep_default_na=False,
-        encoding="utf-8-sig",
-        index_col=False,
-        low_memory=False,
-    )
-
-
-def _has_pyarrow() -> bool:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _parquet_header(path: Path) -> list[str]:
-    import pyarrow.parquet  # here, because a CSV user needs none of it
-
-    return pyarrow.parquet.read_schema(path).names
-
-
-def _read_parquet(path: Path, id_column: str, part: PartySchema) -> pd.DataFrame:
-    return pd.read_parquet(path, columns=[id_column, *part.columns])

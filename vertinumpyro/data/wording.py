@@ -33,3 +33,9 @@ def suggest(word: object, known: Iterable[str]) -> str:
     options = list(known)
     close = difflib.get_close_matches(str(word), options, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(map(repr, options)) or 'none'}"
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the closest known name in brackets, to end an error with; nothing where none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,79 @@
+"""Storage types of decoded columns, by name, as the public schema may say them.
+
+A name is pandas' own (``"int16"``, ``"boolean"``, ``"string[python]"``, ``"float[pyarrow]"``), ``"category"``, or
+``"category[ordered]"`` for categories in the schema's order. ``"utf8[pyarrow]"`` is Arrow's plain string, whose own
+name pandas reads as something else.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from pandas.api.extensions import ExtensionDtype
+
+from vertinumpyro.core.errors import SchemaError
+
+Dtype = np.dtype | ExtensionDtype
+DtypeKind = Literal["boolean", "integer", "float", "text", "category", "object", "other"]
+
+ORDERED = "category[ordered]"
+
+
+@functools.cache
+def parse(name: str) -> Dtype:
+    """Return the type of a name, or raise a `SchemaError`."""
+    if name == ORDERED:
+        return pd.CategoricalDtype(ordered=True)
+    try:
+        return pd.api.types.pandas_dtype(name)
+    except (TypeError, ValueError, NotImplementedError, ImportError):
+        pass
+    needs = "; types of pyarrow need pyarrow" if "pyarrow" in name else ""
+    raise SchemaError(f'dtype = {name!r} is unknown{needs}; give e.g. "int16", "float32", "boolean" or "category"')
+
+
+def kind(dtype: Dtype) -> DtypeKind:
+    """Return what a type stores."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        return "category"
+    if isinstance(dtype, pd.StringDtype) or (isinstance(dtype, pd.ArrowDtype) and dtype.type is str):
+        return "text"
+    if isinstance(dtype, pd.SparseDtype):
+        return "other"
+    if dtype == np.dtype(object):
+        return "object"
+    if pd.api.types.is_bool_dtype(dtype):
+        return "boolean"
+    if pd.api.types.is_integer_dtype(dtype):
+        return "integer"
+    return "float" if pd.api.types.is_float_dtype(dtype) and number_type(dtype).itemsize <= 8 else "other"
+
+
+def number_type(dtype: Dtype) -> np.dtype:
+    """Return the NumPy type that holds a numeric type's values."""
+    of_extension: Any = getattr(dtype, "numpy_dtype", dtype)
+    return np.dtype(of_extension)
+
+
+def holds(number_type: np.dtype, numbers: Sequence[object]) -> bool:
+    """Whether a type of numbers holds all of these exactly."""
+    exact = np.asarray(numbers)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool((exact.astype(number_type) == exact).all())
+
+
+def nullable(dtype: Dtype) -> Dtype:
+    """Return the type itself where it can hold a missing value, otherwise pandas' type of the same width that can."""
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biu":
+        return dtype
+    name = "boolean" if dtype.kind == "b" else dtype.name.replace("i", "I").replace("u", "U")
+    return parse(name)
+
+
+def name_of(dtype: Dtype) -> str:
+    """Return the name that `parse` reads back; only of types that are not categories."""
+    if isinstance(dtype, pd.StringDtype):
+        return f"string[{dtype.storage}]"
+    return "utf8[pyarrow]" if str(dtype) == "string[pyarrow]" else dtype.name

@@ -1,0 +1,52 @@
+"""What of a table is public: its schema and its number of records."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol, final, runtime_checkable
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data.schema import Schema
+
+__all__ = ["Facts", "TableFacts"]
+
+
+@runtime_checkable
+class Facts(Protocol):
+    """All that a plan needs: a `TableFacts`, a `VerticalDataset` or a session."""
+
+    @property
+    def schema(self) -> Schema:
+        """The public schema."""
+        ...
+
+    @property
+    def num_records(self) -> int:
+        """N, public."""
+        ...
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the schema's order."""
+        ...
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TableFacts:
+    """Schema and N of a table that is elsewhere, or that nobody has opened yet.
+
+    :raises ArgumentError: there are no records.
+    """
+
+    schema: Schema
+    num_records: int
+
+    def __post_init__(self) -> None:
+        if self.num_records < 1:
+            raise ArgumentError(f"num_records={self.num_records}; give 1 or more")
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the schema's order."""
+        return tuple(self.schema.parties)

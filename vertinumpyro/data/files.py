@@ -1,0 +1,265 @@
+"""A party's file: CSV or Parquet, read as far as the schema wants it, or named for what it looks like.
+
+Parsers quote cells in their errors, so theirs are dropped, and a guess takes their place: at the encoding, at the
+separator, at how numbers are written. A guess is only ever told, never followed: it would be one about data.
+"""
+
+import csv
+import dataclasses
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import encodings
+from vertinumpyro.data.column import Column
+from vertinumpyro.data.schema import Schema
+from vertinumpyro.data.table import check_header
+from vertinumpyro.data.wording import Place
+
+#: Texts that a CSV cell may hold for a missing value, unless the schema lists them as categories.
+MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "<NA>", "#N/A")
+
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_OF_CSV = {".csv": ",", ".tsv": "\t", ".csv.gz": ",", ".tsv.gz": "\t"}
+_READ_ERRORS = (
+    *(OSError, EOFError, ValueError, TypeError, KeyError, ArithmeticError, RuntimeError, StopIteration),
+    *(csv.Error, zlib.error),
+)
+_SIGN, _THOUSANDS = "[+-]?", "separators of thousands"
+_WRITTEN = {
+    "decimal commas": rf"{_SIGN}\d*,\d+",
+    "decimal points": rf"{_SIGN}\d*\.\d+",
+    _THOUSANDS: rf"{_SIGN}\d{{1,3}}([,. '\u00a0\u202f]\d{{3}})+([.,]\d+)?",
+}
+_Result = TypeVar("_Result")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CsvFormat:
+    """How a CSV file is written; of no effect on Parquet.
+
+    Args:
+        separator: the character between fields; None is a tab in a ``.tsv`` and a comma otherwise.
+        encoding: Python's name of the text's encoding.
+        decimal: the decimal mark, "." or ",".
+
+    Raises:
+        ArgumentError: names the argument.
+    """
+
+    separator: str | None = None
+    encoding: str = "utf-8"
+    decimal: str = "."
+
+    def __post_init__(self) -> None:
+        """Check each argument."""
+        if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
+            raise ArgumentError(f"separator = {self.separator!r}; give one character, no quote and no end of line")
+        if self.decimal not in (".", ","):
+            raise ArgumentError(f'decimal = {self.decimal!r}; give "." or ","')
+        if self.separator == self.decimal == ".":
+            raise ArgumentError("separator and decimal are both '.'; they must differ")
+        if not encodings.is_known(self.encoding):
+            raise ArgumentError(f'encoding = {self.encoding!r} is unknown; give e.g. "utf-8", "cp1252" or "utf-16"')
+
+
+def read_table(
+    path: str | Path,
+    schema: Schema,
+    party: str,
+    *,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+    decimal: str = ".",
+) -> pd.DataFrame:
+    """Read a party's id column and its schema columns from a CSV or a Parquet file, nothing else.
+
+    Ids and text categories are read as text, so "007" stays "007". An empty cell, or one of
+    `MISSING_TEXTS`, is a missing value.
+
+    Args:
+        path: ends in ``.csv``, ``.tsv``, one of these with ``.gz``, or ``.parquet``.
+        schema: the public schema.
+        party: whose table it is.
+        separator: as in `CsvFormat`, and so are `encoding` and `decimal`.
+        encoding: see there.
+        decimal: see there.
+
+    Raises:
+        ArgumentError: an argument names no separator, encoding or decimal mark.
+        DataError: the file is missing, has another ending, cannot be parsed, or lacks a column. The message
+            names party, file and what the file looks like, never a cell.
+    """
+    csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal)
+    return _read(Path(path), schema, party, schema.parties[party].columns, csv_format)
+
+
+def read_ids(
+    path: str | Path,
+    schema: Schema,
+    party: str,
+    *,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+    decimal: str = ".",
+) -> pd.DataFrame:
+    """Read a party's id column alone, as `read_table` does."""
+    return _read(Path(path), schema, party, {}, CsvFormat(separator=separator, encoding=encoding, decimal=decimal))
+
+
+def _read(path: Path, schema: Schema, party: str, columns: Mapping[str, Column], csv_format: CsvFormat) -> pd.DataFrame:
+    place, wanted = Place(party), [schema.id_column, *columns]
+    file = _file(path, csv_format, place)
+    header = _quietly(file.header)
+    if (header is None or not set(wanted) <= set(header)) and (looks := _quietly(file.looks, wanted)):
+        place.fail(f"{path.name!r} {looks}")
+    if header is None:
+        place.fail(f"{path.name!r} cannot be read as {file.suffix}; check its format")
+    check_header(header, wanted, party)
+    if _quietly(file.overflows, header):
+        place.fail(
+            f"{path.name!r} has rows of more fields than the header; set the separator, or quote numbers with "
+            'decimal commas and set decimal = ","'
+        )
+    frame = _quietly(file.read, schema.id_column, columns)
+    if frame is None:
+        looks = _quietly(file.looks, wanted)
+        place.fail(f"{path.name!r} {looks or f'cannot be read as {file.suffix}; check its format'}")
+    for name, column in columns.items():
+        if written := _numbers_as_text(pd.Series(frame[name]), column, csv_format):
+            Place(party, name).fail(written)
+    return frame
+
+
+def _file(path: Path, csv_format: CsvFormat, place: Place) -> "_Csv | _Parquet":
+    if path.is_dir():
+        place.fail(f"{str(path)!r} is a folder; give the file in it")
+    if not path.is_file():
+        place.fail(f"there is no file {str(path)!r}")
+    for suffix, separator in _OF_CSV.items():
+        if path.name.lower().endswith(suffix):
+            usual = separator if csv_format.separator is None else csv_format.separator
+            return _Csv(path, suffix, dataclasses.replace(csv_format, separator=usual))
+    if path.suffix.lower() != ".parquet":
+        place.fail(f"{path.name!r} is neither {', '.join(_OF_CSV)} nor .parquet; convert it")
+    if not _has_pyarrow():
+        place.fail(f"reading {path.name!r} needs pyarrow; install one that fits your numpy, or use CSV")
+    return _Parquet(path)
+
+
+def _quietly(read: Callable[..., _Result], *arguments: Any) -> _Result | None:
+    try:
+        return read(*arguments)
+    except _READ_ERRORS:
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Csv:
+    path: Path
+    suffix: str
+    written: CsvFormat
+
+    def header(self) -> list[str]:
+        with self._open("rt") as lines:
+            return next(csv.reader(lines, delimiter=str(self.written.separator)))
+
+    def overflows(self, header: Sequence[str]) -> bool:
+        """Whether a row has more fields than the header, empty ones at its end left out.
+
+        pandas drops them without a word where it reads chosen columns: "1,5" would become 1.
+        """
+        with self._open("rt") as lines:
+            rows = csv.reader(lines, delimiter=str(self.written.separator))
+            return any(len(row) > len(header) and any(row[len(header) :]) for row in rows)
+
+    def read(self, id_column: str, columns: Mapping[str, Column]) -> pd.DataFrame:
+        texts = [name for name, column in columns.items() if "text" in column.dtype_kinds]
+        missing = {name: [t for t in MISSING_TEXTS if t not in column.labels] for name, column in columns.items()}
+        with self._open("rt") as lines:
+            return pd.read_csv(
+                lines,
+                usecols=[id_column, *columns],
+                dtype=dict.fromkeys([id_column, *texts], str),
+                na_values={id_column: [""], **missing},
+                keep_default_na=False,
+                sep=self.written.separator,
+                decimal=self.written.decimal,
+                index_col=False,
+                low_memory=False,
+            )
+
+    def looks(self, wanted: Sequence[str]) -> str:
+        """What the file looks like, other than `written`; empty where it looks like that."""
+        with self._open("rb") as file:
+            content: bytes = file.read()
+        found, encoding = [], self.written.encoding
+        if encodings.contradicts(content, encoding):
+            encoding = encodings.suspected(content)
+            found.append(f'looks like {encoding} text: set encoding = "{encoding}", or save it as UTF-8')
+        first_line = content.decode(encoding, errors="replace").lstrip("\ufeff").partition("\n")[0]
+        marks = dict.fromkeys([str(self.written.separator), *_SEPARATORS])  # of two that fit alike, the stated one
+        fields = {mark: next(csv.reader([first_line], delimiter=mark), []) for mark in marks}
+        best = max(fields, key=lambda mark: len(set(fields[mark]) & set(wanted)))
+        if best != self.written.separator:
+            shown = best.replace("\t", "\\t")
+            renamed = ", or name it .tsv" if best == "\t" else ""
+            found.append(f'looks separated by {_SEPARATORS[best]}: set separator = "{shown}"{renamed}')
+        return "; ".join(found)
+
+    def _open(self, mode: str) -> IO[Any]:
+        opened: Any = gzip.open if self.suffix.endswith(".gz") else open
+        if mode == "rb":
+            return opened(self.path, mode)
+        encoding = "utf-8-sig" if encodings.same(self.written.encoding, "utf-8") else self.written.encoding
+        return opened(self.path, mode, encoding=encoding, newline="")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parquet:
+    path: Path
+    suffix: str = ".parquet"
+
+    def header(self) -> list[str]:
+        import pyarrow.parquet  # here, because a CSV user needs none of it
+
+        return pyarrow.parquet.read_schema(self.path).names
+
+    def overflows(self, header: Sequence[str]) -> bool:
+        return False
+
+    def read(self, id_column: str, columns: Mapping[str, Column]) -> pd.DataFrame:
+        return pd.read_parquet(self.path, columns=[id_column, *columns])
+
+    def looks(self, wanted: Sequence[str]) -> str:
+        return ""
+
+
+def _has_pyarrow() -> bool:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _numbers_as_text(series: pd.Series, column: Column, csv_format: CsvFormat) -> str:
+    """What a column of numbers that was read as text looks like; empty where it is none."""
+    if not {"integer", "float"} & set(column.dtype_kinds) or pd.api.types.infer_dtype(series) != "string":
+        return ""
+    usual, other = ("decimal points", "decimal commas")[:: 1 if csv_format.decimal == "." else -1]
+    as_wanted = re.compile(rf"{_SIGN}\d+|{_WRITTEN[usual]}")
+    texts = [text for text in series.dropna().astype(str).str.strip().unique() if not as_wanted.fullmatch(text)]
+    # An integer has no decimals, so 1,299 is one with a separator of thousands.
+    candidates = (other, _THOUSANDS) if "float" in column.dtype_kinds else (_THOUSANDS, other)
+    remedies = {other: f'set decimal = "{"," if usual == "decimal points" else "."}"', _THOUSANDS: "leave them out"}
+    for written in candidates:
+        if sum(re.fullmatch(_WRITTEN[written], text) is not None for text in texts) > len(texts) / 2:
+            return f"holds what look like numbers with {written}: {remedies[written]}"
+    return ""

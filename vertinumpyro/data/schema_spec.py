@@ -1,0 +1,159 @@
+"""A schema as plain dicts and lists: the columns that they describe, and everything that is wrong with them."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from vertinumpyro.core.errors import SchemaError
+from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
+from vertinumpyro.data.column import Column
+from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
+from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
+from vertinumpyro.data.wording import Place, suggest
+
+#: Suffix of the arrays that say where a column with missing = "mask" is observed.
+OBSERVED_SUFFIX = "_observed"
+
+COLUMN_TYPES: Mapping[str, type[Column]] = MappingProxyType(
+    {c.type_name: c for c in (IntegerColumn, CountColumn, CategoricalColumn, BinaryColumn, RealColumn)}
+)
+"""Every column type, by its TOML `type`; a real with bins is a `BinnedColumn`."""
+
+
+class Problem(NamedTuple):
+    """One mistake in a schema: `where` is (), (party,) or (party, column)."""
+
+    where: tuple[str, ...]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a schema's tables stand in its text."""
+
+    file: str = ""
+    lines: Mapping[tuple[str, ...], int] = dataclasses.field(default_factory=dict)
+
+    def told(self, problem: Problem) -> str:
+        """Return the problem after its file, line, party and column, as far as they are known."""
+        place = [self.file] if self.file else []
+        if problem.where:
+            path = [key for pair in zip(("parties", "columns"), problem.where, strict=False) for key in pair]
+            place += [f"line {line}" for line in [self.lines.get(tuple(path))] if line is not None]
+            place.append(str(Place(*problem.where)))
+        return f"{', '.join(place)}: {problem.text}" if place else problem.text
+
+
+def refuse(problems: Sequence[Problem], places: Places | None = None) -> None:
+    """Raise one `SchemaError` that tells all of the problems, unless there are none."""
+    told = [(places or Places()).told(problem) for problem in problems]
+    if len(told) == 1:
+        raise SchemaError(told[0])
+    if told:
+        raise SchemaError("\n  ".join([f"{len(told)} mistakes in the schema:", *told]))
+
+
+def party_problems(names: Mapping[str, object]) -> Iterator[str]:
+    """Yield what is wrong with the names of one party's columns."""
+    if not names:
+        yield "has no columns; list at least one, or drop the party"
+    for name in names:
+        if not isinstance(name, str) or name == "":
+            yield f"column name {name!r}; give a non-empty text"
+        elif name.endswith(OBSERVED_SUFFIX):
+            yield f"column {name!r} ends in {OBSERVED_SUFFIX!r}, which marks masks; rename it"
+
+
+def schema_problems(columns: Mapping[str, Mapping[str, object]], id_column: object) -> Iterator[Problem]:
+    """Yield what is wrong with the names of a schema's parties, columns and ids."""
+    if not columns:
+        yield Problem((), "the schema has no parties; list at least one")
+    if not isinstance(id_column, str) or id_column == "":
+        yield Problem((), f"id_column = {id_column!r}; give a non-empty text")
+    owners: dict[str, str] = {}
+    for party, names in columns.items():
+        if not isinstance(party, str) or party == "":
+            yield Problem((), f"party name {party!r}; give a non-empty text")
+        yield from (Problem((party,), text) for text in party_problems(names))
+        for name in names:
+            if name in owners:
+                yield Problem((), f"column {name!r} is at {owners[name]!r} and at {party!r}; rename one")
+            if name == id_column:
+                yield Problem((party, name), "is the id column; rename it, or id_column")
+            owners[name] = party
+
+
+def columns_from(spec: Mapping[str, Any]) -> tuple[dict[str, dict[str, Column | None]], list[Problem]]:
+    """Return each party's columns, None for one that cannot be built, and what is wrong with the description."""
+    problems = _unknown_keys((), "the schema: ", spec, ("id_column", "parties"))
+    built: dict[str, dict[str, Column | None]] = {}
+    for party, part in _tables((), "parties", spec.get("parties", {}), problems):
+        problems += _unknown_keys((party,), "", part, ("columns",))
+        built[party] = {}
+        for name, fields in _tables((party,), "columns", part.get("columns", {}), problems):
+            column, found = _column_from((party, name), fields)
+            problems += found
+            built[party][name] = column
+    return built, problems
+
+
+def column_to(column: Column) -> dict[str, Any]:
+    """Return a column as the plain dict that describes it."""
+    spec: dict[str, Any] = {"type": column.type_name}
+    for field in dataclasses.fields(column):
+        value = getattr(column, field.name)
+        if value != field.default:
+            spec[field.name] = list(value) if isinstance(value, tuple) else value
+    return spec
+
+
+def _tables(
+    where: tuple[str, ...], key: str, value: Any, problems: list[Problem]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables under a key, by name; what is no table goes to the problems."""
+    advice = "is not a table; write [parties.NAME.columns.NAME]"
+    if not isinstance(value, Mapping):
+        problems.append(Problem(where, f"{key}: {advice}"))
+        return
+    for name, table in value.items():
+        if isinstance(table, Mapping):
+            yield name, table
+        else:
+            problems.append(Problem((*where, name), advice))
+
+
+def _column_from(where: tuple[str, ...], spec: Mapping[str, Any]) -> tuple[Column | None, list[Problem]]:
+    fields = dict(spec)
+    column_class = _class_for(fields.pop("type", None), fields)
+    if isinstance(column_class, str):
+        return None, [Problem(where, column_class)]
+    known = [field.name for field in dataclasses.fields(column_class)]
+    if column_class is RealColumn:
+        known += ["bins", "edges"]  # for the suggestion: either would have made it a BinnedColumn
+    if unknown := _unknown_keys(where, "", fields, (*known, "type")):
+        return None, unknown
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
+    try:
+        return column_class(**values), []
+    except SchemaError as error:
+        return None, [Problem(where, str(error))]
+    except TypeError:
+        pass
+    required = [f.name for f in dataclasses.fields(column_class) if f.default is dataclasses.MISSING]
+    return None, [Problem(where, f"needs {', '.join(required)}")]
+
+
+def _class_for(type_name: object, fields: Mapping[str, Any]) -> type[Column] | str:
+    """The class of a column, or what is wrong with its type."""
+    if type_name is None:
+        return f"has no type; known: {', '.join(map(repr, COLUMN_TYPES))}"
+    if not isinstance(type_name, str) or type_name not in COLUMN_TYPES:
+        return f"unknown type {type_name!r}; {suggest(type_name, COLUMN_TYPES)}"
+    binned = type_name == "real" and ("bins" in fields or "edges" in fields)
+    return BinnedColumn if binned else COLUMN_TYPES[type_name]
+
+
+def _unknown_keys(where: tuple[str, ...], place: str, spec: Mapping[str, Any], known: tuple[str, ...]) -> list[Problem]:
+    unknown = [key for key in spec if key not in known]
+    return [Problem(where, f"{place}unknown key {key!r}; {suggest(key, known)}") for key in unknown]
