@@ -141,7 +141,7 @@ def observed_in_no_party_plate(data, num_records):
         numpyro.sample("age", dist.Normal(loc[0], 1.0), obs=data["age"])
 
 
-@refused("'age'", "'clinic'", "party_plate('clinic', num_records)")
+@refused("'age'", "'rows'", "'records'", "party_plate(")
 def observed_in_a_plate_of_another_name(data, num_records):
     loc = latent()
     observe("insurer", "cost", loc[0], num_records, data)
@@ -245,6 +245,61 @@ def python_condition_on_data(data, num_records):
     observe("clinic", "age", loc[0] if data["age"].max() > 0.5 else loc[1], num_records, data)
 
 
+@refused("np.unique", "model_kwargs", "schema")
+def python_values_of_a_column(data, num_records):
+    groups = len(np.unique(data["plan"]))
+    observe("clinic", "age", latent("loc", (groups,))[0], num_records, data)
+
+
+@refused("Python number", "model_kwargs")
+def size_from_a_column(data, num_records):
+    observe("clinic", "age", latent("loc", (int(data["visits"].max()),))[0], num_records, data)
+
+
+@refused("x[x > 0]", "jnp.where")
+def records_chosen_by_a_condition(data, num_records):
+    loc = latent()
+    with party_plate("clinic", num_records):
+        numpyro.sample("age", dist.Normal(loc[0], 1.0), obs=data["age"][data["age"] > 0])
+
+
+@refused("Python number", "jnp.where")
+def python_condition_on_a_component(data, num_records):
+    loc = latent()
+    z = component(uniform_weights(), num_records)
+    observe("clinic", "age", loc[0] if z[0] == 0 else loc[1], num_records, data)
+
+
+@refused("raised ZeroDivisionError on stand-in records")
+def any_exception(data, num_records):
+    1 / 0  # noqa: B018
+
+
+@refused("raised AttributeError on stand-in records", "iloc")
+def a_data_frames_method(data, num_records):
+    data["age"].iloc[0]
+
+
+@refused("raised TypeError on stand-in records")
+def any_type_error_without_a_component(data, num_records):
+    observe("clinic", "age", "text" + latent()[0], num_records, data)
+
+
+@refused("raised AssertionError on stand-in records", "`loc`")
+def a_name_twice(data, num_records):
+    observe("clinic", "age", latent()[0] + latent()[1], num_records, data)
+
+
+@refused("model(data, num_records)", "def model(data, num_records):")
+def without_the_number_of_records(data):
+    observe("clinic", "age", latent()[0], 1, data)
+
+
+@refused("'scale'", "def model(data, num_records):", "model_kwargs")
+def with_an_argument_that_nobody_gives(data, num_records, scale):
+    observe("clinic", "age", latent()[0] * scale, num_records, data)
+
+
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_refused_with_names_and_without_values(name):
     model, needles = REFUSED[name]
@@ -253,6 +308,43 @@ def test_refused_with_names_and_without_values(name):
     for needle in needles:
         assert needle in str(caught.value)
     assert not re.search(r"\d\.\d", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("model_kwargs", "needle"),
+    [({"scael": 1.0}, "'scale'"), ({"data": 1.0}, "'data'"), ({}, "'scale'")],
+)
+def test_model_kwargs_that_do_not_fit_are_refused_with_the_signature(model_kwargs, needle):
+    def model(data, num_records, scale):
+        observe("clinic", "age", latent()[0] * scale, num_records, data)
+
+    arguments = ", ".join(["data", "num_records", *model_kwargs])
+    with pytest.raises(ModelContractError) as caught:
+        split_model(model, SCHEMA, model_kwargs)
+    assert needle in str(caught.value)
+    assert f"def model({arguments}):" in str(caught.value)
+    assert "model_kwargs" in str(caught.value)
+
+
+def test_a_callable_that_hides_its_signature_is_called():
+    class Hidden:
+        @property
+        def __signature__(self):
+            raise ValueError("as compiled functions do")
+
+        def __call__(self, data, num_records):
+            observe("clinic", "age", latent()[0], num_records, data)
+
+    assert split_model(Hidden(), SCHEMA).num_components == 1
+
+
+def test_the_models_own_exception_is_the_cause():
+    def model(data, num_records):
+        raise KeyError("my own")
+
+    with pytest.raises(ModelContractError) as caught:
+        inspect_model(model, SCHEMA)
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_inspect_model_says_who_reads_what():

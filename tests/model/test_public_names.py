@@ -5,7 +5,7 @@ from vertinumpyro.model import unobserved
 
 PUBLIC = {
     *("party_plate", "mixture_model", "UNOBSERVED", "Unobserved"),
-    *("split_model", "SplitModel", "inspect_model", "ModelStructure"),
+    *("split_model", "SplitModel", "inspect_model", "ModelStructure", "DrawnAt"),
 }
 
 

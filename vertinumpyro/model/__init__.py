@@ -1,5 +1,6 @@
 """Floor 3: NumPyro models of vertically split tables: the contract, the split, and the ready mixture."""
 
+from vertinumpyro.model.column_roles import DrawnAt
 from vertinumpyro.model.contract import ModelStructure, inspect_model
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.party_plate import party_plate
@@ -8,6 +9,7 @@ from vertinumpyro.model.unobserved import UNOBSERVED, Unobserved
 
 __all__ = [
     "UNOBSERVED",
+    "DrawnAt",
     "ModelStructure",
     "SplitModel",
     "Unobserved",

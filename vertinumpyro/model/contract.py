@@ -1,9 +1,9 @@
 """What a model must look like to be split between parties, checked before anything is computed or spent.
 
 The contract: global latents theta; at most one discrete record-level latent z; every observed site inside a
-`party_plate`, one value per record, and depending on that party's columns only, given theta and z. The number
-of records may size the plates and nothing else: the split evaluates records one by one. All checks trace the
-model on stand-in columns drawn from the public schema, so nothing here has seen a record.
+`party_plate`, one value per record, and depending on that record and that party's columns only, given theta and
+z. The number of records may size the plates and nothing else: the split evaluates records one by one. All checks
+trace or run the model on stand-in columns drawn from the public schema, so nothing here has seen a record.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from numpyro import handlers
-from numpyro.distributions import Distribution, biject_to
-from numpyro.infer.initialization import init_to_uniform
-
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
-from vertinumpyro.model.enumeration import Site, is_discrete
-from vertinumpyro.model.party_plate import PARTY, RECORDS_PLATE
-from vertinumpyro.model.provenance import provenance, traced_without_python_values
+from vertinumpyro.model.column_roles import DrawnAt, ObservedValues, column_roles, covariates_of, observed_values
+from vertinumpyro.model.party_plate import RECORDS_PLATE
+from vertinumpyro.model.provenance import provenance
+from vertinumpyro.model.record_independence import check_records_are_independent
+from vertinumpyro.model.site_facts import SiteFacts, TracedModel, traced
+from vertinumpyro.model.stand_in_runs import StandInRuns
+from vertinumpyro.model.stand_ins import check_signature, errors_on_stand_ins, stand_in_columns
 
-__all__ = ["ModelStructure", "inspect_model", "stand_in_columns"]
+__all__ = ["ModelStructure", "inspect_model", "inspected"]
 
 _NUM_STAND_INS = 2
+_MANY_STAND_INS = 1009
+# So many that two columns of two categories are never alike by chance.
+_NUM_VALUES = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,17 @@ class ModelStructure:
     site_latents:      global latents that each observed site reads.
     site_columns:      columns that each observed site reads.
     component_latents: global latents that the prior of the component site reads.
+
+    Every column of the schema is in exactly one of the first four of these, each in the schema's order.
+
+    modelled_columns:   columns that the model draws, and the site (and the place on its last axis) that draws
+                        each: an observed site whose obs is the column, or a deterministic site computed from one.
+    undrawable_columns: columns that are modelled without being drawn, and the site that does it: its obs is
+                        computed from the column (log x), or it is a `numpyro.factor`.
+    covariates:         columns that some site's distribution reads, and no site models.
+    unused_columns:     columns that no site reads.
+    site_covariates:    columns that each observed site's distribution reads, other than the mask of a column that
+                        it observes. They must be known before the site can be drawn, modelled ones too.
     """
 
     latents: Mapping[str, tuple[int, ...]]
@@ -54,40 +65,11 @@ class ModelStructure:
     site_latents: Mapping[str, tuple[str, ...]]
     site_columns: Mapping[str, tuple[str, ...]]
     component_latents: tuple[str, ...]
-
-
-def stand_in_columns(schema: Schema, num_records: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Valid columns drawn from the schema's public domains: what a party sees in place of another's data."""
-    rng = np.random.default_rng(seed)
-    columns: dict[str, np.ndarray] = {}
-    for name, column in schema.columns.items():
-        columns[name] = column.example(num_records, rng)
-        if column.missing == "mask":
-            columns[f"{name}{OBSERVED_SUFFIX}"] = np.ones(num_records, bool)
-    return columns
-
-
-@dataclasses.dataclass(frozen=True)
-class _SiteFacts:
-    """The static facts of a traced site that the checks read."""
-
-    type: str
-    is_observed: bool
-    is_discrete: bool
-    plates: tuple[str, ...]
-    is_scaled: bool
-    party: str | None
-    density_shape: tuple[int, ...]
-    support_size: int
-    unconstrained_shape: tuple[int, ...]
-
-    @property
-    def in_records(self) -> bool:
-        return RECORDS_PLATE in self.plates
-
-    @property
-    def is_latent(self) -> bool:
-        return self.type == "sample" and not self.is_observed
+    modelled_columns: Mapping[str, DrawnAt]
+    undrawable_columns: Mapping[str, str]
+    covariates: tuple[str, ...]
+    unused_columns: tuple[str, ...]
+    site_covariates: Mapping[str, tuple[str, ...]]
 
 
 def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> ModelStructure:
@@ -95,86 +77,119 @@ def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] 
 
     :raises ModelContractError: names the site (and the parties) and says what to change.
     """
-    model = partial(model, **(model_kwargs or {}))
+    with errors_on_stand_ins():
+        return inspected(model, schema, model_kwargs or {})[0]
+
+
+def inspected(model: Model, schema: Schema, model_kwargs: Mapping[str, Any]) -> tuple[ModelStructure, StandInRuns]:
+    """`inspect_model`, with the model's programs on stand-ins; call it under `errors_on_stand_ins`."""
+    check_signature(model, model_kwargs)
+    model = partial(model, **model_kwargs)
+    structure = _structure(model, schema)
+    parties = {site: party for party, names in structure.party_sites.items() for site in names}
+    component = [] if structure.component_site is None else [structure.component_site]
+    runs = StandInRuns(
+        model=model,
+        schema=schema,
+        latents=structure.latents,
+        component_site=structure.component_site,
+        num_components=structure.num_components,
+        of_records=(*parties, *component),
+    ).compiled()
+    check_records_are_independent(runs, parties)
+    return structure, runs
+
+
+def _structure(model: Model, schema: Schema) -> ModelStructure:
+    """The checks that need no numbers."""
     columns = stand_in_columns(schema, _NUM_STAND_INS)
-    sites = _site_facts(model, columns)
-    _check_site_types(sites)
+    sites = _sites(model, schema)
     component_site = _component_site(sites)
     party_sites = _party_sites(sites, schema)
     latents = _latent_shapes(sites)
-    data_reads, latent_reads = provenance(model, latents, component_site, columns, _NUM_STAND_INS)
-    _check_data_reads(data_reads, sites, schema)
+    reads = provenance(model, latents, component_site, columns, _NUM_STAND_INS)
+    _check_data_reads(reads.columns, sites, schema)
+    observed = [site for names in party_sites.values() for site in names]
+    roles = column_roles(
+        list(schema.columns),
+        reads,
+        {site: sites[site].observes for site in observed},
+        [site for site in observed if sites[site].is_factor],
+        partial(_values, model, schema),
+    )
     return ModelStructure(
         latents=latents,
         component_site=component_site,
         num_components=sites[component_site].support_size if component_site else 1,
         party_sites=party_sites,
         party_latents={
-            party: tuple(sorted(set().union(*(latent_reads[site] for site in names))))
+            party: tuple(sorted(set().union(*(reads.latents[site] for site in names))))
             for party, names in party_sites.items()
         },
-        site_latents={site: tuple(sorted(latent_reads[site])) for names in party_sites.values() for site in names},
-        site_columns={site: tuple(sorted(data_reads[site])) for names in party_sites.values() for site in names},
-        component_latents=tuple(sorted(latent_reads[component_site])) if component_site else (),
+        site_latents={site: tuple(sorted(reads.latents[site])) for site in observed},
+        site_columns={site: tuple(sorted(reads.columns[site])) for site in observed},
+        component_latents=tuple(sorted(reads.latents[component_site])) if component_site else (),
+        site_covariates={site: covariates_of(site, reads) for site in observed},
+        **roles._asdict(),
     )
 
 
-def _site_facts(model: Model, columns: Mapping[str, np.ndarray]) -> dict[str, _SiteFacts]:
-    """Trace the model abstractly: nothing is compiled or drawn."""
-    facts: dict[str, _SiteFacts] = {}
-    arrays = _KnownColumns({name: jnp.asarray(column) for name, column in columns.items()})
-    started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=_start)
-
-    def run() -> None:
-        trace = handlers.trace(started).get_trace(arrays, _NUM_STAND_INS)
-        facts.update({name: _facts_of(site) for name, site in trace.items()})
-
-    with traced_without_python_values():
-        jax.eval_shape(run)
-    return facts
+def _values(model: Model, schema: Schema) -> ObservedValues:
+    columns, others = (stand_in_columns(schema, _NUM_VALUES, seed) for seed in (1, 2))
+    return observed_values(model, columns, others, _NUM_VALUES)
 
 
-def _start(site: Site) -> Any:
-    """A value for a continuous latent, so that priors which cannot be drawn from (improper ones) work."""
-    continuous = site["type"] == "sample" and not is_discrete(site["fn"])
-    return init_to_uniform(site) if continuous else None
+def _sites(model: Model, schema: Schema) -> Mapping[str, SiteFacts]:
+    """The model's sites; refuses a model that has others, or other plates or latents, on another number of records."""
+    few, more = (traced(model, stand_in_columns(schema, n), n) for n in (_NUM_STAND_INS, _MANY_STAND_INS))
+    _check_plates(few, more)
+    if few.error is not None:
+        raise few.error
+    _check_site_types(few.sites)
+    _check_same_sites(few, more)
+    return few.sites
 
 
-class _KnownColumns(dict[str, jax.Array]):
-    """The stand-in columns; asking for any other is an error that names it."""
-
-    def __missing__(self, name: str) -> Any:
-        raise ModelContractError(f"the model reads column '{name}', which the schema does not list")
-
-
-def _facts_of(site: Site) -> _SiteFacts:
-    is_sample = site["type"] == "sample"
-    discrete = is_sample and is_discrete(site["fn"])
-    latent = is_sample and not site["is_observed"]
-    return _SiteFacts(
-        type=site["type"],
-        is_observed=is_sample and site["is_observed"],
-        is_discrete=discrete,
-        plates=tuple(frame.name for frame in site.get("cond_indep_stack") or ()),
-        is_scaled=is_sample and site.get("scale") is not None,
-        party=((site.get("infer") or {}).get(PARTY)),
-        density_shape=site["fn"].log_prob(site["value"]).shape if is_sample else (),
-        support_size=_support_size(site["fn"]) if latent and discrete else 0,
-        unconstrained_shape=biject_to(site["fn"].support).inv(site["value"]).shape if latent and not discrete else (),
-    )
+def _check_plates(few: TracedModel, more: TracedModel) -> None:
+    for plate, size in few.plates.items():
+        if plate != RECORDS_PLATE and more.plates.get(plate, size) != size:
+            inside = [name for name, site in few.sites.items() if plate in site.plates]
+            raise ModelContractError(
+                f"the size of plate '{plate}'{f' around {inside}' if inside else ''} changes with num_records; if it "
+                f"holds the records, rename it to "
+                f"'{RECORDS_PLATE}' around the record-level latent, and observe each party's columns under "
+                "`with party_plate(<party>, num_records):` alone"
+            )
+    size = few.plates.get(RECORDS_PLATE, few.num_records)
+    if size != few.num_records:
+        raise ModelContractError(
+            f"the plate '{RECORDS_PLATE}' (or a party_plate) has size {size} for {few.num_records} stand-in records; "
+            "write party_plate(<party>, num_records)"
+        )
 
 
-def _support_size(distribution: Distribution) -> int:
-    """Number of values that NumPyro can enumerate; 0 where it cannot."""
-    if not distribution.has_enumerate_support:
-        return 0
-    try:
-        return int(distribution.enumerate_support(expand=False).shape[0])
-    except (NotImplementedError, jax.errors.ConcretizationTypeError):
-        return 0
+def _check_same_sites(few: TracedModel, more: TracedModel) -> None:
+    if more.error is not None:
+        raise more.error
+    for name in sorted(few.sites.keys() ^ more.sites.keys()):
+        raise ModelContractError(
+            f"whether there is a site '{name}' depends on num_records; in place of a site for each record write one "
+            "site under `with party_plate(<party>, num_records):`, whose obs is the column"
+        )
+    for name, site in few.sites.items():
+        other = more.sites[name]
+        if site.is_latent and not site.in_records and site.unconstrained_shape != other.unconstrained_shape:
+            raise ModelContractError(
+                f"the shape of latent '{name}' changes with num_records; a latent is global, and what each record "
+                "has of its own must be integrated out of the observed sites' distributions"
+            )
+        if site.support_size != other.support_size:
+            raise ModelContractError(
+                f"the number of values of discrete latent '{name}' changes with num_records; pass it in model_kwargs"
+            )
 
 
-def _check_site_types(sites: Mapping[str, _SiteFacts]) -> None:
+def _check_site_types(sites: Mapping[str, SiteFacts]) -> None:
     for name, site in sites.items():
         if site.type in ("mutable", "param"):
             raise ModelContractError(
@@ -190,7 +205,7 @@ def _check_site_types(sites: Mapping[str, _SiteFacts]) -> None:
             _check_one_value_per_record(name, site)
 
 
-def _check_one_value_per_record(name: str, site: _SiteFacts) -> None:
+def _check_one_value_per_record(name: str, site: SiteFacts) -> None:
     inner = [plate for plate in site.plates if plate != RECORDS_PLATE]
     if inner:
         raise ModelContractError(
@@ -204,11 +219,11 @@ def _check_one_value_per_record(name: str, site: _SiteFacts) -> None:
         )
 
 
-def _of_party(site: _SiteFacts) -> str:
+def _of_party(site: SiteFacts) -> str:
     return "" if site.party is None else f" of party '{site.party}'"
 
 
-def _component_site(sites: Mapping[str, _SiteFacts]) -> str | None:
+def _component_site(sites: Mapping[str, SiteFacts]) -> str | None:
     """The one discrete record-level latent; refuses every latent that would make the split wrong."""
     latents = {name: site for name, site in sites.items() if site.is_latent}
     for name, site in latents.items():
@@ -235,7 +250,7 @@ def _component_site(sites: Mapping[str, _SiteFacts]) -> str | None:
     return found[0] if found else None
 
 
-def _party_sites(sites: Mapping[str, _SiteFacts], schema: Schema) -> dict[str, tuple[str, ...]]:
+def _party_sites(sites: Mapping[str, SiteFacts], schema: Schema) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {party: [] for party in schema.parties}
     for name, site in sites.items():
         if not site.is_observed:
@@ -258,7 +273,7 @@ def _party_sites(sites: Mapping[str, _SiteFacts], schema: Schema) -> dict[str, t
     return {party: tuple(names) for party, names in found.items()}
 
 
-def _latent_shapes(sites: Mapping[str, _SiteFacts]) -> dict[str, tuple[int, ...]]:
+def _latent_shapes(sites: Mapping[str, SiteFacts]) -> dict[str, tuple[int, ...]]:
     """Unconstrained shapes of the global latents, sorted by name."""
     latents = sorted(name for name, site in sites.items() if site.is_latent and not site.in_records)
     if not latents:
@@ -266,7 +281,7 @@ def _latent_shapes(sites: Mapping[str, _SiteFacts]) -> dict[str, tuple[int, ...]
     return {name: sites[name].unconstrained_shape for name in latents}
 
 
-def _check_data_reads(reads: Mapping[str, frozenset[str]], sites: Mapping[str, _SiteFacts], schema: Schema) -> None:
+def _check_data_reads(reads: Mapping[str, frozenset[str]], sites: Mapping[str, SiteFacts], schema: Schema) -> None:
     for name, columns in reads.items():
         owners = {column: schema.party_of(column.removesuffix(OBSERVED_SUFFIX)) for column in sorted(columns)}
         site = sites[name]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from numpyro import handlers
 from numpyro.distributions import Distribution, biject_to
+from numpyro.infer.initialization import init_to_uniform
 from numpyro.primitives import Messenger
 
+from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model, Theta
+from vertinumpyro.model.party_plate import PARTY
 
-__all__ = ["Site", "constrain", "is_discrete", "trace_at", "trace_globals"]
+__all__ = ["Site", "constrain", "is_discrete", "log_densities", "start_value", "trace_at", "trace_globals"]
 
 Site = dict[str, Any]
 
@@ -57,6 +60,12 @@ def is_discrete(distribution: Distribution) -> bool:
     return bool(support.is_discrete or getattr(support, "base_constraint", support).is_discrete)
 
 
+def start_value(site: Site) -> Any:
+    """A value for a continuous latent, so that priors which cannot be drawn from (improper ones) work."""
+    continuous = site["type"] == "sample" and not is_discrete(site["fn"])
+    return init_to_uniform(site) if continuous else None
+
+
 def trace_at(model: Model, theta: Theta, component_site: str | None, *args: Any) -> dict[str, Site]:
     """The model's trace at unconstrained global latents, with the component site enumerated."""
     return trace_globals(model, theta, component_site, *args)[0]
@@ -67,6 +76,25 @@ def trace_globals(model: Model, theta: Theta, component_site: str | None, *args:
     at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta)
     trace = handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)
     return trace, at_theta.log_jacobian
+
+
+def log_densities(
+    trace: Mapping[str, Site], sites: Iterable[str], num_components: int, num_records: int
+) -> dict[str, jax.Array]:
+    """Log densities [K, num_records] of record-level sites.
+
+    :raises ModelContractError: for a site whose log densities have another shape.
+    """
+    K, n = num_components, num_records
+    found = {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in sites}
+    for name, log_density in found.items():
+        if log_density.shape not in ((n,), (1, n), (K, n), (K, 1), (1, 1)):
+            party = trace[name]["infer"].get(PARTY)
+            raise ModelContractError(
+                f"site '{name}'{'' if party is None else f' of party {party!r}'} has log densities of shape "
+                f"{log_density.shape} for {n} records and {K} components; index parameters by the component, as in a[z]"
+            )
+    return {name: jnp.broadcast_to(log_density, (K, n)) for name, log_density in found.items()}
 
 
 def constrain(model: Model, theta: Theta, component_site: str | None, *args: Any) -> Mapping[str, jax.Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
 import jax
@@ -13,7 +14,7 @@ from numpyro import handlers
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import Model
-from vertinumpyro.data import Column, CountColumn, Schema
+from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema
 from vertinumpyro.model.party_plate import RECORDS_PLATE, party_plate
 
 __all__ = ["mixture_model"]
@@ -28,7 +29,8 @@ def mixture_model(schema: Schema, num_components: int = 20) -> Model:
     weights ~ Dirichlet(1); per component and column, with the paper's priors: real columns Beta(a, b) with
     a, b ~ Gamma(1, 1); categorical ones Categorical(p) with p ~ Dirichlet(1); binary ones Bernoulli(p) with
     p ~ Beta(1, 1); counts Poisson(rate) with rate ~ Exponential(1 / (1 + upper / 16)). Columns whose schema
-    says missing = "mask" are masked where they are missing.
+    says missing = "mask" are masked where they are missing. Sites are named as their columns, and parameters
+    age_a, plan_probs and so on; where a column has taken such a name already, "_" is added to it.
 
     :param num_components: K; 1 gives a model without a discrete latent.
     :returns: `model(data, num_records)`.
@@ -37,40 +39,71 @@ def mixture_model(schema: Schema, num_components: int = 20) -> Model:
     if num_components < 1:
         raise ArgumentError(f"num_components={num_components}; give 1 or more")
 
+    names = _Names(schema)
+
     def model(data: Mapping[str, Any], num_records: int) -> None:
-        with numpyro.plate("components", num_components):
-            likelihoods = {name: _likelihood(name, column) for name, column in schema.columns.items()}
-        z = _component(num_components, num_records)
+        with numpyro.plate(names.components, num_components):
+            likelihoods = {name: _likelihood(names.latents[name], column) for name, column in schema.columns.items()}
+        z = _component(names, num_components, num_records)
         for party, part in schema.parties.items():
             with party_plate(party, num_records):
                 for name, column in part.columns.items():
-                    _observe(name, column, likelihoods[name](z), data)
+                    _observe(names.sites[name], name, column, likelihoods[name](z), data)
 
     return model
 
 
-def _component(num_components: int, num_records: int) -> Any:
+class _Names:
+    """Names of the model's sites and plates, all different: what a column has taken, another name gets "_" behind.
+
+    A column's site has the column's own name, but for a column that is named as the plate of the records.
+
+    sites:   for each column, its observed site.
+    latents: for each column, its parameters by their suffix.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._taken = {RECORDS_PLATE, *schema.columns}
+        self.components, self.weights, self.z = (self._free(name) for name in ("components", "weights", "z"))
+        self.sites = {n: self._free(n) if n == RECORDS_PLATE else n for n in schema.columns}
+        self.latents = {
+            name: {suffix: self._free(f"{name}_{suffix}") for suffix in _PARAMETERS[column.kind]}
+            for name, column in schema.columns.items()
+        }
+
+    def _free(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+_PARAMETERS = {"real": ("a", "b"), "categorical": ("probs",), "binary": ("prob",), "count": ("rate",)}
+
+
+def _component(names: _Names, num_components: int, num_records: int) -> Any:
     """The record-level component; 0 for everyone where there is only one."""
     if num_components == 1:
         return jnp.zeros(1, int)
-    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(num_components)))
+    weights = numpyro.sample(names.weights, dist.Dirichlet(jnp.ones(num_components)))
+    by_weight = cast(dist.Distribution, dist.Categorical(weights))
     with numpyro.plate(RECORDS_PLATE, num_records, dim=-1):
-        return numpyro.sample("z", cast(dist.Distribution, dist.Categorical(weights)), infer={"enumerate": "parallel"})
+        return numpyro.sample(names.z, by_weight, infer={"enumerate": "parallel"})
 
 
-def _likelihood(name: str, column: Column) -> Likelihood:
+def _likelihood(names: Mapping[str, str], column: Column) -> Likelihood:
     """Sample the column's parameters inside the component plate; return its distribution given z."""
     if column.kind == "real":
-        a, b = _latent(f"{name}_a", dist.Gamma(1.0, 1.0)), _latent(f"{name}_b", dist.Gamma(1.0, 1.0))
+        a, b = _latent(names["a"], dist.Gamma(1.0, 1.0)), _latent(names["b"], dist.Gamma(1.0, 1.0))
         return lambda z: dist.Beta(a[z], b[z])
     if column.kind == "categorical":
-        probs = _latent(f"{name}_probs", dist.Dirichlet(jnp.ones(column.num_categories)))
+        probs = _latent(names["probs"], dist.Dirichlet(jnp.ones(column.num_categories)))
         return lambda z: dist.Categorical(probs[z])
     if column.kind == "binary":
-        prob = _latent(f"{name}_prob", dist.Beta(1.0, 1.0))
+        prob = _latent(names["prob"], dist.Beta(1.0, 1.0))
         return lambda z: dist.Bernoulli(prob[z])
-    assert isinstance(column, CountColumn)
-    rate = _latent(f"{name}_rate", dist.Exponential(1.0 / (1.0 + column.upper / 16.0)))
+    upper = column.encoded_range[1]
+    rate = _latent(names["rate"], dist.Exponential(1.0 / (1.0 + upper / 16.0)))
     return lambda z: dist.Poisson(rate[z])
 
 
@@ -78,10 +111,7 @@ def _latent(name: str, prior: dist.Distribution) -> jax.Array:
     return jnp.asarray(numpyro.sample(name, prior))
 
 
-def _observe(name: str, column: Column, likelihood: dist.Distribution, data: Mapping[str, Any]) -> None:
-    mask = data.get(f"{name}_observed") if column.missing == "mask" else None
-    if mask is None:
-        numpyro.sample(name, likelihood, obs=data.get(name))
-        return
-    with handlers.mask(mask=mask):
-        numpyro.sample(name, likelihood, obs=data.get(name))
+def _observe(site: str, name: str, column: Column, likelihood: dist.Distribution, data: Mapping[str, Any]) -> None:
+    mask = data.get(f"{name}{OBSERVED_SUFFIX}") if column.missing == "mask" else None
+    with nullcontext() if mask is None else handlers.mask(mask=mask):
+        numpyro.sample(site, likelihood, obs=data.get(name))

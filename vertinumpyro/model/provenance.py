@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +12,31 @@ from numpyro.ops.provenance import eval_provenance
 
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
-from vertinumpyro.model.enumeration import trace_at
+from vertinumpyro.model.enumeration import Site, trace_at
 
-__all__ = ["provenance", "traced_without_python_values"]
+__all__ = ["Reads", "provenance"]
+
+SiteReads = Mapping[str, frozenset[str]]
+"""For each sample site, names of the columns or of the latents that something of it depends on."""
+
+
+# What of a site is asked for, in the order in which `_parts` computes it.
+_PARTS = ("value", "density", "distribution")
+
+
+class Reads(NamedTuple):
+    """What each sample site depends on.
+
+    columns:              columns that its log density or its value reads.
+    value_columns:        columns that its value reads: the observation.
+    distribution_columns: columns that its distribution reads, mask included: the covariates.
+    latents:              global latents that its log density or its value reads.
+    """
+
+    columns: SiteReads
+    value_columns: SiteReads
+    distribution_columns: SiteReads
+    latents: SiteReads
 
 
 def provenance(
@@ -24,53 +45,65 @@ def provenance(
     component_site: str | None,
     columns: Mapping[str, np.ndarray],
     num_records: int,
-) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
-    """For each sample site, the columns and the global latents that its log density or its value reads.
+) -> Reads:
+    """Who reads what, from tracing the model with its component enumerated.
 
     :param latents: unconstrained shape of each global latent.
     :raises ModelContractError: if the model cannot be traced with the component enumerated.
     """
 
-    def outcomes(theta: Mapping[str, jax.Array], columns: Mapping[str, Any]) -> dict[str, Any]:
+    def of_sites(columns: Mapping[str, Any], theta: Mapping[str, jax.Array]) -> dict[str, Any]:
         trace = trace_at(model, theta, component_site, columns, num_records)
-        sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
-        return {name: (site["fn"].log_prob(site["value"]), site["value"]) for name, site in sites.items()}
+        return {name: _parts(site) for name, site in trace.items() if site["type"] == "sample"}
 
-    theta = {name: jnp.zeros(shape) for name, shape in latents.items()}
-    arrays = {name: jnp.asarray(column) for name, column in columns.items()}
+    inputs = {
+        "columns": {name: jnp.asarray(column) for name, column in columns.items()},
+        "latents": {name: jnp.zeros(shape) for name, shape in latents.items()},
+    }
     try:
-        data_reads = _reads(lambda data: outcomes(theta, data), arrays)
-        return data_reads, _reads(lambda at: outcomes(at, arrays), theta)
+        found = _reads(of_sites, inputs)
     except (TypeError, ValueError) as error:
-        if isinstance(error, ModelContractError):
+        if isinstance(error, ModelContractError) or component_site is None:
             raise
         raise ModelContractError(
             f"the model fails (see the cause above) when its component '{component_site}' is enumerated as "
             "an array [K, 1]; index parameters by the component, as in a[z], and let the other axes broadcast"
         ) from error
 
+    def only(kind: str, *parts: str) -> SiteReads:
+        return {
+            site: frozenset(name for part in parts for of_kind, name in of_site[part] if of_kind == kind)
+            for site, of_site in found.items()
+        }
 
-@contextmanager
-def traced_without_python_values() -> Iterator[None]:
-    """Where a model is traced: turns jax's error about Python conditions into the library's own."""
-    try:
-        yield
-    except jax.errors.ConcretizationTypeError as error:
-        raise ModelContractError(
-            "the model uses a column or a latent as a plain Python number or condition (see the cause "
-            "above); use jnp.where and the like, and pass public constants in model_kwargs"
-        ) from error
+    return Reads(
+        columns=only("columns", *_PARTS),
+        value_columns=only("columns", "value"),
+        distribution_columns=only("columns", "distribution"),
+        latents=only("latents", *_PARTS),
+    )
+
+
+def _parts(site: Site) -> dict[str, Any]:
+    fn, value = site["fn"], site["value"]
+    without_data = fn.log_prob(jnp.ones_like(value)) if site["is_observed"] else ()
+    return dict(zip(_PARTS, (value, fn.log_prob(value), without_data), strict=True))
 
 
 def _reads(
-    outcomes: Callable[[Mapping[str, Any]], dict[str, Any]], inputs: Mapping[str, jax.Array]
-) -> dict[str, frozenset[str]]:
-    """For each site, the names of the inputs that it depends on."""
+    outcomes: Callable[..., dict[str, Any]], inputs: Mapping[str, Mapping[str, jax.Array]]
+) -> dict[str, dict[str, frozenset[tuple[str, str]]]]:
+    """For each site and each part of it, the inputs (kind, name) that it depends on."""
     # Keywords of `eval_provenance` may not be called as its own parameter, so each name gets a prefix.
-    prefixed = {f"input:{name}": array for name, array in inputs.items()}
-    with traced_without_python_values():
-        found = eval_provenance(lambda **kw: outcomes({name: kw[f"input:{name}"] for name in inputs}), **prefixed)
-    return {
-        site: frozenset(name.removeprefix("input:") for name in frozenset().union(*of_site))
-        for site, of_site in found.items()
-    }
+    prefixed = {f"{kind}:{name}": array for kind, of_kind in inputs.items() for name, array in of_kind.items()}
+    found = eval_provenance(
+        lambda **kw: outcomes(*({name: kw[f"{kind}:{name}"] for name in inputs[kind]} for kind in inputs)),
+        **prefixed,
+    )
+
+    def names(of_part: Any) -> frozenset[tuple[str, str]]:
+        sets = jax.tree_util.tree_leaves(of_part, is_leaf=lambda leaf: isinstance(leaf, frozenset))
+        pairs = (name.partition(":") for name in frozenset().union(*sets))
+        return frozenset((kind, name) for kind, _, name in pairs)
+
+    return {site: {part: names(found) for part, found in parts.items()} for site, parts in found.items()}

@@ -14,19 +14,16 @@ from jaxtyping import Array, Float
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
-from vertinumpyro.data import OBSERVED_SUFFIX, Schema
+from vertinumpyro.data import Schema
 from vertinumpyro.model import local_gradient
-from vertinumpyro.model.contract import ModelStructure, inspect_model, stand_in_columns
-from vertinumpyro.model.enumeration import constrain, trace_at, trace_globals
+from vertinumpyro.model.contract import ModelStructure, inspected
+from vertinumpyro.model.enumeration import constrain, log_densities, trace_at, trace_globals
 from vertinumpyro.model.grouping import SiteGroup, site_groups
-from vertinumpyro.model.party_plate import PARTY
+from vertinumpyro.model.plated import plated_sites
+from vertinumpyro.model.stand_ins import errors_on_stand_ins, stand_in_columns
 
 __all__ = ["SplitModel", "split_model"]
-
-_PROBE_SEEDS = (0, 1)
-_NUM_PROBE_RECORDS = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,17 +194,8 @@ class SplitModel:
         """Sum of one party's observed sites [K]; other parties' columns are stand-ins that nothing reads."""
         columns = {**self.stand_ins(1), **{name: value[None] for name, value in row.items()}}
         trace = trace_at(self.model, theta, self.structure.component_site, columns, 1)
-        total = jnp.zeros((self.num_components, 1))
-        for name in sites:
-            log_prob = trace[name]["fn"].log_prob(trace[name]["value"])
-            if log_prob.shape not in ((1,), (1, 1), total.shape):
-                party = trace[name]["infer"][PARTY]
-                raise ModelContractError(
-                    f"site '{name}' of party '{party}' has log densities of shape {log_prob.shape} for one record "
-                    f"and {self.num_components} components; index parameters by the component, as in a[z]"
-                )
-            total = total + log_prob
-        return total[:, 0]
+        found = log_densities(trace, sites, self.num_components, 1)
+        return sum(found.values(), start=jnp.zeros((self.num_components, 1)))[:, 0]
 
     def stand_ins(self, num_records: int) -> dict[str, jax.Array]:
         """Valid public columns of every party, to trace the model on."""
@@ -218,81 +206,23 @@ class SplitModel:
 def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> SplitModel:
     """Check the contract, find the component-plated parameters, and return the split model.
 
-    :raises ModelContractError: if the model cannot be split.
+    :raises ModelContractError: if the model cannot be split. Where the model itself raised, the message quotes
+        its exception, which has seen stand-in records and no table.
     """
-    structure = inspect_model(model, schema, model_kwargs)
-    bound = partial(model, **(model_kwargs or {}))
-    all_shared = SplitModel(
-        model=bound,
+    with errors_on_stand_ins():
+        structure, runs = inspected(model, schema, model_kwargs or {})
+        groups = {party: _groups(structure, schema, party) for party in structure.party_sites}
+        read = {party: tuple(name for group in groups[party] for name in group.latents) for party in groups}
+        plated = plated_sites(runs, structure, read)
+    return SplitModel(
+        model=partial(model, **(model_kwargs or {})),
         schema=schema,
         structure=structure,
-        groups={party: _groups(structure, schema, party) for party in structure.party_sites},
-        plated={party: {} for party in structure.party_sites},
-        shared=dict(structure.party_latents),
+        groups=groups,
+        plated=plated,
+        shared={party: tuple(name for name in read[party] if name not in plated[party]) for party in groups},
     )
-    plated = {party: _plated_sites(all_shared, party) for party in structure.party_sites}
-    shared = {
-        party: tuple(name for group in groups for name in group.latents if name not in plated[party])
-        for party, groups in all_shared.groups.items()
-    }
-    return dataclasses.replace(all_shared, plated=plated, shared=shared)
 
 
 def _groups(structure: ModelStructure, schema: Schema, party: str) -> tuple[SiteGroup, ...]:
     return site_groups(structure.party_sites[party], structure.site_latents, structure.site_columns, schema)
-
-
-def _plated_sites(split: SplitModel, party: str) -> dict[str, int]:
-    """Sites that have an axis of length K whose slice k moves component k only, and that axis.
-
-    Found by changing one slice at a time at random parameters and stand-in records, public numbers all, and
-    looking for another component whose log density changes.
-    """
-    K = split.num_components
-    sites = split.structure.party_sites[party]
-    of_records = jax.jit(jax.vmap(partial(split._log_density_of_record, sites), in_axes=(None, 0)))
-    probes = [_Probe.create(split, party, of_records, seed) for seed in _PROBE_SEEDS]
-    plated: dict[str, int] = {}
-    for name in (name for group in split.groups[party] for name in group.latents):
-        axes = [axis for axis, size in enumerate(split.structure.latents[name]) if size == K]
-        found = (axis for axis in axes if all(probe.is_plated(name, axis) for probe in probes))
-        if (axis := next(found, None)) is not None:
-            plated[name] = axis
-    return plated
-
-
-@dataclasses.dataclass(frozen=True)
-class _Probe:
-    """A party's log density at random parameters, and a second set of parameters to take slices from."""
-
-    log_density: Callable[[Mapping[str, np.ndarray]], np.ndarray]
-    theta: Mapping[str, np.ndarray]
-    other: Mapping[str, np.ndarray]
-    baseline: np.ndarray
-
-    @classmethod
-    def create(cls, split: SplitModel, party: str, of_records: Callable[..., Any], seed: int) -> _Probe:
-        own = set(split.schema.column_names(party))
-        columns = stand_in_columns(split.schema, _NUM_PROBE_RECORDS, seed)
-        columns = {name: c for name, c in columns.items() if name.removesuffix(OBSERVED_SUFFIX) in own}
-        rng = np.random.default_rng(seed)
-        shapes = split.structure.latents.items()
-        theta, other = (
-            {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes} for _ in range(2)
-        )
-
-        def log_density(theta: Mapping[str, np.ndarray]) -> np.ndarray:
-            return np.asarray(of_records(theta, columns))
-
-        return cls(log_density, theta, other, log_density(theta))
-
-    def is_plated(self, name: str, axis: int) -> bool:
-        """Whether replacing slice k of the site leaves every other component's log density as it was."""
-        K = self.baseline.shape[1]
-        for k in range(K):
-            changed = np.moveaxis(self.theta[name].copy(), axis, 0)
-            changed[k] = np.moveaxis(self.other[name], axis, 0)[k]
-            log_density = self.log_density({**self.theta, name: np.moveaxis(changed, 0, axis)})
-            if not np.array_equal(np.delete(log_density, k, 1), np.delete(self.baseline, k, 1)):
-                return False
-        return True

@@ -1,0 +1,125 @@
+"""A model compiled on stand-in records in two ways: all records in one call, and each record in a call of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.types import Model
+from vertinumpyro.data import Schema
+from vertinumpyro.model.enumeration import Site, log_densities, trace_at
+from vertinumpyro.model.stand_ins import stand_in_columns
+
+__all__ = ["NUM_RECORDS", "Arrays", "StandInRuns"]
+
+NUM_RECORDS = 31
+
+# Each program runs a few dozen times on a few records, so compiling it well costs more than it gains.
+_COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StandInRuns:
+    """Both programs, for arguments (theta, columns [NUM_RECORDS]) as `theta` and `columns` draw them.
+
+    They compute in double precision, so that what rounding changes and what the model changes are far apart.
+    A model that insists on single precision is compiled in the user's own.
+
+    :ivar latents: unconstrained shape of each global latent.
+    :ivar of_records: the parties' observed sites, and the component site if there is one.
+    :ivar in_double: whether the programs compute in double precision.
+    """
+
+    model: Model
+    schema: Schema
+    latents: Mapping[str, tuple[int, ...]]
+    component_site: str | None
+    num_components: int
+    of_records: tuple[str, ...]
+    in_double: bool = True
+    _programs: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False)
+
+    def compiled(self) -> StandInRuns:
+        """With both programs, in double precision if the model can be traced in it."""
+        try:
+            return self._compiled()
+        except Exception:
+            return dataclasses.replace(self, in_double=compat.user_has_x64())._compiled()
+
+    def _compiled(self) -> StandInRuns:
+        arguments = self.theta(0), self.columns(0)
+        with compat.precision(self.in_double):
+            programs = {fn.__name__: jax.jit(fn).lower(*arguments) for fn in (self._each_alone, self._all_together)}
+            compiled = {name: program.compile(compiler_options=_COMPILE_FAST) for name, program in programs.items()}
+        return dataclasses.replace(self, _programs=compiled)
+
+    # -- arguments --------------------------------------------------------------------------------
+
+    def theta(self, seed: int, scale: float = 0.5) -> dict[str, np.ndarray]:
+        """Random unconstrained latents."""
+        rng = np.random.default_rng(seed)
+        return {name: rng.normal(0.0, scale, shape).astype(self._dtype) for name, shape in self.latents.items()}
+
+    def columns(self, seed: int, num_records: int = NUM_RECORDS) -> dict[str, np.ndarray]:
+        """Random columns, half of what may be missing missing."""
+        columns = stand_in_columns(self.schema, num_records, seed, observed_fraction=0.5)
+        return {n: column.astype(self._dtype) if column.dtype.kind == "f" else column for n, column in columns.items()}
+
+    @property
+    def _dtype(self) -> type[np.floating[Any]]:
+        return np.float64 if self.in_double else np.float32
+
+    # -- programs ---------------------------------------------------------------------------------
+
+    def together(self, theta: Arrays, columns: Arrays) -> Arrays:
+        """Log densities [K, n] of the record-level sites, from one call of the model."""
+        return self._run(self._programs["_all_together"], theta, columns)
+
+    def alone(self, theta: Arrays, columns: Arrays) -> Arrays:
+        """The same from a call for each record, with num_records = 1: what the parties compute."""
+        return self._run(self._programs["_each_alone"], theta, columns)
+
+    def globals_at(self, num_records: int) -> tuple[str, Callable[[Arrays], dict[str, tuple[np.ndarray, ...]]]]:
+        """Every other sample site's summed log density, and its value if it is a latent, as a function of theta.
+
+        :returns: the program's text, in which nothing stands that these numbers do not need, and the function.
+        """
+        columns = self.columns(0, num_records)
+        with compat.precision(self.in_double):
+            lowered = jax.jit(partial(self._globals, num_records)).lower(self.theta(0), columns)
+        return lowered.as_text(), lambda theta: self._run(lowered.compile(), theta, columns)
+
+    def _run(self, program: Callable[..., Any], theta: Arrays, columns: Arrays) -> Any:
+        with compat.precision(self.in_double):
+            return jax.device_get(program(theta, columns))
+
+    def _trace(self, theta: Mapping[str, Any], columns: Mapping[str, Any], num_records: int) -> dict[str, Site]:
+        return trace_at(self.model, theta, self.component_site, columns, num_records)
+
+    def _all_together(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, jax.Array]:
+        trace = self._trace(theta, columns, NUM_RECORDS)
+        return log_densities(trace, self.of_records, self.num_components, NUM_RECORDS)
+
+    def _each_alone(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, jax.Array]:
+        def of_record(row: Mapping[str, Any]) -> dict[str, jax.Array]:
+            trace = self._trace(theta, {name: value[None] for name, value in row.items()}, 1)
+            found = log_densities(trace, self.of_records, self.num_components, 1)
+            return {name: log_density[:, 0] for name, log_density in found.items()}
+
+        return jax.vmap(of_record, out_axes=1)(columns)
+
+    def _globals(self, num_records: int, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
+        trace = self._trace(theta, columns, num_records)
+        sites = {n: site for n, site in trace.items() if site["type"] == "sample" and n not in self.of_records}
+        return {
+            name: (site["fn"].log_prob(site["value"]).sum(), *([] if site["is_observed"] else [site["value"]]))
+            for name, site in sites.items()
+        }
