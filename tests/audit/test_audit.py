@@ -147,7 +147,9 @@ def test_canaries_never_beat_the_claim(honest: tuple[Run, tuple[str, ...]], adve
 def test_planted_bugs_are_caught(bug: str, adversary: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug == "no clip":
         honest_weights = fixed_point._clipped_weights
-        monkeypatch.setattr(fixed_point, "_clipped_weights", lambda e, norm, mask: honest_weights(e, 0 * norm, mask))
+        monkeypatch.setattr(
+            fixed_point, "_clipped_weights", lambda link, e, norm, mask: honest_weights(link, e, 0 * norm, mask)
+        )
     run, parties = _run(bug)
     if bug == "missing share" and adversary == parties[0]:
         assert not np.delete(run.shares, 0, axis=2).any(), "the other party's share is the one that is missing"

@@ -16,6 +16,7 @@ from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.loop import device_columns
 from vertinumpyro.privacy import PoissonSampling
+from vertinumpyro.secure import InsecureRehearsal
 from vertinumpyro.secure.crypten import Crypten, is_installed
 
 pytestmark = pytest.mark.skipif(
@@ -26,7 +27,7 @@ RUNS = 40
 
 @pytest.fixture(scope="module")
 def backend():
-    backend = Crypten(insecure_simulation=True)
+    backend = InsecureRehearsal(Crypten())
     yield backend
     backend.close()
 

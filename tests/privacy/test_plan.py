@@ -12,7 +12,8 @@ from vertinumpyro.core.errors import ArgumentError, RangeError, UnprovenError
 from vertinumpyro.privacy import adversary as adversary_module
 from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation, PoissonKnownEvent
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, NoiseSource, list_adversaries
-from vertinumpyro.privacy.plan import PrivacyPlan, PrivacyWarning, calibrate_noise_multiplier
+from vertinumpyro.privacy.gradient_plan import PrivacyPlan, calibrate_noise_multiplier
+from vertinumpyro.privacy.plan import PrivacyWarning
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling
 
 N = 30162

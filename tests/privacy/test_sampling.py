@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.core.rng import RandomSource, bernoulli_successes
+from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, bernoulli_successes
 from vertinumpyro.privacy.sampling import Batches, DisjointBatches, PoissonSampling
 
 FALSE_FAILURE = 1e-6
@@ -177,7 +177,77 @@ def test_bad_arguments(build, name):
         build()
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda steps: PoissonSampling(sampling_prob=0.1, num_steps=steps, max_batch_size=8),
+        lambda steps: PoissonSampling.for_batch_size(10, 100, steps),
+        lambda steps: DisjointBatches(batch_size=8, num_epochs=steps),
+    ],
+)
+def test_more_steps_than_the_accounting_can_hold_are_refused(build):
+    build(1_000_000)
+    for steps in (1_000_001, 10**9):
+        with pytest.raises(ArgumentError, match=r"(num_steps|num_epochs) must be at most 1,000,000"):
+            build(steps)
+
+
 def test_repr_holds_no_index(seeded):
     stream = DisjointBatches(batch_size=4, num_epochs=2).start(10, seeded(5))
     assert repr(stream.next(1)) == "Batches(num_steps=1, max_batch_size=4)"
     assert repr(stream) == "_DisjointStream(step=1)"
+
+
+def changed(change):
+    """Two steps with five slots for records 0 to 9, and one change to them."""
+    indices = np.array([[1, 3, 7, 0, 0], [0, 2, 4, 8, 9]], np.int32)
+    mask = np.array([[True, True, True, False, False], [True] * 5])
+    return Batches(*change(indices, mask))
+
+
+def put(place, value):
+    def change(indices, mask):
+        indices[place] = value
+        return indices, mask
+
+    return change
+
+
+def masked(place, value):
+    def change(indices, mask):
+        mask[place] = value
+        return indices, mask
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda i, m: (i, m.astype(np.int64) << 24), id="a mask that multiplies"),
+        pytest.param(lambda i, m: (i, m.astype(np.uint8)), id="a mask of numbers"),
+        pytest.param(lambda i, m: (i.astype(np.int64), m), id="wide indices"),
+        pytest.param(lambda i, m: (i[:, :4], m[:, :4]), id="another size"),
+        pytest.param(lambda i, m: (i, m[:, :4]), id="mask of another size"),
+        pytest.param(lambda i, m: (i[0], m[0]), id="one step without its axis"),
+        pytest.param(put((1, slice(None)), 7), id="one record in every slot"),
+        pytest.param(put((1, 1), 0), id="a record twice"),
+        pytest.param(put((1, 2), 1), id="not increasing"),
+        pytest.param(put((1, 4), 10), id="beyond the table"),
+        pytest.param(put((1, 0), -1), id="negative"),
+        pytest.param(put((0, 4), 5), id="a record in the padding"),
+        pytest.param(masked((1, 2), False), id="a hole"),
+    ],
+)
+def test_a_batch_of_another_party_names_every_record_at_most_once(change):
+    with pytest.raises(ArgumentError, match="a batch must"):
+        changed(change).check(10, 5)
+
+
+def test_batches_that_were_drawn_pass_their_check():
+    untouched = changed(lambda indices, mask: (indices, mask))
+    assert untouched.check(10, 5) is untouched
+    poisson = PoissonSampling(sampling_prob=0.2, num_steps=6, max_batch_size=40)
+    for sampling in (poisson, DisjointBatches(batch_size=30, num_epochs=2)):
+        drawn = sampling.start(100, InsecureSeededSource(3)).next(6)
+        assert drawn.check(100, sampling.max_batch_size) is drawn

@@ -9,13 +9,17 @@ from vertinumpyro.privacy.accounting import (
     PoissonEvent,
     PoissonKnownEvent,
     PrivacyEvent,
+    PureEvent,
+    neighbouring,
 )
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum
 from vertinumpyro.privacy.client_plan import ClientPlan
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
-from vertinumpyro.privacy.ledger import Spending, resume_spending, start_spending
+from vertinumpyro.privacy.gradient_plan import PrivacyPlan, calibrate_noise_multiplier
+from vertinumpyro.privacy.ledger import Book, Ledger
 from vertinumpyro.privacy.noise_shares import draw_noise_share
-from vertinumpyro.privacy.plan import PrivacyPlan, PrivacyWarning, calibrate_noise_multiplier
+from vertinumpyro.privacy.plan import Plan, PrivacyWarning
+from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import Batches, BatchStream, DisjointBatches, PoissonSampling, Sampling
 
 __all__ = [
@@ -24,23 +28,26 @@ __all__ = [
     "AdversaryRow",
     "BatchStream",
     "Batches",
+    "Book",
     "ClientPlan",
     "DisjointBatches",
     "GaussianEvent",
+    "Ledger",
     "NeighbouringRelation",
     "NoiseSource",
     "NoisySum",
+    "Plan",
     "PoissonEvent",
     "PoissonKnownEvent",
     "PoissonSampling",
     "PrivacyEvent",
     "PrivacyPlan",
     "PrivacyWarning",
+    "PureEvent",
+    "Release",
     "Sampling",
-    "Spending",
     "calibrate_noise_multiplier",
     "draw_noise_share",
-    "resume_spending",
+    "neighbouring",
     "sample_discrete_gaussian",
-    "start_spending",
 ]

@@ -36,9 +36,8 @@ class NeighbouringRelation(enum.Enum):
     """Which two tables the guarantee makes hard to tell apart.
 
     REPLACE: one record becomes any other record; N is public. The honest default between parties who know
-    who is in the table. ADD_REMOVE: one record is there or not. Where presence is no secret (known batch
-    indices; disjoint and full batches, whose number or size shows N) it reads: one record's contribution is
-    there or zeroed.
+    who is in the table. ADD_REMOVE: one record's contribution is there or zeroed; N is public all the same, since
+    every plan, and many a release, states it.
     """
 
     REPLACE = "replace"
@@ -53,6 +52,19 @@ class NeighbouringRelation(enum.Enum):
     def _dp_accounting(self) -> dp_accounting.NeighboringRelation:
         names = dp_accounting.NeighboringRelation
         return names.REPLACE_ONE if self is NeighbouringRelation.REPLACE else names.ADD_OR_REMOVE_ONE
+
+
+def neighbouring(relation: NeighbouringRelation | str) -> NeighbouringRelation:
+    """A relation, or the one of that name.
+
+    Raises:
+        ArgumentError: there is none; the message lists the names.
+    """
+    try:
+        return NeighbouringRelation(relation)
+    except ValueError:
+        choices = [known.value for known in NeighbouringRelation]
+        raise ArgumentError(f"relation={relation!r} is unknown; choose one of {choices}") from None
 
 
 class PrivacyEvent(abc.ABC):
@@ -201,6 +213,29 @@ class PoissonEvent(PrivacyEvent):
             sampling_prob=self.sampling_prob,
             num_steps=self.num_steps,
         )
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PureEvent(PrivacyEvent):
+    """A mechanism of which nothing but pure ε is claimed, for the relation that it was made for.
+
+    δ(ε') = 0 from ε on, and below it the randomised response that dominates every such mechanism has
+    δ(ε') = (e^ε − e^ε')/(1 + e^ε).
+    """
+
+    pure_epsilon: float
+
+    def delta(self, epsilon: float, relation: NeighbouringRelation) -> float:
+        """The dominating mechanism's."""
+        if not math.isfinite(self.pure_epsilon):
+            return 1.0
+        # (e^a − e^b)/(1 + e^a) = (1 − e^(b − a))/(1 + e^(−a))
+        return max(0.0, -math.expm1(epsilon - self.pure_epsilon) / (1 + math.exp(-self.pure_epsilon)))
+
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """Laplace noise of scale 1/ε has the same pure ε."""
+        return dp_accounting.LaplaceDpEvent(1 / self.pure_epsilon)
 
 
 def gaussian_delta(epsilon: float, shifts: np.ndarray) -> np.ndarray:

@@ -28,6 +28,7 @@ from vertinumpyro.privacy.accounting import (
     PrivacyEvent,
 )
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
+from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
 
 OUTSIDE_ANALYST = "outside analyst"
@@ -153,7 +154,7 @@ def list_adversaries(parties: Sequence[str], *, batch_indices: str) -> tuple[Adv
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisySum:
+class NoisySum(Release):
     """T noisy sums of clipped vectors: the public facts that fix every adversary's (ε, δ).
 
     Attributes:
@@ -187,6 +188,16 @@ class NoisySum:
                 "discrete noise is not proved: raise grid_bits, clip_norm or noise_multiplier"
             )
         require_drawable(self.share_variance * self.noise.num_shares)
+
+    @property
+    def name(self) -> str:
+        """See `Release.name`."""
+        return "a noisy sum"
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.sampling.total_steps(self.num_records)
 
     @property
     def share_variance(self) -> int:
@@ -252,3 +263,57 @@ class NoisySum:
         if adversary.knows_indices:
             knows.append("the batch indices")
         return tuple(knows)
+
+
+def smallest_share_variance(
+    *, mu: float, squared_sensitivity: int | float | Fraction, grid_bits: int, noise: NoiseSource
+) -> int:
+    r"""The least variance of a noise share, in grid units², that makes one noisy sum μ-Gaussian private.
+
+    Formal guarantee: with shares of this variance, or more, the sum is Gaussian differentially private with parameter
+    at most `mu` towards whoever knows at most `noise.collusion_threshold` of the shares. Proof: the record moves the
+    sum by Δ2^f grid units at most, and m shares of variance s stay unknown, m = P − c or more. By this module's
+    argument the sum is as private as Gaussian noise of variance ms − 9, s ≥ 18, so its parameter is
+    Δ2^f/√(ms − 9), which is at most μ exactly when s ≥ (Δ²4^f/μ² + 9)/m. That is solved in integers: no rounding of a
+    float enters, and the nine grid units are paid for whatever μ is.
+
+    Args:
+        mu: the parameter, > 0.
+        squared_sensitivity: Δ², Δ the largest L2 distance that one record can move the sum: (2C)² under replace and
+            C² under add/remove for a clip norm C. Exact where it is an integer or a `Fraction`.
+        grid_bits: f.
+        noise: who adds the noise.
+
+    Raises:
+        ArgumentError: `mu` or `squared_sensitivity` is not positive and finite.
+    """
+    for name, value in {"mu": mu, "squared_sensitivity": squared_sensitivity}.items():
+        if not 0 < value < math.inf:
+            raise ArgumentError(f"{name} must be positive and finite, got {value}")
+    needed = Fraction(squared_sensitivity) * 4**grid_bits / Fraction(mu) ** 2 + _SMOOTHING
+    return max(_SMALLEST_SHARE, math.ceil(needed / noise.num_covering))
+
+
+def gaussian_parameter(
+    *, share_variance: int, num_unknown: int, squared_sensitivity: int | float | Fraction, grid_bits: int
+) -> float:
+    r"""μ = Δ2^f/√(ms − 9), rounded up to a float: what m unknown shares of variance s leave of a record.
+
+    At most `mu` for the s of `smallest_share_variance` and m = P − c or more, with no tolerance: the exact value is
+    at most that float, so the smallest float that is not below it is, too.
+
+    Args:
+        share_variance: s ≥ 18, in grid units².
+        num_unknown: m ≥ 1, the shares that the adversary does not know (`NoiseSource.num_unknown`).
+        squared_sensitivity: Δ².
+        grid_bits: f.
+    """
+    if share_variance < _SMALLEST_SHARE or num_unknown < 1:
+        raise ArgumentError(f"share_variance must be at least {_SMALLEST_SHARE}, and num_unknown at least 1")
+    square = Fraction(squared_sensitivity) * 4**grid_bits / (share_variance * num_unknown - _SMOOTHING)
+    mu = math.sqrt(square)
+    while mu > 0 and Fraction(below := math.nextafter(mu, 0.0)) ** 2 >= square:
+        mu = below
+    while Fraction(mu) ** 2 < square:
+        mu = math.nextafter(mu, math.inf)
+    return mu

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import secrets
-from collections.abc import Mapping
 from typing import Any, Literal, final
 
 import numpy as np
@@ -14,17 +13,18 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.privacy.accounting import NeighbouringRelation
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum
+from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.noise_shares import draw_noise_share
-from vertinumpyro.privacy.plan import fingerprint_of, plain, sampling_from_dict, smallest_sigma
+from vertinumpyro.privacy.plan import Plan, check_delta, check_target
 from vertinumpyro.privacy.sampling import Sampling
 
-_SIGMA_DIGITS = 4
+__all__ = ["ClientPlan"]
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientPlan:
+class ClientPlan(Plan, kind="horizontal", own_field="num_clients"):
     """Everything public about the privacy of sums over clients, fixed before any data is touched.
 
     The noise of one sum comes from `num_clients` clients. Each adds a discrete Gaussian of variance C²σ²4^f/(N -
@@ -64,9 +64,7 @@ class ClientPlan:
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
-        if not 0 < self.delta < 1:
-            raise ArgumentError(f"delta must lie in (0, 1), got {self.delta}")
+        check_delta(self.delta, self.num_records, warn=False)
         if not isinstance(self.relation, NeighbouringRelation):
             raise ArgumentError("relation must be a NeighbouringRelation")
         if self.participation not in ("hidden", "known"):
@@ -82,23 +80,23 @@ class ClientPlan:
             outside: towards the outside analyst only; otherwise towards every row of the table.
             **settings: all other fields.
         """
-        if not 0 < epsilon < float("inf"):
-            raise ArgumentError(f"epsilon must be positive and finite, got {epsilon}")
+        check_target(epsilon)
         if "noise_multiplier" in settings:
             raise ArgumentError("noise_multiplier is what calibration chooses: leave it out")
 
-        def enough(sigma: float) -> bool:
+        def watched(plan: ClientPlan) -> tuple[Adversary, ...]:
+            return plan.observers[: 1 if outside else None]
+
+        def likely(sigma: float) -> bool:
             plan = cls(noise_multiplier=sigma, **settings)
-            observers = plan._observers[: 1 if outside else None]
-            events = (plan.noisy_sum.event(observer) for observer in observers)
+            events = (plan.noisy_sum.event(observer) for observer in watched(plan))
             return all(event.delta(epsilon, plan.relation) <= plan.delta for event in events)
 
-        units = int(np.ceil(smallest_sigma(enough) * 10**_SIGMA_DIGITS))
-        while True:
-            plan = cls(noise_multiplier=units / 10**_SIGMA_DIGITS, **settings)
-            if (plan.adversaries[0].epsilon if outside else plan.epsilon) <= epsilon:
-                return plan
-            units += 1  # ε is not monotone in σ below the accounting's own precision
+        def enough(sigma: float) -> bool:
+            plan = cls(noise_multiplier=sigma, **settings)
+            return all(plan.epsilon(observer.name) <= epsilon for observer in watched(plan))
+
+        return cls(noise_multiplier=rounded_up_multiplier(enough, likely=likely), **settings)
 
     @functools.cached_property
     def noise(self) -> NoiseSource:
@@ -123,7 +121,12 @@ class ClientPlan:
         )
 
     @property
-    def _observers(self) -> tuple[Adversary, ...]:
+    def releases(self) -> tuple[NoisySum]:
+        """The noisy sums of all steps."""
+        return (self.noisy_sum,)
+
+    @property
+    def observers(self) -> tuple[Adversary, ...]:
         """Who is watching; colluders are noise shares that are missing or known to the adversary."""
         lost, known = self.max_unreliable, self.participation == "known"
         unreliable = f" and {lost} unreliable clients" if lost else ""
@@ -133,12 +136,8 @@ class ClientPlan:
             Adversary(name=f"all nodes but one, one client{unreliable}", colluders=lost + 1, knows_indices=known),
         )
 
-    @functools.cached_property
-    def adversaries(self) -> tuple[AdversaryRow, ...]:
-        """The privacy table. Each row's guarantee is DP for every record that the adversary does not hold."""
-        return tuple(self._row(observer) for observer in self._observers)
-
-    def _row(self, observer: Adversary) -> AdversaryRow:
+    def row(self, observer: Adversary) -> AdversaryRow:
+        """The guarantee is DP for every record that the adversary does not hold."""
         row = self.noisy_sum.row(observer, self.delta, self.relation)
         return dataclasses.replace(row, guarantee="DP", knows=self._knowledge(observer))
 
@@ -153,16 +152,6 @@ class ClientPlan:
         if observer.knows_indices:
             knows.append("who took part in which sum")
         return tuple(knows)
-
-    @property
-    def epsilon(self) -> float:
-        """The largest ε of the table."""
-        return max(row.epsilon for row in self.adversaries)
-
-    @property
-    def num_steps(self) -> int:
-        """The number of noisy sums that the plan pays for."""
-        return self.sampling.total_steps(self.num_records)
 
     @property
     def expected_batch_size(self) -> float:
@@ -190,26 +179,3 @@ class ClientPlan:
         """
         size = self.num_shares * num_values
         return draw_noise_share(self.noise_variance_per_share(), size, source).reshape(self.num_shares, num_values)
-
-    def table_rows(self) -> list[dict]:
-        """The privacy table as plain data."""
-        return [{**row.to_dict(), "claim": True} for row in self.adversaries]
-
-    def to_dict(self) -> dict:
-        """Plain data for JSON; `from_dict` restores an equal plan."""
-        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> ClientPlan:
-        """Restores a plan with its id, so its budget is the same budget."""
-        settings = dict(record)
-        unknown = set(settings) - {field.name for field in dataclasses.fields(cls)}
-        if unknown or "plan_id" not in settings:
-            raise ArgumentError(f"a stored plan has its plan_id and no field {sorted(unknown)}")
-        settings["sampling"] = sampling_from_dict(settings["sampling"])
-        settings["relation"] = NeighbouringRelation(settings["relation"])
-        return cls(**settings)
-
-    def fingerprint(self) -> str:
-        """The plan's id and a digest of its contents."""
-        return fingerprint_of(self.plan_id, self.to_dict())

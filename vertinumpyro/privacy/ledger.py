@@ -1,72 +1,161 @@
 """A plan is spent once: the record of what may have been released, written before it is released.
 
-A run reserves steps *before* it computes them, so a crash can only make the record too high, never too low:
+Steps are reserved *before* anybody can see what they release, so a crash can only make the record too high, never too
+low:
 
-    with start_spending(plan, path) as spending:
-        first_step = spending.reserve(50)      # on disk when this returns
-        ...                                    # compute and reveal steps first_step .. first_step + 49
+    with Ledger.start(plan, path) as ledger:
+        first_step = ledger.reserve(50)      # on disk when this returns
+        ...                                  # reveal steps first_step .. first_step + 49
 
-After a crash, `resume_spending(plan, path)` continues at the recorded step. What was reserved and not
-revealed is lost; to repeat it could reveal the same step twice, with two noises that average out.
+After a crash, `Ledger.resume(plan, path)` continues at the recorded step. To repeat a step could reveal it twice, with
+two noises that average out. Between organisations every party has a ledger of its own.
 """
 
+from __future__ import annotations
+
 import contextlib
+import dataclasses
 import json
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.privacy.plan import Plan
 
 try:
     import fcntl
-except ImportError:  # Windows: the in-process registry still guards
+except ImportError:  # Windows: the book still guards one process
     fcntl = None
 
+__all__ = ["INSECURE_SEED", "SYSTEM_NOISE", "Book", "Ledger", "Record", "flush_folder", "locked", "read_record"]
+
+SYSTEM_NOISE = "the operating system's CSPRNG"
+INSECURE_SEED = "an insecure seed: no privacy"
+"""What `privacy.json` says of the noise."""
+
+_FORMAT = 2
+_READABLE = (1, 2)  # 1 did not say where the noise came from, and named no kind of plan
 _RUNNING, _PAUSED, _FINISHED = "running", "paused", "finished"
-_guard = threading.Lock()
-_registry: dict[str, tuple[str, int]] = {}  # plan_id -> status, steps spent; of this process
-
-
-class SpendablePlan(Protocol):
-    """What a record keeps of a plan: `PrivacyPlan`, `ClientPlan`, a regression's."""
-
-    @property
-    def plan_id(self) -> str:
-        """Whose budget it is."""
-        ...
-
-    @property
-    def num_steps(self) -> int:
-        """How many steps it pays for."""
-        ...
-
-    def fingerprint(self) -> str:
-        """The id and a digest of the contents."""
-        ...
-
-    def to_dict(self) -> dict:
-        """Plain data for JSON."""
-        ...
-
-    def table_rows(self) -> list[dict]:
-        """The privacy table as plain data."""
-        ...
 
 
 @final
-class Spending:
-    """The budget of one plan while it is being used. Made by `start_spending` and `resume_spending`."""
+class Book:
+    """What one process knows of the plans that it began: plan_id -> status and steps spent.
 
-    def __init__(self, plan: SpendablePlan, path: Path | None, steps_spent: int, lock: "_FileLock") -> None:
-        self._plan, self._path, self._lock = plan, path, lock
-        self._steps_spent, self._status = steps_spent, _RUNNING
+    It holds against a plan that is restored from JSON and begun again, and against an older file put in place.
+    """
 
-    @property
-    def plan(self) -> SpendablePlan:
-        """The plan being spent."""
-        return self._plan
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._plans: dict[str, tuple[str, int]] = {}
+
+    def get(self, plan: Plan) -> tuple[str | None, int]:
+        """(status, steps) of a plan; (None, 0) if it was never begun here."""
+        return self._plans.get(plan.plan_id, (None, 0))
+
+    def set(self, plan: Plan, status: str, steps: int) -> None:
+        """Notes a plan's status and steps."""
+        self._plans[plan.plan_id] = status, steps
+
+
+_OF_THIS_PROCESS = Book()
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a `privacy.json` says.
+
+    :ivar plan: with its id, so that its budget is the same budget.
+    :ivar secure_noise: whether all noise so far came from the operating system's CSPRNG.
+    """
+
+    plan: Plan
+    status: str
+    steps_spent: int
+    secure_noise: bool
+
+
+@final
+class Ledger:
+    """The budget of one plan while it is being used. Made by `start` and `resume`; use as a context manager.
+
+    Formal guarantee: when `reserve` returns, the steps are on disk, and no other ledger on this file, on this machine,
+    gives them out again.
+    """
+
+    def __init__(
+        self, plan: Plan, path: Path | None, steps_spent: int, lock: _FileLock, book: Book, *, secure_noise: bool
+    ) -> None:
+        self.plan = plan
+        self._path, self._lock, self._book = path, lock, book
+        self._steps_spent, self._status, self._secure_noise = steps_spent, _RUNNING, secure_noise
+
+    @classmethod
+    def start(
+        cls,
+        plan: Plan,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        secure_noise: bool = True,
+        book: Book | None = None,
+    ) -> Ledger:
+        """Starts to spend a plan that was never started.
+
+        :param path: a JSON file to create for the record; None keeps it in this process only, which cannot guard
+            against a second process or a restart.
+        :param secure_noise: False where noise comes from a seed: then the record claims nothing.
+        :param book: what this process knows; another one stands for another process.
+        :raises PlanSpentError: this plan was started before, or the file already holds a record.
+        """
+        target = None if path is None else Path(path)
+        book = _OF_THIS_PROCESS if book is None else book
+        with book.lock:
+            if book.get(plan)[0] is not None:
+                raise PlanSpentError("this plan was already started: resume it, or make a new plan")
+            with locked(target) as lock:
+                if target is not None and target.exists():
+                    raise PlanSpentError(f"{target} already holds a record: resume that run, or use another path")
+                return cls(plan, target, 0, lock, book, secure_noise=secure_noise)._begun()
+
+    @classmethod
+    def resume(
+        cls,
+        plan: Plan,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        secure_noise: bool = True,
+        book: Book | None = None,
+    ) -> Ledger:
+        """Continues a plan at its recorded step; a plan that is spent has no steps left.
+
+        The larger of the file's count and this process's count holds. A sampling that can only be resumed at some
+        steps (`Sampling.resume_step`) needs the steps up to there reserved and left unused.
+
+        :param plan: the same plan, for instance restored by `Plan.from_dict`.
+        :param path: the record that `start` made; None for a plan paused in this process.
+        :raises PlanSpentError: the plan is in use, or the record is missing or another plan's.
+        """
+        target = None if path is None else Path(path)
+        book = _OF_THIS_PROCESS if book is None else book
+        with book.lock:
+            status, steps = book.get(plan)
+            if status == _RUNNING:
+                raise PlanSpentError("this plan is in use in this process: close that ledger first")
+            if target is None:
+                if status is None:
+                    raise PlanSpentError("nothing is recorded of this plan here: give the path of its record")
+                ledger = cls(plan, None, _all_if(plan, status, steps), _FileLock(None), book, secure_noise=secure_noise)
+                return ledger._begun()
+            _own_record(plan, target)  # a missing record is refused before a lock is made beside it
+            with locked(target) as lock:
+                record = _own_record(plan, target)
+                spent = _all_if(plan, record.status, max(steps, record.steps_spent))
+                secure = secure_noise and record.secure_noise
+                return cls(plan, target, spent, lock, book, secure_noise=secure)._begun()
 
     @property
     def steps_spent(self) -> int:
@@ -76,67 +165,82 @@ class Spending:
     @property
     def steps_left(self) -> int:
         """How many steps may still be reserved."""
-        return self._plan.num_steps - self._steps_spent
+        return self.plan.num_steps - self._steps_spent
+
+    @property
+    def secure_noise(self) -> bool:
+        """Whether all noise, that of earlier runs of this plan included, came from the operating system's CSPRNG."""
+        return self._secure_noise
 
     def reserve(self, num_steps: int) -> int:
         """Counts `num_steps` further steps as released, durably, and returns the first of them.
 
-        Raises:
-            PlanSpentError: the spending is closed, or fewer steps are left; nothing is counted then.
+        :raises PlanSpentError: the ledger is closed, or fewer steps are left; nothing is counted then.
         """
         if num_steps < 1:
             raise ArgumentError(f"num_steps must be at least 1, got {num_steps}")
-        with _guard:
+        with self._book.lock:
             if self._status != _RUNNING:
-                raise PlanSpentError(f"this spending is {self._status}: resume it or make a new plan")
+                raise PlanSpentError(f"this ledger is {self._status}: resume the plan or make a new one")
             if num_steps > self.steps_left:
                 raise PlanSpentError(
-                    f"the plan has {self.steps_left} of {self._plan.num_steps} steps left, not {num_steps}: "
+                    f"the plan has {self.steps_left} of {self.plan.num_steps} steps left, not {num_steps}: "
                     "make a new plan, whose cost adds to this one's"
                 )
             first = self._steps_spent
             self._steps_spent += num_steps
-            self._register()  # first, and kept if the write below fails: the disk may already say so
+            self._note()  # first, and kept if the write below fails: the disk may already say so
             self._write()
         return first
+
+    def reserve_up_to(self, step: int) -> None:
+        """Counts all steps before `step` as released; those that already are cost nothing."""
+        if step > self._steps_spent:
+            self.reserve(step - self._steps_spent)
 
     def finish(self) -> None:
         """Closes the plan for good, whether or not all its steps were used."""
         self._close(_FINISHED)
 
     def pause(self) -> None:
-        """Closes this spending; `resume_spending` may continue it."""
+        """Closes this ledger; `resume` may continue it."""
         self._close(_PAUSED)
 
+    def _begun(self) -> Ledger:
+        self._write()
+        self._note()
+        return self
+
     def _close(self, status: str) -> None:
-        with _guard:
+        with self._book.lock:
             if self._status == _RUNNING:
                 self._status = status
-                self._register()
+                self._note()
                 try:
                     self._write()
                 finally:
                     self._lock.release()
 
-    def _register(self) -> None:
-        _registry[self._plan.plan_id] = (self._status, self._steps_spent)
+    def _note(self) -> None:
+        self._book.set(self.plan, self._status, self._steps_spent)
 
     def _write(self) -> None:
         if self._path is not None:
-            _write_durably(self._path, self._record())
+            _write_durably(self._path, self._as_dict())
 
-    def _record(self) -> dict[str, Any]:
+    def _as_dict(self) -> dict[str, Any]:
         return {
-            "format": 1,
-            "fingerprint": self._plan.fingerprint(),
+            "format": _FORMAT,
+            "fingerprint": self.plan.fingerprint(),
             "status": self._status,
             "steps_spent": self._steps_spent,
-            "num_steps": self._plan.num_steps,
-            "plan": self._plan.to_dict(),
-            "adversaries": self._plan.table_rows(),
+            "num_steps": self.plan.num_steps,
+            "noise": SYSTEM_NOISE if self._secure_noise else INSECURE_SEED,
+            "plan": self.plan.to_dict(),
+            "adversaries": self.plan.table_rows(secure_noise=self._secure_noise),
         }
 
-    def __enter__(self) -> "Spending":
+    def __enter__(self) -> Ledger:
         """Returns itself."""
         return self
 
@@ -146,110 +250,57 @@ class Spending:
 
     def __repr__(self) -> str:
         """Shows nothing secret."""
-        return f"Spending({self._status}, {self._steps_spent} of {self._plan.num_steps} steps)"
+        return f"Ledger({self._status}, {self._steps_spent} of {self.plan.num_steps} steps)"
 
 
-def start_spending(plan: SpendablePlan, path: str | os.PathLike | None = None) -> Spending:
-    """Starts to spend a plan that was never started.
+def read_record(path: str | os.PathLike[str]) -> Record:
+    """What the record of a run says; changes nothing.
 
-    Args:
-        plan: the plan.
-        path: a JSON file to create for the record; None keeps it in this process only, which cannot guard
-            against a second process or a restart.
-
-    Raises:
-        PlanSpentError: this plan was started before, or the file already holds a record.
-    """
-    target = None if path is None else Path(path)
-    with _guard:
-        if plan.plan_id in _registry:
-            raise PlanSpentError("this plan was already started: resume it, or make a new plan")
-        lock = _FileLock(target)
-        try:
-            if target is not None and target.exists():
-                raise PlanSpentError(f"{target} already holds a record: use resume_spending or another path")
-            spending = Spending(plan, target, 0, lock)
-            spending._write()
-            spending._register()
-        except BaseException:
-            lock.release()
-            raise
-    return spending
-
-
-def resume_spending(plan: SpendablePlan, path: str | os.PathLike | None = None) -> Spending:
-    """Continues a plan at its recorded step.
-
-    The larger of the file's count and this process's count holds. A sampling that can only be resumed at some
-    steps (`Sampling.resume_step`) needs the steps up to there reserved and left unused.
-
-    Args:
-        plan: the same plan, for instance restored by `PrivacyPlan.from_dict`.
-        path: the record that `start_spending` made; None for a plan paused in this process.
-
-    Raises:
-        PlanSpentError: the plan is finished or in use, or the record is missing or another plan's.
-    """
-    target = None if path is None else Path(path)
-    with _guard:
-        lock = _FileLock(target)
-        try:
-            spending = Spending(plan, target, _recorded_steps(plan, target), lock)
-            spending._write()
-            spending._register()
-        except BaseException:
-            lock.release()
-            raise
-    return spending
-
-
-def recorded_steps(plan: SpendablePlan, path: str | os.PathLike) -> int:
-    """How many steps the record counts as spent, whether or not the plan can go on. Changes nothing.
-
-    Raises:
-        PlanSpentError: the plan is in use, or the record is missing or another plan's.
+    :raises PlanSpentError: there is none, or it cannot be read: then nobody knows what was spent.
     """
     target = Path(path)
-    with _guard:
-        status, steps = _registry.get(plan.plan_id, (None, 0))
-        if status == _RUNNING:
-            raise PlanSpentError("this plan is in use in this process: pause that spending first")
-        _read(plan, target)  # a missing record is refused before a lock is made beside it
-        lock = _FileLock(target)
-        try:
-            return max(steps, _read(plan, target)[1])
-        finally:
-            lock.release()
-
-
-def _recorded_steps(plan: SpendablePlan, path: Path | None) -> int:
-    status, steps = _registry.get(plan.plan_id, (None, 0))
-    if status == _RUNNING:
-        raise PlanSpentError("this plan is in use in this process: pause that spending first")
-    if path is not None:
-        stored_status, stored_steps = _read(plan, path)
-        steps = max(steps, stored_steps)
-        status = _FINISHED if _FINISHED in (status, stored_status) else stored_status
-    if status is None:
-        raise PlanSpentError("nothing is recorded of this plan here: give the path of its record")
-    if status == _FINISHED or steps >= plan.num_steps:
-        raise PlanSpentError("this plan is spent: make a new plan, whose cost adds to this one's")
-    return steps
-
-
-def _read(plan: SpendablePlan, path: Path) -> tuple[str, int]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        fingerprint, status, steps = record["fingerprint"], record["status"], int(record["steps_spent"])
+        text = target.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise PlanSpentError(f"{path} does not exist: without its record a plan counts as spent") from None
-    except (KeyError, TypeError, ValueError):
-        raise PlanSpentError(f"{path} is not a readable record: without it a plan counts as spent") from None
-    if fingerprint != plan.fingerprint():
+        raise PlanSpentError(f"{target} does not exist: without its record a plan counts as spent") from None
+    except (OSError, UnicodeDecodeError):
+        raise _unreadable(target) from None
+    try:
+        stored = json.loads(text)
+        if stored["format"] not in _READABLE:
+            raise PlanSpentError(
+                f"{target} is of format {stored['format']}, which another version of the library wrote; this one reads "
+                f"formats {' and '.join(map(str, _READABLE))}. Continue the run with that version"
+            )
+        plan, status, steps = Plan.from_dict(stored["plan"]), stored["status"], stored["steps_spent"]
+        secure = stored.get("noise", SYSTEM_NOISE) == SYSTEM_NOISE
+        same = stored["fingerprint"] == plan.fingerprint()
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _unreadable(target) from None
+    if not same:
+        raise PlanSpentError(f"{target} is the record of another plan, or the plan was changed since")
+    if type(steps) is not int or not 0 <= steps <= plan.num_steps or status not in (_RUNNING, _PAUSED, _FINISHED):
+        raise PlanSpentError(f"{target}: status or steps_spent is out of range, so the plan counts as spent")
+    return Record(plan=plan, status=status, steps_spent=steps, secure_noise=secure)
+
+
+def _unreadable(path: Path) -> PlanSpentError:
+    return PlanSpentError(
+        f"{path} is not a readable record, so nobody knows what that run has spent, and it cannot be continued: put "
+        "back an untouched copy of the file, or start a new run in another folder, whose cost adds to that run's"
+    )
+
+
+def _own_record(plan: Plan, path: Path) -> Record:
+    record = read_record(path)
+    if record.plan.fingerprint() != plan.fingerprint():
         raise PlanSpentError(f"{path} is the record of another plan, or the plan was changed since")
-    if not 0 <= steps <= plan.num_steps:
-        raise PlanSpentError(f"{path}: steps_spent is out of range, so the plan counts as spent")
-    return status, steps
+    return record
+
+
+def _all_if(plan: Plan, status: str | None, steps: int) -> int:
+    """A finished plan is spent, whatever its count."""
+    return plan.num_steps if status == _FINISHED else steps
 
 
 def _write_durably(path: Path, record: dict[str, Any]) -> None:
@@ -260,12 +311,31 @@ def _write_durably(path: Path, record: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Makes a rename in the folder survive a power cut, where the file system can."""
     with contextlib.suppress(OSError):  # some file systems have no directory handles to flush
-        handle = os.open(path.parent, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path | None) -> Iterator[_FileLock]:
+    """A lock beside a file, against other processes; it is kept where the block succeeds.
+
+    :raises PlanSpentError: another process has it.
+    """
+    lock = _FileLock(path)
+    try:
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
 
 
 class _FileLock:

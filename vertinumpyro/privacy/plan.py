@@ -1,296 +1,177 @@
-"""One plan fixes sampler, clip, noise and accounting together; algorithms take the plan, never a loose σ."""
+"""What every method's plan is: public facts that fix all noise, one table of adversaries, one JSON form."""
 
+from __future__ import annotations
+
+import abc
 import dataclasses
 import enum
 import functools
 import hashlib
 import json
 import math
-import secrets
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
 
-import dp_accounting
-import numpy as np
-
-from vertinumpyro.core.errors import ArgumentError, PrivacyError, UnprovenError
-from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.privacy.accounting import NeighbouringRelation
-from vertinumpyro.privacy.adversary import (
-    OUTSIDE_ANALYST,
-    Adversary,
-    AdversaryRow,
-    NoiseSource,
-    NoisySum,
-    list_adversaries,
-)
-from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
+from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource
+from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
 
+__all__ = ["Plan", "PrivacyWarning", "check_delta", "check_party_names"]
+
 _SAMPLINGS = {"poisson": PoissonSampling, "disjoint": DisjointBatches}
-_SIGMA_DIGITS = 4
-_LARGEST_SIGMA = 1e6
 
 
 class PrivacyWarning(UserWarning):
     """A privacy parameter is legal but weak."""
 
 
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PrivacyPlan:
+class Plan(abc.ABC):
     """Everything public about one run's privacy, fixed before any data is touched.
 
-    Formal guarantee: a run that draws its batches by `sampling`, clips every record's vector to L2 norm
-    `clip_norm` (in the units of the revealed sum, rounding included), adds `draw_noise_shares` and reveals
-    nothing else satisfies every row of `adversaries`: against the outside analyst (ε, δ)-DP, against parties
-    (ε, δ)-VPDP, for `relation`, when it runs once. `vertinumpyro.privacy.ledger` sees to "once".
+    A subclass is a frozen dataclass. It says what is released (`releases`), who watches (`observers`) and what each of
+    them learns (`row`); its docstring states the guarantee. Everything else is here, the same for all methods.
 
-    Attributes:
-        sampling: which records enter which step.
-        clip_norm: C > 0.
-        noise_multiplier: σ > 0; the total noise has standard deviation σ·C, more with a collusion threshold.
-        noise: who adds the noise.
-        grid_bits: f, the fractional bits of the revealed sum.
-        num_records: N, public.
-        parties: their names; as many as `noise.num_parties`.
-        delta: δ in (0, 1); at 1/N and above it warns, since publishing one whole record would satisfy it.
-        relation: the neighbouring relation of the table.
-        batch_indices: "known" when the parties see which records enter a step, "hidden" when the protocol
-            keeps that from them as well. The outside analyst never sees it.
-        unproven: the steps of the formulation whose clip or noise bound is not proved.
-        allow_unproven: must be True for a plan with such steps.
-        plan_id: a random name, made here; a plan with another id is another budget.
+    :cvar kind: the method, as the JSON form and `--method` call it.
+    :cvar own_field: a field that no other kind has: records from before plans named their kind are told apart by it.
+    :cvar json_names: fields that stand under another name in JSON.
+    :ivar plan_id: a random name; a plan with another id is another budget.
+    :ivar num_records: N, public.
+    :ivar delta: δ.
+    :ivar relation: the neighbouring relation.
     """
 
-    sampling: Sampling
-    clip_norm: float
-    noise_multiplier: float
-    noise: NoiseSource
-    grid_bits: int
+    kind: ClassVar[str]
+    own_field: ClassVar[str]
+    json_names: ClassVar[Mapping[str, str]] = {}
+    _kinds: ClassVar[dict[str, type[Plan]]] = {}
+
+    plan_id: str
     num_records: int
-    parties: tuple[str, ...]
     delta: float
-    relation: NeighbouringRelation = NeighbouringRelation.REPLACE
-    batch_indices: Literal["known", "hidden"] = "known"
-    unproven: tuple[str, ...] = ()
-    allow_unproven: bool = False
-    plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
-    def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
-        object.__setattr__(self, "parties", tuple(self.parties))
-        object.__setattr__(self, "unproven", tuple(self.unproven))
-        self._check_names()
-        _check_delta(self.delta, self.num_records)
-        if self.unproven and not self.allow_unproven:
-            raise UnprovenError(
-                f"the privacy bound is not proved for: {', '.join(self.unproven)}. "
-                "Choose a proved formulation, or pass allow_unproven=True and publish nothing of it"
-            )
-        _ = self.noisy_sum  # validates clip, noise, grid and sampling
+    def __init_subclass__(cls, *, kind: str, own_field: str, **settings: Any) -> None:
+        """A kind registers itself, so that `from_dict` finds it."""
+        super().__init_subclass__(**settings)
+        cls.kind, cls.own_field = kind, own_field
+        Plan._kinds[kind] = cls
 
-    def _check_names(self) -> None:
-        if len(self.parties) != self.noise.num_parties or len(set(self.parties)) != len(self.parties):
-            raise ArgumentError(
-                f"parties must be {self.noise.num_parties} different names, as noise.num_parties says, "
-                f"got {len(self.parties)}"
-            )
-        if OUTSIDE_ANALYST in self.parties:
-            raise ArgumentError(f'parties: "{OUTSIDE_ANALYST}" is the name of a row of the privacy table')
-        if self.batch_indices not in ("known", "hidden"):
-            raise ArgumentError(f'batch_indices must be "known" or "hidden", got {self.batch_indices!r}')
-        if not isinstance(self.relation, NeighbouringRelation):
-            raise ArgumentError("relation must be a NeighbouringRelation")
+    @property
+    @abc.abstractmethod
+    def releases(self) -> tuple[Release, ...]:
+        """What is released, in order; a ledger counts their steps."""
 
-    @classmethod
-    def calibrated(cls, *, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any) -> "PrivacyPlan":
-        """A plan with the smallest σ that gives `adversary` at most `epsilon`; all other fields as above."""
-        if "noise_multiplier" in settings:
-            raise ArgumentError("noise_multiplier is what calibration chooses: leave it out")
-        names = {field.name for field in dataclasses.fields(_Calibration)}
-        chosen = {key: value for key, value in settings.items() if key in names}
-        sigma = calibrate_noise_multiplier(epsilon=epsilon, adversary=adversary, **chosen)
-        return cls(noise_multiplier=sigma, **settings)
+    @property
+    @abc.abstractmethod
+    def observers(self) -> tuple[Adversary, ...]:
+        """Who watches; the outside analyst first."""
 
-    @functools.cached_property
-    def noisy_sum(self) -> NoisySum:
-        """The released mechanism, as the accounting sees it."""
-        return NoisySum(
-            sampling=self.sampling,
-            num_records=self.num_records,
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.noise_multiplier,
-            grid_bits=self.grid_bits,
-            noise=self.noise,
-        )
+    @abc.abstractmethod
+    def row(self, observer: Adversary) -> AdversaryRow:
+        """The observer's line of the privacy table."""
+
+    @property
+    def comparisons(self) -> tuple[AdversaryRow, ...]:
+        """Rows that papers report and this plan does not claim."""
+        return ()
 
     @functools.cached_property
     def adversaries(self) -> tuple[AdversaryRow, ...]:
-        """The privacy table: the outside analyst, each party, coalitions of 2 to P − 1."""
-        observers = list_adversaries(self.parties, batch_indices=self.batch_indices)
-        return tuple(self.noisy_sum.row(o, self.delta, self.relation, self.unproven) for o in observers)
+        """The privacy table, a row for each observer."""
+        return tuple(self.row(observer) for observer in self.observers)
 
-    @functools.cached_property
-    def comparison(self) -> AdversaryRow:
-        """The outside analyst under add/remove, as most papers report it. Not the claim of this plan."""
-        outside, relation = Adversary(name=OUTSIDE_ANALYST), NeighbouringRelation.ADD_REMOVE
-        return self.noisy_sum.row(outside, self.delta, relation, self.unproven)
-
-    @property
-    def num_steps(self) -> int:
-        """T, the number of noisy sums that the plan pays for."""
-        return self.sampling.total_steps(self.num_records)
-
-    @property
-    def expected_batch_size(self) -> float:
-        """The public divisor of a noisy sum; never divide by the realised size."""
-        return self.sampling.expected_batch_size(self.num_records)
-
-    @property
-    def num_shares(self) -> int:
-        """How many noise vectors are added to each sum: P when collaborative, 1 when trusted."""
-        return self.noise.num_shares
-
+    @final
     def epsilon(self, adversary: str = OUTSIDE_ANALYST) -> float:
-        """ε against the adversary of that name in the table."""
+        """ε against the adversary of that name in the table.
+
+        :raises ArgumentError: lists the table's names.
+        """
         rows = {row.adversary: row for row in self.adversaries}
         if adversary not in rows:
             raise ArgumentError(f"adversary must be one of {', '.join(rows)}")
         return rows[adversary].epsilon
 
-    def noise_variance_per_share(self) -> int:
-        """⌈C²σ²4^f/(P − c)⌉, in grid units²."""
-        return self.noisy_sum.share_variance
+    @property
+    def worst(self) -> AdversaryRow:
+        """The row with the largest ε."""
+        return max(self.adversaries, key=lambda row: row.epsilon)
 
-    def draw_noise_share(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
-        """One party's noise: int64 `[num_steps, num_values]`, in units of 2^-grid_bits. Secret."""
-        flat = sample_discrete_gaussian(self.noise_variance_per_share(), num_steps * num_values, source)
-        return flat.reshape(num_steps, num_values)
+    @property
+    def num_steps(self) -> int:
+        """How many steps a ledger counts."""
+        return sum(release.num_steps for release in self.releases)
 
-    def draw_noise_shares(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
-        """All parties' noise, for simulations: int64 `[num_steps, num_shares, num_values]`. Secret."""
-        size = num_steps * self.num_shares * num_values
-        flat = sample_discrete_gaussian(self.noise_variance_per_share(), size, source)
-        return flat.reshape(num_steps, self.num_shares, num_values)
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """Each step in words."""
+        return tuple(name for release in self.releases for name in [release.name] * release.num_steps)
 
-    def dp_event(self) -> dp_accounting.DpEvent:
-        """The outside analyst's event for dp-accounting; batch truncation is not part of it."""
-        return self.noisy_sum.event(Adversary(name=OUTSIDE_ANALYST)).dp_event()
+    def table_rows(self, *, secure_noise: bool = True) -> list[dict[str, Any]]:
+        """The privacy table as plain data. `claim` is False for comparisons, unproven rows and noise from a seed."""
+        rows = [{**row.to_dict(), "claim": secure_noise and row.proof == "proved"} for row in self.adversaries]
+        return rows + [{**row.to_dict(), "claim": False} for row in self.comparisons]
 
-    def table_rows(self) -> list[dict]:
-        """The privacy table as plain data; rows with `claim` False are for comparison only."""
-        rows = [{**row.to_dict(), "claim": True} for row in self.adversaries]
-        if self.relation is not NeighbouringRelation.ADD_REMOVE:
-            rows.append({**self.comparison.to_dict(), "claim": False})
-        return rows
+    # -- the record --------------------------------------------------------------------------------
 
-    def describe(self) -> dict:
-        """Everything that a report should say, as plain data; for a printer."""
-        return {
-            "settings": self.to_dict(),
-            "num_steps": self.num_steps,
-            "expected_batch_size": self.expected_batch_size,
-            "noise_variance_per_share": self.noise_variance_per_share(),
-            "fingerprint": self.fingerprint(),
-            "adversaries": self.table_rows(),
-        }
+    @final
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; `Plan.from_dict` restores an equal plan."""
+        return {"kind": self.kind, **self._content()}
 
-    def to_dict(self) -> dict:
-        """Plain data for JSON; `from_dict` restores an equal plan."""
-        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+    @final
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Any:
+        """Restores a plan with its id, so its budget is the same budget.
+
+        :raises ArgumentError: the record is of another or an unknown kind, or its fields are not a plan's.
+        """
+        settings = dict(record)
+        kind = settings.pop("kind", None) or Plan._kind_by_fields(settings)
+        found = None if kind is None else Plan._kinds.get(kind)
+        if found is None:
+            raise ArgumentError(f"no plan of kind {kind!r} is known here; known are {sorted(Plan._kinds)}")
+        if not issubclass(found, cls):
+            raise ArgumentError(f"the record is a plan of kind {kind!r}, not {cls.kind!r}")
+        return found._restored(settings)
+
+    @staticmethod
+    def _kind_by_fields(record: Mapping[str, Any]) -> str | None:
+        return next((kind for kind, cls in Plan._kinds.items() if cls.own_field in record), None)
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "PrivacyPlan":
-        """Restores a plan with its id, so its budget is the same budget."""
-        settings = dict(record)
-        unknown = set(settings) - {field.name for field in dataclasses.fields(cls)}
-        if unknown:
-            raise ArgumentError(f"a plan has no field {', '.join(sorted(unknown))}")
+    def _restored(cls, settings: dict[str, Any]) -> Plan:
+        fields = {cls.json_names.get(field.name, field.name): field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        if unknown := set(settings) - set(fields):
+            raise ArgumentError(f"a plan of kind {cls.kind!r} has no field {', '.join(sorted(unknown))}")
         if "plan_id" not in settings:
             raise ArgumentError("a stored plan needs its plan_id, or its budget could be spent twice")
-        settings["sampling"] = sampling_from_dict(settings["sampling"])
-        settings["noise"] = NoiseSource(**settings["noise"])
-        settings["relation"] = NeighbouringRelation(settings["relation"])
-        return cls(**settings)
+        return cls(**cls._decoded({fields[name]: value for name, value in settings.items()}))
 
+    @classmethod
+    def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields from plain data; a subclass with fields of its own types adds them."""
+        decoders = {"sampling": _sampling, "noise": lambda r: NoiseSource(**r), "relation": NeighbouringRelation}
+        return {name: decoders[name](value) if name in decoders else value for name, value in fields.items()}
+
+    def _content(self) -> dict[str, Any]:
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return {self.json_names.get(name, name): self._encoded(name, getattr(self, name)) for name in names}
+
+    def _encoded(self, name: str, value: Any) -> Any:
+        """A field as plain data; a subclass with fields of its own types adds them."""
+        return _plain(value)
+
+    @final
     def fingerprint(self) -> str:
         """The plan's id and a digest of its contents: parties compare it before they start."""
-        return fingerprint_of(self.plan_id, self.to_dict())
+        digest = hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
+        return f"{self.plan_id}-{digest[:16]}"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Calibration:
-    """The settings that a calibration needs: a plan's, without σ and without the proof flags."""
-
-    sampling: Sampling
-    clip_norm: float
-    noise: NoiseSource
-    grid_bits: int
-    num_records: int
-    parties: tuple[str, ...]
-    delta: float
-    relation: NeighbouringRelation = NeighbouringRelation.REPLACE
-    batch_indices: Literal["known", "hidden"] = "known"
-
-    def noisy_sum(self, sigma: float) -> NoisySum:
-        names = ("sampling", "clip_norm", "noise", "grid_bits", "num_records")
-        return NoisySum(noise_multiplier=sigma, **{name: getattr(self, name) for name in names})
-
-
-def calibrate_noise_multiplier(*, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any) -> float:
-    """The smallest σ, rounded up to 4 decimals, for which one adversary's ε is at most `epsilon`.
-
-    Args:
-        epsilon: the target, > 0.
-        adversary: the name of a row of the privacy table.
-        **settings: the fields of `PrivacyPlan` up to `batch_indices`, without `noise_multiplier`.
-
-    Raises:
-        ArgumentError: no σ up to 1e6 reaches the target, or a setting is wrong.
-    """
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ArgumentError(f"epsilon must be positive and finite, got {epsilon}")
-    task = _Calibration(**settings)
-    _check_delta(task.delta, task.num_records, warn=False)
-    observers = {o.name: o for o in list_adversaries(task.parties, batch_indices=task.batch_indices)}
-    if adversary not in observers:
-        raise ArgumentError(f"adversary must be one of {', '.join(observers)}")
-    observer = observers[adversary]
-
-    def likely(sigma: float) -> bool:
-        return task.noisy_sum(sigma).event(observer).delta(epsilon, task.relation) <= task.delta
-
-    def enough(sigma: float) -> bool:
-        return task.noisy_sum(sigma).epsilon(observer, task.delta, task.relation) <= epsilon
-
-    units = math.ceil(smallest_sigma(likely) * 10**_SIGMA_DIGITS)
-    while not enough(units / 10**_SIGMA_DIGITS):
-        units += 1  # ε is not monotone in σ below the accounting's own precision
-    return units / 10**_SIGMA_DIGITS
-
-
-def smallest_sigma(enough: Callable[[float], bool]) -> float:
-    """Bisection between powers of two, to well below the last decimal and from above."""
-    high = 1.0
-    while not enough(high):
-        high *= 2
-        if high > _LARGEST_SIGMA:
-            raise ArgumentError(
-                "epsilon is out of reach: lower num_steps or the batch size, or raise max_batch_size or delta"
-            )
-    low = high / 2
-    step = 10.0**-_SIGMA_DIGITS
-    while low > step and enough(low):
-        low, high = low / 2, low
-    while high - low > step / 4:
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
-
-
-def _check_delta(delta: float, num_records: int, *, warn: bool = True) -> None:
+def check_delta(delta: float, num_records: int, *, warn: bool = True) -> None:
+    """Refuses δ outside (0, 1); at 1/N and above it warns, since publishing one whole record would satisfy it."""
     if not 0 < delta < 1:
         raise ArgumentError(f"delta must lie in (0, 1), got {delta}")
     if warn and delta >= 1 / max(num_records, 1):
@@ -302,18 +183,27 @@ def _check_delta(delta: float, num_records: int, *, warn: bool = True) -> None:
         )
 
 
-def fingerprint_of(plan_id: str, content: dict) -> str:
-    """A plan's id and a digest of its contents, given as plain data."""
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return f"{plan_id}-{digest[:16]}"
+def check_party_names(parties: tuple[str, ...], noise: NoiseSource) -> None:
+    """Refuses names that repeat, that are too many or too few, or that are a row of the privacy table."""
+    if len(parties) != noise.num_parties or len(set(parties)) != len(parties):
+        raise ArgumentError(
+            f"parties must be {noise.num_parties} different names, as noise.num_parties says, got {len(parties)}"
+        )
+    if OUTSIDE_ANALYST in parties:
+        raise ArgumentError(f'parties: "{OUTSIDE_ANALYST}" is the name of a row of the privacy table')
 
 
-def plain(value: Any) -> Any:
-    """A field of a plan as plain data for JSON."""
+def check_target(epsilon: float) -> None:
+    """Refuses a target that is not positive and finite."""
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise ArgumentError(f"epsilon must be positive and finite, got {epsilon}")
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, tuple):
-        return list(value)
+        return [_plain(item) for item in value]
     if isinstance(value, Sampling):
         kinds = [kind for kind, cls in _SAMPLINGS.items() if isinstance(value, cls)]
         if not kinds:
@@ -322,7 +212,6 @@ def plain(value: Any) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
 
-def sampling_from_dict(record: Mapping[str, Any]) -> Sampling:
-    """The sampling that `plain` wrote."""
+def _sampling(record: Mapping[str, Any]) -> Sampling:
     settings = dict(record)
     return _SAMPLINGS[settings.pop("kind")](**settings)

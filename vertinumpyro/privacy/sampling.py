@@ -24,6 +24,8 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource, bernoulli_successes, random_permutation
 
 _BYTES_AT_A_TIME = 2**22
+#: The accounting's memory grows with the steps: more than a gigabyte at this many.
+_MOST_STEPS = 1_000_000
 
 
 class Batches(NamedTuple):
@@ -33,6 +35,35 @@ class Batches(NamedTuple):
     """int32 `[num_steps, max_batch_size]`, increasing where valid; padding is 0."""
     mask: np.ndarray
     """bool `[num_steps, max_batch_size]`: False marks padding."""
+
+    def check(self, num_records: int, max_batch_size: int) -> "Batches":
+        """These batches, if another party may have drawn them: every record at most once a step, and exists.
+
+        A record that came twice, or a mask entry that is no bool, would weigh more than the clip allows.
+
+        Args:
+            num_records: N.
+            max_batch_size: the static size of every batch.
+
+        Raises:
+            ArgumentError: another type or shape, a number out of range, not increasing, or not 0 where padded.
+        """
+        indices, mask = self
+        shape = (len(mask), max_batch_size)
+        if mask.dtype != bool or indices.dtype != np.int32 or not mask.shape == indices.shape == shape:
+            raise ArgumentError(f"a batch must have int32 indices and a bool mask of {max_batch_size} records a step")
+        increasing = indices[:, 1:] > indices[:, :-1]
+        if (
+            np.any(mask[:, 1:] & ~mask[:, :-1])
+            or np.any(mask[:, 1:] & ~increasing)
+            or np.any(indices[~mask] != 0)
+            or np.any((indices < 0) | (indices >= num_records))
+        ):
+            raise ArgumentError(
+                f"a batch must name increasing record numbers below {num_records}, each once, and then padding of 0; "
+                "the party that drew it runs another version, or does not follow the protocol"
+            )
+        return self
 
     def __repr__(self) -> str:
         """Shows nothing secret."""
@@ -136,7 +167,7 @@ class PoissonSampling(Sampling):
 
     Attributes:
         sampling_prob: q in (0, 1]. At q = 1 every batch is the whole table.
-        num_steps: T, the number of steps of the run.
+        num_steps: T, the number of steps of the run, at most a million.
         max_batch_size: the static batch size.
     """
 
@@ -148,7 +179,7 @@ class PoissonSampling(Sampling):
         """Refuses values outside the documented ranges."""
         if not 0 < self.sampling_prob <= 1:
             raise ArgumentError(f"sampling_prob must lie in (0, 1], got {self.sampling_prob}")
-        _check_positive("num_steps", self.num_steps)
+        _check_steps("num_steps", self.num_steps)
         _check_positive("max_batch_size", self.max_batch_size)
 
     @classmethod
@@ -171,7 +202,7 @@ class PoissonSampling(Sampling):
             raise ArgumentError(f"batch_size must lie between 1 and {num_records=}, got {batch_size}")
         if not 0 < tail < 1:
             raise ArgumentError(f"tail must lie in (0, 1), got {tail}")
-        _check_positive("num_steps", num_steps)
+        _check_steps("num_steps", num_steps)
         q = batch_size / num_records
 
         def truncates_rarely(max_batch_size: int) -> bool:
@@ -227,7 +258,7 @@ class DisjointBatches(Sampling):
 
     Attributes:
         batch_size: records per step; the last batch of an epoch holds what is left.
-        num_epochs: E.
+        num_epochs: E, at most a million.
     """
 
     batch_size: int
@@ -236,7 +267,7 @@ class DisjointBatches(Sampling):
     def __post_init__(self) -> None:
         """Refuses values outside the documented ranges."""
         _check_positive("batch_size", self.batch_size)
-        _check_positive("num_epochs", self.num_epochs)
+        _check_steps("num_epochs", self.num_epochs)
 
     @property
     def max_batch_size(self) -> int:  # type: ignore[override]
@@ -353,3 +384,9 @@ def _truncation_bound(num_records: int, prob: float, num_steps: int, max_batch_s
 def _check_positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ArgumentError(f"{name} must be a positive integer, got {value}")
+
+
+def _check_steps(name: str, value: int) -> None:
+    _check_positive(name, value)
+    if value > _MOST_STEPS:
+        raise ArgumentError(f"{name} must be at most {_MOST_STEPS:,}, got {value}: each step is a release")
