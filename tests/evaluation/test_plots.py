@@ -127,6 +127,14 @@ def test_boxes_curves_and_adversaries_draw_what_they_are_given():
         figure.canvas.draw()
 
 
+def test_an_epsilon_is_written_as_its_row_has_it():
+    """A figure that rounds again could show less than the table, and a plan may cost nothing that can be measured."""
+    texts = ["3.454", "1.3e-07", "0.000"]
+    figure = plot_adversaries([{"adversary": str(i), "epsilon": text} for i, text in enumerate(texts)])
+    assert [text.get_text() for text in figure.axes[0].texts] == texts
+    figure.canvas.draw()
+
+
 def test_figures_leave_global_state_alone():
     before = dict(matplotlib.rcParams)
     plot_objective([1.0, 2.0])

@@ -1,4 +1,5 @@
 import base64
+import html
 import re
 from html.parser import HTMLParser
 
@@ -10,12 +11,14 @@ from vertinumpyro.evaluation import (
     ReportContent,
     ReportFigure,
     ReportTable,
+    ReportText,
     plot_adversaries,
     plot_objective,
     render_report,
     write_report,
 )
 from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.evaluation.report import RELATIONS
 
 NASTY = "<script>alert('x & y')</script>\""
 ROW = {
@@ -33,7 +36,10 @@ ROW = {
 def content() -> ReportContent:
     return ReportContent(
         title="Twin",
-        summary=["Released: a twin."],
+        summary=[
+            ReportText(text="Released: a twin.", not_dp=False),
+            ReportText(text="It is 12% closer to the real table.", not_dp=True),
+        ],
         facts={"epsilon": "1.82"},
         adversary_rows=[ROW, {"adversary": "outside analyst"}],
         figures=[
@@ -98,9 +104,18 @@ def test_adversary_table_has_a_row_each(content):
     assert "–" in table  # what the second row leaves out
 
 
+@pytest.mark.parametrize("relation", ["replace", "add/remove"])
+def test_the_adversary_table_defines_the_relations_that_occur_in_it(relation):
+    text = render_report(ReportContent(title="Twin", adversary_rows=[{**ROW, "relation": relation}]))
+    found = {name for name in RELATIONS if html.escape(f" {name}: {RELATIONS[name]}.") in text}
+    assert found == {relation}
+    assert "zeroed, N is public" in RELATIONS["add/remove"]
+
+
 def test_every_item_that_is_not_dp_is_badged_and_listed(content):
     text = render_report(content)
-    for caption in content.not_dp_captions():
+    assert {"trace", "tvd"} < set(content.not_dp_captions())
+    for caption in ("trace", "tvd"):
         assert f'<span class="badge">{NOT_DP_NOTE}</span> {caption}<' in text
         assert f"<li>{caption}</li>" in text
     assert "</span> public<" not in text
@@ -120,12 +135,32 @@ def test_release_refuses_items_that_are_not_dp(content, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_paragraph_that_is_not_dp_is_badged_listed_and_refused_like_a_figure(content):
+    """The refusal and the list name it by its place: its words may hold figures of the real table."""
+    text = render_report(content)
+    assert f'<p><span class="badge">{NOT_DP_NOTE}</span> It is 12% closer to the real table.</p>' in text
+    assert "<p>Released: a twin.</p>" in text
+    assert "<li>paragraph 2 of the summary</li>" in text
+    public, internal = content.summary
+    with pytest.raises(PrivacyError, match="paragraph 2 of the summary") as refused:
+        render_report(ReportContent(title="Twin", summary=[public, internal]), release=True)
+    assert "12%" not in str(refused.value) + repr(internal)
+    assert "Released: a twin." in render_report(ReportContent(title="Twin", summary=[public]), release=True)
+
+
+def test_a_paragraph_must_say_whether_it_is_dp():
+    with pytest.raises(ArgumentError, match=r"summary\[0\].*ReportText"):
+        render_report(ReportContent(title="Twin", summary=["It is 12% closer."]))  # type: ignore[list-item]
+    with pytest.raises(ArgumentError, match=r"summary.*ReportText"):
+        render_report(ReportContent(title="Twin", summary="It is 12% closer."))  # type: ignore[arg-type]
+
+
 def test_every_text_is_escaped():
     figure = ReportFigure(figure=plot_objective([1.0]), caption=NASTY, not_dp=True, section=NASTY, alt=NASTY)
     frame = pd.DataFrame({NASTY: [NASTY]}, index=pd.Index([NASTY], name=NASTY))
     content = ReportContent(
         title=NASTY,
-        summary=[NASTY],
+        summary=[ReportText(text=NASTY, not_dp=True)],
         facts={NASTY: NASTY},
         adversary_rows=[dict.fromkeys(ROW, NASTY)],
         figures=[figure],

@@ -31,6 +31,7 @@ from vertinumpyro.evaluation.report import (
     ReportContent,
     ReportFigure,
     ReportTable,
+    ReportText,
     render_report,
     write_report,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "ReportContent",
     "ReportFigure",
     "ReportTable",
+    "ReportText",
     "Scores",
     "cross_party_pairs",
     "cross_party_tvd",

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import BinnedColumn, CodedColumn, CountColumn, IntegerColumn, RealColumn
-from vertinumpyro.evaluation.marginals import check_table
+from vertinumpyro.data import CodedColumn
+from vertinumpyro.data.frames import Table
+from vertinumpyro.evaluation.marginals import checked_table
 from vertinumpyro.evaluation.palette import missing_extra
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ class DownstreamResult:
 
 
 def train_on_synthetic_test_on_real(
-    train_synth: pd.DataFrame,
-    train_real: pd.DataFrame | None,
-    test_real: pd.DataFrame,
+    train_synth: Table,
+    train_real: Table | None,
+    test_real: Table,
     target: str,
     schema: "Schema",
     model: Any = None,
@@ -125,11 +126,11 @@ def _target_column(target: str, schema: "Schema") -> CodedColumn:
 
 
 def _encode(
-    table: pd.DataFrame, argument: str, column: CodedColumn, target: str, schema: "Schema"
+    table: Table, argument: str, column: CodedColumn, target: str, schema: "Schema"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features float [n, f] and class codes int [n] of the rows with a target."""
-    check_table(table, schema, argument)
-    rows = pd.DataFrame(table[column.observed(pd.Series(table[target]))])
+    frame = checked_table(table, schema, argument)
+    rows = pd.DataFrame(frame[column.observed(pd.Series(frame[target]))])
     if not len(rows):
         raise ArgumentError(f"{argument} has no row with a value of target={target!r}")
     others = {name: part for name, part in schema.columns.items() if name != target}
@@ -139,29 +140,15 @@ def _encode(
 
 
 def _features(column: "Column", series: pd.Series) -> np.ndarray:
-    if isinstance(column, CodedColumn) and not column.ordered:
+    if column.limits is None:
         codes, num_cells = column.discretise(series)
         return np.eye(num_cells)[codes]
     column.discretise(series)  # checks the values against the public domain
-    low, high = _bounds(column)
+    low, high = column.limits
     unit = (np.clip(series.to_numpy(float, na_value=np.nan), low, high) - low) / (high - low)
     absent = np.isnan(unit)
     parts = [np.where(absent, 0.5, unit)] + [absent] * (column.missing != "forbid")
     return np.column_stack(parts).astype(float)
-
-
-def _bounds(column: "Column") -> tuple[float, float]:
-    match column:
-        case RealColumn():
-            return column.bounds
-        case CountColumn():
-            return 0.0, float(column.upper)
-        case BinnedColumn():
-            return float(column.bin_edges[0]), float(column.bin_edges[-1])
-        case IntegerColumn():
-            ends = column.bounds or column.edges or (0, 1)
-            return float(ends[0]), float(ends[-1])
-    raise ArgumentError(f"schema has a column of the unknown type {type(column).__name__}")
 
 
 def _default_model() -> Any:

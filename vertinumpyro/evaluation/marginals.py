@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data.frames import Table, as_frame
 
 if TYPE_CHECKING:
     from vertinumpyro.data import Schema
@@ -59,8 +60,8 @@ class KWayResult:
 
 
 def k_way_tvd(
-    real: pd.DataFrame,
-    synthetic: pd.DataFrame,
+    real: Table,
+    synthetic: Table,
     schema: "Schema",
     k: int,
     *,
@@ -91,7 +92,7 @@ def k_way_tvd(
 
 
 def tvd_floor(
-    real: pd.DataFrame,
+    real: Table,
     schema: "Schema",
     k: int,
     *,
@@ -119,17 +120,17 @@ def tvd_floor(
     """
     generator = np.random.default_rng(rng)
     subsets = _draw_subsets(len(schema.columns), k, num_marginals, generator)
-    size = len(real) if num_synthetic is None else num_synthetic
+    table = checked_table(real, schema, "real")
+    size = len(table) if num_synthetic is None else num_synthetic
     if num_synthetic is not None and num_synthetic < 1:
         raise ArgumentError(f"num_synthetic must be at least 1, got {num_synthetic}")
-    check_table(real, schema, "real")
-    rows = generator.integers(len(real), size=size)
-    return _k_way(real, real.iloc[rows], schema, subsets, max_bins)
+    rows = generator.integers(len(table), size=size)
+    return _k_way(table, table.iloc[rows], schema, subsets, max_bins)
 
 
 def pairwise_tvd(
-    real: pd.DataFrame,
-    synthetic: pd.DataFrame,
+    real: Table,
+    synthetic: Table,
     schema: "Schema",
     *,
     max_bins: int = DEFAULT_MAX_BINS,
@@ -200,7 +201,7 @@ def one_way_tvd(matrix: pd.DataFrame, schema: "Schema") -> float:
     return _mean_over(matrix, tuple((name, name) for name in schema.columns), schema)
 
 
-def r_score(frame: pd.DataFrame, a: str, b: str, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS) -> float:
+def r_score(frame: Table, a: str, b: str, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS) -> float:
     """Dependence of two columns, 1/2 * ||P_AB - P_A P_B||_1: 0 when independent, always below 1.
 
     It is the R-score of PrivMRF and VertiMRF, without their factor n. Not DP on a real table.
@@ -224,7 +225,7 @@ def r_score(frame: pd.DataFrame, a: str, b: str, schema: "Schema", *, max_bins: 
     return _dependence(_Cells.of(frame, schema, "frame", max_bins), names.index(a), names.index(b))
 
 
-def r_scores(frame: pd.DataFrame, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS) -> pd.DataFrame:
+def r_scores(frame: Table, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS) -> pd.DataFrame:
     """R-score of every pair of columns; a symmetric [d, d] table with NaN on its diagonal.
 
     Args:
@@ -250,23 +251,25 @@ class _Cells:
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, schema: "Schema", argument: str, max_bins: int) -> "_Cells":
-        check_table(frame, schema, argument)
+    def of(cls, frame: Table, schema: "Schema", argument: str, max_bins: int) -> "_Cells":
+        table = checked_table(frame, schema, argument)
         if max_bins < 1:
             raise ArgumentError(f"max_bins must be at least 1, got {max_bins}")
         columns = schema.columns.items()
-        parts = [column.discretise(pd.Series(frame[name]), max_bins) for name, column in columns]
+        parts = [column.discretise(pd.Series(table[name]), max_bins) for name, column in columns]
         codes = np.column_stack([np.asarray(codes, np.int64) for codes, _ in parts])
         return cls(codes, tuple(int(size) for _, size in parts))
 
 
-def check_table(frame: pd.DataFrame, schema: "Schema", argument: str) -> None:
-    """Raise an `ArgumentError` that names `argument` unless `frame` has rows and the schema's columns."""
+def checked_table(table: Table, schema: "Schema", argument: str) -> pd.DataFrame:
+    """Return a table as a DataFrame; an `ArgumentError` that names `argument` where rows or columns lack."""
+    frame = as_frame(table, argument)
     missing = [name for name in schema.columns if name not in frame.columns]
     if missing:
         raise ArgumentError(f"{argument} lacks columns of the schema: {missing}")
     if not len(frame):
         raise ArgumentError(f"{argument} has no rows")
+    return frame
 
 
 def _draw_subsets(num_columns: int, k: int, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
@@ -283,8 +286,8 @@ def _draw_subsets(num_columns: int, k: int, count: int, rng: np.random.Generator
 
 
 def _k_way(
-    real: pd.DataFrame,
-    synthetic: pd.DataFrame,
+    real: Table,
+    synthetic: Table,
     schema: "Schema",
     subsets: Sequence[tuple[int, ...]],
     max_bins: int,

@@ -32,8 +32,26 @@ ADVERSARY_COLUMNS = {
     "effective_noise": "Effective noise",
     "status": "Status",
 }
+RELATIONS = {
+    "replace": "one record becomes any other, N is public",
+    "add/remove": "one record's contribution is there or zeroed, N is public",
+}
+"""What the two tables of a neighbouring relation differ in, by the names that rows have."""
 PRIVACY_SECTION = "Privacy"  # items under this heading stand below the adversaries
 _PNG_DPI = 150
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportText:
+    """A paragraph of the report.
+
+    Attributes:
+        text: what it says; it may hold figures of real data, so it stands in no error and no `repr`.
+        not_dp: whether it says anything that was computed on real data outside the mechanism; it is then badged.
+    """
+
+    text: str = dataclasses.field(repr=False)
+    not_dp: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,7 +109,7 @@ class ReportContent:
     """
 
     title: str
-    summary: Sequence[str] = ()
+    summary: Sequence[ReportText] = ()
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     adversary_rows: Sequence[Mapping[str, str]] = ()
     figures: Sequence[ReportFigure] = ()
@@ -101,8 +119,9 @@ class ReportContent:
     warnings: Sequence[str] = ()
 
     def not_dp_captions(self) -> tuple[str, ...]:
-        """Captions of the tables and figures that are not differentially private."""
-        return tuple(item.caption for item in (*self.tables, *self.figures) if item.not_dp)
+        """What is not differentially private: paragraphs by their place, tables and figures by their captions."""
+        places = [f"paragraph {place} of the summary" for place, item in enumerate(self.summary, 1) if item.not_dp]
+        return (*places, *(item.caption for item in (*self.tables, *self.figures) if item.not_dp))
 
 
 def write_report(path: str | Path, content: ReportContent, *, release: bool = False) -> Path:
@@ -114,8 +133,9 @@ def write_report(path: str | Path, content: ReportContent, *, release: bool = Fa
         release: whether the file is to be published; it then must not hold anything that is not DP.
 
     Raises:
-        ArgumentError: the folder of `path` does not exist, or an adversary row has an unknown key.
-        PrivacyError: `release` is set and a table or figure is not DP; the message names their captions.
+        ArgumentError: the folder of `path` does not exist, a paragraph is no `ReportText`, or an adversary row has an
+            unknown key.
+        PrivacyError: `release` is set and a paragraph, table or figure is not DP; the message says which.
     """
     target = Path(path)
     if not target.parent.is_dir():
@@ -133,9 +153,10 @@ def render_report(content: ReportContent, *, release: bool = False) -> str:
         release: whether it is to be published; it then must not hold anything that is not DP.
 
     Raises:
-        ArgumentError: an adversary row has an unknown key.
-        PrivacyError: `release` is set and a table or figure is not DP.
+        ArgumentError: a paragraph is no `ReportText`, or an adversary row has an unknown key.
+        PrivacyError: `release` is set and a paragraph, table or figure is not DP.
     """
+    _check_paragraphs(content.summary)
     captions = content.not_dp_captions()
     if release and captions:
         raise PrivacyError(f"release=True, but these are not DP, take them out: {list(captions)}")
@@ -144,7 +165,7 @@ def render_report(content: ReportContent, *, release: bool = False) -> str:
         title=_text(content.title),
         audience=_audience(bool(captions)),
         warnings=_warnings(content.warnings),
-        summary="".join(f"<p>{_text(paragraph)}</p>" for paragraph in content.summary),
+        summary="".join(f"<p>{_badge(item.not_dp)}{_text(item.text)}</p>" for item in content.summary),
         facts=_facts(content.facts, "No plan facts were given."),
         adversaries=_adversary_table(content.adversary_rows),
         privacy_items=_items(PRIVACY_SECTION, content),
@@ -152,6 +173,12 @@ def render_report(content: ReportContent, *, release: bool = False) -> str:
         evaluation=_evaluation(content),
         configuration=_facts(content.configuration, "No configuration was given."),
     )
+
+
+def _check_paragraphs(summary: Sequence[object]) -> None:
+    for index, item in enumerate(summary):
+        if not isinstance(item, ReportText):
+            raise ArgumentError(f"summary[{index}] is no ReportText: give text= and whether it is not_dp=")
 
 
 def _text(value: object) -> str:
@@ -192,8 +219,10 @@ def _adversary_table(rows: Sequence[Mapping[str, str]]) -> str:
             raise ArgumentError(f"adversary_rows[{index}] has unknown keys {unknown}; known: {list(ADVERSARY_COLUMNS)}")
     frame = pd.DataFrame([[row.get(key, "–") for key in ADVERSARY_COLUMNS] for row in rows])
     frame.columns = list(ADVERSARY_COLUMNS.values())
+    shown = dict.fromkeys(row.get("relation", "") for row in rows)
+    meanings = [f" {relation}: {RELATIONS[relation]}." for relation in shown if relation in RELATIONS]
     caption = "One row for each adversary and neighbouring relation. A smaller ε is a stronger guarantee."
-    return _table(frame.set_index("Adversary"), caption, not_dp=False)
+    return _table(frame.set_index("Adversary"), caption + "".join(meanings), not_dp=False)
 
 
 def _not_dp_box(captions: Sequence[str], notes: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ Every function returns a `matplotlib.figure.Figure` that pyplot does not know.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -139,28 +139,30 @@ def plot_adversaries(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     """Epsilon for each adversary, as dots on a logarithmic axis; a lower epsilon is a stronger guarantee.
 
     Rows with the same adversary share a line, with a marker for each neighbouring relation. A row without a
-    finite epsilon is drawn as an arrow at the right end: nothing is guaranteed against that adversary.
+    finite epsilon is drawn as an arrow at the right end: nothing is guaranteed against that adversary. An epsilon of 0
+    stands at the left end. An epsilon given as text is written as it is.
 
     Args:
         rows: one mapping for each row, with "adversary", "epsilon" (a number, or text such as "1.82" or
             "inf") and optionally "relation".
 
     Raises:
-        ArgumentError: `rows` is empty, a row lacks a key, an epsilon is not positive, or matplotlib is
+        ArgumentError: `rows` is empty, a row lacks a key, an epsilon is negative, or matplotlib is
             missing.
     """
     points = [_adversary_point(row, index) for index, row in enumerate(rows)]
     if not points:
         raise ArgumentError("rows must have at least one row")
-    names = list(dict.fromkeys(name for name, _, _ in points))
-    relations = list(dict.fromkeys(relation for _, relation, _ in points))
+    names = list(dict.fromkeys(point.adversary for point in points))
+    relations = list(dict.fromkeys(point.relation for point in points))
     figure = palette.new_figure(7.2, 1.35 + 0.42 * len(names))
     axes = figure.subplots()
-    low, high = _epsilon_range([epsilon for *_, epsilon in points])
+    low, high = _epsilon_range([point.epsilon for point in points])
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     for index, relation in enumerate(relations):
-        _draw_relation(axes, index, relation, [(names.index(n), e) for n, r, e in points if r == relation], high)
+        drawn = [point._replace(epsilon=max(point.epsilon, low)) for point in points if point.relation == relation]
+        _draw_relation(axes, index, relation, [(names.index(point.adversary), point) for point in drawn], high)
     axes.set_yticks(np.arange(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlabel("epsilon (log scale)")
@@ -226,7 +228,14 @@ def _draw_curve(axes: "Axes", index: int, label: str, x: np.ndarray, y: "ArrayLi
         axes.fill_between(x, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.18, linewidth=0)
 
 
-def _adversary_point(row: Mapping[str, Any], index: int) -> tuple[str, str, float]:
+class _Point(NamedTuple):
+    adversary: str
+    relation: str
+    epsilon: float
+    label: str
+
+
+def _adversary_point(row: Mapping[str, Any], index: int) -> _Point:
     missing = {"adversary", "epsilon"} - set(row)
     if missing:
         raise ArgumentError(f"rows[{index}] lacks {sorted(missing)}")
@@ -234,25 +243,26 @@ def _adversary_point(row: Mapping[str, Any], index: int) -> tuple[str, str, floa
         epsilon = float(row["epsilon"])
     except (TypeError, ValueError):
         epsilon = math.inf  # no number, no guarantee
-    if not epsilon > 0:
-        raise ArgumentError(f"rows[{index}]['epsilon'] must be positive, got {epsilon}")
-    return str(row["adversary"]), str(row.get("relation", "")), epsilon
+    if not epsilon >= 0:
+        raise ArgumentError(f"rows[{index}]['epsilon'] must not be negative, got {epsilon}")
+    label = row["epsilon"] if isinstance(row["epsilon"], str) else f"{epsilon:.3g}"
+    return _Point(str(row["adversary"]), str(row.get("relation", "")), epsilon, label)
 
 
 def _epsilon_range(epsilons: Sequence[float]) -> tuple[float, float]:
-    finite = [e for e in epsilons if math.isfinite(e)] or [1.0]
+    finite = [e for e in epsilons if e > 0 and math.isfinite(e)] or [1.0]
     return min(0.1, min(finite) / 2), max(10.0, max(finite) * 3)
 
 
-def _draw_relation(axes: "Axes", index: int, relation: str, points: Sequence[tuple[int, float]], high: float) -> None:
+def _draw_relation(axes: "Axes", index: int, relation: str, points: Sequence[tuple[int, _Point]], high: float) -> None:
     colour = palette.SERIES[index % len(palette.SERIES)]
     marker = palette.MARKERS[index % len(palette.MARKERS)]
-    finite = [(epsilon, place) for place, epsilon in points if math.isfinite(epsilon)]
+    finite = [(point.epsilon, place) for place, point in points if math.isfinite(point.epsilon)]
     x, y = np.array(finite).reshape(-1, 2).T
     axes.scatter(x, y, s=52, color=colour, marker=marker, label=relation or None, zorder=3)
-    for place, epsilon in points:
-        if math.isfinite(epsilon):
-            _write_beside(axes, f"{epsilon:.3g}", (epsilon, place), (7, 6), "left", colour)
+    for place, point in points:
+        if math.isfinite(point.epsilon):
+            _write_beside(axes, point.label, (point.epsilon, place), (7, 6), "left", colour)
         else:
             text = "no bound \N{RIGHTWARDS ARROW}"
             _write_beside(axes, text, (high, place), (-2, 5), "right", colour)

@@ -13,17 +13,9 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import (
-    BinaryColumn,
-    BinnedColumn,
-    CategoricalColumn,
-    CountColumn,
-    IntegerColumn,
-    RealColumn,
-)
-from vertinumpyro.data.binning import equal_width_edges
+from vertinumpyro.data.frames import Table
 from vertinumpyro.evaluation import palette
-from vertinumpyro.evaluation.marginals import DEFAULT_MAX_BINS, check_table, cross_party_tvd
+from vertinumpyro.evaluation.marginals import DEFAULT_MAX_BINS, checked_table, cross_party_tvd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,8 +35,8 @@ _LONGEST_LABEL = 14  # characters
 
 @palette.styled
 def plot_marginals(
-    real: pd.DataFrame,
-    synthetic: pd.DataFrame,
+    real: Table,
+    synthetic: Table,
     schema: "Schema",
     *,
     max_bins: int = DEFAULT_MAX_BINS,
@@ -67,8 +59,7 @@ def plot_marginals(
         ArgumentError: a table lacks a column or has no rows, `num_across` is below 1, or matplotlib is
             missing.
     """
-    check_table(real, schema, "real")
-    check_table(synthetic, schema, "synthetic")
+    tables = checked_table(real, schema, "real"), checked_table(synthetic, schema, "synthetic")
     if num_across < 1:
         raise ArgumentError(f"num_across must be at least 1, got {num_across}")
     across = min(num_across, len(schema.columns))
@@ -78,7 +69,7 @@ def plot_marginals(
     colours = palette.party_colours(schema.parties)
     for axes, (name, column) in zip(panels, schema.columns.items(), strict=False):
         colour = colours[schema.party_of(name)]
-        shares = [_shares(column, pd.Series(table[name]), max_bins) for table in (real, synthetic)]
+        shares = [_shares(column, pd.Series(table[name]), max_bins) for table in tables]
         _draw_marginal(axes, *shares, colour=colour)
         axes.set_title(name, color=colour, fontweight="bold")
         _label_cells(axes, column, len(shares[0]), max_bins)
@@ -190,34 +181,10 @@ def _shorten(text: str) -> str:
 
 def cell_labels(column: "Column", num_cells: int, max_bins: int) -> list[str]:
     """A short text for each cell of `Column.discretise`: a category, or the lower end of a run of values."""
-    texts = _code_labels(column, max_bins)
+    texts = column.cell_texts(max_bins)
     present = num_cells - (column.missing != "forbid")
     firsts = [-(-cell * len(texts) // present) for cell in range(present)]  # first code of each group
     return [texts[first] for first in firsts] + ["missing"] * (num_cells - present)
-
-
-def _code_labels(column: "Column", max_bins: int) -> list[str]:
-    match column:
-        case CategoricalColumn():
-            return [str(category) for category in column.categories]
-        case BinaryColumn():
-            return [str(category) for category in column.categories or (0, 1)]
-        case IntegerColumn():
-            return [str(start) for start in column.starts]
-        case CountColumn():
-            return [str(count) for count in range(column.upper + 1)]
-        case BinnedColumn():
-            return _bin_labels(column.bin_edges)
-        case RealColumn():
-            edges = equal_width_edges(column.bounds, max_bins, column.transform)
-            return [f"{edge:.3g}" for edge in edges[:-1]]
-    return [str(code) for code in range(column.num_categories)]
-
-
-def _bin_labels(edges: np.ndarray) -> list[str]:
-    """Lower edges; the bin after an atom leaves the atom's value out, so it is "> value"."""
-    after_atom = [False, *(edges[:-2] == edges[1:-1])]
-    return [f"{'>' if after else ''}{edge:.3g}" for edge, after in zip(edges[:-1], after_atom, strict=True)]
 
 
 def _marginals_legend(figure: "Figure", colours: dict[str, str]) -> None:
