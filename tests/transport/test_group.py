@@ -1,0 +1,37 @@
+"""What a process of a group can ask of the others: party 0's message, everybody's, and nothing larger than agreed."""
+
+import pytest
+
+from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.transport import Group, Member
+
+
+def gathering(seat, size, limit):
+    """Tell the starter what came from party 0 and from everybody."""
+    if seat.rank < seat.num_parties:
+        first = seat.from_first(b"from %d" % seat.rank, limit=limit)
+        everybody = seat.everyones(bytes([seat.rank]) * 3, size)
+        seat.reply({"first": first.decode(), "everybody": [list(message) for message in everybody]})
+    seat.command()
+
+
+def replies(size=3, limit=6):
+    names = ("party 0", "party 1", "party 2", "a helper")
+    members = [Member(name=name, run=gathering, arguments=(size, limit)) for name in names]
+    with Group(members, 3, 10.0) as group:
+        return group.replies(range(3), within_s=60.0)
+
+
+def test_messages_of_the_first_party_and_of_everybody_reach_the_parties_alone():
+    for words, _ in replies().values():
+        assert words == {"first": "from 0", "everybody": [[0] * 3, [1] * 3, [2] * 3]}
+
+
+def test_a_message_beyond_its_limit_is_refused_by_name():
+    with pytest.raises(BackendError, match="party 0 announces a message of 6 bytes where at most 5 are expected"):
+        replies(limit=5)
+
+
+def test_messages_of_everybody_have_one_size():
+    with pytest.raises(ArgumentError, match="message must have 4 bytes"):
+        replies(size=4)

@@ -1,0 +1,211 @@
+"""Links: framed, capped, full duplex, counted, over any connected socket."""
+
+import os
+import socket
+import struct
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from tests.transport.wires import wired
+from vertinumpyro.core.errors import BackendError
+from vertinumpyro.transport import Link, Nobody, PeerError, SocketLink, Traffic, exchange, pack, unpack
+from vertinumpyro.transport.link import HEADER_BYTES
+
+FRAME = struct.Struct("<IQ")
+
+
+def in_thread(function, *arguments):
+    """Starts it; calling what comes back waits for its result."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function(*arguments)), daemon=True)
+    thread.start()
+
+    def result():
+        thread.join(20)
+        assert found, "the other end did not finish"
+        return found[0]
+
+    return result
+
+
+@pytest.mark.parametrize("sizes", [(3_000_000, 2_000_001), (0, 5_000_000), (5_000_000, 1), (0, 0), (7, 9)])
+def test_messages_of_any_sizes_cross_without_waiting_for_each_other(sizes):
+    left, right = wired()
+    messages = [os.urandom(size) for size in sizes]
+    other = in_thread(exchange, {0: right}, {0: messages[1]}, {0: sizes[0]})
+    assert exchange({1: left}, {1: messages[0]}, {1: sizes[1]}) == {1: messages[1]}
+    assert other() == {0: messages[0]}
+    assert left.traffic == Traffic(rounds=1, bytes_sent=sizes[0] + HEADER_BYTES, bytes_received=sizes[1] + HEADER_BYTES)
+    assert right.traffic.bytes_sent == left.traffic.bytes_received
+
+
+def test_three_exchange_at_once_and_a_slow_one_holds_nobody_else_up():
+    (ab, ba), (ac, ca), (bc, cb) = wired(), wired(), wired()
+    size = 2_000_000
+    sent = {name: bytes([index]) * size for index, name in enumerate("abc")}
+
+    def slow():
+        time.sleep(0.5)
+        return exchange({0: ca, 1: cb}, {0: sent["c"], 1: sent["c"]}, {0: size, 1: size})
+
+    c = in_thread(slow)
+    b = in_thread(exchange, {0: ba, 2: bc}, {0: sent["b"], 2: sent["b"]}, {0: size, 2: size})
+    assert exchange({1: ab, 2: ac}, {1: sent["a"], 2: sent["a"]}, {1: size, 2: size}) == {1: sent["b"], 2: sent["c"]}
+    assert b() == {0: sent["a"], 2: sent["c"]}
+    assert c() == {0: sent["a"], 1: sent["b"]}
+
+
+def test_header_and_message_leave_in_one_write():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps writes apart
+    SocketLink(ours, "party 'b'", 5.0).send(b"x" * 1000)
+    assert len(theirs.recv(10_000)) == HEADER_BYTES + 1000
+
+
+def test_over_tcp_small_messages_do_not_wait_for_more():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    left, right = SocketLink(ours, "party 'b'", 5.0), SocketLink(theirs, "party 'a'", 5.0)
+    assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    other = in_thread(exchange, {0: right}, {0: b"y" * 3_000_000}, {0: 4})
+    assert exchange({1: left}, {1: b"abcd"}, {1: 3_000_000}) == {1: b"y" * 3_000_000}
+    assert other() == {0: b"abcd"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [({"size": 8}, "8 are expected"), ({"limit": 1000}, "at most 1000 are expected"), ({"size": 0}, "0 are expected")],
+)
+@pytest.mark.parametrize("claimed", [2**60, 2**33])
+def test_a_header_that_claims_too_much_is_refused_before_anything_is_allocated(asked, expected, claimed):
+    ours, theirs = socket.socketpair()
+    link = SocketLink(ours, "party 'b'", 5.0)
+    theirs.sendall(FRAME.pack(1, claimed) + b"the beginning of it")
+    tracemalloc.start()
+    try:
+        with pytest.raises(BackendError, match=rf"party 'b' announces a message of {claimed} bytes where {expected}"):
+            link.receive(**asked)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("claimed", [7, 9, 2**60])
+def test_an_exchange_takes_exactly_the_expected_length(claimed):
+    ours, theirs = socket.socketpair()
+    link = SocketLink(ours, "party 'b'", 5.0)
+    theirs.sendall(FRAME.pack(1, claimed) + bytes(7))
+    with pytest.raises(BackendError, match="where 8 are expected"):
+        exchange({1: link}, {1: b"12345678"}, {1: 8})
+
+
+def test_a_message_up_to_the_limit_is_taken():
+    left, right = wired()
+    left.send(b"x" * 100)
+    assert right.receive(limit=100) == b"x" * 100
+    left.send(b"")
+    assert right.receive(limit=100) == b""
+
+
+def test_a_link_names_who_is_gone_or_silent():
+    left, right = wired(timeout_s=0.1)
+    with pytest.raises(PeerError, match=r"party 'b' did not answer within 0\.1 s"):
+        left.receive(size=1)
+    with pytest.raises(PeerError, match=r"party 'b' did not answer within 0\.1 s"):
+        left.send(bytes(10_000_000))  # nobody reads
+    right.close()
+    with pytest.raises(PeerError, match="party 'b' stopped"):
+        left.receive(size=1)
+
+
+def test_in_an_exchange_the_silent_one_is_named():
+    (ab, ba), (ac, _kept) = wired("a", "b", timeout_s=0.5), wired("a", "c", timeout_s=0.5)
+    other = in_thread(exchange, {0: ba}, {0: b"1"}, {0: 1})
+    with pytest.raises(PeerError, match=r"^c did not answer within 0\.5 s"):
+        exchange({1: ab, 2: ac}, {1: b"1", 2: b"1"}, {1: 1, 2: 1})
+    assert other() == {0: b"1"}
+
+
+def test_a_peer_that_answers_piece_by_piece_is_not_silent():
+    left, right = wired(timeout_s=0.4)
+
+    def trickle():
+        for byte in FRAME.pack(1, 6) + b"abcdef":
+            time.sleep(0.05)
+            right.socket.send(bytes([byte]))
+        return True
+
+    done = in_thread(trickle)
+    assert left.receive(size=6) == b"abcdef"  # 0.9 s, more than the time-out
+    assert done()
+
+
+def test_closing_wakes_who_waits():
+    left, _right = wired(timeout_s=60.0)
+    left.wait_forever()
+
+    def wait():
+        with pytest.raises(PeerError, match="stopped"):
+            left.receive(size=1)
+        return True
+
+    waiting = in_thread(wait)
+    time.sleep(0.1)
+    left.close()
+    assert waiting()
+
+
+def test_a_lost_message_is_noticed():
+    ours, theirs = socket.socketpair()
+    theirs.sendall(FRAME.pack(2, 6) + b"second")
+    with pytest.raises(BackendError, match="another step of the protocol"):
+        SocketLink(ours, "party 'b'", 5.0).receive(size=6)
+
+
+def test_messages_hold_no_pickles():
+    words, arrays = unpack(pack({"a": [1, 2]}, x=np.arange(3)))
+    assert words == {"a": [1, 2]}
+    np.testing.assert_array_equal(arrays["x"], np.arange(3))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        unpack(pack({}, x=np.array([object()])))
+
+
+def test_nobody_is_a_link_that_counts_as_a_real_one_does():
+    left, right = wired()
+    nobody = Nobody(Traffic())
+    assert all(isinstance(link, Link) for link in (left, nobody))
+    other = in_thread(lambda: (exchange({0: right}, {0: b"yz"}, {0: 3}), right.send(b"12345"), right.receive(limit=9)))
+    for link in (left, nobody):
+        assert len(exchange({1: link}, {1: b"abc"}, {1: 2})[1]) == 2
+        assert len(link.receive(size=5)) == 5
+        link.send(b"last")
+    other()
+    assert nobody.traffic == left.traffic
+
+
+def test_nobody_echoes():
+    nobody = Nobody(Traffic())
+    assert exchange({1: nobody}, {1: b"abc"}, {1: 3}) == {1: b"abc"}
+    assert exchange({1: nobody}, {1: b"abc"}, {1: 2}) == {1: b"ab"}
+    assert exchange({1: nobody}, {1: b"abc"}, {1: 5}) == {1: b"abc\0\0"}
+
+
+def test_links_that_share_a_counter_count_one_round():
+    (ab, ba), (ac, ca) = wired(), wired()
+    ab.traffic = ac.traffic = together = Traffic()
+    others = [in_thread(exchange, {0: link}, {0: b"12"}, {0: 1}) for link in (ba, ca)]
+    exchange({1: ab, 2: ac}, {1: b"1", 2: b"2"}, {1: 2, 2: 2})
+    assert [other() for other in others] == [{0: b"1"}, {0: b"2"}]
+    assert together == Traffic(rounds=1, bytes_sent=2 * (HEADER_BYTES + 1), bytes_received=2 * (HEADER_BYTES + 2))
+
+
+def test_traffic_is_a_difference_of_snapshots():
+    traffic = Traffic(rounds=1, bytes_sent=2, bytes_received=3)
+    before = traffic.snapshot()
+    traffic.rounds += 4
+    assert traffic.since(before) == Traffic(rounds=4)
+    assert before + traffic.since(before) == traffic

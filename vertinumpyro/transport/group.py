@@ -1,0 +1,353 @@
+"""One process per party, and one for the dealer: started together, wired in pairs, and stopped together.
+
+Processes are spawned, never forked: JAX and torch hold threads. The wires are unnamed socket pairs that the
+starting process makes, hands over and closes, so there is no port, and nobody else can connect. Every process has
+a control wire to the starting one; when that breaks, the process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import queue
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from vertinumpyro.core import errors
+from vertinumpyro.core.errors import ArgumentError, BackendError, VertinumpyroError
+from vertinumpyro.transport.link import Link, PeerError, SocketLink, everyones
+from vertinumpyro.transport.messages import pack, unpack
+
+__all__ = ["CONTROL_BYTES", "MESSAGE_BYTES", "Group", "Member", "Seat"]
+
+_GRACE_S = 2.0  # for the others to say what they saw, once one has failed
+_STARTER = "the process that started this one"
+
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+CONTROL_BYTES = 2**31
+"""The largest message between a process and the one that started it. They trust each other, and a rehearsal hands whole
+tables over."""
+
+MESSAGE_BYTES = 2**28
+"""The largest message of party 0 to all where the receiver does not know the size: 1,000 batches of 40,000 records."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Member:
+    """A process to start: `run(seat, *arguments)`, importable by name.
+
+    :ivar name: for errors, say "party 'clinic'".
+    """
+
+    name: str
+    run: Callable[..., None]
+    arguments: tuple[Any, ...] = ()
+
+
+@final
+class Seat:
+    """What a process of the group has: links to the others, by number, and its control wire.
+
+    :ivar rank: this process's number; the parties come first, helpers behind them.
+    :ivar num_parties: how many of the group are parties.
+    :ivar timeout_s: how long this process waits for another.
+    """
+
+    def __init__(
+        self, rank: int, num_parties: int, links: Mapping[int, Link], control: SocketLink, timeout_s: float
+    ) -> None:
+        self.rank, self.num_parties, self.links, self.timeout_s = rank, num_parties, links, timeout_s
+        self._control = control
+        self._commands: queue.Queue[bytearray] = queue.Queue()
+        self.verdict = ""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def command(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The next command; waits for it."""
+        return unpack(self._commands.get())
+
+    def reply(self, words: dict[str, Any], **arrays: np.ndarray) -> None:
+        """Answer the starting process. Whatever goes here leaves the party: released results and public facts."""
+        self._control.send(pack(words, **arrays))
+
+    @property
+    def peers(self) -> dict[int, Link]:
+        """Links to the other parties."""
+        return {rank: link for rank, link in self.links.items() if rank < self.num_parties}
+
+    def from_first(self, message: bytes, *, limit: int = MESSAGE_BYTES) -> bytes:
+        """Party 0's message, at every party; what the others give is not used.
+
+        :param limit: the largest that it may be.
+        """
+        if self.rank > 0:
+            return bytes(self.links[0].receive(limit=limit))
+        for link in self.peers.values():
+            link.send(message)
+        return message
+
+    def everyones(self, message: bytes, size: int) -> list[bytes]:
+        """Every party's message, in the parties' order.
+
+        :param size: of each of them.
+        """
+        if len(message) != size:
+            raise ArgumentError(f"message must have {size} bytes, as everybody's, got {len(message)}")
+        return everyones(self.peers, self.rank, message)
+
+    def _listen(self) -> None:
+        """Commands to the queue; "stop" closes the links, and a broken control wire ends the process at once."""
+        while True:
+            try:
+                message = self._control.receive(limit=CONTROL_BYTES)
+            except BackendError:
+                os._exit(1)
+            words, _ = unpack(message)
+            if "stop" in words:
+                self.verdict = words["stop"]
+                for link in self.links.values():
+                    link.close()
+            self._commands.put(message)
+
+
+@final
+class Group:
+    """The processes, from the side that started them. Use as a context manager.
+
+    :param members: the processes, by number: the parties, then the helpers. Every two of them are wired.
+    :param num_parties: how many of them are parties.
+    :param timeout_s: how long a process waits for another.
+    """
+
+    def __init__(self, members: Sequence[Member], num_parties: int, timeout_s: float) -> None:
+        self._names = [member.name for member in members]
+        self._timeout_s = timeout_s
+        self._controls: list[SocketLink] = []
+        self._processes: list[Any] = []
+        self._failed: VertinumpyroError | None = None
+        pairs = [(pair, socket.socketpair()) for pair in itertools.combinations(range(len(members)), 2)]
+        for rank, member in enumerate(members):
+            ours, theirs = socket.socketpair()
+            ends = {pair[1 - pair.index(rank)]: s[pair.index(rank)] for pair, s in pairs if rank in pair}
+            names = {other: self._names[other] for other in ends}
+            place = (rank, num_parties, ends, names, theirs, timeout_s)
+            arguments = (member.run, member.arguments, *place)
+            process = multiprocessing.get_context("spawn").Process(target=_main, args=arguments, daemon=True)
+            with _no_main(), _one_thread_each():
+                process.start()
+            theirs.close()
+            self._controls.append(SocketLink(ours, member.name, timeout_s))
+            self._processes.append(process)
+        for _, sockets in pairs:
+            for end in sockets:
+                end.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers, by member."""
+        return [process.pid for process in self._processes]
+
+    def command(self, rank: int, words: dict[str, Any], **arrays: np.ndarray) -> None:
+        """Send a command to one process."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            self._controls[rank].send(pack(words, **arrays))
+        except PeerError:
+            self._fail(rank)
+
+    def replies(
+        self, ranks: Sequence[int], *, within_s: float | None = None
+    ) -> dict[int, tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """One reply from each of these processes.
+
+        :param within_s: how long to wait without any reply; None takes twice the processes' own timeout.
+
+        :raises BackendError: one failed; the message names it, and the others were stopped. An error of the library
+            that a process met in its own data or settings comes as what it is.
+        """
+        if self._failed is not None:
+            raise self._failed
+        found: dict[int, tuple[dict[str, Any], dict[str, np.ndarray]]] = {}
+        patience = 2 * self._timeout_s if within_s is None else within_s
+        deadline = time.monotonic() + patience
+        while set(ranks) - set(found):
+            ready = wait(
+                [*self._controls_of(set(ranks) - set(found)), *self._sentinels()], max(0.0, deadline - time.monotonic())
+            )
+            if not ready:
+                self._fail(next(iter(set(ranks) - set(found))))
+            for rank, control in enumerate(self._controls):
+                if control in ready:
+                    reply = self._read(rank)
+                    if reply is None or "error" in reply[0]:
+                        self._fail(rank, reply)
+                    else:
+                        found[rank] = reply
+                        deadline = time.monotonic() + patience
+            dead = [rank for rank, process in enumerate(self._processes) if process.sentinel in ready]
+            if dead and not any(self._controls[rank] in ready for rank in dead):
+                self._fail(dead[0])
+        return found
+
+    def close(self) -> None:
+        """End all processes; the polite way first."""
+        for control in self._controls:
+            with contextlib.suppress(BackendError):
+                control.send(pack({"stop": "the run is over"}))
+        deadline = time.monotonic() + _GRACE_S
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for control in self._controls:
+            control.close()
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+    def _controls_of(self, ranks: set[int]) -> list[Any]:
+        return [self._controls[rank] for rank in ranks]
+
+    def _sentinels(self) -> list[int]:
+        return [process.sentinel for process in self._processes]
+
+    def _read(self, rank: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        try:
+            return unpack(self._controls[rank].receive(limit=CONTROL_BYTES))
+        except BackendError:
+            return None
+
+    def _fail(self, rank: int, reply: Any = None) -> None:
+        """Find who failed first, stop everyone, and raise."""
+        evidence = {rank: reply} if reply else {}
+        deadline = time.monotonic() + _GRACE_S
+        open_ranks = [other for other in range(len(self._controls)) if other not in evidence]
+        while open_ranks and time.monotonic() < deadline:
+            ready = wait(self._controls_of(set(open_ranks)), max(0.0, deadline - time.monotonic()))
+            for other in [other for other in open_ranks if self._controls[other] in ready]:
+                found = self._read(other)
+                if found is None:
+                    open_ranks.remove(other)
+                elif "error" in found[0]:
+                    evidence[other] = found
+                    open_ranks.remove(other)
+            if any(not found[0]["peer"] for found in evidence.values()):
+                break
+        self._failed = self._verdict(rank, evidence)
+        for control in self._controls:
+            with contextlib.suppress(BackendError):
+                control.send(pack({"stop": str(self._failed)}))
+        self.close()
+        raise self._failed
+
+    def _verdict(self, rank: int, evidence: dict[int, Any]) -> VertinumpyroError:
+        """The first cause: an error of its own, then a process that died without a word, then a silent one."""
+        said = {other: words for other, (words, _) in evidence.items()}
+        for other, words in said.items():
+            if not words["peer"]:
+                return _as_error(self._names[other], words)
+        for other, process in enumerate(self._processes):
+            process.join(0.1)
+            if process.exitcode is not None and other not in said:
+                how = f"killed by signal {-process.exitcode}" if process.exitcode < 0 else "ended"
+                return BackendError(f"{self._names[other]} was {how}, so the run stopped{self._saw(said)}")
+        if said:
+            return BackendError(f"the run stopped{self._saw(said)}")
+        return BackendError(f"{self._names[rank]} did not answer within {2 * self._timeout_s:g} s, so the run stopped")
+
+    def _saw(self, said: dict[int, Any]) -> str:
+        return "".join(f"; {self._names[other]} saw: {words['error']}" for other, words in said.items())
+
+    def __enter__(self) -> Group:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Ends all processes."""
+        self.close()
+
+
+def _as_error(name: str, words: dict[str, Any]) -> VertinumpyroError:
+    """The library's own error of the same kind, with the process's name; other errors without their text."""
+    kind = getattr(errors, words["kind"], None)
+    text = f"{name}: {words['error']}"
+    return kind(text) if isinstance(kind, type) and issubclass(kind, VertinumpyroError) else BackendError(text)
+
+
+def _main(
+    run: Callable[..., None],
+    arguments: tuple[Any, ...],
+    rank: int,
+    num_parties: int,
+    ends: Mapping[int, socket.socket],
+    names: Mapping[int, str],
+    control: socket.socket,
+    timeout_s: float,
+) -> None:
+    """In the new process: run the member, report how it ended, and never print a traceback, which could quote data."""
+    links = {other: SocketLink(end, names[other], timeout_s) for other, end in ends.items()}
+    wire = SocketLink(control, _STARTER, timeout_s)
+    wire.wait_forever()  # commands come when they come
+    seat = Seat(rank, num_parties, links, wire, timeout_s)
+    try:
+        run(seat, *arguments)
+    except Exception as error:
+        own = isinstance(error, VertinumpyroError)
+        text = str(error) if own else f"failed with {_where(error)}; its text could quote data and is not shown"
+        with contextlib.suppress(BackendError):
+            seat.reply(
+                {"error": seat.verdict or text, "kind": type(error).__name__, "peer": isinstance(error, PeerError)}
+            )
+        for link in links.values():
+            link.close()
+        os._exit(1)
+
+
+def _where(error: Exception) -> str:
+    """The kind of an error, and the last line of this library that it passed: nothing of its text."""
+    here = Path(__file__).parents[1]
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if here in Path(f.filename).parents]
+    place = f" at {Path(lines[-1].filename).name}, line {lines[-1].lineno}" if lines else ""
+    return type(error).__name__ + place
+
+
+@contextlib.contextmanager
+def _one_thread_each():
+    """Matrix products of the new process on one thread: the processes share the machine, and OpenBLAS's threads spin
+    while they wait for each other. Whoever sets the variable decides.
+    """
+    decided = _BLAS_THREADS in os.environ
+    os.environ.setdefault(_BLAS_THREADS, "1")
+    try:
+        yield
+    finally:
+        if not decided:
+            del os.environ[_BLAS_THREADS]
+
+
+@contextlib.contextmanager
+def _no_main():
+    """Spawned processes import the starter's main script again unless it seems to have no file; they need not."""
+    import sys
+
+    main = sys.modules["__main__"]
+    saved = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    try:
+        for name in saved:
+            setattr(main, name, None)
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(main, name, value)
