@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure import BatchShape, fixed_point, paper
+from vertinumpyro.secure.link import SOFTMAX
 
 LOG_DENSITIES = (0.0, -1e-3, -0.7, -5.0, -22.0, -40.0, -1024.0, -1e30, 3.0, -np.inf, np.inf, np.nan)
 SCORES = (0.0, 1.0, -1.0, 1e-9, 2.0**-17, 31.7, -999.0, 1e5, 1e30, -1e30, 1e308, -np.inf, np.inf, np.nan)
@@ -18,7 +19,7 @@ SCORES = (0.0, 1.0, -1.0, 1e-9, 2.0**-17, 31.7, -999.0, 1e5, 1e30, -1e30, 1e308,
 NUM_VALUES = 3  # rows of a table
 
 
-def shape_of(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, clip_norm=1.0, noise_stddev=0.0):
+def shape_of(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, clip_norm=1.0, noise_stddev=0.0, link=SOFTMAX):
     """The shape of the problems below; t > 0: every party has a table with t scores a component."""
     return BatchShape(
         batch_size=n,
@@ -27,6 +28,7 @@ def shape_of(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, clip_norm=1.0, noise_stddev=
         num_values=d0 + P * (K * (d + t) + s),
         clip_norm=clip_norm,
         noise_stddev=noise_stddev,
+        link=link,
     )
 
 

@@ -10,11 +10,10 @@ import pytest
 from tests.secure import problems
 from tests.secure.problems import run
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.secure import Plaintext
+from vertinumpyro.secure import ClippedSum, InsecureRehearsal, Plaintext
 from vertinumpyro.secure.crypten import Crypten, compat, is_installed
-from vertinumpyro.secure.crypten.estimate import estimate
-from vertinumpyro.secure.processes.inputs import Layout
-from vertinumpyro.secure.processes.links import HEADER_BYTES
+from vertinumpyro.secure.inputs import Layout
+from vertinumpyro.transport.link import HEADER_BYTES
 
 needs_crypten = pytest.mark.skipif(
     not is_installed(), reason="CrypTen is not installed: pip install 'vertinumpyro[crypten]'"
@@ -23,7 +22,7 @@ needs_crypten = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def watched():
-    backend = Crypten(insecure_simulation=True, watched=True)
+    backend = InsecureRehearsal(Crypten(), watched=True)
     yield backend
     backend.close()
 
@@ -37,8 +36,7 @@ def looks_uniform(words):
 
 def received(backend):
     """(bytes, messages) that party 0 got from party 1 so far."""
-    simulation = backend.simulation(2)
-    return simulation.counts["received"], simulation.counts["rounds"]
+    return backend.traffic.bytes_received, backend.traffic.rounds
 
 
 @needs_crypten
@@ -83,20 +81,19 @@ def test_the_clip_holds_exactly_for_single_records(watched, scale):
 def test_a_step_waits_for_the_dealer_once(watched):
     shape, problem = problems.shape_of(), problems.benign()
     run(watched, shape, problem)
-    simulation = watched.simulation(2)
-    before = simulation.counts
+    before, dealt = watched.traffic, watched.dealer_traffic
     run(watched, shape, problem)
-    assert simulation.counts["dealer_rounds"] - before["dealer_rounds"] == 1
-    counted = estimate(shape, Layout.of(*problem[:2]))
-    assert counted.rounds == simulation.counts["rounds"] - before["rounds"]
-    assert counted.wan_seconds > 0.05 * counted.rounds
+    assert watched.dealer_traffic.since(dealt).rounds == 1
+    counted = Crypten().cost(ClippedSum(shape=shape, layout=Layout.of(*problem[:2])))
+    assert counted.traffic == watched.traffic.since(before)
+    assert counted.wan_seconds > 0.05 * counted.traffic.rounds
 
 
 @needs_crypten
 def test_a_process_that_is_silent_is_named_within_the_timeout():
-    backend = Crypten(insecure_simulation=True, timeout_s=3.0)
+    backend = InsecureRehearsal(Crypten(), timeout_s=3.0)
     backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
-    pids = backend.simulation(2).pids
+    pids = backend.processes(2).pids
     os.kill(pids[1], signal.SIGSTOP)
     started = time.monotonic()
     with pytest.raises(BackendError, match="party 1 did not answer within 3 s"):
@@ -109,9 +106,9 @@ def test_a_process_that_is_silent_is_named_within_the_timeout():
 
 @needs_crypten
 def test_a_process_that_dies_is_named(watched):
-    backend = Crypten(insecure_simulation=True)
+    backend = InsecureRehearsal(Crypten())
     backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
-    pids = backend.simulation(2).pids
+    pids = backend.processes(2).pids
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(BackendError, match="party 1 was killed by signal 9"):
         backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
@@ -123,35 +120,35 @@ def test_a_process_that_dies_is_named(watched):
 def test_says_what_to_install(monkeypatch):
     monkeypatch.setattr(compat, "is_installed", lambda: False)
     with pytest.raises(BackendError, match=r"vertinumpyro\[crypten\]"):
-        Crypten(insecure_simulation=True).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
+        InsecureRehearsal(Crypten()).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
     with pytest.raises(BackendError, match=r"vertinumpyro\[crypten\]"):
         compat.load()
 
 
 @needs_crypten
 def test_the_first_party_dealer_computes_the_same():
-    backend = Crypten(insecure_simulation=True, dealer="first_party")
+    backend = InsecureRehearsal(Crypten(dealer="first_party"))
     shape, problem = problems.shape_of(n=20), problems.benign(n=20)
     noise = np.random.default_rng(1).integers(-(2**40), 2**40, (2, shape.num_values))
     exact = run(Plaintext(), shape, problem, noise)
     norm = problems.score_norm(problem[0], problem[1], shape.clip_norm)
     try:
         distance = np.linalg.norm(run(backend, shape, problem, noise) - exact)
-        assert len(backend.simulation(2).pids) == 2
+        assert len(backend.processes(2).pids) == 2
     finally:
         backend.close()
     assert distance <= backend.error_bound(shape, score_norm=norm)
 
 
 def test_the_papers_formulation_is_for_simulations_only():
-    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
-        Crypten(formulation="paper")
-    assert Crypten(formulation="paper", insecure_simulation=True).info().unproven
+    with pytest.raises(ArgumentError, match="formulation='paper' has no proved clip; it needs an InsecureRehearsal"):
+        Crypten(formulation="paper").check_release()
+    assert InsecureRehearsal(Crypten(formulation="paper")).info().unproven
 
 
 def test_the_first_party_dealer_is_for_simulations_only():
-    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
-        Crypten(dealer="first_party")
-    info = Crypten(dealer="first_party", insecure_simulation=True).info()
+    with pytest.raises(ArgumentError, match=r"dealer='first_party'.*InsecureRehearsal"):
+        Crypten(dealer="first_party").check_release()
+    info = InsecureRehearsal(Crypten(dealer="first_party")).info()
     assert info.security_model.startswith("none")
     assert "insecure" in info.dealer

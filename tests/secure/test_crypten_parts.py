@@ -1,8 +1,8 @@
-"""The parts of the CrypTen backend that need no CrypTen: correlations, dealer, links, formats."""
+"""The parts of the CrypTen backend that need no CrypTen: correlations, dealer, formats."""
 
+import itertools
 import math
 import random
-import socket
 import threading
 from fractions import Fraction
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.secure import problems
-from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError
+from tests.transport.wires import wired
+from vertinumpyro.core.errors import ArgumentError, RangeError
+from vertinumpyro.secure import InsecureRehearsal, in_process
 from vertinumpyro.secure.crypten import Crypten, formats
 from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
 from vertinumpyro.secure.crypten.dealer import DealerClient, serve
 from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key, fresh_key
-from vertinumpyro.secure.processes.links import Link, PeerError, exchange
-from vertinumpyro.secure.processes.messages import pack, unpack
 
 REQUESTS = {
     "product": Request("product", ((4, 3), (4, 1)), "mul"),
@@ -27,6 +27,8 @@ REQUESTS = {
     "truncation": Request("truncation", ((6, 2),), 30),
     "one-sided, the first's": Request("one_sided", ((3, 5, 1), (3, 5, 4)), 0),
     "one-sided, the second's": Request("one_sided", ((5, 2), (5, 3)), 1),
+    "pairs of two": Request("pairs", ((6, 2), (6, 3))),
+    "pairs of three": Request("pairs", ((6, 2), (6, 0), (6, 3))),
     "one-sided, nothing": Request("one_sided", ((5, 1), (5, 0)), 0),
 }
 
@@ -36,7 +38,7 @@ def dealt(request, num_parties):
     correction = deal(request, [KeyStream(key) for key in keys])
     assert correction.size == correction_size(request)
     shares = [draw(request, KeyStream(key), rank, correction) for rank, key in enumerate(keys)]
-    return list(zip(*shares, strict=True)) if request.kind != "one_sided" else shares
+    return list(zip(*shares, strict=True)) if request.kind not in ("one_sided", "pairs") else shares
 
 
 GROUPS = [
@@ -44,11 +46,17 @@ GROUPS = [
     for name, request in REQUESTS.items()
     for num_parties in (1, 2, 3)
     if request.kind != "one_sided" or request.option < num_parties
+    if request.kind != "pairs" or len(request.shapes) == num_parties
 ]
 
 
 @pytest.mark.parametrize(("request_", "num_parties"), GROUPS)
 def test_every_correlation_holds(request_, num_parties):
+    if request_.kind == "pairs":
+        shares = dealt(request_, num_parties)
+        exact = [(a.T @ b).ravel() for a, b in itertools.combinations([share[0] for share in shares], 2)]
+        np.testing.assert_array_equal(sum(s[1] for s in shares), np.concatenate([np.zeros(0, int), *exact]))
+        return
     if request_.kind == "one_sided":
         shares = dealt(request_, num_parties)
         a = sum((s[0] for rank, s in enumerate(shares) if rank != request_.option), np.zeros(request_.shapes[0], int))
@@ -83,60 +91,19 @@ def test_key_streams_agree_and_purposes_do_not():
     assert key.hex()[:8] not in repr(KeyStream(key))
 
 
-def wired(names=("party 'a'", "party 'b'"), timeout_s=5.0):
-    left, right = socket.socketpair()
-    return Link(left, names[1], timeout_s), Link(right, names[0], timeout_s)
-
-
-def test_large_messages_cross_without_waiting_for_each_other():
-    left, right = wired()
-    messages = {0: bytes(3_000_000), 1: b"x" * 2_000_001}
-    received = {}
-    thread = threading.Thread(target=lambda: received.update(right=exchange({0: right}, {0: messages[1]})[0]))
-    thread.start()
-    received["left"] = exchange({1: left}, {1: messages[0]})[1]
-    thread.join()
-    assert received == {"left": messages[1], "right": messages[0]}
-
-
-def test_a_link_names_who_is_gone_or_silent():
-    left, right = wired(timeout_s=0.1)
-    with pytest.raises(PeerError, match=r"party 'b' did not answer within 0\.1 s"):
-        left.receive()
-    right.close()
-    with pytest.raises(PeerError, match="party 'b' stopped"):
-        left.receive()
-
-
-def test_a_lost_message_is_noticed():
-    left, right = wired()
-    right.header(0)  # counted, never sent
-    right.send(b"second")
-    with pytest.raises(BackendError, match="another step of the protocol"):
-        left.receive()
-
-
-def test_messages_hold_no_pickles():
-    words, arrays = unpack(pack({"a": [1, 2]}, x=np.arange(3)))
-    assert words == {"a": [1, 2]}
-    np.testing.assert_array_equal(arrays["x"], np.arange(3))
-    with pytest.raises(ValueError, match="allow_pickle"):
-        unpack(pack({}, x=np.array([object()])))
-
-
 def run_dealer(programs, prefetch):
     """Both parties' shares of programs [(name, requests)], and how often party 0 waited for the dealer."""
-    ends = [wired((f"party {rank}", "the dealer")) for rank in range(2)]
+    ends = [wired(f"party {rank}", "the dealer") for rank in range(2)]
     thread = threading.Thread(target=serve, args=([theirs for _, theirs in ends],))
     thread.start()
     clients = [DealerClient(fresh_key(), rank, ours, prefetch=prefetch) for rank, (ours, _) in enumerate(ends)]
     shares, waits = [], []
     for name, requests in programs:
-        before = clients[0].rounds
+        before = clients[0].traffic.rounds
         for client in clients:
             client.begin(name)
         shares.append([[client.draw(request) for client in clients] for request in requests])
-        waits.append(clients[0].rounds - before)
+        waits.append(clients[0].traffic.rounds - before)
     clients[0].close()
     thread.join(5)
     assert not thread.is_alive()
@@ -219,9 +186,7 @@ def test_refuses_shapes_whose_bound_does_not_hold():
 
 
 def test_one_process_may_not_hold_every_party_unless_asked():
-    backend = Crypten()
-    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
-        backend.check_in_process()
-    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
-        backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
-    assert "insecure simulation" in Crypten(insecure_simulation=True).info().name
+    with pytest.raises(ArgumentError, match=r"fit --backend crypten.*InsecureRehearsal\(Crypten\(\)\)"):
+        in_process(Crypten())
+    assert not hasattr(Crypten(), "noisy_sum")
+    assert "insecure rehearsal" in InsecureRehearsal(Crypten()).info().name

@@ -5,23 +5,22 @@ import os
 import re
 import signal
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.secure import problems
 from tests.secure.problems import run
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.secure import Plaintext
-from vertinumpyro.secure.processes.inputs import Layout
-from vertinumpyro.secure.spu import Spu, compat, is_installed, node, program
+from vertinumpyro.secure import ClippedSum, InsecureRehearsal, Plaintext, in_process
+from vertinumpyro.secure.inputs import Layout
+from vertinumpyro.secure.spu import Spu, compat, end, is_installed, node, program
 
 needs_spu = pytest.mark.skipif(not is_installed(), reason="SPU is not installed: pip install 'vertinumpyro[spu]'")
 
 
 @pytest.fixture(scope="module")
 def aby3():
-    backend = Spu(insecure_simulation=True)
+    backend = InsecureRehearsal(Spu(), watched=True)
     yield backend
     backend.close()
 
@@ -63,7 +62,7 @@ def test_a_root_that_is_wrong_never_makes_a_record_too_long(claimed, monkeypatch
     monkeypatch.setattr(program.jax.lax, "rsqrt", lambda x: 0 * x + claimed)
     e = np.array([[1 << 20, 1 << 19], [1 << 20, 0]])
     norm, mask = np.array([9 << 58, 1 << 50]), np.ones(2, np.int64)
-    W = on_shares(lambda e, nn, mask: program.clipped_weights(e, nn, mask, 18), e, norm, mask) / 2.0**30
+    W = on_shares(lambda e, nn, mask: program.clipped_weights(e, e.sum(-1), nn, mask, 18), e, norm, mask) / 2.0**30
     longest = e / 2.0**20 / np.array([[3.0], [1.0]])
     assert (W >= 0).all()
     assert np.all(W - longest <= 0)
@@ -98,7 +97,7 @@ def test_the_clip_holds_exactly_for_single_records(aby3, scale):
 @needs_spu
 @pytest.mark.parametrize("protocol", ["CHEETAH", "SEMI2K"])
 def test_the_other_protocols_run_the_same_program_to_the_same_bound(protocol):
-    backend = Spu(protocol=protocol, insecure_simulation=True)
+    backend = InsecureRehearsal(Spu(protocol=protocol))
     shape, problem = problems.shape_of(clip_norm=0.8), problems.benign()
     bound = backend.error_bound(shape, score_norm=problems.score_norm(*problem[:2], 0.8))
     assert np.linalg.norm(run(backend, shape, problem) - run(Plaintext(), shape, problem)) <= bound
@@ -130,7 +129,7 @@ def test_the_compiled_clip_takes_secrets_gives_a_secret_and_reveals_nothing_betw
     sizes = {"d": 2, "s": 1} | kinds
     shape, problem = problems.shape_of(**sizes), problems.benign(**sizes)
     layout = Layout.of(*problem[:2])
-    inputs = node._clipped_inputs(0, shape, layout, None, None, None, None)
+    inputs = end.inputs_of(ClippedSum(shape=shape, layout=layout), 0, {})
     code = node.compiled(program.clipped_noisy_sum(shape, layout), inputs).code.decode()
     assert set(re.findall(r"pphlo\.(\w+)", code)) <= NO_VALUE_COMES_OUT
     arguments, results = re.search(r"@main\((.*?)\) -> (\S+)", code, re.DOTALL).groups()
@@ -142,24 +141,56 @@ def test_the_compiled_clip_takes_secrets_gives_a_secret_and_reveals_nothing_betw
 def test_it_counts_what_it_sends(aby3):
     shape, problem = problems.shape_of(), problems.benign()
     run(aby3, shape, problem)
-    before = aby3.stats()
+    before, seconds = aby3.traffic, aby3.seconds
     run(aby3, shape, problem)
-    after = aby3.stats()
-    assert after.bytes_per_party - before.bytes_per_party > 8 * shape.num_values
-    assert after.rounds > before.rounds
-    assert after.seconds > before.seconds
+    sent = aby3.traffic.since(before)
+    assert sent.bytes_sent > 8 * shape.num_values
+    assert sent.bytes_received > 8 * shape.num_values
+    assert sent.rounds > 0
+    assert aby3.seconds > seconds
 
 
 @needs_spu
 def test_a_killed_node_ends_the_computation_with_its_name():
-    backend = Spu(insecure_simulation=True, timeout_s=20.0)
+    backend = InsecureRehearsal(Spu(), timeout_s=20.0)
     shape, problem = problems.shape_of(), problems.benign()
     run(backend, shape, problem)
-    simulation = backend.simulation(2)
-    os.kill(simulation.pids[2], signal.SIGKILL)
+    os.kill(backend.processes(2).pids[2], signal.SIGKILL)
     with pytest.raises(Exception, match="helper 2"):
         run(backend, shape, problem)
     backend.close()
+
+
+def sockets_of(pid):
+    """The inodes of a process's open sockets."""
+    links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+
+def listening(table, state, inodes):
+    """Lines of a table of the kernel's sockets that wait for connections and belong to these inodes."""
+    with open(f"/proc/net/{table}") as file:
+        rows = [line.split() for line in file][1:]
+    column, inode = state
+    return [row for row in rows if row[column] in ("0A", "01") and row[inode] in inodes]
+
+
+@needs_spu
+@pytest.mark.skipif(not os.path.exists("/proc/net/unix"), reason="reads the kernel's tables of sockets")
+def test_no_other_process_can_connect_to_a_node(aby3):
+    aby3.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64))
+    for pid in aby3.processes(2).pids:
+        inodes = sockets_of(pid)
+        assert not [row for table in ("tcp", "tcp6") for row in listening(table, (3, 9), inodes) if row[3] == "0A"]
+        named = [row[7] for row in listening("unix", (5, 6), inodes) if len(row) > 7]
+        assert named  # the node did listen, under a name
+        assert not any(os.path.exists(path) for path in named)
+
+
+@needs_spu
+def test_a_path_that_no_socket_can_have_is_named(monkeypatch):
+    with pytest.raises(BackendError, match="TMPDIR"):
+        node._address("/" + "x" * 100)
 
 
 @pytest.mark.parametrize(("protocol", "parties"), [("CHEETAH", 3), ("ABY3", 4)])
@@ -169,13 +200,14 @@ def test_more_parties_than_nodes_are_refused_before_anything_starts(protocol, pa
 
 
 def test_insecure_settings_need_their_name():
-    with pytest.raises(ArgumentError, match="insecure_simulation=True"):
-        Spu(protocol="SEMI2K")
+    with pytest.raises(ArgumentError, match=r"protocol='SEMI2K'.*InsecureRehearsal"):
+        Spu(protocol="SEMI2K").check_release()
+    Spu().check_release()
     with pytest.raises(ArgumentError, match="one process would hold"):
-        Spu().noisy_sum(jnp.zeros((2, 1), jnp.int64), np.zeros((2, 1), np.int64))
+        in_process(Spu())
 
 
 @pytest.mark.skipif(is_installed(), reason="SPU is installed")
 def test_without_spu_the_error_says_what_to_install():
     with pytest.raises(BackendError, match=r"vertinumpyro\[spu\]"):
-        Spu(insecure_simulation=True).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64))
+        InsecureRehearsal(Spu()).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64))

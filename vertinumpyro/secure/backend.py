@@ -1,14 +1,17 @@
-"""What every secure backend is: three fused protocols, a range proof, and a statement of who learns what.
+"""What every secure backend states, and the three protocols of those that compute with everybody's numbers at hand.
 
-Fused, because rounds dominate on a wide-area network: one call reveals one noisy result and nothing between.
+Protocols are fused, because rounds dominate on a wide-area network: one call reveals one noisy result and nothing
+between. `between_processes` has the backends whose parties are processes, `rehearsal` runs those from one.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +20,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.integer_product import exact_in_float64, integer_product
+from vertinumpyro.core.integer_product import exact_in_float64, integer_product, ring_product
 from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 
 AnyArray = jax.Array | np.ndarray
 """Integers may come as NumPy's: outside 64-bit mode jax would narrow them."""
 
-__all__ = ["BackendInfo", "BackendStats", "BatchShape", "SecureBackend"]
+__all__ = ["Backend", "BackendInfo", "BatchShape", "InProcess", "in_process"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,7 @@ class BatchShape:
     :ivar num_values: length D of the released vector.
     :ivar clip_norm: C, the bound on the L2 norm of a record's contribution.
     :ivar noise_stddev: standard deviation of the total noise in one coordinate, in the units of C.
+    :ivar link: how the parties' contributions become weights.
     """
 
     batch_size: int
@@ -44,12 +49,14 @@ class BatchShape:
     num_values: int
     clip_norm: float
     noise_stddev: float
+    link: ScoreLink = SOFTMAX
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
         for name in ("batch_size", "num_components", "num_parties", "num_values"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.link.check_components(self.num_components)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,31 +75,17 @@ class BackendInfo:
     unproven: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BackendStats:
-    """What the protocols cost so far: bytes sent by each party, rounds, seconds."""
+class Backend(abc.ABC):
+    """A way to compute the cross-party protocols, by its public choices alone.
 
-    bytes_per_party: int = 0
-    rounds: int = 0
-    seconds: float = 0.0
+    :cvar option: what configurations and `--backend` call it.
+    """
 
-
-class SecureBackend(abc.ABC):
-    """A way to compute the three cross-party protocols."""
-
-    def check_in_process(self) -> None:  # noqa: B027 (most backends have nothing to refuse)
-        """Raise where the protocols must not be called with every party's numbers in one process.
-
-        :raises ArgumentError: says how to run it instead.
-        """
+    option: ClassVar[str]
 
     @abc.abstractmethod
     def info(self) -> BackendInfo:
         """Security model, who learns what, dealer, ring, precision."""
-
-    @abc.abstractmethod
-    def stats(self) -> BackendStats:
-        """Cost so far; zero for backends that compute in one process."""
 
     @abc.abstractmethod
     def grid_bits(self, shape: BatchShape) -> int:
@@ -100,6 +93,20 @@ class SecureBackend(abc.ABC):
 
         :raises RangeError: if a value of this shape could wrap around the ring.
         """
+
+    @abc.abstractmethod
+    def error_bound(self, shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
+        """Largest L2 distance between the revealed sum, without its noise, and the exact one on float64 numbers.
+
+        :param score_norm: a bound, in clip norms, on a record's scores under one component, joined over the
+            component prior and each party; `local.SCORE_BOUND` holds for each of them whatever the columns hold.
+        :param least_evidence: the smallest sum_k pi_k prod_p mat^p_nk (Eq. 24); only the paper's formulation
+            depends on it.
+        """
+
+
+class InProcess(Backend):
+    """A backend that takes every party's numbers in one process, which therefore knows them all."""
 
     @abc.abstractmethod
     def clipped_noisy_sum(
@@ -110,23 +117,51 @@ class SecureBackend(abc.ABC):
         mask: Bool[Array, " n"],
         noise_shares: Int[Array, "shares D"],
     ) -> Float[Array, " D"]:
-        """sum_n clip(g_n, C) + noise, where g_n is record n's gradient of log sum_k pi_k exp(sum_p l^p_nk).
+        """sum_n clip(g_n, C) + noise, where g_n is record n's gradient of the link's log density.
+
+        A mixture's is log sum_k pi_k exp(sum_p l^p_nk).
 
         Coordinates: the component prior's d0, then for each party its plated [K, d] (tables included) and its
         shared [s] scores, flattened. The L2 norm of what a record adds is at most C, rounding included.
         """
 
     @abc.abstractmethod
-    def noisy_cross_product(
-        self, a: Int[AnyArray, "n da"], b: Int[AnyArray, "n db"], noise_shares: Int[AnyArray, "shares da db"]
-    ) -> Int[Array, "da db"]:
-        """a^T b + noise for integer matrices of two parties; a^T b itself is never revealed."""
+    def noisy_cross_products(
+        self, matrices: Sequence[AnyArray], noise_shares: Int[AnyArray, "shares D"]
+    ) -> Int[Array, " D"]:
+        """A_i^T A_j + noise modulo 2^64 for integer matrices [n, d_p] of all parties and all pairs i < j.
+
+        Pairs in the order of `itertools.combinations`, each product row by row: D = sum_{i<j} d_i d_j. The products
+        themselves are never revealed.
+        """
 
     @abc.abstractmethod
     def noisy_sum(
         self, vectors: Int[AnyArray, "holders D"], noise_shares: Int[AnyArray, "shares D"]
     ) -> Int[Array, " D"]:
-        """The sum of the holders' integer vectors and of all noise shares."""
+        """The sum of the holders' integer vectors and of all noise shares, modulo 2^64."""
+
+    @final
+    def noisy_cross_product(
+        self, a: Int[AnyArray, "n da"], b: Int[AnyArray, "n db"], noise_shares: Int[AnyArray, "shares da db"]
+    ) -> Int[Array, "da db"]:
+        """a^T b + noise of two parties; a^T b itself is never revealed."""
+        flat = noise_shares.reshape(len(noise_shares), a.shape[1] * b.shape[1])
+        return self.noisy_cross_products([a, b], flat).reshape(a.shape[1], b.shape[1])
+
+
+def in_process(backend: Backend) -> InProcess:
+    """The backend, if it may be given every party's numbers.
+
+    :raises ArgumentError: says how to run it instead.
+    """
+    if isinstance(backend, InProcess):
+        return backend
+    name = type(backend).__name__
+    raise ArgumentError(
+        "backend: here one process would hold every party's columns. Run `vertinumpyro fit --backend "
+        f"{backend.option}`, where each party is a process, or rehearse with InsecureRehearsal({name}())"
+    )
 
 
 def total(noise_shares: Int[AnyArray, "shares ..."]) -> jax.Array:
@@ -140,16 +175,20 @@ def total(noise_shares: Int[AnyArray, "shares ..."]) -> jax.Array:
     return jnp.asarray(noise_shares).sum(axis=0)
 
 
-def cross_product(a: Int[AnyArray, "n da"], b: Int[AnyArray, "n db"], noise_shares: AnyArray) -> jax.Array:
-    """a^T b + noise modulo 2^64, for backends that compute in one process; narrow integers are widened.
+def cross_products(matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:
+    """`InProcess.noisy_cross_products` for backends that compute it in the clear; narrow integers are widened.
 
-    By floating-point matrix products where those give the same integers, which is some fifty times faster.
+    By floating-point matrix products, of whole numbers where those give the same integers, which is faster.
     """
-    a, b = np.asarray(a), np.asarray(b)
+    products = [_product(np.asarray(a), np.asarray(b)).ravel() for a, b in itertools.combinations(matrices, 2)]
     with compat.x64():
-        if exact_in_float64(a, b):
-            return jnp.asarray(integer_product(a, b)) + total(noise_shares)
-        return jnp.asarray(a).astype(jnp.int64).T @ jnp.asarray(b).astype(jnp.int64) + total(noise_shares)
+        return jnp.asarray(np.concatenate([np.zeros(0, np.int64), *products])) + total(noise_shares)
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if exact_in_float64(a, b):
+        return integer_product(a, b)
+    return ring_product(a.astype(np.int64), b.astype(np.int64))
 
 
 def vector_sum(vectors: Int[AnyArray, "holders D"], noise_shares: AnyArray) -> jax.Array:
@@ -163,8 +202,11 @@ def check_shape(
 ) -> None:
     """Checks that the arrays have the public shape that the range proof speaks of; never looks at a value.
 
-    :raises ArgumentError: if a number of records, components, parties or values differs.
+    :raises ArgumentError: if a number of records, components, parties or values differs, or the mask is no bool: its
+        entries would multiply records.
     """
+    if mask.dtype != bool:
+        raise ArgumentError(f"mask must be bool, False for padding, got {mask.dtype}")
     num_values = prior.scores.shape[-1]
     for c in contributions:
         plated = (c.plated_scores, *(table.scores for table in c.tables))

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,14 @@ from vertinumpyro.secure import accuracy, paper
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
-    BackendStats,
     BatchShape,
-    SecureBackend,
+    InProcess,
     check_shape,
-    cross_product,
+    cross_products,
     total,
     vector_sum,
 )
+from vertinumpyro.secure.link import ScoreLink
 from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_prior, weight_of_values
 from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, check_paper_range, fixed_point_format
 
@@ -38,13 +38,13 @@ _INVERSE_BITS = 60
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedPoint(SecureBackend):
+class FixedPoint(InProcess):
     """Integers modulo 2^64 in one process.
 
     Formal guarantee of the fused formulation: every record adds an integer vector whose L2 norm is at most
     clip_norm 2^f, f the grid's fractional bits, whatever the columns hold. The norm is computed from the very
     integers that are released and every rounding in it goes up, the reciprocal square root goes down; nothing
-    is truncated after the clip. The accuracy of the exponential changes responsibilities, never the bound.
+    is truncated after the clip. The accuracy of the link's weights changes what is summed, never the bound.
 
     The paper's formulation (Eqs. 20-30, Algorithms 2-4, scale 2^32) has no such guarantee; see
     `secure.paper`.
@@ -53,6 +53,8 @@ class FixedPoint(SecureBackend):
     with.
     :ivar renormalise: False leaves out Algorithm 4, in the paper's formulation only.
     """
+
+    option: ClassVar[str] = "fixed_point"
 
     formulation: Literal["fused", "paper"] = "fused"
     renormalise: bool = True
@@ -75,10 +77,6 @@ class FixedPoint(SecureBackend):
             unproven=() if fused else (paper.UNPROVEN,),
         )
 
-    def stats(self) -> BackendStats:
-        """Nothing is sent."""
-        return BackendStats()
-
     def grid_bits(self, shape: BatchShape) -> int:
         """30 bits of the weights and as many of the scores as the range proof allows; the paper's has 32."""
         if self.formulation == "fused":
@@ -87,13 +85,7 @@ class FixedPoint(SecureBackend):
         return PAPER_BITS
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
-        """Largest L2 distance between this backend's sum and the exact one (`Plaintext` in float64).
-
-        :param score_norm: a bound, in clip norms, on a record's scores under one component, joined over the
-            component prior and each party; `SCORE_BOUND` holds for each of them whatever the columns hold.
-        :param least_evidence: the smallest sum_k pi_k prod_p mat^p_nk (Eq. 24). Only the paper's formulation
-            depends on it: without such a bound its error is infinite.
-        """
+        """See `Backend.error_bound`; infinite for the paper's formulation without a bound on the evidence."""
         if self.formulation == "fused":
             return accuracy.fused_error_bound(shape, score_norm=score_norm)
         return accuracy.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
@@ -106,7 +98,7 @@ class FixedPoint(SecureBackend):
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
-        """See `SecureBackend.clipped_noisy_sum`."""
+        """See `InProcess.clipped_noisy_sum`."""
         bits = self.grid_bits(shape)
         with compat.x64():
             if self.formulation == "fused":
@@ -115,12 +107,12 @@ class FixedPoint(SecureBackend):
                 exact = paper.ring_clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
             return ring.decode(exact + total(noise_shares), bits)
 
-    def noisy_cross_product(self, a: AnyArray, b: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """See `SecureBackend.noisy_cross_product`; everything modulo 2^64."""
-        return cross_product(a, b, noise_shares)
+    def noisy_cross_products(self, matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:
+        """See `InProcess.noisy_cross_products`; everything modulo 2^64."""
+        return cross_products(matrices, noise_shares)
 
     def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """See `SecureBackend.noisy_sum`; everything modulo 2^64."""
+        """See `InProcess.noisy_sum`; everything modulo 2^64."""
         return vector_sum(vectors, noise_shares)
 
 
@@ -151,8 +143,9 @@ def clipped_sum(
 def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior) -> Encoded:
     """Local part: public bounds, then the ring. In float64, so that the bounds hold as proved."""
     bits = fixed_point_format(shape).score_bits
-    prior = bounded_prior(as_float64(prior), shape.clip_norm)
-    parties = [bounded(as_float64(c), shape.clip_norm) for c in contributions]
+    limit = shape.link.bounded
+    prior = bounded_prior(as_float64(prior), shape.clip_norm, limit)
+    parties = [bounded(as_float64(c), shape.clip_norm, limit) for c in contributions]
     return Encoded(
         tuple(ring.encode(v, LOG_BITS) for v in (*(c.log_density for c in parties), prior.log_weights)),
         tuple(ring.encode(c.plated_scores, bits) for c in parties),
@@ -164,12 +157,13 @@ def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: Com
 
 def ring_sum(shape: BatchShape, inputs: Encoded, mask: jax.Array) -> Int[Array, " D"]:
     """sum_n W_nk s_nk in integers: section 5 of the design, one reciprocal square root per record."""
-    e = _weights(inputs.log_densities)
+    e = shape.link.ring(sum(inputs.log_densities[1:], start=inputs.log_densities[0]), LOG_BITS)
+    magnitude = jnp.abs(e) if shape.link.signed else e  # so that rounding up lengthens
     norm = _NormScale.of(shape)
     squared_norm = _shared_norm(e, inputs.prior_scores, norm)
     for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):
-        squared_norm += _plated_norm(e, plated, tables, norm) + _shared_norm(e, shared, norm)
-    W = _clipped_weights(e, squared_norm, mask)
+        squared_norm += _plated_norm(magnitude, plated, tables, norm) + _shared_norm(e, shared, norm)
+    W = _clipped_weights(shape.link, e, squared_norm, mask)
     blocks = [(W.sum(0)[:, None] * inputs.prior_scores).sum(0)]
     for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):
         weighted = ((W, plated), *((weight_of_values(W, table), table.scores) for table in tables))
@@ -178,18 +172,13 @@ def ring_sum(shape: BatchShape, inputs: Encoded, mask: jax.Array) -> Int[Array, 
     return jnp.concatenate(blocks)
 
 
-def _weights(log_densities: Sequence[Int[Array, "... K"]]) -> Int[Array, "n K"]:
-    """e = exp(z - max_k z), z the sum of all log densities, with 30 fractional bits; the largest is 1."""
-    z = sum(log_densities[1:], start=log_densities[0])
-    return ring.exp_nonpositive(z - z.max(axis=-1, keepdims=True), LOG_BITS)
-
-
 def clip_slack(shape: BatchShape) -> Fraction:
     """Share of the clip norm kept back for the rounding of W in coordinates that components share.
 
     There W_k = floor(w e_k) is off by less than 2^-30 for every component, which adds a vector of norm at
     most K 1.25 SCORE_BOUND C 2^-30 for each of the P + 1 blocks, so sqrt(P + 1) times that together, and 1.25
-    sqrt(P + 1) < P + 1. Plated coordinates only shrink by that rounding.
+    sqrt(P + 1) < P + 1. Plated coordinates only shrink by that rounding, unless e_k is negative; the bound is of whole
+    blocks, plated coordinates included.
     """
     return Fraction((shape.num_parties + 1) * shape.num_components * int(SCORE_BOUND), _ONE)
 
@@ -218,12 +207,14 @@ class _NormScale(NamedTuple):
         return ring.multiply_shift(square, jnp.int64(self.inverse), shift, round_up=True)
 
 
-def _plated_norm(e: jax.Array, scores: jax.Array, tables: Sequence[ScoreTable], norm: _NormScale) -> Int[Array, " n"]:
-    """sum_k e_k^2 ||s_k||^2 / C^2 with 24 fractional bits, rounded up; ||s_k||^2 is local to a party."""
+def _plated_norm(
+    magnitude: jax.Array, scores: jax.Array, tables: Sequence[ScoreTable], norm: _NormScale
+) -> Int[Array, " n"]:
+    """sum_k |e_k|^2 ||s_k||^2 / C^2 with 24 fractional bits, rounded up; ||s_k||^2 is local to a party."""
     square = sum((_square_sum(table.scores)[table.codes] for table in tables), start=_square_sum(scores))
     q = norm.apply(square, 2 * norm.score_bits)
-    weighted = ring.multiply_shift(e, q, EXP_FRACTIONAL_BITS, round_up=True)
-    return ring.multiply_shift(e, weighted, EXP_FRACTIONAL_BITS, round_up=True).sum(-1)
+    weighted = ring.multiply_shift(magnitude, q, EXP_FRACTIONAL_BITS, round_up=True)
+    return ring.multiply_shift(magnitude, weighted, EXP_FRACTIONAL_BITS, round_up=True).sum(-1)
 
 
 def _square_sum(scores: jax.Array) -> Int[Array, "n K"]:
@@ -251,9 +242,9 @@ def _shared_norm(e: jax.Array, scores: jax.Array, norm: _NormScale) -> Int[Array
     return norm.apply(square, bits)
 
 
-def _clipped_weights(e: jax.Array, squared_norm: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:
-    """W = mask floor(w e), w = floor(1 / sqrt(max(den^2, nn / C^2))): clip factor times responsibility."""
-    den = e.sum(-1)
+def _clipped_weights(link: ScoreLink, e: jax.Array, squared_norm: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:
+    """W = mask floor(w e), w = floor(1 / sqrt(max(den^2, nn / C^2))): clip factor times the link's weight."""
+    den = e.sum(-1) if link.normalised else jnp.int64(_ONE)
     den_squared = ring.multiply_shift(den, den, 2 * EXP_FRACTIONAL_BITS - NORM_FRACTIONAL_BITS)
     w = ring.reciprocal_sqrt(jnp.maximum(den_squared, squared_norm))
     return ((w[:, None] * e) >> EXP_FRACTIONAL_BITS) * mask[:, None].astype(jnp.int64)

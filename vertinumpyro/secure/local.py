@@ -7,6 +7,7 @@ values, so a bound that bites costs accuracy only.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float, Num
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 
 __all__ = [
+    "LARGEST_CONTRIBUTION",
     "LOG_DENSITY_FLOOR",
     "SCORE_BOUND",
     "as_float64",
@@ -28,7 +30,13 @@ __all__ = [
 
 Arrays = TypeVar("Arrays", Contribution, ComponentPrior)
 
-LOG_DENSITY_FLOOR = -1024.0
+Limit = Callable[[jax.Array], jax.Array]
+"""A link's bound on what a party contributes, [n, K]: `ScoreLink.bounded`."""
+
+LARGEST_CONTRIBUTION = 1024.0
+"""Largest magnitude of what a party contributes to a record under a component, on the scale of log densities."""
+
+LOG_DENSITY_FLOOR = -LARGEST_CONTRIBUTION
 """B: a component this much below the party's best one on a record counts as this much below."""
 
 SCORE_BOUND = 1024.0
@@ -49,13 +57,9 @@ def renormalised(log_density: Float[Array, "n K"]) -> Float[Array, "n K"]:
 
 
 def bounded(
-    contribution: Contribution,
-    clip_norm: float,
-    *,
-    score_bound: float = SCORE_BOUND,
-    renormalise: bool = True,
+    contribution: Contribution, clip_norm: float, limit: Limit, *, score_bound: float = SCORE_BOUND
 ) -> Contribution:
-    """Renormalised log densities, and scores that are finite and at most `score_bound` clip norms long.
+    """Contributions under the link's limit, and scores that are finite and at most `score_bound` clip norms long.
 
     Each of the party's 1 + len(tables) blocks gets an equal part of the squared bound, so a table is bounded
     row by row. The bound holds up to the rounding of the scores' dtype; a proof needs float64 scores.
@@ -63,14 +67,15 @@ def bounded(
     bound = score_bound * clip_norm / math.sqrt(1 + len(contribution.tables))
     plated, shared = _bounded_blocks(bound, contribution.plated_scores, contribution.shared_scores)
     tables = tuple(t._replace(scores=_bounded_blocks(bound, t.scores)[0]) for t in contribution.tables)
-    log_density = renormalised(contribution.log_density) if renormalise else contribution.log_density
-    return Contribution(log_density, plated, shared, tables)
+    return Contribution(limit(contribution.log_density), plated, shared, tables)
 
 
-def bounded_prior(prior: ComponentPrior, clip_norm: float, *, score_bound: float = SCORE_BOUND) -> ComponentPrior:
+def bounded_prior(
+    prior: ComponentPrior, clip_norm: float, limit: Limit, *, score_bound: float = SCORE_BOUND
+) -> ComponentPrior:
     """The public component prior under the same bounds, so that one range proof covers it."""
     (scores,) = _bounded_blocks(score_bound * clip_norm, prior.scores)
-    return ComponentPrior(renormalised(prior.log_weights[None])[0], scores)
+    return ComponentPrior(limit(prior.log_weights[None])[0], scores)
 
 
 def weight_of_values(weights: Num[Array, "n K"], table: ScoreTable) -> Num[Array, "V K"]:

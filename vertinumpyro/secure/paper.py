@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
-from typing import NamedTuple
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ from vertinumpyro.secure.range_proof import check_paper_range
 __all__ = [
     "UNPROVEN",
     "PartyInputs",
+    "PriorInputs",
     "check_formulation",
     "clipped_sum",
     "ring_clipped_sum",
@@ -119,11 +120,21 @@ def ring_clipped_sum(
 
 
 class PartyInputs(NamedTuple):
-    """What a party puts in, at scale 2^32: mat [n, K] (Eq. 31) and its scores [n, K, d] and [n, K, s]. Secret."""
+    """What a party puts in, at scale 2^32: mat [n, K] (Eq. 31) and its scores [n, K, d] and [n, K, s]. Secret.
 
-    mat: Int[Array, "n K"]
-    plated: Int[Array, "n K d"]
-    shared: Int[Array, "n K s"]
+    NumPy's, or jax's while a program is traced; so are the public ones.
+    """
+
+    mat: Any
+    plated: Any
+    shared: Any
+
+
+class PriorInputs(NamedTuple):
+    """The public component prior at scale 2^32: pi [K] and its scores [K, d0]."""
+
+    pi: Any
+    scores: Any
 
 
 def ring_party(shape: BatchShape, contribution: Contribution, *, renormalise: bool) -> PartyInputs:
@@ -134,10 +145,10 @@ def ring_party(shape: BatchShape, contribution: Contribution, *, renormalise: bo
     )
 
 
-def ring_prior(shape: BatchShape, prior: ComponentPrior) -> tuple[Int[Array, " K"], Int[Array, "K d0"]]:
-    """(pi, the prior's scores) at scale 2^32; public. Needs 64-bit mode."""
+def ring_prior(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
+    """What every party knows. Needs 64-bit mode."""
     pi, scores = _bounded_prior(shape, as_float64(prior))
-    return paper_ring.encode(pi), paper_ring.encode(scores)
+    return PriorInputs(paper_ring.encode(pi), paper_ring.encode(scores))
 
 
 def _local(
@@ -149,15 +160,13 @@ def _local(
 
 def _bounded_party(shape: BatchShape, contribution: Contribution, renormalise: bool) -> Contribution:
     own = contribution.without_tables()
-    own = bounded(own, shape.clip_norm, score_bound=score_bound(shape), renormalise=renormalise)
-    if renormalise:
-        return own
     ceiling = math.log(LARGEST_DIVISOR) / shape.num_parties
-    return own._replace(log_density=_density_below(own.log_density, ceiling))
+    limit = shape.link.bounded if renormalise else partial(_density_below, ceiling=ceiling)
+    return bounded(own, shape.clip_norm, limit, score_bound=score_bound(shape))
 
 
 def _bounded_prior(shape: BatchShape, prior: ComponentPrior) -> tuple[jax.Array, jax.Array]:
-    prior = bounded_prior(prior, shape.clip_norm, score_bound=score_bound(shape))
+    prior = bounded_prior(prior, shape.clip_norm, shape.link.bounded, score_bound=score_bound(shape))
     return jax.nn.softmax(prior.log_weights), prior.scores
 
 

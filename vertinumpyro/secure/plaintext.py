@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,14 @@ from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
-    BackendStats,
     BatchShape,
-    SecureBackend,
+    InProcess,
     check_shape,
-    cross_product,
+    cross_products,
     total,
     vector_sum,
 )
-from vertinumpyro.secure.local import bounded, bounded_prior, weight_of_values
+from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior, weight_of_values
 from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["Plaintext", "clipped_sum"]
@@ -33,7 +32,7 @@ _UNPROVEN = "floating-point sums have no proved sensitivity"
 
 
 @dataclasses.dataclass(frozen=True)
-class Plaintext(SecureBackend):
+class Plaintext(InProcess):
     """Floating point in one process: what the other backends are compared with.
 
     The noise is the same integer noise on the same grid as `FixedPoint`'s, but a floating-point sum has no
@@ -44,6 +43,8 @@ class Plaintext(SecureBackend):
     :ivar renormalise: False leaves out Algorithm 4, in the paper's formulation only; then records whose
         densities underflow (float64: e^-745, not the ring's 2^-32) add nothing.
     """
+
+    option: ClassVar[str] = "plaintext"
 
     formulation: Literal["fused", "paper"] = "fused"
     renormalise: bool = True
@@ -64,16 +65,16 @@ class Plaintext(SecureBackend):
             unproven=(_UNPROVEN,) if self.formulation == "fused" else (_UNPROVEN, paper.UNPROVEN),
         )
 
-    def stats(self) -> BackendStats:
-        """Nothing is sent."""
-        return BackendStats()
-
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`, so that both take the same noise."""
         if self.formulation == "fused":
             return fixed_point_format(shape).grid_bits
         check_paper_range(shape)
         return PAPER_BITS
+
+    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
+        """Float64's own rounding, with room to spare."""
+        return 1e-11 * shape.batch_size * shape.clip_norm
 
     def clipped_noisy_sum(
         self,
@@ -83,38 +84,39 @@ class Plaintext(SecureBackend):
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
-        """See `SecureBackend.clipped_noisy_sum`."""
+        """See `InProcess.clipped_noisy_sum`."""
         check_shape(shape, contributions, prior, mask)
         bits = self.grid_bits(shape)
         with compat.x64():
             if self.formulation == "fused":
-                exact = clipped_sum(shape.clip_norm, contributions, prior, mask)
+                exact = clipped_sum(shape, contributions, prior, mask)
             else:
                 exact = paper.clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
             return exact + ring.decode(total(noise_shares), bits).astype(exact.dtype)
 
-    def noisy_cross_product(self, a: AnyArray, b: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """See `SecureBackend.noisy_cross_product`."""
-        return cross_product(a, b, noise_shares)
+    def noisy_cross_products(self, matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:
+        """See `InProcess.noisy_cross_products`."""
+        return cross_products(matrices, noise_shares)
 
     def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """See `SecureBackend.noisy_sum`."""
+        """See `InProcess.noisy_sum`."""
         return vector_sum(vectors, noise_shares)
 
 
 def clipped_sum(
-    clip_norm: float, contributions: Sequence[Contribution], prior: ComponentPrior, mask: jax.Array
+    shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior, mask: jax.Array
 ) -> jax.Array:
-    """sum_n W_nk s_nk with W = mask e / sqrt(max(den^2, nn / C^2)), e = exp(z - max z), in floating point."""
-    prior = bounded_prior(prior, clip_norm)
-    contributions = [bounded(contribution, clip_norm) for contribution in contributions]
-    z = sum((c.log_density for c in contributions), start=prior.log_weights)
-    e = jnp.exp(z - z.max(axis=-1, keepdims=True))
+    """sum_n W_nk s_nk with W = mask e / sqrt(max(den^2, nn / C^2)), e and den the link's, in floating point."""
+    link, clip_norm = shape.link, shape.clip_norm
+    prior = bounded_prior(prior, clip_norm, link.bounded)
+    contributions = [bounded(contribution, clip_norm, link.bounded) for contribution in contributions]
+    e = link.plaintext(sum((c.log_density for c in contributions), start=prior.log_weights))
     squared_norm = _shared_norm(e, prior.scores)
     for c in contributions:
         squares = sum(((t.scores**2).sum(-1)[t.codes] for t in c.tables), start=(c.plated_scores**2).sum(-1))
         squared_norm += (e**2 * squares).sum(-1) + _shared_norm(e, c.shared_scores)
-    w = jax.lax.rsqrt(jnp.maximum(e.sum(-1) ** 2, squared_norm / clip_norm**2))
+    den = e.sum(-1) if link.normalised else 1.0
+    w = jax.lax.rsqrt(jnp.maximum(den**2, squared_norm / clip_norm**2))
     W = (mask * w)[:, None] * e
     blocks = [W.sum(0) @ prior.scores]
     for c in contributions:

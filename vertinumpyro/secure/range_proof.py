@@ -5,8 +5,8 @@ D released values; S = `SCORE_BOUND`):
 
 | value | fractional bits | largest magnitude |
 |---|---|---|
-| l^p, log pi, their sum | `LOG_BITS` | (P + 1) 1024 |
-| e = exp(z - max z), den | 30 | 1, K |
+| z^p (a mixture's l^p and log pi), their sum z | `LOG_BITS` | (P + 1) 1024 |
+| e, den of the link (`link.ScoreLink`) | 30 | 1, K |
 | scores s, encoded | `score_bits` | 1.25 S C, as the norm of a record's scores under a component |
 | sum of their squares | 2 `score_bits` | 2^63 |
 | squared norms / C^2, weighted | 24 | 4 (P + 1) K^2 S^2 |
@@ -30,9 +30,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from vertinumpyro.core.errors import RangeError
+from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
 from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.link import SOFTMAX
 from vertinumpyro.secure.local import SCORE_BOUND
 
 __all__ = ["LOG_BITS", "PAPER_BITS", "FixedPointFormat", "check_paper_range", "fixed_point_format"]
@@ -86,8 +87,14 @@ def check_paper_range(shape: BatchShape) -> None:
     `paper.score_bound` keeps a record's gradient below 2^15, so its squared norm fits 62 bits; Newton's q is
     at most 8.16 2^26 whatever it divides by; a clipped gradient is shorter than C + sqrt(D) 2^-16, up to 1 %.
 
+    :raises ArgumentError: for another link than the mixture's, of which the paper's equations are.
     :raises RangeError: when the sum could wrap; the message says what to lower.
     """
+    if shape.link != SOFTMAX:
+        raise ArgumentError(
+            f"formulation='paper' computes a mixture's responsibilities, and the link is {shape.link.name!r}; choose "
+            "formulation='fused'"
+        )
     _check_common_range(shape)
     longest = 1.01 * (shape.clip_norm + math.sqrt(shape.num_values) * 2.0**-16)
     largest = shape.batch_size * longest + _NOISE_STDDEVS * shape.noise_stddev

@@ -1,6 +1,6 @@
 """The CrypTen backend: one process per party and one for a dealer; semi-honest security.
 
-`Crypten` is the backend; `vertinumpyro.runtime` runs an inference on it with every party's columns in that party's
+`Crypten` is the backend; `vertinumpyro.session` runs an inference on it with every party's columns in that party's
 process alone. Importing this package needs neither CrypTen nor torch.
 """
 

@@ -9,11 +9,13 @@ A request is plain data and public: it follows from the shapes of a computation,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from vertinumpyro.core.integer_product import pair_products
 from vertinumpyro.secure.crypten.keystream import KeyStream
 
 __all__ = ["Request", "correction_size", "deal", "draw"]
@@ -25,9 +27,10 @@ class Request(NamedTuple):
     """One correlation.
 
     kind: "product" (a, b, c = a op b), "square" (r, r^2), "and" (a, b, c = a & b), "bit" (a bit in both kinds of
-        share), "truncation" (r, (r mod 2^63) >> shift, the top bit of r) or "one_sided" (a held by all parties but
-        `option`, b held by that party, c = a^T b).
-    shapes: of a and b, or of r.
+        share), "truncation" (r, (r mod 2^63) >> shift, the top bit of r), "one_sided" (a held by all parties but
+        `option`, b held by that party, c = a^T b) or "pairs" (a matrix m_p held by each party p, and the products
+        m_i^T m_j of all i < j).
+    shapes: of a and b, of r, or of each party's matrix.
     option: the operation, the shift, or the owner.
     """
 
@@ -75,6 +78,8 @@ def _drawn(request: Request, stream: KeyStream, rank: int) -> tuple[np.ndarray, 
         return (stream.bits(request.shapes[0]),)
     if request.kind == "one_sided":
         return (stream.words(request.shapes[1 if rank == request.option else 0]),)
+    if request.kind == "pairs":
+        return (stream.words(request.shapes[rank]),)
     return tuple(stream.words(shape) for shape in request.shapes)
 
 
@@ -94,6 +99,8 @@ def _corrected_shapes(request: Request) -> list[tuple[int, ...]]:
         case "one_sided":
             a, b = request.shapes
             return [(*a[:-2], a[-1], b[-1])]
+        case "pairs":
+            return [(sum(a[1] * b[1] for a, b in itertools.combinations(request.shapes, 2)),)]
     return [request.shapes[0]]
 
 
@@ -103,6 +110,8 @@ def _truth(request: Request, drawn: Sequence[tuple[np.ndarray, ...]], combine: n
         others = [shares[0] for rank, shares in enumerate(drawn) if rank != request.option]
         a = sum(others, start=np.zeros(request.shapes[0], np.int64))
         return (np.matmul(np.swapaxes(a, -1, -2), drawn[request.option][0]),)
+    if request.kind == "pairs":
+        return (pair_products([shares[0] for shares in drawn]),)
     if request.kind == "bit":
         return (np.bitwise_xor.reduce([shares[0] for shares in drawn]),)
     values = [combine.reduce([shares[index] for shares in drawn]) for index in range(len(request.shapes))]

@@ -14,15 +14,22 @@ import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
-from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key
-from vertinumpyro.secure.processes.links import Link
+from vertinumpyro.secure.crypten.keystream import KEY_BYTES, KeyStream, derived_key
+from vertinumpyro.transport import Link, Traffic
 
 __all__ = ["Correlations", "DealerClient", "FirstPartyDealer", "serve"]
+
+_REQUEST_BYTES = 2**16  # the largest request: the name of a computation, or shapes
 
 
 @runtime_checkable
 class Correlations(Protocol):
-    """What a computation needs of a dealer: this party's shares, in the order of the computation."""
+    """What a computation needs of a dealer: this party's shares, in the order of the computation.
+
+    traffic: between this party and the dealer.
+    """
+
+    traffic: Traffic
 
     def begin(self, program: str) -> None:
         """Start a computation; `program` names all that its requests depend on."""
@@ -38,21 +45,21 @@ def serve(links: list[Link]) -> None:
 
     Each party's first message is the key that it shares with the dealer.
     """
-    keys = [link.receive() for link in links]
+    keys = [bytes(link.receive(size=KEY_BYTES)) for link in links]
     programs: dict[str, list[Request]] = {}
     streams: list[KeyStream] = []
     recording: list[Request] = []
-    while message := json.loads(links[0].receive()):
+    while message := json.loads(links[0].receive(limit=_REQUEST_BYTES)):
         match message["ask"]:
             case "record":
-                streams = _streams(keys, message["call"], message["program"])
+                streams = _streams(keys, int(message["call"]), message["program"])
                 recording = programs[message["program"]] = []
             case "one":
                 request = _request(message["request"])
                 recording.append(request)
                 links[0].send(deal(request, streams).tobytes())
             case "all":
-                streams = _streams(keys, message["call"], message["program"])
+                streams = _streams(keys, int(message["call"]), message["program"])
                 dealt = [deal(request, streams) for request in programs[message["program"]]]
                 links[0].send(np.concatenate([np.zeros(0, np.int64), *dealt]).tobytes())
 
@@ -68,37 +75,37 @@ class DealerClient:
 
     def __init__(self, key: bytes, rank: int, link: Link, *, prefetch: bool = True) -> None:
         self._key, self._rank, self._link, self._prefetch = key, rank, link, prefetch
+        self.traffic = link.traffic = Traffic()
         link.send(key)
         self._call = 0
-        self._known: set[str] = set()
+        self._program = ""
+        self._words: dict[str, int] = {}  # that the dealer corrects, by program
         self._ahead: tuple[int, str] | None = None
         self._corrections: np.ndarray | None = None
         self._next = 0
         self._stream: KeyStream | None = None
-        self.rounds = 0
 
     def begin(self, program: str) -> None:
         """Start a computation. `program` names all that its requests depend on; all parties use the same name."""
-        self._call += 1
+        self._call, self._program = self._call + 1, program
         self._stream = _stream(self._key, self._call, program)
         self._corrections, self._next = None, 0
         if self._rank > 0:
             return
         ahead, self._ahead = self._ahead, None
-        if ahead not in (None, (self._call, program)):
-            self._link.receive()  # prepared for another computation: never used, and its keys never again
+        if ahead is not None and ahead != (self._call, program):
+            self._receive(self._words[ahead[1]])  # prepared for another computation: its keys are never used again
+            self.traffic.rounds -= 1  # sent long ago, nobody waits for it
             ahead = None
-        if program not in self._known:
-            self._ask(ask="record", call=self._call, program=program)
-        elif self._prefetch:
-            if ahead is None:
-                self._ask(ask="all", call=self._call, program=program)
-            self._ask(ask="all", call=self._call + 1, program=program)
-            self._ahead = (self._call + 1, program)
-            self._corrections = self._receive()
-        else:
-            self._ask(ask="record", call=self._call, program=program)
-        self._known.add(program)
+        if program not in self._words or not self._prefetch:
+            self._words[program] = 0
+            self._ask("record", self._call)
+            return
+        if ahead is None:
+            self._ask("all", self._call)
+        self._ask("all", self._call + 1)
+        self._ahead = (self._call + 1, program)
+        self._corrections = self._receive(self._words[program])
 
     def draw(self, request: Request) -> tuple[np.ndarray, ...]:
         """This party's shares of the next correlation."""
@@ -113,19 +120,23 @@ class DealerClient:
 
     def _correction(self, request: Request) -> np.ndarray:
         if self._corrections is None:
-            self._ask(ask="one", request=request)
-            return self._receive()
+            words = correction_size(request)
+            self._words[self._program] += words
+            self._send(ask="one", request=request)
+            return self._receive(words)
         start, self._next = self._next, self._next + correction_size(request)
         if self._next > len(self._corrections):
             raise BackendError("the computation asks for more than it did the first time")
         return self._corrections[start : self._next]
 
-    def _ask(self, **message: object) -> None:
+    def _ask(self, what: str, call: int) -> None:
+        self._send(ask=what, call=f"{call:020d}", program=self._program)  # as many bytes at every call
+
+    def _send(self, **message: object) -> None:
         self._link.send(json.dumps(message).encode())
 
-    def _receive(self) -> np.ndarray:
-        self.rounds += 1
-        return np.frombuffer(self._link.receive(), "<i8")
+    def _receive(self, words: int) -> np.ndarray:
+        return np.frombuffer(self._link.receive(size=8 * words), "<i8")
 
     def __repr__(self) -> str:
         """Shows nothing secret."""
@@ -140,9 +151,8 @@ class FirstPartyDealer:
     :param keys: every party's key, in order, at party 0; empty elsewhere.
     """
 
-    rounds = 0
-
     def __init__(self, key: bytes, rank: int, keys: list[bytes]) -> None:
+        self.traffic = Traffic()  # there is nobody to talk to
         self._key, self._rank, self._keys = key, rank, keys
         self._call = 0
         self._stream: KeyStream | None = None

@@ -10,7 +10,7 @@ Numbers are integers of the ring of 2^64 throughout (CrypTen's encoder at precis
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -20,8 +20,9 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.crypten import compat
 from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.dealer import Correlations
-from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key, fresh_key
-from vertinumpyro.secure.processes.links import Link, exchange
+from vertinumpyro.secure.crypten.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
+from vertinumpyro.secure.party_end import OnRecord, Watch
+from vertinumpyro.transport import Link, Traffic, exchange
 
 torch, crypten = compat.load()
 Communicator = compat.part("communicator").Communicator
@@ -31,13 +32,9 @@ arithmetic, binary, beaver = (compat.part(f"mpc.primitives.{name}") for name in 
 converters, ptype = compat.part("mpc.primitives.converters"), compat.part("mpc.ptype").ptype
 ArithmeticSharedTensor, BinarySharedTensor = arithmetic.ArithmeticSharedTensor, binary.BinarySharedTensor
 
-__all__ = ["BinarySharedTensor", "Engine", "Opened", "beaver", "bits_of", "is_negative", "shared_integer", "torch"]
+__all__ = ["BinarySharedTensor", "Engine", "beaver", "bits_of", "is_negative", "shared_integer", "torch"]
 
-Opened = Callable[[str, np.ndarray], None]
-"""Called with every opened tensor and why it was opened; for tests."""
-
-Exchange = Callable[[Mapping[int, bytes], Mapping[int, int]], dict[int, bytes]]
-"""(a message for each other party, words expected from each) -> a message from each."""
+_WORD = 8  # bytes
 
 
 @final
@@ -45,44 +42,27 @@ class Engine(Communicator):
     """A party in a group that computes together.
 
     :param rank: this party's number.
-    :param links: to the other parties, by their number.
+    :param links: to the other parties, by their number; from now on they count in `traffic`.
     :param dealer: this party's side of the dealer.
-    :param watch: see `Opened`.
-    :param exchange: in the place of the links, for counting without anybody there; then `num_parties` says how many.
+    :param watch: called with what is opened, in a rehearsal.
+    :ivar traffic: between the parties.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        links: Mapping[int, Link],
-        dealer: Correlations,
-        watch: Opened | None = None,
-        *,
-        exchange: Exchange | None = None,
-        num_parties: int | None = None,
-    ) -> None:
-        self.rank, self.num_parties = rank, num_parties or len(links) + 1
-        self._links, self.dealer, self._watch = links, dealer, watch
-        self._exchange = exchange or self._over_links
+    def __init__(self, rank: int, links: Mapping[int, Link], dealer: Correlations, watch: Watch | None = None) -> None:
+        self.rank, self.num_parties = rank, len(links) + 1
+        self.links, self.dealer, self._watch = links, dealer, watch
         self._failed: BackendError | None = None
-        self.rounds, self.seconds = 0, 0.0
+        self.traffic = Traffic()
+        for link in links.values():
+            link.traffic = self.traffic
         torch.set_num_threads(1)  # the parties share the machine, and the tensors are small
-        sent, received = self._exchanged_keys() if links else _own_keys(self.num_parties)
+        sent, received = self._exchanged_keys() if links else _own_keys()
+        self.on_record: OnRecord | None = None
         self._zero = [
             (KeyStream(derived_key(sent[rank], "reveal")), KeyStream(derived_key(received[rank], "reveal")))
             for rank in sent
         ]
         _install(self, sent[(rank + 1) % self.num_parties], received[(rank - 1) % self.num_parties])
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes sent to the other parties so far, frames included."""
-        return sum(link.bytes_sent for link in self._links.values())
-
-    @property
-    def bytes_received(self) -> int:
-        """Bytes that came from the other parties so far, frames included."""
-        return sum(link.bytes_received for link in self._links.values())
 
     def reveal(self, share: Any) -> Any:
         """Open a sum to all parties: the one place that opens anything but masked values.
@@ -92,6 +72,13 @@ class Engine(Communicator):
         """
         for own, other in self._zero:
             share = share + _words(own, share.shape) - _words(other, share.shape)
+        if self.on_record is not None:
+            self.on_record(_to_bytes(share))
+        return self._opened(share, torch.Tensor.add_, "reveal")
+
+    def open(self, message: bytes) -> Any:
+        """Open a sum by the words that `on_record` was shown, sent as they were."""
+        share = torch.from_numpy(np.frombuffer(message, "<i8").copy())
         return self._opened(share, torch.Tensor.add_, "reveal")
 
     def open_masked(self, share: Any) -> Any:
@@ -103,15 +90,28 @@ class Engine(Communicator):
 
         :param expected: how many words each of them sends.
         """
-        started = time.perf_counter()
+        return self._swapped({rank: _to_bytes(t) for rank, t in outgoing.items()}, expected)
+
+    def _swapped(self, outgoing: Mapping[int, bytes], expected: Mapping[int, int]) -> dict[int, np.ndarray]:
+        sizes = {rank: _WORD * words for rank, words in expected.items()}
         try:
-            incoming = self._exchange({rank: _to_bytes(t) for rank, t in outgoing.items()}, expected)
+            incoming = exchange(self.links, outgoing, sizes)
         except BackendError as error:
             self._failed = error
             raise
-        self.rounds += bool(outgoing)
-        self.seconds += time.perf_counter() - started
         return {rank: np.frombuffer(data, "<i8") for rank, data in incoming.items()}
+
+    def swap_masked(self, own: np.ndarray, shapes: Mapping[int, tuple[int, ...]]) -> dict[int, np.ndarray]:
+        """Show an array of this party, which a uniform mask of the dealer hides, to all, and see theirs.
+
+        :param shapes: of each party's array.
+        """
+        data = np.ascontiguousarray(own, "<i8").tobytes()
+        expected = {rank: math.prod(shapes[rank]) for rank in self.links}
+        received = self._swapped(dict.fromkeys(self.links, data), expected)
+        for words in received.values():
+            self.observed("masked", words)
+        return {rank: words.reshape(shapes[rank]) for rank, words in received.items()}
 
     def observed(self, why: str, value: Any) -> None:
         """Show an opened value to whoever watches (a test)."""
@@ -141,24 +141,18 @@ class Engine(Communicator):
         if self._failed is not None:
             raise self._failed  # CrypTen catches a RuntimeError in one place and tries once more
         total = share.contiguous().clone()
-        others = [rank for rank in range(self.num_parties) if rank != self.rank]
-        received = self.swap(dict.fromkeys(others, total), {rank: total.numel() for rank in others})
+        data = _to_bytes(total)
+        received = self._swapped(dict.fromkeys(self.links, data), dict.fromkeys(self.links, len(data) // _WORD))
         for words in received.values():
-            combine(total, torch.from_numpy(words.copy()).view(total.shape))
+            combine(total, torch.from_numpy(words).view(total.shape))
         self.observed(why, total)
         return total
 
-    def _over_links(self, outgoing: Mapping[int, bytes], expected: Mapping[int, int]) -> dict[int, bytes]:
-        incoming = exchange(self._links, outgoing)
-        for rank, data in incoming.items():
-            if len(data) != 8 * expected[rank]:
-                raise BackendError(f"{self._links[rank].peer} is at another step of the protocol")
-        return incoming
-
     def _exchanged_keys(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
         """(the key that went to each other party, the key that came from it)."""
-        sent = {rank: fresh_key() for rank in self._links}
-        return sent, exchange(self._links, sent)
+        sent = {rank: fresh_key() for rank in self.links}
+        received = exchange(self.links, sent, dict.fromkeys(sent, KEY_BYTES))
+        return sent, {rank: bytes(key) for rank, key in received.items()}
 
     def __repr__(self) -> str:
         """Shows nothing secret."""
@@ -198,10 +192,9 @@ class _Provider(TupleProvider):
         return tuple(_shared(kind, share) for share in self._dealer.draw(request))
 
 
-def _own_keys(num_parties: int) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """With nobody there: what comes back is what went out, so that a sharing of zero is zero."""
-    own = fresh_key()
-    keys = dict.fromkeys(range(num_parties), own)
+def _own_keys() -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """Of a party alone: what comes back is what went out, so that a sharing of zero is zero."""
+    keys = {0: fresh_key()}
     return keys, keys
 
 

@@ -169,7 +169,7 @@ def one_sided(engine: Engine, weights: list[Any], matrices: list[Any | None], sh
         if rank != me
     }
     expected = {rank: math.prod(shapes[rank]) + weights[me].numel() for rank in outgoing}
-    received = {rank: torch.from_numpy(words.copy()) for rank, words in engine.swap(outgoing, expected).items()}
+    received = {rank: torch.from_numpy(words) for rank, words in engine.swap(outgoing, expected).items()}
     own, theirs = weights[me], {}
     for rank, words in received.items():
         engine.observed("masked", words)

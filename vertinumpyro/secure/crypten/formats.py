@@ -12,11 +12,11 @@
 
 **The clip (eta).** A record adds sum_k W_k s_k with the integers W_k that the protocol computed, exactly, on the
 ring; nothing is rounded after it. nn is computed from the same integers e_k: squared norms and Gram entries are
-rounded up (e_k >= 0, so nn only grows), and every truncation's error, below 1, is added back. So the computed v is
-at least max(den^2, nn / C'^2), w is at most (1 + `ROOT_EXCESS`) / sqrt(v), and W_k is within one unit of w e_k. So
-the norm is at most C' (1 + ROOT_EXCESS) plus `fixed_point.clip_slack`, and C' = C (1 - eta) with eta their sum keeps
-it below C. The plan's sensitivity is C itself. How exact exp is does not matter for it, and no truncation can fail
-(`fixed`), so there is no term of delta.
+rounded up (e_k >= 0, or there is one component, so nn only grows), and every truncation's error, below 1, is made up
+for. So the computed v is at least max(den^2, nn / C'^2), w is at most (1 + `ROOT_EXCESS`) / sqrt(v), and W_k is within
+one unit of w e_k. So the norm is at most C' (1 + ROOT_EXCESS) plus `fixed_point.clip_slack`, and C' = C (1 - eta) with
+eta their sum keeps it below C. The plan's sensitivity is C itself. How exact exp is does not matter for it, and no
+truncation can fail (`fixed`), so there is no term of delta.
 
 Three fine points. Which way a truncation rounds follows from the value and from the word that was opened for it, which
 every party sees; those words are uniform whatever the data is, and the bound holds for each of them, so a party's view
@@ -32,8 +32,7 @@ import math
 
 from vertinumpyro.secure import accuracy
 from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.processes.formats import (
+from vertinumpyro.secure.formats import (
     EXP_BITS,
     LARGEST_BIT,
     LOG_BITS,
@@ -42,6 +41,7 @@ from vertinumpyro.secure.processes.formats import (
     float64_room,
     norm_bits,
 )
+from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = [

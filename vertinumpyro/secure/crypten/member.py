@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
+from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.crypten.dealer import DealerClient, FirstPartyDealer, serve
-from vertinumpyro.secure.crypten.keystream import fresh_key
-from vertinumpyro.secure.processes.group import Seat
-from vertinumpyro.secure.processes.inputs import Layout, PartyInputs, PriorInputs, layout_of
+from vertinumpyro.secure.computation import CrossProducts, VectorSum
+from vertinumpyro.secure.crypten.dealer import Correlations, DealerClient, FirstPartyDealer, serve
+from vertinumpyro.secure.crypten.keystream import KEY_BYTES, fresh_key
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.party_end import OnRecord, PartyEnd, Watch
+from vertinumpyro.transport import Link, Seat, Traffic, everyones
 
-__all__ = ["PartyComputer", "joined_engine", "run_dealer", "run_worker"]
+__all__ = ["CryptenEnd", "first_party_dealer", "run_dealer"]
 
 
 def run_dealer(seat: Seat) -> None:
@@ -23,102 +27,102 @@ def run_dealer(seat: Seat) -> None:
     serve(links)
 
 
-def joined_engine(seat: Seat, *, prefetch: bool = True, watch: Any = None) -> Any:
-    """This party's engine, once the group stands; the last of the group deals."""
-    from vertinumpyro.secure.crypten.engine import Engine
-
-    dealer_rank = max(seat.links)
-    dealer = DealerClient(fresh_key(), seat.rank, seat.links[dealer_rank], prefetch=prefetch)
-    peers = {rank: link for rank, link in seat.links.items() if rank != dealer_rank}
-    return Engine(seat.rank, peers, dealer, watch)
-
-
-@final
-class PartyComputer:
-    """A party's end of the protocol, in its own process."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-
-    @property
-    def bytes_sent(self) -> int:
-        """To the other parties."""
-        return self._engine.bytes_sent
-
-    @property
-    def rounds(self) -> int:
-        """Between the parties."""
-        return self._engine.rounds
-
-    def clipped_noisy_sum(
-        self,
-        shape: BatchShape,
-        layout: Layout,
-        own: PartyInputs,
-        prior: PriorInputs,
-        mask: np.ndarray,
-        noise_share: np.ndarray,
-    ) -> np.ndarray:
-        """See `processes.Computer`."""
-        from vertinumpyro.secure.crypten import protocol
-
-        return protocol.clipped_noisy_sum(self._engine, shape, layout, own, prior, mask, noise_share)
-
-
-def _engine_without_dealer(seat: Seat, watch: Any) -> Any:
+def first_party_dealer(seat: Seat) -> FirstPartyDealer:
     """NOT secure: party 0 deals, so it could read everything."""
-    from vertinumpyro.secure.crypten.engine import Engine
-
     key = fresh_key()
     if seat.rank > 0:
         seat.links[0].send(key)
-    keys = [key, *(seat.links[rank].receive() for rank in sorted(seat.links))] if seat.rank == 0 else []
-    return Engine(seat.rank, seat.links, FirstPartyDealer(key, seat.rank, keys), watch)
+        return FirstPartyDealer(key, seat.rank, [])
+    others = [bytes(link.receive(size=KEY_BYTES)) for link in seat.peers.values()]
+    return FirstPartyDealer(key, seat.rank, [key, *others])
 
 
-def run_worker(seat: Seat, third_party: bool, prefetch: bool, watched: bool) -> None:
-    """A simulated party: gets its numbers from the process that started it, which therefore knows everything."""
-    from vertinumpyro.secure.crypten import protocol
-
-    opened: list[tuple[str, np.ndarray]] = []
-
-    def remember(why: str, value: np.ndarray) -> None:
-        opened.append((why, value.reshape(-1).copy()))
-
-    watch = remember if watched else None
-    engine = joined_engine(seat, prefetch=prefetch, watch=watch) if third_party else _engine_without_dealer(seat, watch)
-    seat.reply({"ready": True})
-    while True:
-        words, arrays = seat.command()
-        opened.clear()
-        match words.get("run"):
-            case "clipped_noisy_sum":
-                result = _clipped_noisy_sum(engine, words, arrays)
-            case "noisy_cross_product":
-                a, b = words["shapes"]
-                shapes = ((a[0], a[1]), (b[0], b[1]))
-                result = protocol.noisy_cross_product(engine, arrays["matrix"], shapes, arrays["noise"])
-            case "noisy_sum":
-                result = protocol.noisy_sum(engine, arrays["vector"])
-            case _:
-                return
-        stats = {
-            "bytes": engine.bytes_sent,
-            "received": engine.bytes_received,
-            "rounds": engine.rounds,
-            "dealer_rounds": engine.dealer.rounds,
-        }
-        seen = {f"opened_{index}_{why}": value for index, (why, value) in enumerate(opened)}
-        seat.reply(stats, result=result, **seen)
+def third_party_dealer(seat: Seat, *, prefetch: bool = True) -> DealerClient:
+    """This party's side of the dealer, who sits behind the parties."""
+    return DealerClient(fresh_key(), seat.rank, seat.links[seat.num_parties], prefetch=prefetch)
 
 
-def _clipped_noisy_sum(engine: Any, words: dict[str, Any], arrays: dict[str, np.ndarray]) -> np.ndarray:
-    from vertinumpyro.secure.crypten import paper, protocol
+@final
+class CryptenEnd(PartyEnd):
+    """A party's end, in its own process.
 
-    shape, layout = BatchShape(**words["shape"]), layout_of(words["layout"])
-    if words["formulation"] != "fused":
-        product = paper.mult if words["formulation"] == "paper" else paper.signed_mult
-        return paper.clipped_noisy_sum(engine, shape, layout, arrays, arrays["mask"], arrays["noise"], product)
-    own = PartyInputs(*(arrays[name] for name in PartyInputs._fields))
-    prior = PriorInputs(*(arrays[f"prior_{name}"] for name in PriorInputs._fields))
-    return protocol.clipped_noisy_sum(engine, shape, layout, own, prior, arrays["mask"], arrays["noise"])
+    :param links: to the other parties.
+    :param formulation: see `Crypten`.
+    :param watch: called with every opened array and why it was opened; for tests.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        links: Mapping[int, Link],
+        dealer: Correlations,
+        *,
+        formulation: str = "fused",
+        watch: Watch | None = None,
+    ) -> None:
+        from vertinumpyro.secure.crypten.engine import Engine
+
+        self._engine, self._formulation = Engine(rank, links, dealer, watch), formulation
+
+    @property
+    def rank(self) -> int:
+        """This party's number."""
+        return self._engine.rank
+
+    @property
+    def num_parties(self) -> int:
+        """P."""
+        return self._engine.num_parties
+
+    @property
+    def traffic(self) -> Traffic:
+        """Between the parties."""
+        return self._engine.traffic
+
+    @property
+    def dealer_traffic(self) -> Traffic:
+        """With the dealer."""
+        return self._engine.dealer.traffic
+
+    def _set_on_record(self, on_record: OnRecord | None) -> None:
+        self._engine.on_record = on_record
+
+    def open(self, message: bytes) -> np.ndarray:
+        """See `PartyEnd.open`."""
+        return self._engine.open(message).numpy()
+
+    def _everyones(self, digest: bytes) -> Sequence[bytes]:
+        found = everyones(self._engine.links, self.rank, digest)
+        for theirs in (*found[: self.rank], *found[self.rank + 1 :]):
+            self._engine.observed("digest", np.frombuffer(theirs, "<i8"))
+        return found
+
+    def _clipped_noisy_sum(
+        self,
+        shape: BatchShape,
+        layout: Layout,
+        own: PartyInputs | paper.PartyInputs,
+        prior: PriorInputs | paper.PriorInputs,
+        mask: np.ndarray,
+        noise_share: np.ndarray,
+    ) -> np.ndarray:
+        from vertinumpyro.secure.crypten import paper as formulations
+        from vertinumpyro.secure.crypten import protocol
+
+        numbers: tuple[Any, ...] = (own, prior, mask, noise_share)
+        if self._formulation == "fused":
+            return protocol.clipped_noisy_sum(self._engine, shape, layout, *numbers)
+        product = formulations.mult if self._formulation == "paper" else formulations.signed_mult
+        return formulations.clipped_noisy_sum(self._engine, shape, layout, *numbers, product=product)
+
+    def _noisy_cross_products(
+        self, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
+    ) -> np.ndarray:
+        from vertinumpyro.secure.crypten import protocol
+
+        return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)
+
+    def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
+        from vertinumpyro.secure.crypten import protocol
+
+        return protocol.noisy_sum(self._engine, noisy_vector)

@@ -24,8 +24,9 @@ from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.crypten import fixed
 from vertinumpyro.secure.crypten.engine import Engine, is_negative, torch
 from vertinumpyro.secure.crypten.formats import EXP_BITS, LOG_BITS, WEIGHT_BITS
+from vertinumpyro.secure.inputs import Layout
+from vertinumpyro.secure.paper import PartyInputs, PriorInputs
 from vertinumpyro.secure.paper_ring import NEWTON_STEPS
-from vertinumpyro.secure.processes.inputs import Layout
 from vertinumpyro.secure.range_proof import PAPER_BITS
 
 __all__ = ["clipped_noisy_sum", "mult", "signed_mult"]
@@ -42,7 +43,8 @@ def clipped_noisy_sum(
     engine: Engine,
     shape: BatchShape,
     layout: Layout,
-    own: dict[str, np.ndarray],
+    own: PartyInputs,
+    prior: PriorInputs,
     mask: np.ndarray,
     noise_share: np.ndarray,
     product: Product,
@@ -50,20 +52,20 @@ def clipped_noisy_sum(
     """The noisy clipped sum at scale 2^32, int64 [D].
 
     :param product: `mult` or `signed_mult`.
-    :param own: `paper.ring_party` and `paper.ring_prior` at this party, by the names of their fields.
+    :param own: `paper.ring_party` at this party.
     """
     engine.dealer.begin(f"paper {product.__name__} {shape} {layout}")
     mult = partial(product, engine)
     n, K = shape.batch_size, shape.num_components
-    pi, prior_scores = (_held_by(engine, 0, own[name]) for name in ("pi", "prior_scores"))
-    mats = [_input(engine, rank, own["mat"], (n, K)) for rank in range(engine.num_parties)]
+    pi, prior_scores = (_held_by(engine, 0, known) for known in prior)
+    mats = [_input(engine, rank, own.mat, (n, K)) for rank in range(engine.num_parties)]
     joint = mult(pi.expand(n, K), reduce(mult, mats))
     q = reciprocal(engine, mult, joint.sum(-1))
     r = mult(q[:, None], joint)
     g = [mult(r[..., None], prior_scores[None]).sum(1)]
     for rank, (d, s) in enumerate(zip(layout.plated, layout.shared, strict=True)):
-        plated = mult(joint[..., None], _input(engine, rank, own["plated"], (n, K, d)))
-        shared = mult(joint[..., None], _input(engine, rank, own["shared"], (n, K, s)))
+        plated = mult(joint[..., None], _input(engine, rank, own.plated, (n, K, d)))
+        shared = mult(joint[..., None], _input(engine, rank, own.shared, (n, K, s)))
         g += [mult(q[:, None, None], plated).reshape(n, -1), mult(q[:, None], shared.sum(1))]
     records = torch.cat(g, dim=1)
     factor = _clip_factor(engine, mult, records, shape.clip_norm) * torch.from_numpy(np.array(mask)).long()

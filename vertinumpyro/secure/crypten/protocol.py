@@ -5,17 +5,21 @@ Only the last line of each opens anything but uniformly masked values.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
+from vertinumpyro.core.integer_product import ring_product
 from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.computation import CrossProducts
 from vertinumpyro.secure.crypten import fixed
+from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.engine import Engine, torch
 from vertinumpyro.secure.crypten.formats import EXP_BITS, norm_bits
-from vertinumpyro.secure.processes.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
 
-__all__ = ["clipped_noisy_sum", "noisy_cross_product", "noisy_sum"]
+__all__ = ["clipped_noisy_sum", "noisy_cross_products", "noisy_sum"]
 
 
 def clipped_noisy_sum(
@@ -35,43 +39,42 @@ def clipped_noisy_sum(
     """
     engine.dealer.begin(f"clipped_noisy_sum {shape} {layout}")
     own = PartyInputs(*(_tensor(array) for array in own))
-    e = _responsibilities(engine, own, prior)
+    z = fixed.public(engine, own.log_density, _tensor(prior.log_weights))  # the parties' contributions are shares of it
+    e = shape.link.shares(engine, z)
     norms = _squared_norm(engine, shape, layout, e, own, prior)
     W = _weights(engine, shape, e, norms) * _tensor(mask).long()[:, None]
     share = _weighted_scores(engine, layout, W, own, prior)
     return engine.reveal(share + _tensor(noise_share)).numpy()
 
 
-def noisy_cross_product(
-    engine: Engine, matrix: np.ndarray, shapes: tuple[tuple[int, int], tuple[int, int]], noise_share: np.ndarray
+def noisy_cross_products(
+    engine: Engine, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
 ) -> np.ndarray:
-    """a^T b + noise modulo 2^64; party 0 gives a [n, da], party 1 b [n, db], others give an empty matrix.
+    """A_i^T A_j of all i < j, and everybody's noise, modulo 2^64; one round, and one in which the sum is opened.
 
-    :param shapes: of a and b, public.
+    The dealer gives each party a uniform matrix M_p of its own, and all parties shares of every M_i^T M_j. Party p
+    sends A_p - M_p =: D_p to all others. As A_i = D_i + M_i, the product is A_i^T D_j, which party i computes, and
+    D_i^T M_j, which party j computes, and M_i^T M_j.
     """
-    engine.dealer.begin(f"noisy_cross_product {shapes}")
-    own = _tensor(matrix)
-    weights = [torch.zeros(shapes[0], dtype=torch.long) for _ in range(engine.num_parties)]
-    others = [(shapes[0][0], 0)] * engine.num_parties
-    owned: list[Any] = [own[:, :0] if rank == engine.rank else None for rank in range(engine.num_parties)]
-    if engine.rank == 0:
-        weights[1] = own
-    if engine.rank == 1:
-        owned[1] = own
-    share = fixed.one_sided(engine, weights, owned, [others[0], shapes[1], *others[2:]])[1]
-    return engine.reveal(share + _tensor(noise_share)).numpy()
+    engine.dealer.begin(str(computation))
+    request = Request("pairs", tuple((computation.num_records, width) for width in computation.widths))
+    mask, products = engine.dealer.draw(request)
+    hidden = engine.swap_masked(matrix - mask, dict(enumerate(request.shapes)))
+    pieces = []
+    for i, j in itertools.combinations(range(engine.num_parties), 2):
+        if engine.rank == i:
+            pieces.append(ring_product(matrix, hidden[j]).ravel())
+        elif engine.rank == j:
+            pieces.append(ring_product(hidden[i], mask).ravel())
+        else:
+            pieces.append(np.zeros(computation.widths[i] * computation.widths[j], np.int64))
+    share = np.concatenate([np.zeros(0, np.int64), *pieces]) + products + noise_share
+    return engine.reveal(torch.from_numpy(share)).numpy()
 
 
-def noisy_sum(engine: Engine, vector: np.ndarray) -> np.ndarray:
-    """The sum of every party's vector, its noise already added by the party itself; modulo 2^64."""
-    engine.dealer.begin(f"noisy_sum {vector.shape}")
-    return engine.reveal(_tensor(vector)).numpy()
-
-
-def _responsibilities(engine: Engine, own: PartyInputs, prior: PriorInputs) -> Any:
-    """Shares of e = exp(z - max z) [n, K]: each party's log densities are its share of z."""
-    z = fixed.public(engine, own.log_density, _tensor(prior.log_weights))
-    return fixed.exp_nonpositive(engine, z - fixed.maximum(z))
+def noisy_sum(engine: Engine, noisy_vector: np.ndarray) -> np.ndarray:
+    """The sum of every party's vector, its noise already added by the party itself; modulo 2^64. Needs no dealer."""
+    return engine.reveal(_tensor(noisy_vector)).numpy()
 
 
 def _squared_norm(
@@ -79,7 +82,9 @@ def _squared_norm(
 ) -> Any:
     """Shares of nn / C'^2, never too small, with `EXP_BITS` + `norm_bits`: sum_k e_k (sum_l G_kl e_l).
 
-    A party's squared norms are its share of the diagonal of G; the prior's Gram matrix is public.
+    A party's squared norms are its share of the diagonal of G; the prior's Gram matrix is public. The sum over l is
+    truncated with an error below 1, which is made up for before it is multiplied by e_k, or where e_k may be negative,
+    and at least -1, after that.
     """
     weighted = e @ _tensor(prior.gram)
     if any(layout.shared):
@@ -87,15 +92,21 @@ def _squared_norm(
         weighted = weighted + fixed.matmul(gram, e.unsqueeze(-1)).squeeze(-1)
     else:
         weighted = weighted + fixed.multiply(e, own.squared_norm)
-    rounded_up = fixed.public(engine, fixed.truncate(engine, weighted, EXP_BITS), 1)
-    return fixed.multiply(e, rounded_up).sum(-1)
+    truncated = fixed.truncate(engine, weighted, EXP_BITS)
+    if shape.link.signed:
+        return fixed.public(engine, fixed.multiply(e, truncated).sum(-1), 1 << EXP_BITS)
+    return fixed.multiply(e, fixed.public(engine, truncated, 1)).sum(-1)
 
 
 def _weights(engine: Engine, shape: BatchShape, e: Any, squared_norm: Any) -> Any:
     """Shares of W = w e with 30 fractional bits, w = 1 / sqrt(max(den^2, nn / C'^2))."""
     bits = EXP_BITS + norm_bits(shape)
-    den = fixed.truncate(engine, fixed.square(e.sum(-1)), EXP_BITS - norm_bits(shape))
-    value = fixed.larger(fixed.public(engine, den, 1), squared_norm)
+    if shape.link.normalised:
+        den = fixed.truncate(engine, fixed.square(e.sum(-1)), EXP_BITS - norm_bits(shape))
+        least = fixed.public(engine, den, 1)
+    else:
+        least = fixed.public(engine, torch.zeros_like(squared_norm), 1 << bits)
+    value = fixed.larger(least, squared_norm)
     w = fixed.inverse_sqrt(engine, value, bits)
     return fixed.truncate(engine, fixed.multiply(w[:, None], e), EXP_BITS)
 

@@ -5,7 +5,7 @@
 `dask`).
 """
 
-from vertinumpyro.secure.dca.backend import DistributedCompute, NoisySum
+from vertinumpyro.secure.dca.backend import DistributedCompute, SumBackend
 from vertinumpyro.secure.dca.channel import ChannelKey, Envelope
 from vertinumpyro.secure.dca.dask_engine import distributed_sum_on_dask
 from vertinumpyro.secure.dca.roles import Client, ComputeNode, agree, combine
@@ -19,8 +19,8 @@ __all__ = [
     "ComputeNode",
     "DistributedCompute",
     "Envelope",
-    "NoisySum",
     "Round",
+    "SumBackend",
     "agree",
     "combine",
     "distributed_sum_on_dask",

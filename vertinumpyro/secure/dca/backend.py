@@ -10,15 +10,15 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.privacy.noise_shares import ShareLaw
-from vertinumpyro.secure.backend import AnyArray, BackendInfo, BackendStats
+from vertinumpyro.secure.backend import AnyArray, BackendInfo
 from vertinumpyro.secure.dca.shares import NodeSums, check_nodes
 
-__all__ = ["DistributedCompute", "NoisySum"]
+__all__ = ["DistributedCompute", "SumBackend"]
 
 
 @runtime_checkable
-class NoisySum(Protocol):
-    """What a sum over data holders needs of a backend; every `SecureBackend` has it, and so has DCA."""
+class SumBackend(Protocol):
+    """What a sum over data holders needs of a backend; every `InProcess` has it, and so has DCA."""
 
     def info(self) -> BackendInfo:
         """Security model, who learns what, dealer, ring, precision."""
@@ -64,12 +64,8 @@ class DistributedCompute:
             precision="exact",
         )
 
-    def stats(self) -> BackendStats:
-        """Nothing is sent."""
-        return BackendStats()
-
     def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> np.ndarray:
-        """See `SecureBackend.noisy_sum`: int64 `[D]`. Holder i sends row i of each; whoever has one, sends that."""
+        """See `InProcess.noisy_sum`: int64 `[D]`. Holder i sends row i of each; whoever has one, sends that."""
         vectors, noise_shares = np.asarray(vectors), np.asarray(noise_shares)
         if noise_shares.dtype != np.int64:
             raise ArgumentError(f"noise_shares must be int64, got {noise_shares.dtype}; call under core.compat.x64()")

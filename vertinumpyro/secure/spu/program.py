@@ -12,9 +12,9 @@ r"""The protocols as JAX functions on one ring of 128 bits, which SPU compiles: 
 
 **The clip (eta).** The reciprocal square root is SPU's own floating-point approximation, and nothing is assumed of
 it. Its distance from 1 is turned into an integer, cut to 26 bits, so that w lies in [0, 1) whatever it was, and
-*checked* on the ring: w counts as 0 unless w^2 v <= 1, with v and w v rounded up. e lies in [0, 2^20] as it is made
-of exact integers, nn is computed from the same integers e with squared norms rounded up, and W = floor(w e). So sum_k
-W_k s_k is at most C' long but for the rounding of W in coordinates that components share, which
+*checked* on the ring: w counts as 0 unless w^2 v <= 1, with v and w v rounded up. |e| is at most 2^20, as it is made
+of exact integers, nn is computed from the same integers e with squared norms rounded up (e >= 0, or there is one
+component, so nn only grows), and W = floor(w e). So sum_k W_k s_k is at most C' long but for the rounding of W, which
 `formats.clip_share_kept` keeps back, as for CrypTen: the norm is at most C, the plan's sensitivity is C itself, and
 there is no term of delta. That rests on SPU's integer additions, products, comparisons and shifts being those of the
 ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only the
@@ -32,19 +32,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.secure import formats
 from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.inputs import Layout
 from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.processes import formats
-from vertinumpyro.secure.processes.inputs import Layout
 from vertinumpyro.secure.range_proof import fixed_point_format
 
-__all__ = ["FRACTION_BITS", "clipped_noisy_sum", "error_bound", "noisy_cross_product", "noisy_sum"]
+__all__ = ["FRACTION_BITS", "clipped_noisy_sum", "error_bound", "noisy_cross_products", "noisy_sum"]
 
 Arrays = Mapping[str, Any]
 
@@ -69,12 +70,13 @@ _WEIGHT_BITS = 30
 
 
 def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], jax.Array]:
-    """The program of `SecureBackend.clipped_noisy_sum`; its inputs are named as `spu.node` does."""
+    """The program of `ClippedSum`; its inputs are named as `spu.end` does."""
     parties = range(shape.num_parties)
 
     def program(arrays: Arrays) -> jax.Array:
-        e = _responsibilities(arrays["prior_log_weights"] + sum(arrays[f"log_density_{p}"] for p in parties))
-        W = clipped_weights(e, _squared_norm(layout, e, arrays), arrays["mask"], formats.norm_bits(shape))
+        e = shape.link.spu(arrays["prior_log_weights"] + sum(arrays[f"log_density_{p}"] for p in parties))
+        den = e.sum(-1) if shape.link.normalised else jnp.full(e.shape[0], 1 << EXP_BITS, jnp.int64)
+        W = clipped_weights(e, den, _squared_norm(layout, e, arrays), arrays["mask"], formats.norm_bits(shape))
         blocks = [W.sum(0) @ arrays["prior_scores"]]
         plated = _beside(arrays, "plated", layout.plated, lambda scores: jnp.einsum("nk,knd->kd", W, scores))
         shared = _beside(arrays, "shared", layout.shared, lambda scores: W.reshape(1, -1) @ scores)
@@ -84,24 +86,20 @@ def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], j
     return program
 
 
-def noisy_cross_product(arrays: Arrays) -> jax.Array:
-    """a^T b + both noise shares."""
-    return arrays["a"].T @ arrays["b"] + arrays["noise_0"] + arrays["noise_1"]
+def noisy_cross_products(widths: Sequence[int]) -> Callable[[Arrays], jax.Array]:
+    """The program of `CrossProducts`: A_i^T A_j of all pairs side by side, and every party's noise."""
+    pairs = [pair for pair in itertools.combinations(range(len(widths)), 2) if widths[pair[0]] and widths[pair[1]]]
+
+    def program(arrays: Arrays) -> jax.Array:
+        products = [(arrays[f"matrix_{i}"].T @ arrays[f"matrix_{j}"]).ravel() for i, j in pairs]
+        return jnp.concatenate(products) + sum(arrays[f"noise_{p}"] for p in range(len(widths)))
+
+    return program
 
 
-def noisy_sum(arrays: Arrays) -> jax.Array:
-    """The sum of both vectors, to which their owners have added their noise."""
-    return arrays["vector_0"] + arrays["vector_1"]
-
-
-def _responsibilities(z: jax.Array) -> jax.Array:
-    """e = exp(z - max z) with 20 fractional bits.
-
-    With one component the compiler would see that it is exp(0) and compute that in 64 bits, where powers overflow.
-    """
-    if z.shape[-1] == 1:
-        return jnp.full(z.shape, 1 << EXP_BITS, jnp.int64)
-    return exp_nonpositive(z - z.max(axis=-1, keepdims=True))
+def noisy_sum(num_parties: int) -> Callable[[Arrays], jax.Array]:
+    """The program of `VectorSum`: vectors to which their owners have added their noise."""
+    return lambda arrays: reduce(jnp.add, (arrays[f"vector_{p}"] for p in range(num_parties)))
 
 
 def exp_nonpositive(x: jax.Array) -> jax.Array:
@@ -130,9 +128,10 @@ def _squared_norm(layout: Layout, e: jax.Array, arrays: Arrays) -> jax.Array:
     return (e * weighted).sum(-1)
 
 
-def clipped_weights(e: jax.Array, squared_norm: jax.Array, mask: jax.Array, norm_bits: int) -> jax.Array:
+def clipped_weights(
+    e: jax.Array, den: jax.Array, squared_norm: jax.Array, mask: jax.Array, norm_bits: int
+) -> jax.Array:
     """W = floor(w e) with 30 fractional bits, w at most 1 / sqrt(max(den^2, nn)); 0 where the estimate fails."""
-    den = e.sum(-1)
     v = jnp.maximum((den * den) << norm_bits, squared_norm)
     v = (v >> _COARSE) + 1
     bits = 2 * EXP_BITS + norm_bits - _COARSE

@@ -1,4 +1,4 @@
-"""A party's own numbers as ring elements: public bounds, encoding, squared norms. Needs neither CrypTen nor torch."""
+"""A party's own numbers as ring elements: public bounds, encoding, squared norms. Runs before anything is shared."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ import numpy as np
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.formats import LOG_BITS, clip_share_kept, float64_room, norm_bits
 from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
-from vertinumpyro.secure.processes.formats import LOG_BITS, clip_share_kept, float64_room, norm_bits
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = [
     "Layout",
     "PartyInputs",
     "PriorInputs",
-    "describe",
     "encode_party",
     "encode_party_traced",
     "encode_prior",
     "encode_prior_traced",
-    "layout_of",
 ]
 
 
@@ -99,7 +97,7 @@ def encode_prior(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
 def encode_party_traced(shape: BatchShape, contribution: Contribution) -> PartyInputs:
     """`encode_party` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
-    own = bounded(as_float64(contribution), shape.clip_norm).without_tables()
+    own = bounded(as_float64(contribution), shape.clip_norm, shape.link.bounded).without_tables()
     plated, shared = ring.encode(own.plated_scores, bits), ring.encode(own.shared_scores, bits)
     return PartyInputs(
         ring.encode(own.log_density, LOG_BITS),
@@ -114,7 +112,7 @@ def encode_party_traced(shape: BatchShape, contribution: Contribution) -> PartyI
 def encode_prior_traced(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
     """`encode_prior` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
-    own = bounded_prior(as_float64(prior), shape.clip_norm)
+    own = bounded_prior(as_float64(prior), shape.clip_norm, shape.link.bounded)
     scores = ring.encode(own.scores, bits)
     gram = _gram(shape, ring.decode(scores, bits))
     return PriorInputs(ring.encode(own.log_weights, LOG_BITS), scores, gram)
@@ -130,13 +128,3 @@ def _rounded_up(shape: BatchShape, products: jax.Array, num_terms: int) -> jax.A
     inner = shape.clip_norm * (1 - clip_share_kept(shape)) * (1 - 2.0**-40)
     room = float64_room(num_terms)
     return jnp.ceil((products / inner**2 + room) * 2.0 ** norm_bits(shape)).astype(jnp.int64)
-
-
-def describe(shape: BatchShape, layout: Layout) -> dict[str, Any]:
-    """Shape and layout as plain data."""
-    return {"shape": dataclasses.asdict(shape), "layout": dataclasses.asdict(layout)}
-
-
-def layout_of(fields: dict[str, Any]) -> Layout:
-    """The layout that `describe` wrote."""
-    return Layout(prior=fields["prior"], plated=tuple(fields["plated"]), shared=tuple(fields["shared"]))

@@ -1,0 +1,193 @@
+"""What every score link must do, in every arithmetic. A new link is a line in `LINKS`; a forgotten one fails."""
+
+import ast
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import vertinumpyro
+from tests.secure import problems, toy_links
+from tests.secure.problems import run
+from vertinumpyro.core import compat, ring
+from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.secure import (
+    ClippedSum,
+    Crypten,
+    FixedPoint,
+    InsecureRehearsal,
+    Plaintext,
+    SoftmaxLink,
+    Spu,
+    links,
+    rehearsal,
+)
+from vertinumpyro.secure.computation import computation_of, described
+from vertinumpyro.secure.inputs import Layout
+from vertinumpyro.secure.links import link_of
+from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
+from vertinumpyro.secure.spu import backend as spu_backend
+
+LINKS = [SoftmaxLink()]
+TOYS = [toy_links.Tempered(), toy_links.Residual()]
+every_link = pytest.mark.parametrize("link", LINKS + TOYS, ids=lambda link: link.name)
+
+REHEARSALS = [InsecureRehearsal(Crypten()), InsecureRehearsal(Spu())]
+BACKENDS = [Plaintext(), FixedPoint(), *REHEARSALS]
+
+
+def as_parameter(backend):
+    missing = backend.backend.missing() if isinstance(backend, InsecureRehearsal) else None
+    marks = [pytest.mark.skip(reason=missing)] if missing else []
+    return pytest.param(backend, id=backend.info().name, marks=marks)
+
+
+every_backend = pytest.mark.parametrize("backend", [as_parameter(backend) for backend in BACKENDS])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rehearsal, "run_worker", toy_links.run_worker_with_toys)
+        patch.setattr(spu_backend, "run_helper", toy_links.run_helper_with_toys)
+        yield
+    for backend in REHEARSALS:
+        backend.close()
+
+
+def sizes_of(link, **sizes):
+    return {"K": 1 if link.signed else 3, "P": 2, "d": 2, "s": 1, "d0": 2, **sizes}
+
+
+def declared_links():
+    """Names of the library's classes that derive from ScoreLink, by the source."""
+    root = pathlib.Path(vertinumpyro.__file__).parent
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py"))
+    classes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {node.name for node in classes if "ScoreLink" in {ast.unparse(base).split(".")[-1] for base in node.bases}}
+
+
+def test_no_link_is_missing():
+    assert declared_links() == {type(link).__name__ for link in LINKS}
+    assert declared_links() == {kind.__name__ for kind in links.LINKS.values()}
+    assert all(name == kind.name for name, kind in links.LINKS.items())
+
+
+@every_link
+def test_the_weights_are_the_derivative_of_the_log_density(link):
+    with compat.x64():
+        z = jnp.asarray(np.random.default_rng(0).normal(0, 2, (50, sizes_of(link)["K"])))
+        e = link.plaintext(z)
+        den = e.sum(-1, keepdims=True) if link.normalised else 1.0
+        np.testing.assert_allclose(e / den, jax.vmap(jax.grad(link.log_density))(z), rtol=0, atol=1e-12)
+
+
+@every_link
+def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
+    sizes = sizes_of(link, n=2)
+    one = 1 << ring.EXP_FRACTIONAL_BITS
+
+    @settings(max_examples=30, deadline=None)
+    @given(problems.hostile(**sizes))
+    def check(problem):
+        with compat.x64():
+            own = [link.bounded(c.log_density) for c in problem[0]]
+            assert all(np.isfinite(x).all() and np.abs(x).max() <= 1024 for x in own)
+            z = sum(ring.encode(x, LOG_BITS) for x in own)
+            e, exact = np.asarray(link.ring(z, LOG_BITS)), np.asarray(link.plaintext(ring.decode(z, LOG_BITS)))
+        assert np.abs(e - exact * one).max() <= ring.EXP_MAX_ERROR_ULP
+        assert np.abs(e).max() <= one
+        assert link.signed or e.min() >= 0
+        assert not link.normalised or e.sum(-1).min() >= one
+
+    check()
+
+
+def exact_sum(link, clip_norm, problem):
+    """The sum of clipped gradients of the log density, by automatic differentiation in theta, at theta = 0."""
+    contributions, prior, _ = problem
+    scores = [prior.scores[None], *(x for c in contributions for x in (c.plated_scores, c.shared_scores))]
+    z = prior.log_weights + sum(c.log_density for c in contributions)
+
+    def log_density(z, scores, theta):
+        moved = [(s * t).sum(-1) for s, t in zip(scores, theta, strict=True)]  # a plated theta has a row for each k
+        return link.log_density(z + sum(moved))
+
+    plated = [index % 2 == 1 for index in range(len(scores))]
+    theta = [jnp.zeros(s.shape[1:] if rows else s.shape[2:]) for s, rows in zip(scores, plated, strict=True)]
+    each = [jnp.broadcast_to(s, (len(z), *s.shape[1:])) for s in scores]
+    gradients = jax.vmap(jax.grad(log_density, argnums=2), in_axes=(0, 0, None))(z, each, theta)
+    g = np.concatenate([np.asarray(block).reshape(len(z), -1) for block in gradients], axis=1)
+    return (g * np.minimum(1, clip_norm / np.linalg.norm(g, axis=1, keepdims=True))).sum(0)
+
+
+@every_backend
+@every_link
+def test_the_sum_is_that_of_the_exact_clipped_gradients_within_the_stated_bound(backend, link):
+    sizes = sizes_of(link)
+    shape = problems.shape_of(**sizes, clip_norm=0.8, link=link)
+    problem = problems.benign(**sizes)
+    with compat.x64():
+        exact = exact_sum(link, shape.clip_norm, problem)
+    norm = problems.score_norm(problem[0], problem[1], shape.clip_norm)
+    bound = backend.error_bound(shape, score_norm=norm, least_evidence=1.0)
+    assert np.linalg.norm(run(backend, shape, problem) - exact) <= bound
+    assert bound < 0.02 * shape.batch_size * shape.clip_norm
+
+
+@pytest.mark.parametrize("clip_norm", [0.01, 1.0, 1000.0])
+@every_link
+def test_no_record_is_longer_than_the_clip_norm(link, clip_norm):
+    sizes = sizes_of(link, n=1, t=1)
+    shape = problems.shape_of(**sizes, clip_norm=clip_norm, link=link)
+    limit = clip_norm * 2.0 ** fixed_point_format(shape).grid_bits
+
+    @settings(max_examples=40, deadline=None)
+    @given(problems.hostile(**sizes))
+    def check(problem):
+        mask = jnp.ones(1, bool)
+        integers = problems.jitted(shape)(*problem[:2], mask).tolist()
+        assert sum(value * value for value in integers) <= limit**2
+        assert np.linalg.norm(run(Plaintext(), shape, (*problem[:2], mask))) <= clip_norm * (1 + 1e-9)
+
+    check()
+
+
+@pytest.mark.parametrize("backend", [as_parameter(backend) for backend in REHEARSALS])
+@every_link
+def test_long_scores_are_cut_to_the_clip_norm_between_processes(backend, link):
+    sizes = sizes_of(link, n=1)
+    shape = problems.shape_of(**sizes, link=link)
+    for seed in range(4):
+        problem = problems.benign(**sizes, scale=200.0, seed=seed)
+        length = np.linalg.norm(run(backend, shape, problem))
+        assert 0.99 * shape.clip_norm < length <= shape.clip_norm
+
+
+@pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
+def test_a_link_survives_a_message(link):
+    sizes = sizes_of(link)
+    layout = Layout.of(*problems.benign(**sizes)[:2])
+    computation = ClippedSum(shape=problems.shape_of(**sizes, link=link), layout=layout)
+    assert computation_of(json.loads(json.dumps(described(computation)))) == computation
+
+
+def test_a_link_of_another_version_is_named():
+    with pytest.raises(BackendError, match="'probit' is unknown here; run the same versions"):
+        link_of({"name": "probit"})
+
+
+def test_signs_need_one_component():
+    with pytest.raises(ArgumentError, match=r"num_components is 2.*'residual'.*lower num_components to 1"):
+        problems.shape_of(K=2, link=toy_links.Residual())
+
+
+@pytest.mark.parametrize("kind", [Plaintext, FixedPoint, Crypten])
+def test_the_papers_formulation_is_a_mixtures(kind):
+    shape = problems.shape_of(K=1, link=toy_links.Residual())
+    with pytest.raises(ArgumentError, match=r"'residual'; choose formulation='fused'"):
+        kind(formulation="paper").grid_bits(shape)

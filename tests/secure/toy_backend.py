@@ -1,0 +1,43 @@
+"""A whole backend in one short class: it computes every record's gradient, clips it, and rounds the sum."""
+
+import jax.numpy as jnp
+
+from vertinumpyro.core import compat, ring
+from vertinumpyro.secure.backend import BackendInfo, InProcess, check_shape, cross_products, total, vector_sum
+from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior
+from vertinumpyro.secure.range_proof import fixed_point_format
+
+
+class Toy(InProcess):
+    option = "toy"
+
+    def info(self):
+        nothing = {"who_learns_what": "everybody everything", "dealer": "none", "ring": "modulo 2^64"}
+        return BackendInfo(name="toy", security_model="none", precision="float64", **nothing)
+
+    def grid_bits(self, shape):
+        return fixed_point_format(shape).grid_bits
+
+    def error_bound(self, shape, *, score_norm=SCORE_BOUND, least_evidence=0.0):
+        return 1e-11 * shape.batch_size * shape.clip_norm
+
+    def clipped_noisy_sum(self, shape, contributions, prior, mask, noise_shares):
+        check_shape(shape, contributions, prior, mask)
+        limits, bits = (shape.clip_norm, shape.link.bounded), self.grid_bits(shape)
+        prior = bounded_prior(prior, *limits)
+        parties = [bounded(c, *limits).without_tables() for c in contributions]
+        with compat.x64():
+            e = shape.link.plaintext(sum((c.log_density for c in parties), start=prior.log_weights))
+            r = e / e.sum(-1, keepdims=True)
+            blocks = [r @ prior.scores]
+            for c in parties:
+                blocks += [
+                    (r[..., None] * c.plated_scores).reshape(len(r), -1),
+                    (r[..., None] * c.shared_scores).sum(1),
+                ]
+            g = jnp.concatenate(blocks, axis=1)
+            factor = mask / jnp.maximum(1, jnp.linalg.norm(g, axis=1) / shape.clip_norm)
+            return ring.decode(ring.encode(factor @ g, bits) + total(noise_shares), bits)
+
+    noisy_cross_products = staticmethod(cross_products)
+    noisy_sum = staticmethod(vector_sum)

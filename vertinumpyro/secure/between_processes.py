@@ -1,0 +1,102 @@
+"""What a backend with one process per party offers, and what its protocols cost before there is any data."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import time
+from typing import final
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.secure.backend import Backend
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.secure.party_end import PartyEnd, Watch
+from vertinumpyro.transport import Member, Seat, Traffic
+
+__all__ = ["BetweenProcesses", "Cost", "dry_run"]
+
+_CALLS = 3  # a dealer asked for the same a third time works one call ahead, as from then on
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of one computation at one party.
+
+    :ivar traffic: between the parties, and helpers that take part in their rounds.
+    :ivar dealer_traffic: with the dealer, a step ahead; nothing without one.
+    :ivar seconds: of computing, on this machine.
+    """
+
+    traffic: Traffic
+    dealer_traffic: Traffic
+    seconds: float
+
+    def on(self, *, seconds_per_round: float, bits_per_second: float) -> float:
+        """Seconds on a network."""
+        sent = 8 * (self.traffic.bytes_sent + self.dealer_traffic.bytes_received) / bits_per_second
+        return self.seconds + self.traffic.rounds * seconds_per_round + sent
+
+    @property
+    def lan_seconds(self) -> float:
+        """0.5 ms a round, 1 Gbit/s."""
+        return self.on(seconds_per_round=0.0005, bits_per_second=1e9)
+
+    @property
+    def wan_seconds(self) -> float:
+        """50 ms a round, 100 Mbit/s."""
+        return self.on(seconds_per_round=0.05, bits_per_second=1e8)
+
+
+class BetweenProcesses(Backend):
+    """A secure backend whose parties are processes of their own: numbers 0 to P - 1 of a group, helpers behind them.
+
+    :cvar formulation: of the clipped sum; only what is compared with has another one.
+    """
+
+    formulation: str = "fused"
+
+    @abc.abstractmethod
+    def missing(self) -> str | None:
+        """What to install; None where all is there."""
+
+    @abc.abstractmethod
+    def rehearsal_only(self) -> str | None:
+        """Why these settings are good for a rehearsal only; None where they are good for a release."""
+
+    @abc.abstractmethod
+    def helpers(self, num_parties: int) -> list[Member]:
+        """Processes that the protocol needs beside the parties'; none of them holds a table."""
+
+    @abc.abstractmethod
+    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyEnd:
+        """A party's end; called in its process, once the group stands.
+
+        :param watch: in a rehearsal, called with all that is opened. None in a run, which insecure settings refuse.
+        :raises ArgumentError: the settings are good for a rehearsal only, and this is none.
+        """
+
+    @abc.abstractmethod
+    def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
+        """What a computation costs one of the parties, from its public shapes; one of a fit's steps where it repeats.
+
+        :raises BackendError: what it takes is not installed.
+        """
+
+    @final
+    def check_release(self) -> None:
+        """Refuse settings that are good for a rehearsal only.
+
+        :raises ArgumentError: names the setting.
+        """
+        if reason := self.rehearsal_only():
+            raise ArgumentError(f"{reason}; it needs an InsecureRehearsal")
+
+
+def dry_run(end: PartyEnd, computation: Computation) -> Cost:
+    """A computation on zeros at an end whose links lead to nobody."""
+    inputs = computation.zeros(end.rank)
+    for _ in range(_CALLS if computation.repeated else 1):
+        before, dealt, started = end.traffic.snapshot(), end.dealer_traffic.snapshot(), time.perf_counter()
+        computation.at(end, inputs)
+        seconds = time.perf_counter() - started
+    return Cost(traffic=end.traffic.since(before), dealer_traffic=end.dealer_traffic.since(dealt), seconds=seconds)

@@ -1,0 +1,152 @@
+"""What the parties of a protocol agree on before they compute: its name and its shapes, all of them public.
+
+The same object names a computation to a dealer and to helpers, enters the digest that parties compare, tells a
+rehearsal's processes what to run, and has inputs of zeros for a dry run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeAlias, final
+
+import numpy as np
+
+from vertinumpyro.secure import paper
+from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.links import link_of
+
+__all__ = ["ClippedSum", "Computation", "CrossProducts", "VectorSum", "computation_of", "described"]
+
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClippedSum:
+    """`PartyEnd.clipped_noisy_sum`.
+
+    :ivar formulation: "fused", the library's; "paper" and "paper_lean" are for comparison, in rehearsals only.
+    """
+
+    repeated: ClassVar[bool] = True
+
+    shape: BatchShape
+    layout: Layout
+    formulation: str = "fused"
+
+    @property
+    def num_parties(self) -> int:
+        """P."""
+        return self.shape.num_parties
+
+    @property
+    def num_values(self) -> int:
+        """D."""
+        return self.shape.num_values
+
+    def at(self, end: Any, inputs: Arrays) -> np.ndarray:
+        """Computes it at a `PartyEnd`, on that party's inputs, by name."""
+        fused = self.formulation == "fused"
+        party, prior = (PartyInputs, PriorInputs) if fused else (paper.PartyInputs, paper.PriorInputs)
+        own = party(*(inputs[name] for name in party._fields))
+        common = prior(*(inputs[f"prior_{name}"] for name in prior._fields))
+        return end.clipped_noisy_sum(self.shape, self.layout, own, common, inputs["mask"], inputs["noise"])
+
+    def zeros(self, rank: int) -> dict[str, np.ndarray]:
+        """Inputs of a party, for a dry run of the fused formulation."""
+        n, K = self.shape.batch_size, self.shape.num_components
+        d, s = self.layout.plated[rank], self.layout.shared[rank]
+        sizes = {
+            "log_density": (n, K),
+            "plated": (K, n, d),
+            "shared": (n * K, s),
+            "squared_norm": (n, K),
+            "gram": (n, K, K),
+            "prior_log_weights": (K,),
+            "prior_scores": (K, self.layout.prior),
+            "prior_gram": (K, K),
+            "noise": (self.num_values,),
+        }
+        return {"mask": np.ones(n, bool), **{name: np.zeros(size, np.int64) for name, size in sizes.items()}}
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossProducts:
+    """`PartyEnd.noisy_cross_products`.
+
+    :ivar num_records: n, of every party's matrix.
+    :ivar widths: d_p, the columns of each party's matrix.
+    """
+
+    repeated: ClassVar[bool] = False
+
+    num_records: int
+    widths: tuple[int, ...]
+
+    @property
+    def num_parties(self) -> int:
+        """P."""
+        return len(self.widths)
+
+    @property
+    def num_values(self) -> int:
+        """Entries of all products together."""
+        return sum(a * b for a, b in itertools.combinations(self.widths, 2))
+
+    def at(self, end: Any, inputs: Arrays) -> np.ndarray:
+        """Computes it at a `PartyEnd`, on that party's inputs, by name."""
+        return end.noisy_cross_products(inputs["matrix"], self.widths, inputs["noise"])
+
+    def zeros(self, rank: int) -> dict[str, np.ndarray]:
+        """Inputs of a party, for a dry run."""
+        sizes = {"matrix": (self.num_records, self.widths[rank]), "noise": (self.num_values,)}
+        return {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorSum:
+    """`PartyEnd.noisy_sum`."""
+
+    repeated: ClassVar[bool] = False
+
+    num_parties: int
+    num_values: int
+
+    def at(self, end: Any, inputs: Arrays) -> np.ndarray:
+        """Computes it at a `PartyEnd`, on that party's inputs, by name."""
+        return end.noisy_sum(inputs["vector"], inputs["noise"])
+
+    def zeros(self, rank: int) -> dict[str, np.ndarray]:
+        """Inputs of a party, for a dry run."""
+        return {name: np.zeros(self.num_values, np.int64) for name in ("vector", "noise")}
+
+
+Computation: TypeAlias = ClippedSum | CrossProducts | VectorSum
+
+_KINDS = {kind.__name__: kind for kind in (ClippedSum, CrossProducts, VectorSum)}
+
+
+def described(computation: Computation) -> dict[str, Any]:
+    """As plain data, for a message."""
+    fields = dataclasses.asdict(computation)
+    if isinstance(computation, ClippedSum):
+        fields["shape"]["link"] = computation.shape.link.described()
+    return {"run": type(computation).__name__, **fields}
+
+
+def computation_of(words: Mapping[str, Any]) -> Computation:
+    """What `described` wrote, lists in the place of tuples or not."""
+    fields = {name: value for name, value in words.items() if name != "run"}
+    if "shape" in fields:
+        prior, plated, shared = (fields["layout"][name] for name in ("prior", "plated", "shared"))
+        layout = Layout(prior=prior, plated=tuple(plated), shared=tuple(shared))
+        shape = BatchShape(**{**fields["shape"], "link": link_of(fields["shape"]["link"])})
+        fields |= {"shape": shape, "layout": layout}
+    if "widths" in fields:
+        fields["widths"] = tuple(fields["widths"])
+    return _KINDS[words["run"]](**fields)

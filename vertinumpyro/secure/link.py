@@ -1,0 +1,153 @@
+"""Score links: how the parties' contributions to a record become the weights of their scores.
+
+The parties' z_nk = sum_p z^p_nk is the same sum for every model; what is done with it is the link's. A record adds
+g_n = sum_k (e_nk / den_n) s_nk with s_nk the derivatives of z_nk, so that g_n is the gradient of the link's
+`log_density`. A mixture's e are the components' responsibilities before they are divided by their sum; a generalised
+linear model has one component, its linear predictor, and e is its residual.
+
+Each secure arithmetic computes e from z in its own number format, so a link has one method for each of them.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from vertinumpyro.core import ring
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.secure.local import renormalised
+
+if TYPE_CHECKING:
+    from vertinumpyro.secure.crypten.engine import Engine
+
+__all__ = ["SOFTMAX", "ScoreLink", "SoftmaxLink"]
+
+
+class ScoreLink(abc.ABC):
+    """From the sum of the parties' contributions z [n, K] to the weights e [n, K] of their scores.
+
+    A subclass is a frozen dataclass of public numbers, one line in `links.LINKS`. The range proofs, the clip and the
+    stated error bounds hold for every link that keeps this contract, whatever the columns hold:
+
+    - `bounded` gives finite numbers of magnitude at most `local.LARGEST_CONTRIBUTION`;
+    - **normalised** (a mixture): 0 <= e <= 1, and den = sum_k e_k >= 1, so den >= e. den enters the clip as
+      max(den^2, nn / C^2), nn = || sum_k e_k s_k ||^2;
+    - **not normalised** (a residual): |e| <= 1 and den = 1. A residual bounded by another B enters as r / B beside
+      scores times B, which is the same sum;
+    - **signed**: e may be negative. Then K = 1 and the link is not normalised: rounding squared norms up bounds a
+      record's norm only where no two weights have opposite signs;
+    - the derivative of `log_density` by z is e / den;
+    - e moves by at most as much as the largest z_k does, besides the error that each method below may add.
+
+    What e is exactly never matters to the clip: nn is computed from the very e that the scores are multiplied by.
+
+    :cvar name: what messages between processes call it.
+    """
+
+    name: ClassVar[str]
+    normalised: ClassVar[bool]
+    signed: ClassVar[bool]
+
+    @abc.abstractmethod
+    def bounded(self, contribution: Float[Array, "n K"]) -> Float[Array, "n K"]:
+        """One party's contribution, or the prior's, under the public bound; computed by the party itself.
+
+        It may take off a number that is the same for all components, where that cancels in e / den.
+        """
+
+    @abc.abstractmethod
+    def plaintext(self, z: Float[Array, "n K"]) -> Float[Array, "n K"]:
+        """E in floating point."""
+
+    @abc.abstractmethod
+    def ring(self, z: Int[Array, "n K"], fractional_bits: int) -> Int[Array, "n K"]:
+        """E on integers, with `ring.EXP_FRACTIONAL_BITS`; off by at most `ring.EXP_MAX_ERROR_ULP` units."""
+
+    @abc.abstractmethod
+    def shares(self, engine: Engine, z: Any) -> Any:
+        """CrypTen: this party's share of e in `formats.EXP_BITS`, of z in `formats.LOG_BITS`.
+
+        Off by at most `crypten.formats.EXP_ERROR`; e itself still keeps the bounds above, exactly. Nothing that is not
+        uniformly masked is opened.
+        """
+
+    @abc.abstractmethod
+    def spu(self, z: jax.Array) -> jax.Array:
+        """SPU: e in `formats.EXP_BITS`, of z in `formats.LOG_BITS`, in JAX operations on integers of 128 bits.
+
+        Off by at most 4e-6; e itself still keeps the bounds above, exactly, so only operations without error are used.
+        """
+
+    @abc.abstractmethod
+    def log_density(self, z: Float[Array, "... K"]) -> Float[Array, " ..."]:
+        """What a record adds to the objective, log p(x_n | theta) up to a constant."""
+
+    @final
+    def check_components(self, num_components: int) -> None:
+        """Checks that the proofs hold for so many components.
+
+        :raises ArgumentError: a signed link is given several.
+        """
+        if self.signed and num_components != 1:
+            raise ArgumentError(
+                f"num_components is {num_components}, and the weights of the link {self.name!r} have signs, for which "
+                "the clip is proved with one component; lower num_components to 1"
+            )
+
+    @final
+    def described(self) -> dict[str, Any]:
+        """As plain data, for a message; `links.link_of` reads it."""
+        return {"name": self.name, **vars(self)}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SoftmaxLink(ScoreLink):
+    """A mixture: z are log densities, e = exp(z - max_k z), and e / den the responsibilities."""
+
+    name: ClassVar[str] = "softmax"
+    normalised: ClassVar[bool] = True
+    signed: ClassVar[bool] = False
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """Below the party's best component, which cancels."""
+        return renormalised(contribution)
+
+    def plaintext(self, z: jax.Array) -> jax.Array:
+        """See `ScoreLink.plaintext`; the largest is 1."""
+        return jnp.exp(z - z.max(axis=-1, keepdims=True))
+
+    def ring(self, z: jax.Array, fractional_bits: int) -> jax.Array:
+        """See `ScoreLink.ring`; the largest is exactly 1."""
+        return ring.exp_nonpositive(z - z.max(axis=-1, keepdims=True), fractional_bits)
+
+    def shares(self, engine: Engine, z: Any) -> Any:
+        """See `ScoreLink.shares`."""
+        from vertinumpyro.secure.crypten import fixed
+
+        return fixed.exp_nonpositive(engine, z - fixed.maximum(z))
+
+    def spu(self, z: jax.Array) -> jax.Array:
+        """See `ScoreLink.spu`.
+
+        With one component the compiler would see that it is exp(0) and compute that in 64 bits, where powers overflow.
+        """
+        from vertinumpyro.secure.formats import EXP_BITS
+        from vertinumpyro.secure.spu.program import exp_nonpositive
+
+        if z.shape[-1] == 1:
+            return jnp.full(z.shape, 1 << EXP_BITS, jnp.int64)
+        return exp_nonpositive(z - z.max(axis=-1, keepdims=True))
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Of the mixture."""
+        return jax.scipy.special.logsumexp(z, axis=-1)
+
+
+SOFTMAX = SoftmaxLink()
+"""A mixture's link."""

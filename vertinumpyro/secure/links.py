@@ -1,0 +1,24 @@
+"""Every score link, by the name that messages between processes have for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vertinumpyro.core.errors import BackendError
+from vertinumpyro.secure.link import ScoreLink, SoftmaxLink
+
+__all__ = ["LINKS", "link_of"]
+
+LINKS: dict[str, type[ScoreLink]] = {kind.name: kind for kind in (SoftmaxLink,)}
+"""All of them."""
+
+
+def link_of(words: Mapping[str, Any]) -> ScoreLink:
+    """What `ScoreLink.described` wrote.
+
+    :raises BackendError: this version has no such link.
+    """
+    if words["name"] not in LINKS:
+        raise BackendError(f"the link {words['name']!r} is unknown here; run the same versions everywhere")
+    return LINKS[words["name"]](**{name: value for name, value in words.items() if name != "name"})

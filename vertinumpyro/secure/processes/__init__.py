@@ -1,1 +1,0 @@
-"""What secure backends with a process for each party share: processes and their links, a party's encoded inputs."""

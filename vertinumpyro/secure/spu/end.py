@@ -1,0 +1,169 @@
+"""A party's end of SPU, and the helper of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import BackendError
+from vertinumpyro.secure import paper
+from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.party_end import OnRecord, PartyEnd, Watch
+from vertinumpyro.secure.spu import program
+from vertinumpyro.secure.spu.node import Input, Node
+from vertinumpyro.transport import Seat, Traffic, everyones, pack, unpack
+
+__all__ = ["SpuEnd", "inputs_of", "run_helper"]
+
+_ANNOUNCEMENT_BYTES = 2**16  # the largest message of party 0 to a helper: the shapes of a computation
+
+
+@final
+class SpuEnd(PartyEnd):
+    """A party's end: party 0 tells the helpers what is computed, and everyone puts in what it holds.
+
+    :param num_nodes: parties and helpers.
+    :param protocol: SPU's name of it.
+    :param watch: called with every opened array; for tests.
+    """
+
+    def __init__(self, seat: Seat, num_nodes: int, protocol: str, watch: Watch | None = None) -> None:
+        self._seat, self._helpers, self._watch = seat, range(seat.num_parties, num_nodes), watch
+        self._node = Node(seat, num_nodes, protocol)
+
+    @property
+    def rank(self) -> int:
+        """This party's number."""
+        return self._seat.rank
+
+    @property
+    def num_parties(self) -> int:
+        """P."""
+        return self._seat.num_parties
+
+    @property
+    def traffic(self) -> Traffic:
+        """With all other nodes. SPU does not say which messages wait for each other, so all count as rounds."""
+        return self._node.traffic
+
+    @property
+    def dealer_traffic(self) -> Traffic:
+        """There is no dealer."""
+        return Traffic()
+
+    def _set_on_record(self, on_record: OnRecord | None) -> None:
+        self._node.on_record = on_record
+
+    def open(self, message: bytes) -> np.ndarray:
+        """Not possible: what the helpers held of the result died with them."""
+        raise BackendError(
+            "the run stopped while a result was being opened, and SPU's helpers hold their part of it no more: that "
+            "release is lost, and stays counted. Make a new plan, whose cost adds to this one's"
+        )
+
+    def _everyones(self, digest: bytes) -> Sequence[bytes]:
+        return everyones(self._seat.peers, self.rank, digest)
+
+    def _clipped_noisy_sum(
+        self,
+        shape: BatchShape,
+        layout: Layout,
+        own: PartyInputs | paper.PartyInputs,
+        prior: PriorInputs | paper.PriorInputs,
+        mask: np.ndarray,
+        noise_share: np.ndarray,
+    ) -> np.ndarray:
+        mine: dict[str, Any] = {f"prior_{name}": value for name, value in prior._asdict().items()}
+        mine |= own._asdict() | {"mask": mask, "noise": noise_share}
+        return self._computed(ClippedSum(shape=shape, layout=layout), mine)
+
+    def _noisy_cross_products(
+        self, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
+    ) -> np.ndarray:
+        return self._computed(computation, {"matrix": matrix, "noise": noise_share})
+
+    def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
+        return self._computed(computation, {"vector": noisy_vector})
+
+    def _computed(self, computation: Computation, mine: Mapping[str, Any]) -> np.ndarray:
+        if computation.num_values == 0:
+            return np.zeros(0, np.int64)  # SPU takes no empty arrays
+        for rank in self._helpers if self.rank == 0 else ():
+            self._seat.links[rank].send(pack(described(computation)))
+        result = _run(self._node, computation, mine)
+        if self._watch is not None:
+            self._watch("reveal", result)
+        return result
+
+
+def run_helper(seat: Seat, num_nodes: int, protocol: str) -> None:
+    """A node without data: learns from party 0 what is computed, and holds masked shares alone."""
+    node = Node(seat, num_nodes, protocol)
+    while True:
+        seat.links[0].wait_forever()  # between two computations nobody asks; a party that dies breaks its link
+        words, _ = unpack(seat.links[0].receive(limit=_ANNOUNCEMENT_BYTES))
+        _run(node, computation_of(words), {})
+
+
+def inputs_of(computation: Computation, rank: int, mine: Mapping[str, Any]) -> dict[str, Input]:
+    """The inputs of a computation's program at a node, zeros in place of what others hold.
+
+    Party 0 puts in what all parties know, the prior and the mask, so that a helper sees neither.
+
+    :param mine: this party's numbers, by name; nothing at a helper.
+    """
+    common, own = _sizes(computation)
+    owners = {name: (0, name, size) for name, size in common.items()}
+    owners |= {f"{name}_{p}": (p, name, size) for p, sizes in enumerate(own) for name, size in sizes.items()}
+    return {
+        label: Input(owner, _held(mine.get(name) if owner == rank else None, size))
+        for label, (owner, name, size) in owners.items()
+        if name in common or 0 not in size
+    }
+
+
+def _run(node: Node, computation: Computation, mine: Mapping[str, Any]) -> np.ndarray:
+    field = "FM128" if isinstance(computation, ClippedSum) else "FM64"
+    inputs = inputs_of(computation, node.rank, mine)
+    return node.run(str(computation), field, lambda: _program(computation), inputs)
+
+
+def _program(computation: Computation) -> Callable[[Mapping[str, Any]], Any]:
+    match computation:
+        case ClippedSum():
+            return program.clipped_noisy_sum(computation.shape, computation.layout)
+        case CrossProducts():
+            return program.noisy_cross_products(computation.widths)
+        case VectorSum():
+            return program.noisy_sum(computation.num_parties)
+
+
+Sizes = dict[str, tuple[int, ...]]
+
+
+def _sizes(computation: Computation) -> tuple[Sizes, list[Sizes]]:
+    """(what all parties know, what each party puts in), by name."""
+    parties, D = range(computation.num_parties), computation.num_values
+    match computation:
+        case ClippedSum(shape=shape, layout=layout):
+            n, K = shape.batch_size, shape.num_components
+            known: Sizes = {"prior_log_weights": (K,), "prior_scores": (K, layout.prior), "prior_gram": (K, K)}
+            return {**known, "mask": (n,)}, [_clipped_sizes(n, K, layout, p) | {"noise": (D,)} for p in parties]
+        case CrossProducts(num_records=n, widths=widths):
+            return {}, [{"matrix": (n, width), "noise": (D,)} for width in widths]
+        case VectorSum():
+            return {}, [{"vector": (D,)} for _ in parties]
+
+
+def _clipped_sizes(n: int, K: int, layout: Layout, party: int) -> Sizes:
+    sizes: Sizes = {"log_density": (n, K), "squared_norm": (n, K)}
+    sizes |= {"plated": (K, n, layout.plated[party]), "shared": (n * K, layout.shared[party])}
+    return sizes | ({"gram": (n, K, K)} if any(layout.shared) else {})
+
+
+def _held(value: np.ndarray | None, dimensions: Sequence[int]) -> np.ndarray:
+    return np.zeros(tuple(dimensions), np.int64) if value is None else np.asarray(value).astype(np.int64)
