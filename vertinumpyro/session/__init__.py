@@ -1,0 +1,26 @@
+"""Floor 5: parties that work on one plan together: in one process, or each in its own."""
+
+from vertinumpyro.session.in_process import InProcessSession
+from vertinumpyro.session.processes import ProcessSession, between_processes
+from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, held, recorded_plan, require_space
+from vertinumpyro.session.session import Session, session_of
+from vertinumpyro.session.task import PartyTask
+from vertinumpyro.session.work import Method, Work, party_sources
+
+__all__ = [
+    "PRIVACY_RECORD",
+    "InProcessSession",
+    "Method",
+    "PartyTask",
+    "Payload",
+    "ProcessSession",
+    "Run",
+    "Session",
+    "Work",
+    "between_processes",
+    "held",
+    "party_sources",
+    "recorded_plan",
+    "require_space",
+    "session_of",
+]

@@ -1,0 +1,288 @@
+"""A party's process: reads its own table, keeps its own ledger, draws its own noise, and computes with the others."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
+from vertinumpyro.data import (
+    Schema,
+    TableFacts,
+    VerticalDataset,
+    alignment_digest,
+    check_digests,
+    read_table,
+    record_ids,
+)
+from vertinumpyro.privacy import Plan, PrivacyPlan
+from vertinumpyro.privacy.sampling import BatchStream
+from vertinumpyro.secure.between_processes import BetweenProcesses
+from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.session.opening import Openings, lost
+from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
+from vertinumpyro.session.task import PartyTask
+from vertinumpyro.session.toss import toss
+from vertinumpyro.session.work import Method, Work, party_sources
+from vertinumpyro.transport import Seat
+
+__all__ = ["SENT", "check_apart", "run_party"]
+
+SENT = "sent.npz"
+"""What a party sent, or stood ready to send, of each step: to be sent again as it was, never computed anew."""
+
+_DIGEST = 32
+_KEY = 32
+_DIFFERS = "the parties were asked for different things; start the run again"
+_PLAN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+
+Arrays = Mapping[str, np.ndarray]
+Words = Mapping[str, Any]
+
+
+def run_party(seat: Seat, task: PartyTask) -> None:
+    """The life of a party's process: join, match records, then what the starter asks until it says stop."""
+    schema, method = task.read_schema(), task.build()
+    backend = method.backend
+    assert isinstance(backend, BetweenProcesses)
+    end = backend.end(seat, len(schema.parties))
+    own = _own_records(seat, task, schema)
+    seat.reply({"num_records": own.num_records, "dtypes": own.schema.dtypes})
+    party = _Party(seat, end, task, schema, own, method)
+    while True:
+        words, arrays = seat.command()
+        if "do" not in words:
+            return
+        with party.answering():
+            party.do(words, arrays)
+
+
+def _own_records(seat: Seat, task: PartyTask, schema: Schema) -> VerticalDataset:
+    """This party's encoded columns, in the ids' order, once all parties have found the same ids.
+
+    :raises DataError: the table breaks the schema.
+    :raises AlignmentError: the parties' ids differ.
+    """
+    frame = read_table(task.table, schema, task.party, **task.read_options)
+    own = VerticalDataset.from_frames(schema.restrict(task.party), {task.party: frame})
+    parties = list(schema.parties)
+    key = seat.from_first(secrets.token_bytes(_KEY), limit=_KEY)
+    digest = alignment_digest(sorted(record_ids(frame, schema, task.party)), key).encode()
+    found = seat.everyones(digest, len(digest))
+    check_digests({party: text.decode() for party, text in zip(parties, found, strict=True)})
+    return own
+
+
+@final
+class _Party:
+    """One party in one session.
+
+    Whoever asks, it refuses a plan that does not fit its own table, what the plan does not release at a step, and a
+    step that its own ledger has on record as something else.
+    """
+
+    def __init__(
+        self, seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema, own: VerticalDataset, method: Method
+    ) -> None:
+        self._seat, self._end, self._task, self._own, self._method = seat, end, task, own, method
+        self._facts = TableFacts(schema, own.num_records)
+        self._run: Run | None = None
+        self._work: Work | None = None
+        self._openings: Openings | None = None
+        self._batches: BatchStream | None = None
+
+    def do(self, words: Words, arrays: Arrays) -> None:
+        """One command; the reply holds what is released and public facts."""
+        match words["do"]:
+            case "begin":
+                self._begin(words)
+            case "publish":
+                released = self._publish(words)
+                self._reply(released.words, released.arrays)
+            case "cross_products" | "sum":
+                widths, values = self._opened(words)
+                self._reply({"widths": list(widths)}, {"values": values})
+            case "iterate":
+                self._iterate(words, arrays)
+            case unknown:
+                raise ArgumentError(f"a party does not know how to {unknown!r}; run one version everywhere")
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Closes the ledger where a command fails: the process ends, and the next one may go on."""
+        try:
+            yield
+        except BaseException:
+            if self._run is not None:
+                self._run.ledger.pause()
+            raise
+
+    # -- a plan ------------------------------------------------------------------------------------
+
+    def _begin(self, words: Words) -> None:
+        """Agree on a plan with the other parties, and open this party's ledger for it.
+
+        :raises ArgumentError: the plan was made for another table or method, or wants what parties cannot keep.
+        :raises PlanSpentError: this party agreed to another plan, or has begun this one and the starter has not.
+        """
+        plan: Plan = Plan.from_dict(words["plan"])
+        fingerprint = plan.fingerprint()
+        if self._task.approved not in (None, fingerprint):
+            raise PlanSpentError(
+                f"this party agreed to plan {self._task.approved}, and was asked for {fingerprint}; nothing was done"
+            )
+        check_apart(plan)
+        self._method.check(self._facts, plan)
+        self._agree({"begin": fingerprint}, "the parties were given different plans; start the run again")
+        if self._run is not None:
+            self._run.ledger.pause()
+        self._run = run = self._opened_run(plan, resume=words["resume"])
+        source = party_sources(1 + len(self._facts.parties), self._task.insecure_seed, run.first_step)[self._seat.rank]
+        self._work = self._method.work(self._facts, self._task.party, self._own.arrays(self._task.party), plan, source)
+        self._openings, self._batches = Openings(self._seat, self._end, run, self._task.party), None
+        self._seat.reply({"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent})
+
+    def _opened_run(self, plan: Plan, *, resume: bool) -> Run:
+        if not _PLAN_ID.fullmatch(plan.plan_id):
+            raise ArgumentError("plan_id must be up to 64 letters, digits, _ and -: a party's record is named by it")
+        folder = self._task.ledger_folder / plan.plan_id
+        begun = (folder / PRIVACY_RECORD).exists()
+        if begun and not resume:
+            raise PlanSpentError(
+                f"this party has plan {plan.plan_id} on record: it was begun before. Continue that run with "
+                "resume=True (`--resume`), or make a new plan, whose cost adds to this one's"
+            )
+        secure = self._task.insecure_seed is None
+        return Run.opened(plan, folder, results=SENT, resume=begun, secure_noise=secure)
+
+    # -- releases ----------------------------------------------------------------------------------
+
+    def _publish(self, words: Words) -> Payload:
+        """A release of this party's columns: as it was sent before, or now, once it is on record."""
+        run, work, _ = self._asked_in_turn(words)
+        step = words["step"]
+        released = run.step(step, lambda: work.publish(words["what"], words["words"]))
+        if released is None:
+            raise lost(run, self._task.party, step)
+        return released
+
+    def _opened(self, words: Words) -> tuple[tuple[int, ...], np.ndarray]:
+        """(widths of the factors of a product, a product's or a sum's result int64 flat)."""
+        _, work, openings = self._asked_in_turn(words)
+        step, what, public = words["step"], words["what"], words["words"]
+        request = self._agree(words)
+        widths = work.widths(what, public) if words["do"] == "cross_products" else ()
+
+        def protocol() -> np.ndarray:
+            if words["do"] == "sum":
+                vector = work.summand(what, public)
+                return self._end.noisy_sum(vector, work.noise(what, public, vector.size))
+            size = sum(widths[i] * widths[j] for j in range(len(widths)) for i in range(j))
+            matrix = np.ascontiguousarray(work.factor(what, public), np.int64)
+            return self._end.noisy_cross_products(matrix, widths, work.noise(what, public, size))
+
+        values = protocol() if step is None else openings.opened(step, request, protocol)
+        work.opened(what, public, values)
+        return widths, values
+
+    def _iterate(self, words: Words, arrays: Arrays) -> None:
+        """Steps of an iterative method; each chunk is on record before it begins."""
+        run, work, _ = self._spending()
+        plan, step, count, spent = run.plan, words["step"], words["count"], run.ledger.steps_spent
+        if not isinstance(plan, PrivacyPlan):
+            raise ArgumentError(f"a plan of kind {plan.kind!r} has no steps to iterate")
+        if not (_is_count(step) and _is_count(count) and count and step + count <= plan.num_steps):
+            raise PlanSpentError(f"the plan has steps 0 to {plan.num_steps - 1}, not {count!r} from {step!r} on")
+        if step < spent or (self._batches is not None and step != spent):
+            raise PlanSpentError(
+                f"this party has {spent} steps on record, and was asked for step {step}: a step is released once"
+            )
+        self._agree({**words, "state": _digest_of(arrays)})
+        if self._batches is None:
+            source = toss(self._seat.everyones, self._seat.rank)
+            self._batches = plan.sampling.start(plan.num_records, source, first_step=step)
+            run.ledger.reserve_up_to(step)
+        batches = self._batches.next(count).check(plan.num_records, plan.sampling.max_batch_size)
+        run.ledger.reserve(count)
+        reached = work.iterate(self._end, batches, arrays)
+        self._reply({"digest": _digest_of(reached.arrays)}, {} if self._seat.rank else reached.arrays)
+
+    def _asked_in_turn(self, words: Words) -> tuple[Run, Work, Openings]:
+        """What a release needs, if the plan has this one, and every step before it is on record.
+
+        :raises ArgumentError: the plan releases something else at that step.
+        :raises PlanSpentError: there is no such step, or an earlier one has not been released.
+        """
+        run, work, openings = self._spending()
+        step = words["step"]
+        if step is not None and not (_is_count(step) and step < run.plan.num_steps):
+            raise PlanSpentError(f"the plan has steps 0 to {run.plan.num_steps - 1}, and no step {step!r}")
+        if step is not None and step > run.ledger.steps_spent:
+            raise PlanSpentError(
+                f"this party has {run.ledger.steps_spent} steps on record, and was asked for step {step}: steps are "
+                "released in their order"
+            )
+        work.check(step, words["do"], words["what"], words["words"])
+        return run, work, openings
+
+    def _agree(self, words: Words, differs: str = _DIFFERS) -> str:
+        """A digest of what this party was asked for, which all parties were.
+
+        :raises BackendError: they were not; nothing was done.
+        """
+        digest = hashlib.sha256(json.dumps(dict(words), sort_keys=True).encode())
+        if len(set(self._seat.everyones(digest.digest(), _DIGEST))) > 1:
+            raise BackendError(differs)
+        return digest.hexdigest()
+
+    # -- replies -----------------------------------------------------------------------------------
+
+    def _spending(self) -> tuple[Run, Work, Openings]:
+        if self._run is None or self._work is None or self._openings is None:
+            raise PlanSpentError("no plan was begun at this party")
+        return self._run, self._work, self._openings
+
+    def _reply(self, words: Words, arrays: Arrays) -> None:
+        run, _, openings = self._spending()
+        if openings.complete:
+            run.ledger.finish()
+        facts = {"traffic": vars(self._end.traffic), "dealer": vars(self._end.dealer_traffic)}
+        self._seat.reply({"words": dict(words), **facts}, **arrays)
+
+
+def check_apart(plan: Plan) -> None:
+    """Refuses a plan that promises what parties in their own processes cannot keep.
+
+    :raises ArgumentError: names the setting, hidden batch indices or trusted noise.
+    """
+    if getattr(plan, "batch_indices", "known") == "hidden":
+        raise ArgumentError(
+            'batch_indices="hidden": the parties look up the records of a batch themselves, so they know them; '
+            'choose "known"'
+        )
+    noise = getattr(plan, "noise", None)
+    if noise is not None and noise.kind != "collaborative":
+        raise ArgumentError(
+            'noise="trusted": every party draws its own share in its own process; choose "collaborative"'
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _digest_of(arrays: Arrays) -> str:
+    """SHA-256 of arrays, with their names, types and shapes."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,205 @@
+"""A session with one process per party, from the side of the process that starts it and holds no table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.data import Schema
+from vertinumpyro.privacy import Plan
+from vertinumpyro.secure.between_processes import BetweenProcesses
+from vertinumpyro.session.in_process import pair_blocks
+from vertinumpyro.session.party import check_apart, run_party
+from vertinumpyro.session.run import Payload, Run
+from vertinumpyro.session.session import Session
+from vertinumpyro.session.task import PartyTask
+from vertinumpyro.session.work import Method
+from vertinumpyro.transport import Group, Member, Traffic
+
+__all__ = ["ProcessSession", "between_processes"]
+
+_START_S = 300.0
+_WORK_S = 3600.0
+
+Words = Mapping[str, Any]
+
+
+@final
+class ProcessSession(Session):
+    """The parties' processes and the backend's helpers, on this machine. Use as a context manager.
+
+    Starting reads and checks every party's table in its own process, and matches the records by a keyed digest of
+    their ids. This process learns the number of records, the columns' storage types, and later what is released. Every
+    party has a ledger of its own, which refuses a plan that it did not agree to and a step that it has on record.
+
+    :param tasks: one for each party of the schema, in its order.
+    :param timeout_s: how long a process waits for another before the run ends with an error.
+    :raises DataError: a table breaks the schema; the message names the party and the column.
+    :raises AlignmentError: the parties' records differ.
+    :raises BackendError: the backend is not installed, or a process failed; the message names it.
+    """
+
+    def __init__(self, tasks: Sequence[PartyTask], *, timeout_s: float = 120.0) -> None:
+        backend = between_processes(tasks[0].build())
+        if missing := backend.missing():
+            raise BackendError(missing)
+        backend.check_release()
+        self._schema = tasks[0].read_schema()
+        if [task.party for task in tasks] != list(self._schema.parties):
+            raise ArgumentError(f"tasks must be one for each party, in the order {tuple(self._schema.parties)}")
+        if len(tasks) < 2:
+            raise ArgumentError("tasks: a secure run needs at least two parties; use the backend fixed_point for one")
+        self.backend, self._seeds = backend, {task.insecure_seed for task in tasks}
+        self._ranks, self._method, self._plan = range(len(tasks)), None, None
+        members = [Member(name=f"party {t.party!r}", run=run_party, arguments=(t,)) for t in tasks]
+        members += backend.helpers(len(tasks))
+        self._group = Group(members, len(tasks), timeout_s)
+        self.traffic, self.dealer_traffic, self.seconds = Traffic(), Traffic(), 0.0
+        try:
+            found = self._group.replies(self._ranks, within_s=_START_S)
+            self._num_records: int = found[0][0]["num_records"]
+            for words, _ in found.values():
+                self._schema = self._schema.with_dtypes(words["dtypes"])
+        except BaseException:
+            self._group.close()
+            raise
+
+    @property
+    def schema(self) -> Schema:
+        """The public schema."""
+        return self._schema
+
+    @property
+    def num_records(self) -> int:
+        """N, which the parties found equal."""
+        return self._num_records
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes: the parties in order, then the helpers."""
+        return self._group.pids
+
+    def open(
+        self,
+        method: Method,
+        plan: Plan,
+        *,
+        run_dir: str | Path | None,
+        results: str,
+        resume: bool = False,
+        facts: Words | None = None,
+        insecure_seed: int | None = None,
+    ) -> Run:
+        """See `Session.open`; every party begins the plan at its own ledger.
+
+        :raises ArgumentError: the plan wants what these processes cannot keep: hidden batch indices, trusted noise.
+        :raises PlanSpentError: a party agreed to another plan, or has begun this one before.
+        """
+        check_apart(plan)
+        if self._seeds != {insecure_seed}:
+            raise ArgumentError(
+                "insecure_seed: every party draws its own noise; give it to the parties' tasks, and here"
+            )
+        run = Run.opened(plan, run_dir, results=results, resume=resume, secure_noise=insecure_seed is None, facts=facts)
+        try:
+            for rank in self._ranks:
+                self._group.command(rank, {"do": "begin", "plan": plan.to_dict(), "resume": resume})
+            replies = self._group.replies(self._ranks, within_s=_START_S)
+            if any(words["fingerprint"] != plan.fingerprint() for words, _ in replies.values()):
+                raise BackendError("a party works on another plan; start the run again")
+        except BaseException:
+            run.ledger.pause()
+            raise
+        self._reached = max(words["steps_spent"] for words, _ in replies.values())
+        return run
+
+    def catch_up(self, run: Run) -> None:
+        """Counts here what any party has on record: an iterative method goes on behind all of it."""
+        run.ledger.reserve_up_to(self._reached)
+
+    def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
+        """See `Session.step`. The parties see to it that it is released once, so it is counted here and asked for."""
+        stored = run.stored(index)
+        if stored is not None:
+            return stored
+        run.ledger.reserve_up_to(index + 1)
+        released = compute()
+        run.keep(index, released)
+        return released
+
+    def publish(self, index: int, what: str, words: Words) -> list[Payload]:
+        """See `Session.publish`."""
+        replies = self._asked({"do": "publish", "step": index, "what": what, "words": dict(words)}, within_s=_WORK_S)
+        return [Payload(replies[rank][0]["words"], replies[rank][1]) for rank in self._ranks]
+
+    def cross_products(self, index: int | None, what: str, words: Words) -> dict[tuple[int, int], np.ndarray]:
+        """See `Session.cross_products`."""
+        flat, widths = self._values("cross_products", index, what, words)
+        blocks = pair_blocks(widths)
+        return {pair: flat[start : start + a * b].reshape(a, b) for pair, (start, (a, b)) in blocks.items()}
+
+    def sum(self, index: int, what: str, words: Words) -> np.ndarray:
+        """See `Session.sum`."""
+        return self._values("sum", index, what, words)[0]
+
+    def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
+        """See `Session.iterate`."""
+        replies = self._asked({"do": "iterate", "step": step, "count": count}, arrays, within_s=_WORK_S)
+        if len({words["words"]["digest"] for words, _ in replies.values()}) > 1:
+            raise BackendError("the parties' states differ after the same releases; run one version everywhere")
+        return Payload({}, replies[0][1])
+
+    def close(self) -> None:
+        """End all processes."""
+        self._group.close()
+
+    def _values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+        replies = self._asked({"do": do, "step": index, "what": what, "words": dict(words)}, within_s=_WORK_S)
+        first, *others = [arrays["values"] for _, arrays in replies.values()]
+        if not all(np.array_equal(first, other) for other in others):
+            raise BackendError("the parties opened different results; run one version everywhere")
+        return first, tuple(replies[0][0]["words"].get("widths", ()))
+
+    def _asked(
+        self, words: dict[str, Any], arrays: Mapping[str, np.ndarray] | None = None, *, within_s: float
+    ) -> dict[int, tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """The parties' replies to one command, in their order."""
+        started = time.perf_counter()
+        for rank in self._ranks:
+            self._group.command(rank, words, **(arrays or {}))
+        replies = self._group.replies(self._ranks, within_s=within_s)
+        self.seconds += time.perf_counter() - started
+        self.traffic = Traffic(**replies[0][0]["traffic"])
+        self.dealer_traffic = Traffic(**replies[0][0]["dealer"])
+        return {rank: replies[rank] for rank in self._ranks}
+
+    def __enter__(self) -> ProcessSession:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Ends all processes."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Public facts alone."""
+        return f"ProcessSession({self.num_records} records at {', '.join(self.parties)})"
+
+
+def between_processes(method: Method) -> BetweenProcesses:
+    """A method's backend.
+
+    :raises ArgumentError: it has no processes for the parties.
+    """
+    backend = method.backend
+    if not isinstance(backend, BetweenProcesses):
+        name = "None" if backend is None else backend.info().name
+        raise ArgumentError(
+            f"backend {name} runs in one process; take one with a process for each party, Crypten() or Spu()"
+        )
+    return backend

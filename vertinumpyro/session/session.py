@@ -1,0 +1,100 @@
+"""What a method asks of the parties, wherever they are: releases of their own columns, cross products, sums."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.privacy import Plan
+from vertinumpyro.session.run import Payload, Run
+from vertinumpyro.session.work import Method
+
+__all__ = ["Session", "session_of"]
+
+
+class Session(abc.ABC):
+    """Parties that hold different columns of the same records. A method's code is the same for every kind of session.
+
+    `open` begins or continues a plan, at every ledger there is. Then, inside `step`, `publish`, `cross_products` and
+    `sum` release what the plan says; every one of them returns what everybody may know.
+    """
+
+    @property
+    @abc.abstractmethod
+    def schema(self) -> Schema:
+        """The public schema."""
+
+    @property
+    @abc.abstractmethod
+    def num_records(self) -> int:
+        """N, public."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the schema's order."""
+        return tuple(self.schema.parties)
+
+    @abc.abstractmethod
+    def open(
+        self,
+        method: Method,
+        plan: Plan,
+        *,
+        run_dir: str | Path | None,
+        results: str,
+        resume: bool = False,
+        facts: Mapping[str, Any] | None = None,
+        insecure_seed: int | None = None,
+    ) -> Run:
+        """Begins to spend a plan, or continues it; see `Run.opened`. The run is a context manager.
+
+        :param insecure_seed: noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
+        """
+
+    def catch_up(self, run: Run) -> None:  # noqa: B027 (in one process there is one ledger)
+        """Counts in the run what any party has on record."""
+
+    @abc.abstractmethod
+    def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
+        """What a step releases: as stored; None where a crash lost it; otherwise released now, once."""
+
+    @abc.abstractmethod
+    def publish(self, index: int, what: str, words: Mapping[str, Any]) -> list[Payload]:
+        """Every party's `Work.publish`, in the parties' order."""
+
+    @abc.abstractmethod
+    def cross_products(
+        self, index: int | None, what: str, words: Mapping[str, Any]
+    ) -> dict[tuple[int, int], np.ndarray]:
+        """A_i^T A_j + noise, int64 modulo 2^64, for every two parties i < j and their `Work.factor`.
+
+        :param index: the plan's step; None where the noise is a one-time pad, so that nothing is revealed.
+        """
+
+    def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
+        """`count` steps of an iterative method at all parties, from `step` on, and the public state that they reach.
+
+        :param arrays: the state to begin from; empty where the parties have it.
+        :raises ArgumentError: in one process an iterative method has a loop of its own.
+        """
+        raise ArgumentError(f"{type(self).__name__} does not run steps at parties")
+
+    @abc.abstractmethod
+    def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
+        """The sum of all parties' `Work.summand` and noise, int64 modulo 2^64."""
+
+
+def session_of(data: VerticalDataset | Session, backend: Any) -> Session:
+    """A session as it is, or the parties of a dataset in this process.
+
+    :raises ArgumentError: it is neither, or the backend refuses to compute with all columns in one process.
+    """
+    from vertinumpyro.session.in_process import InProcessSession
+
+    return data if isinstance(data, Session) else InProcessSession(data, backend)

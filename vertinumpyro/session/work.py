@@ -1,0 +1,109 @@
+"""A method's part at one party: what it computes from that party's own columns, with that party's own noise."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
+from vertinumpyro.data import Facts
+from vertinumpyro.privacy import Batches, Plan
+from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.session.run import Payload
+
+__all__ = ["Columns", "Method", "Work", "party_sources"]
+
+Columns = Mapping[str, np.ndarray]
+"""One party's encoded columns, each [N]. Secret."""
+
+Words = Mapping[str, Any]
+"""Public arguments as plain data for JSON."""
+
+
+class Work(abc.ABC):
+    """One party's local computation for one plan. It never meets a socket, nor another party's columns.
+
+    Every kind of release has a name, `what`. A method overrides what it uses: `publish` for releases of a party's own
+    columns, `factor` and `noise` for cross products, `summand` and `noise` for sums.
+    """
+
+    @abc.abstractmethod
+    def check(self, step: int | None, do: str, what: str, words: Words) -> None:
+        """Refuses what is not what the plan releases at a step. A party asks before it computes anything.
+
+        :param step: None for a product that one-time pads hide, which releases nothing and is not counted.
+        :param do: "publish", "cross_products" or "sum".
+        :raises ArgumentError: it is something else.
+        """
+
+    @staticmethod
+    def refused(step: int | None, do: str, what: str) -> ArgumentError:
+        """The error of `check`."""
+        when = "without a step" if step is None else f"as step {step}"
+        return ArgumentError(f"{do} of {what!r} {when} is not what the plan releases there; nothing was done")
+
+    def publish(self, what: str, words: Words) -> Payload:
+        """A release of the party's own columns, its noise included."""
+        raise NotImplementedError(what)
+
+    def factor(self, what: str, words: Words) -> np.ndarray:
+        """The party's integer matrix [N, d] in a product with every other party's. Secret."""
+        raise NotImplementedError(what)
+
+    def widths(self, what: str, words: Words) -> tuple[int, ...]:
+        """d of every party's `factor`, public."""
+        raise NotImplementedError(what)
+
+    def summand(self, what: str, words: Words) -> np.ndarray:
+        """The party's integer vector int64 [D] in a sum. Secret."""
+        raise NotImplementedError(what)
+
+    def noise(self, what: str, words: Words, size: int) -> np.ndarray:
+        """The party's noise on such a product or sum, int64 [size]. Secret."""
+        raise NotImplementedError(what)
+
+    def iterate(self, end: PartyEnd, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
+        """Steps of an iterative method, a batch each, with the other parties; the public state that they reach.
+
+        :param end: this party's end of the protocols.
+        :param arrays: the state to begin from; empty where the party has it.
+        """
+        raise NotImplementedError
+
+    def opened(self, what: str, words: Words, values: np.ndarray) -> None:  # noqa: B027 (most need not know)
+        """Told what a product or sum came to, int64 flat; everybody knows it."""
+
+
+@runtime_checkable
+class Method(Protocol):
+    """What a session runs: an inference with public settings, which makes each party's part."""
+
+    @property
+    def backend(self) -> Any:
+        """Computes across parties."""
+        ...
+
+    def check(self, dataset: Facts, plan: Plan) -> None:
+        """Refuses a plan that was not made for this method on such tables: its privacy table could be false for them.
+
+        :raises ArgumentError: names what differs.
+        """
+        ...
+
+    def work(self, facts: Facts, party: str, columns: Columns, plan: Any, source: RandomSource) -> Work:
+        """The party's part under a plan; `source` is the party's own randomness."""
+        ...
+
+
+def party_sources(num_parties: int, insecure_seed: int | None, first_step: int = 0) -> tuple[RandomSource, ...]:
+    """Each party's source of noise: the operating system's, or for tests and paired benchmarks one from a seed.
+
+    :param first_step: a seeded run that goes on must not draw the noise of its first steps again.
+    """
+    if insecure_seed is None:
+        return tuple(SystemRandomSource() for _ in range(num_parties))
+    return InsecureSeededSource(insecure_seed + (first_step << 64)).spawn(num_parties)
