@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import warnings
 from functools import partial
 from typing import Any
@@ -13,21 +15,29 @@ import numpy as np
 import optax
 import pytest
 from numpyro.infer.autoguide import (
+    AutoBNAFNormal,
+    AutoDelta,
     AutoDiagonalNormal,
     AutoIAFNormal,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
+    AutoNormal,
 )
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, RangeError, UnprovenError
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
+from vertinumpyro.core.stored_arrays import load_arrays, read_metadata
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, StepInput
+from vertinumpyro.dpvi.fitting import CHECKPOINT
 from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
-from vertinumpyro.dpvi.stream import Chunk, chunk_length, chunks
-from vertinumpyro.privacy import DisjointBatches, PrivacyPlan, PrivacyWarning
+from vertinumpyro.dpvi.stream import Chunk, Pace, chunk_length, chunks
+from vertinumpyro.model import mixture_model
+from vertinumpyro.privacy import Book, DisjointBatches, Ledger, PrivacyPlan, PrivacyWarning
+from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.secure import Plaintext
+from vertinumpyro.session import PRIVACY_RECORD
 
 SCHEMA = Schema(
     {
@@ -103,7 +113,9 @@ def test_the_loop_compiles_once_and_padding_changes_nothing(dpvi: DPVI, dataset:
     kernel, state = dpvi.kernel(dataset, plan, compat.random_key(0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InsecureRandomnessWarning)
-        whole = next(chunks(plan, kernel.guide.split.num_values, InsecureSeededSource(1), 0))
+        pace = Pace(7)
+        pace.count = 7
+        whole = next(chunks(plan, kernel.guide.split.num_values, InsecureSeededSource(1), 0, pace))
     runner = ChunkRunner(kernel, device_columns(dataset))
     expected, info, _ = runner(jax.tree_util.tree_map(jnp.copy, state), whole)
     assert len(info.released_norm) == 7
@@ -151,10 +163,90 @@ def test_resume_continues_as_if_nothing_had_happened(dpvi: DPVI, dataset: Vertic
             fit(dpvi, dataset, plan, run_dir=tmp_path, insecure_seed=1)
     posterior = fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
     assert not posterior.secure_noise, "the steps before the crash had an insecure seed"
-    done = len(posterior.diagnostics.released_norm)
-    assert 0 < done < 401, "steps that may have been released before the crash are not repeated"
-    with pytest.raises(PlanSpentError):
-        fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
+    assert len(posterior.diagnostics.released_norm) == 400, "the first step is not repeated; nobody saw the dead chunk"
+    again = fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
+    assert same(posterior.params, again.params), "a run that is complete is recovered"
+    assert len(again.diagnostics.released_norm) == 0
+
+
+def test_the_first_chunk_is_one_step_and_a_checkpoint_follows_every_chunk(
+    dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any
+) -> None:
+    plan, seen = make_plan(dpvi, dataset, num_steps=60), []
+
+    def look(steps: int, params: Any) -> None:
+        stored = read_metadata(tmp_path / CHECKPOINT)
+        seen.append((steps, stored["steps_spent"], read_record(tmp_path / PRIVACY_RECORD).steps_spent))
+
+    fit(dpvi, dataset, plan, run_dir=tmp_path, after_chunk=look)
+    assert seen[0][0] == 1
+    assert seen[-1][0] == 60
+    assert all(steps == stored == recorded for steps, stored, recorded in seen)
+    assert all(after[0] <= 2 * before[0] + 1 for before, after in itertools.pairwise(seen)), "chunks at most double"
+
+
+@pytest.mark.parametrize("moment", ["computing", "staged", "counted"])
+def test_whenever_it_dies_a_step_is_lost_to_nobody_and_released_once(
+    dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any, moment: str, monkeypatch: Any
+) -> None:
+    """The process dies in its third chunk: while it computes, once the state is staged, once it is counted."""
+    plan, calls = make_plan(dpvi, dataset, num_steps=20), []
+
+    class DeadError(BaseException):
+        pass
+
+    def third(function: Any, *, before: bool) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            calls.append(1)
+            if before and len(calls) == 3:
+                raise DeadError
+            found = function(*args, **kwargs)
+            if not before and len(calls) == 3:
+                raise DeadError
+            return found
+
+        return wrapped
+
+    target, name, before = {
+        "computing": (ChunkRunner, "__call__", True),
+        "staged": (Ledger, "reserve", True),
+        "counted": (Ledger, "reserve", False),
+    }[moment]
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, third(getattr(target, name), before=before))
+        with pytest.raises(DeadError):
+            fit(dpvi, dataset, plan, run_dir=tmp_path)
+    counted = read_record(tmp_path / PRIVACY_RECORD).steps_spent
+    posterior = fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
+    assert len(posterior.diagnostics.released_norm) == 20 - counted, "whatever is counted was kept"
+    assert optimiser_steps(tmp_path) == 20, "every step is in the result, once"
+
+
+def optimiser_steps(run_dir: Any) -> int:
+    _, arrays = load_arrays(run_dir / CHECKPOINT)
+    (counts,) = {int(array) for name, array in arrays.items() if name.endswith(".count")}
+    return counts
+
+
+def test_a_record_below_its_results_is_refused(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> None:
+    """An older copy of the record, put back, would give the same steps out again."""
+    plan = make_plan(dpvi, dataset, num_steps=6)
+    fit(dpvi, dataset, plan, run_dir=tmp_path)
+    record = tmp_path / PRIVACY_RECORD
+    changed = json.loads(record.read_text()) | {"steps_spent": 2, "status": "paused"}
+    record.write_text(json.dumps(changed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger.resume.__func__, "__kwdefaults__", {"secure_noise": True, "book": Book()})
+        with pytest.raises(PlanSpentError, match=r"counts 2 steps and checkpoint\.npz holds 6"):
+            fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
+
+
+def test_a_folder_that_cannot_be_written_to_costs_nothing(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> None:
+    plan = make_plan(dpvi, dataset)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="cannot write to the run's folder"):
+        fit(dpvi, dataset, plan, run_dir=tmp_path / "file" / "run")
+    fit(dpvi, dataset, plan, run_dir=tmp_path / "run")
 
 
 def test_a_plan_is_spent_once(dpvi: DPVI, dataset: VerticalDataset) -> None:
@@ -179,24 +271,42 @@ def test_save_and_load(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> N
         dataclasses.replace(dpvi, num_components=3).load(tmp_path / "posterior.npz")
 
 
+MIXTURE = mixture_model(SCHEMA, K)
+
+
 @pytest.mark.parametrize(
     "guide",
     [
+        AutoDelta,
+        AutoNormal(MIXTURE),
         AutoDiagonalNormal,
-        AutoMultivariateNormal,
+        AutoMultivariateNormal(MIXTURE, init_scale=0.05),
         partial(AutoLowRankMultivariateNormal, rank=2),
         AutoIAFNormal,
+        AutoBNAFNormal(MIXTURE, hidden_factors=[2]),
     ],
+    ids=["point", "mean_field", "diagonal", "full_rank", "low_rank", "flow", "block_flow"],
 )
-def test_every_guide_learns(dataset: VerticalDataset, guide: Any) -> None:
-    """With hardly any noise the objective falls, whatever the guide."""
-    dpvi = DPVI(num_components=K, guide=guide, optimizer=optax.adam(0.03), diagnostics=True)
+def test_every_guide_learns_and_is_stored(dataset: VerticalDataset, guide: Any, tmp_path: Any) -> None:
+    """With hardly any noise the objective falls, whatever the guide; its posterior comes back from a file."""
+    dpvi = DPVI(MIXTURE, guide=guide, optimizer=optax.adam(0.03), diagnostics=True)
     plan = make_plan(dpvi, dataset, noise_multiplier=0.01, batch_size=NUM_RECORDS, num_steps=60)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
-        objective = fit(dpvi, dataset, plan).diagnostics.objective
+        posterior = fit(dpvi, dataset, plan)
+    objective = posterior.diagnostics.objective
     assert np.isfinite(objective).all()
     assert objective[-10:].mean() < objective[:10].mean() - 0.1
+    posterior.save(tmp_path / "posterior.npz")
+    loaded = dpvi.load(tmp_path / "posterior.npz")
+    key = compat.random_key(5)
+    draws = posterior.sample(key, 3)
+    assert same(draws, loaded.sample(key, 3))
+    assert same(posterior.centre(), loaded.centre())
+    assert same(posterior.guide_params, loaded.guide_params)
+    if guide is AutoDelta:
+        for site, drawn in draws.items():
+            np.testing.assert_allclose(drawn, np.stack(3 * [posterior.guide_params[f"{site}_auto_loc"]]), rtol=1e-5)
 
 
 def test_disjoint_batches_trusted_noise_and_collusion(dpvi: DPVI, dataset: VerticalDataset) -> None:

@@ -1,27 +1,33 @@
 """Pulling a gradient back through a guide is the ELBO's own gradient, as NumPyro computes it."""
 
+import inspect
 from collections.abc import Iterator
 from functools import partial
 
 import jax
+import jax.example_libraries.stax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.nn import logsumexp
-from numpyro.infer import Trace_ELBO, init_to_uniform, init_to_value
+from numpyro.infer import Trace_ELBO, autoguide, init_to_sample, init_to_uniform, init_to_value
 from numpyro.infer.autoguide import (
+    AutoBNAFNormal,
     AutoDelta,
     AutoDiagonalNormal,
+    AutoGuide,
     AutoIAFNormal,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
 )
+from numpyro.infer.util import log_density
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, RealColumn, Schema
+from vertinumpyro.dpvi.autoguides import SUPPORTED, build_guide, check_guide
 from vertinumpyro.dpvi.guide import ReparameterisedGuide
 from vertinumpyro.model import party_plate, split_model
 
@@ -34,7 +40,9 @@ GUIDES = {
     "full_rank": AutoMultivariateNormal,
     "low_rank": partial(AutoLowRankMultivariateNormal, rank=2),
     "flow": partial(AutoIAFNormal, num_flows=2, hidden_dims=[12, 12]),
+    "block_flow": partial(AutoBNAFNormal, num_flows=2, hidden_factors=[3]),
 }
+BY_SITE = {"mean_field": partial(AutoNormal, init_scale=0.3), "point": AutoDelta}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -126,7 +134,8 @@ def jittered(params):
 
 
 def create(name, split):
-    guide, params = ReparameterisedGuide.create(GUIDES[name], split, init_to_uniform, jax.random.PRNGKey(0))
+    factory = {**GUIDES, **BY_SITE}[name]
+    guide, params = ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.PRNGKey(0))
     return guide, jittered(params)
 
 
@@ -227,7 +236,179 @@ def test_a_draw_depends_on_its_key_alone(splits):
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize("factory", [AutoNormal, AutoDelta])
-def test_guides_without_one_joint_latent_are_refused(factory, splits):
-    with pytest.raises(ArgumentError, match=factory.__name__):
-        ReparameterisedGuide.create(factory, splits[1], init_to_uniform, jax.random.PRNGKey(0))
+@pytest.mark.parametrize("name", BY_SITE)
+@pytest.mark.parametrize("num_components", [1, 3])
+def test_guides_by_site_pull_back_the_gradient_of_numpyros_densities(name, num_components, data, splits):
+    """At the same draw, whose parameters go under NumPyro's own names into its own guide."""
+    split = splits[num_components]
+    guide, params = create(name, split)
+    rng_key = jax.random.PRNGKey(4)
+    joint = partial(pooled, num_components=num_components)
+    own_guide = BY_SITE[name](joint)
+    with numpyro.handlers.seed(rng_seed=0):
+        own_guide(data)  # lets it find the latents
+
+    def elbo(params):
+        named = guide.named_params(params)
+        if name == "point":
+            return -Trace_ELBO().loss(rng_key, named, joint, own_guide, data)
+        latents = split.constrain(guide.sample(params, rng_key))
+        log_joint, _ = log_density(joint, (data,), {}, latents)
+        return log_joint - log_density(own_guide, (data,), {}, {**named, **latents})[0]
+
+    @jax.jit
+    def both(params):
+        gradient = jax.grad(flat_log_likelihood)(guide.sample(params, rng_key), data, num_components)
+        return guide.pull_back(params, rng_key, gradient), jax.grad(elbo)(params)
+
+    actual, expected = both(params)
+    assert_trees_close(actual, expected)
+    assert max(jnp.abs(leaf).max() for leaf in jax.tree_util.tree_leaves(actual)) > 0.1
+
+
+SETTINGS = {
+    AutoDelta: {"prefix": "mine"},
+    AutoNormal: {"prefix": "mine", "init_scale": 0.7},
+    AutoDiagonalNormal: {"prefix": "mine", "init_scale": 0.7},
+    AutoMultivariateNormal: {"prefix": "mine", "init_scale": 0.7},
+    AutoLowRankMultivariateNormal: {"prefix": "mine", "init_scale": 0.7, "rank": 3},
+    AutoIAFNormal: {
+        "prefix": "mine",
+        "num_flows": 2,
+        "hidden_dims": [12],
+        "skip_connections": True,
+        "nonlinearity": jax.example_libraries.stax.Tanh,
+    },
+    AutoBNAFNormal: {"prefix": "mine", "num_flows": 2, "hidden_factors": [3]},
+}
+
+
+def test_every_supported_family_is_tested():
+    assert set(SETTINGS) == set(SUPPORTED)
+    assert {f.func if isinstance(f, partial) else f for f in {**GUIDES, **BY_SITE}.values()} == set(SUPPORTED)
+
+
+@pytest.mark.parametrize("family", SETTINGS, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+def test_an_instance_is_the_partial_with_its_settings(family, used, data, splits):
+    split, settings = splits[3], SETTINGS[family]
+    instance = family(model, init_loc_fn=init_to_sample, **settings)
+    if used:  # by NumPyro's own SVI, on another model of the same sites
+        instance = family(partial(pooled, num_components=3), init_loc_fn=init_to_sample, **settings)
+        with numpyro.handlers.seed(rng_seed=0):
+            instance(data)
+    before = dict(vars(instance))
+    named = partial(family, init_loc_fn=init_to_sample, **settings)
+    (guide, params), (expected_guide, expected) = (
+        ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.PRNGKey(0))
+        for factory in (instance, named)
+    )
+    assert_trees_close(params, expected, tolerance=0)
+    assert any(name.startswith(("mine_", "theta_mine_")) for name in params)
+    key = jax.random.PRNGKey(1)
+    np.testing.assert_array_equal(guide.sample(params, key), expected_guide.sample(params, key))
+    assert vars(instance) == before, "the user's guide stays as it is"
+    default = ReparameterisedGuide.create(family, split, init_to_uniform, jax.random.PRNGKey(0))[1]
+    assert jax.tree_util.tree_structure(default) != jax.tree_util.tree_structure(params)
+
+
+@pytest.mark.parametrize("family", SETTINGS, ids=lambda family: family.__name__)
+def test_every_argument_of_an_instance_is_kept(family):
+    """Whatever NumPyro's constructor takes in this release."""
+    taken = set(inspect.signature(family.__init__).parameters) - {"self", "model", "init_loc_fn", "create_plates"}
+    instance = family(model, **SETTINGS[family])
+    rebuilt = build_guide(instance, model, init_to_uniform)
+    assert taken
+    for name in taken:
+        stored = name if name in vars(instance) else f"_{name}"
+        assert vars(rebuilt)[stored] == vars(instance)[stored]
+    kept = {name: vars(rebuilt).get(name, vars(rebuilt).get(f"_{name}")) for name in taken}
+    assert kept.items() >= SETTINGS[family].items()
+
+
+@pytest.mark.parametrize("make", [partial(AutoNormal, model), partial(partial, AutoNormal)])
+def test_a_strategy_given_to_the_guide_counts(make, splits):
+    start = init_to_value(values={"age_loc": jnp.array([3.0]), "cost_loc": jnp.array([-1.0]), "scale": 2.0})
+    _, params = ReparameterisedGuide.create(make(init_loc_fn=start), splits[1], init_to_uniform, jax.random.PRNGKey(0))
+    np.testing.assert_allclose(params["theta_auto_loc"], [3.0, -1.0, np.log(2.0)], rtol=1e-5)
+
+
+def test_numpyros_default_strategy_does_not_replace_the_librarys(splits):
+    start = init_to_value(values={"age_loc": jnp.array([3.0]), "cost_loc": jnp.array([-1.0]), "scale": 2.0})
+    for factory in (AutoDelta(model), AutoDelta, AutoDiagonalNormal(model), AutoDiagonalNormal):
+        guide, params = ReparameterisedGuide.create(factory, splits[1], start, jax.random.PRNGKey(0))
+        np.testing.assert_allclose(guide.location(params), [3.0, -1.0, np.log(2.0)], rtol=1e-5)
+
+
+def test_a_subclass_that_keeps_its_arguments_elsewhere_is_refused_as_an_instance(splits):
+    class Narrow(AutoDiagonalNormal):
+        def __init__(self, model, *, tenth=1.0, **kwargs):
+            super().__init__(model, init_scale=tenth / 10, **kwargs)
+
+    with pytest.raises(ArgumentError, match=r"guide=Narrow .*'tenth'.*functools\.partial"):
+        ReparameterisedGuide.create(Narrow(model), splits[1], init_to_uniform, jax.random.PRNGKey(0))
+    guide, params = ReparameterisedGuide.create(Narrow, splits[1], init_to_uniform, jax.random.PRNGKey(0))
+    np.testing.assert_allclose(guide.named_params(params)["auto_scale"], 0.1, rtol=1e-5)
+
+
+def custom_guide(data, num_records):
+    loc = numpyro.param("loc", 0.0)
+    numpyro.sample("scale", dist.LogNormal(loc, 1.0))
+
+
+REFUSED = {
+    "function": custom_guide,
+    "not_callable": "diagonal",
+    "other_class": dict,
+    "partial_of_a_function": partial(custom_guide, num_records=1),
+    "list": autoguide.AutoGuideList(model),
+    "dais": autoguide.AutoDAIS(model),
+    "semi_dais": partial(autoguide.AutoSemiDAIS, local_model=model),
+    "surrogate": autoguide.AutoSurrogateLikelihoodDAIS,
+    "laplace": autoguide.AutoLaplaceApproximation(model),
+    "batched": autoguide.AutoBatchedMultivariateNormal,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_guides_are_refused_with_what_works(name, splits):
+    given = REFUSED[name]
+
+    def use():
+        check_guide(given, None)
+        ReparameterisedGuide.create(given, splits[1], init_to_uniform, jax.random.PRNGKey(0))
+
+    with pytest.raises(ArgumentError) as caught:
+        use()
+    assert str(caught.value).startswith("guide=")
+    assert all(family.__name__ in str(caught.value) for family in SUPPORTED)
+    family = given.func if isinstance(given, partial) else type(given) if isinstance(given, AutoGuide) else given
+    assert getattr(family, "__name__", str(family)) in str(caught.value)
+
+
+def test_every_autoguide_of_numpyro_is_supported_or_refused_by_name():
+    for name in autoguide.__all__:
+        family = getattr(autoguide, name)
+        if not issubclass(family, SUPPORTED):
+            with pytest.raises(ArgumentError, match=f"guide={name} is not supported"):
+                check_guide(family, None)
+
+
+def test_a_guide_made_for_another_model_is_refused():
+    with pytest.raises(ArgumentError, match=r"guide=AutoNormal\(\.\.\.\) was made for another function than `model`"):
+        check_guide(AutoNormal(pooled), model)
+    check_guide(AutoNormal(model), model)
+
+
+@pytest.mark.parametrize("factory", [AutoIAFNormal, AutoBNAFNormal, partial(AutoIAFNormal, hidden_dims=[1])])
+def test_settings_that_do_not_fit_are_named(factory, splits):
+    num_components = 3 if isinstance(factory, partial) else 1
+    split = splits[num_components] if num_components == 3 else split_model(one_parameter, SCHEMA)
+    with pytest.raises(ArgumentError, match=rf"guide=Auto\w+ does not fit the model's {split.num_parameters} param"):
+        ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.PRNGKey(0))
+
+
+def one_parameter(data, num_records):
+    loc = numpyro.sample("loc", dist.Normal(0.0, 1.0))
+    with party_plate("clinic", num_records):
+        numpyro.sample("age", dist.Normal(loc, 1.0), obs=data["age"])

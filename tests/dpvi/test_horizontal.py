@@ -125,7 +125,7 @@ def test_a_fit_learns_and_keeps_a_record(records: VerticalDataset, tmp_path: Any
     dataset = HorizontalDataset(records, np.arange(N) % 3)
     horizontal = HorizontalDPVI(DPVI_)
     plan = make_plan(dataset, noise_multiplier=0.05, batch_size=60, num_steps=80)
-    posterior = fit(horizontal, dataset, plan, insecure_seed=3, privacy_record=tmp_path / "privacy.json")
+    posterior = fit(horizontal, dataset, plan, insecure_seed=3, run_dir=tmp_path)
     before = posterior.held_out_nll(records)
     assert np.isfinite(before)
     assert before < -0.5  # two sharp clusters; the prior's guide starts above 0.5

@@ -3,5 +3,16 @@
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel, StepInfo, StepInput
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
+from vertinumpyro.dpvi.twin_columns import TwinColumns, TwinWarning
 
-__all__ = ["DPVI", "DPVIState", "Diagnostics", "Kernel", "Posterior", "StepInfo", "StepInput"]
+__all__ = [
+    "DPVI",
+    "DPVIState",
+    "Diagnostics",
+    "Kernel",
+    "Posterior",
+    "StepInfo",
+    "StepInput",
+    "TwinColumns",
+    "TwinWarning",
+]

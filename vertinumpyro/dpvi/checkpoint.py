@@ -1,4 +1,4 @@
-"""Saving and loading pytrees of arrays with a little public metadata, as one `.npz` file without pickles."""
+"""Pytrees of arrays under public names, and back: what a run stores, and a saved posterior."""
 
 from __future__ import annotations
 
@@ -13,29 +13,37 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.stored_arrays import load_arrays, read_metadata, save_arrays
 
-__all__ = ["load_tree", "read_metadata", "save_tree"]
+__all__ = ["load_tree", "read_metadata", "save_tree", "tree_arrays", "tree_of"]
 
 
-def save_tree(path: str | os.PathLike[str], tree: Any, metadata: Mapping[str, Any]) -> None:
-    """Write a pytree's leaves and JSON metadata, atomically: a reader sees the old file or the new one."""
+def tree_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """A pytree's leaves by their paths."""
     named, _ = jax.tree_util.tree_flatten_with_path(tree)
-    save_arrays(path, {jax.tree_util.keystr(key): np.asarray(leaf) for key, leaf in named}, metadata)
+    return {jax.tree_util.keystr(key): np.asarray(leaf) for key, leaf in named}
 
 
-def load_tree(path: str | os.PathLike[str], like: Any) -> Any:
+def tree_of(stored: Mapping[str, np.ndarray], like: Any, name: str) -> Any:
     """The stored leaves in the structure of `like`.
 
+    :param name: the file's, for errors.
     :raises ArgumentError: if names or shapes differ: the file is of another model, guide or optimiser.
     """
     named, structure = jax.tree_util.tree_flatten_with_path(like)
     names = [jax.tree_util.keystr(key) for key, _ in named]
-    _, stored = load_arrays(path)
     if sorted(names) != sorted(stored):
-        raise ArgumentError(f"{Path(path).name} was saved for another model, guide or optimizer")
-    leaves = [stored[name] for name in names]
-    for name, leaf, (_, expected) in zip(names, leaves, named, strict=True):
+        raise ArgumentError(f"{name} was saved for another model, guide or optimizer")
+    leaves = [stored[key] for key in names]
+    for key, leaf, (_, expected) in zip(names, leaves, named, strict=True):
         if leaf.shape != np.shape(expected):
-            raise ArgumentError(
-                f"{Path(path).name} holds {name} of shape {leaf.shape}, and this model needs {np.shape(expected)}"
-            )
+            raise ArgumentError(f"{name} holds {key} of shape {leaf.shape}, and this model needs {np.shape(expected)}")
     return jax.tree_util.tree_unflatten(structure, [jax.numpy.asarray(leaf) for leaf in leaves])
+
+
+def save_tree(path: str | os.PathLike[str], tree: Any, metadata: Mapping[str, Any]) -> None:
+    """Write a pytree's leaves and JSON metadata, atomically: a reader sees the old file or the new one."""
+    save_arrays(path, tree_arrays(tree), metadata)
+
+
+def load_tree(path: str | os.PathLike[str], like: Any) -> Any:
+    """What `save_tree` wrote, in the structure of `like`; raises as `tree_of`."""
+    return tree_of(load_arrays(path)[1], like, Path(path).name)

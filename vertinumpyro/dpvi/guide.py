@@ -13,30 +13,20 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.infer.autoguide import (
-    AutoContinuous,
-    AutoDiagonalNormal,
-    AutoIAFNormal,
-    AutoLowRankMultivariateNormal,
-    AutoMultivariateNormal,
-)
+from numpyro.infer.autoguide import AutoDelta, AutoGuide, AutoNormal
 from numpyro.infer.initialization import init_to_value
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.dpvi.autoguides import GuideFactory, build_guide, chosen_init
+from vertinumpyro.model.enumeration import trace_globals
 from vertinumpyro.model.split import SplitModel
 
 __all__ = ["GuideFactory", "Params", "ReparameterisedGuide"]
-
-GuideFactory = Callable[..., AutoContinuous]
-"""An autoguide class, or a `functools.partial` of one: called as factory(model, init_loc_fn=...)."""
 
 Params = Mapping[str, Any]
 """Unconstrained guide parameters by site name."""
 
 _THETA = "theta"
-
-_SUPPORTED = (AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal, AutoIAFNormal)
-"""Guides that reparameterise one joint vector and never read the model's density (AutoDAIS and Laplace do)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +43,7 @@ class ReparameterisedGuide:
     """
 
     split: SplitModel
-    guide: AutoContinuous
+    guide: AutoGuide
     transforms: Mapping[str, Any]
 
     @classmethod
@@ -62,16 +52,22 @@ class ReparameterisedGuide:
     ) -> tuple[ReparameterisedGuide, Params]:
         """The guide and its initial unconstrained parameters.
 
-        :param init_loc_fn: a NumPyro init strategy (`init_to_uniform`, `init_to_median`, ...) for the model's sites.
-        :raises ArgumentError: if the factory gives no guide that reparameterises all latents jointly.
+        :param init_loc_fn: a NumPyro init strategy (`init_to_uniform`, `init_to_median`, ...) for the model's sites;
+            one that the factory carries goes before it.
+        :raises ArgumentError: if the factory gives no guide that reparameterises all latents jointly, or the strategy
+            no finite start.
         """
         init_key, guide_key = jax.random.split(rng_key)
-        start = split.init(init_loc_fn, init_key)
-        guide = factory(_theta_model(split.num_parameters), init_loc_fn=init_to_value(values={_THETA: start}))
-        if type(guide) not in _SUPPORTED:
-            names = [supported.__name__ for supported in _SUPPORTED]
-            raise ArgumentError(f"guide={type(guide).__name__} is not supported; use one of {names}")
-        trace = handlers.trace(handlers.seed(guide, guide_key)).get_trace()
+        start = split.init(chosen_init(factory) or init_loc_fn, init_key)
+        _check_start(split, start)
+        at_start: Any = init_to_value(values={_THETA: start})
+        guide = build_guide(factory, _theta_model(split.num_parameters), at_start)
+        try:
+            trace = handlers.trace(handlers.seed(guide, guide_key)).get_trace()
+        except (ValueError, TypeError, RuntimeError) as error:  # settings that do not fit; nothing here is secret
+            raise ArgumentError(
+                f"guide={type(guide).__name__} does not fit the model's {split.num_parameters} parameters: {error}"
+            ) from error
         sites = {name: site for name, site in trace.items() if site["type"] == "param"}
         transforms = {name: _transform(site) for name, site in sites.items()}
         params = {
@@ -86,6 +82,20 @@ class ReparameterisedGuide:
             name: value if self.transforms[name] is None else self.transforms[name](value)
             for name, value in params.items()
         }
+
+    def named_params(self, params: Params) -> dict[str, Any]:
+        """As `constrain_params`; those of `AutoNormal` and `AutoDelta` by the model's sites (`age_auto_loc`)."""
+        constrained, prefix = self.constrain_params(params), f"{self.guide.prefix}_"
+        if not isinstance(self.guide, (AutoNormal, AutoDelta)):
+            return constrained
+        by_site = self.split.constrain if isinstance(self.guide, AutoDelta) else self.split.unflatten
+        kinds = {name.removeprefix(f"{_THETA}_{prefix}"): value for name, value in constrained.items()}
+        return {f"{site}_{prefix}{kind}": v for kind, value in kinds.items() for site, v in by_site(value).items()}
+
+    def location(self, params: Params) -> Float[Array, " theta"] | None:
+        """Where the guide is centred in flat unconstrained theta; None for a flow, which has no such parameter."""
+        names = (f"{self.guide.prefix}_loc", f"{_THETA}_{self.guide.prefix}_loc")
+        return next((jnp.asarray(params[name]) for name in names if name in params), None)
 
     def sample(self, params: Params, rng_key: jax.Array) -> Float[Array, " theta"]:
         """One reparameterised draw of flat unconstrained theta."""
@@ -108,8 +118,28 @@ class ReparameterisedGuide:
     def _sample_with_density(self, params: Params, rng_key: jax.Array) -> tuple[jax.Array, jax.Array]:
         substituted = handlers.substitute(self.guide, data=self.constrain_params(params))
         trace = handlers.trace(handlers.seed(substituted, rng_key)).get_trace()
-        site = next(s for s in trace.values() if s["type"] == "sample" and (s["infer"] or {}).get("is_auxiliary"))
-        return site["value"], site["fn"].log_prob(site["value"]).sum()
+        auxiliary = (s for s in trace.values() if s["type"] == "sample" and (s["infer"] or {}).get("is_auxiliary"))
+        site = next(auxiliary, trace[_THETA])  # AutoNormal and AutoDelta draw theta itself
+        theta = site["value"]
+        if isinstance(self.guide, AutoDelta):
+            return theta, self._log_jacobian(theta)
+        # A flow remembers what it computed on the way: its density needs no inverse, which BNAF does not have.
+        known = [site["intermediates"]] if site["intermediates"] else []
+        return theta, site["fn"].log_prob(theta, *known).sum()
+
+    def _log_jacobian(self, theta: jax.Array) -> jax.Array:
+        """Of theta's transforms: the density that makes a point estimate the mode in the model's own units."""
+        site, split = self.split.structure.component_site, self.split
+        return jnp.asarray(trace_globals(split.model, split.unflatten(theta), site, split.stand_ins(1), 1)[1])
+
+
+def _check_start(split: SplitModel, start: jax.Array) -> None:
+    sites = [name for name, value in split.unflatten(start).items() if not bool(jnp.isfinite(value).all())]
+    if sites:
+        raise ArgumentError(
+            f"init_loc_fn: it starts from values that are not finite, or on the edge of their support, at {sites}; "
+            "choose another, as numpyro.infer.init_to_median"
+        )
 
 
 def _transform(site: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,19 +21,25 @@ from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.rng import InsecureSeededSource, SystemRandomSource
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS, default_batch_size, default_clip_norm, default_optimizer
+from vertinumpyro.dpvi.arguments import check_dataset, check_plan, checked_key
+from vertinumpyro.dpvi.checkpoint import tree_arrays
+from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS, default_batch_size, default_clip_norm
+from vertinumpyro.dpvi.fitting import CHECKPOINT, restored
 from vertinumpyro.dpvi.guide import ReparameterisedGuide
 from vertinumpyro.dpvi.inference import DPVI
-from vertinumpyro.dpvi.kernel import Columns, DPVIState, Kernel
+from vertinumpyro.dpvi.kernel import Columns, DPVIState, Kernel, score_link
 from vertinumpyro.dpvi.loop import device_columns
+from vertinumpyro.dpvi.optimizers import as_optax
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.privacy import ClientPlan, NeighbouringRelation, PoissonSampling, start_spending
+from vertinumpyro.dpvi.rehearsal import rehearse_update
+from vertinumpyro.dpvi.stream import Pace
+from vertinumpyro.privacy import ClientPlan, PoissonSampling, neighbouring
 from vertinumpyro.privacy.sampling import Batches
 from vertinumpyro.secure import BatchShape, FixedPoint
-from vertinumpyro.secure.dca import CipherSource, DistributedCompute, NoisySum
+from vertinumpyro.secure.dca import CipherSource, DistributedCompute, SumBackend
 from vertinumpyro.secure.fixed_point import Encoded, encoded, ring_sum
+from vertinumpyro.session import Run, party_sources
 
 __all__ = ["HorizontalDPVI", "HorizontalDataset"]
 
@@ -103,7 +109,7 @@ class HorizontalDPVI:
     """
 
     dpvi: DPVI = dataclasses.field(default_factory=DPVI)
-    backend: NoisySum = dataclasses.field(default_factory=DistributedCompute)
+    backend: SumBackend = dataclasses.field(default_factory=DistributedCompute)
 
     def plan(
         self,
@@ -131,8 +137,10 @@ class HorizontalDPVI:
         :raises ArgumentError: names the argument and the fix.
         :raises RangeError: if clip, batch or noise could wrap the ring.
         """
+        check_dataset(dataset, HorizontalDataset)
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
+        self.dpvi.twin_columns(dataset.records.schema).warn(stacklevel=2)
         many = dataset.owners is None
         batch_size = default_batch_size(dataset.num_records) if batch_size is None else batch_size
         default_noise = min(_DEFAULT_NOISE_CLIENTS, dataset.num_clients) if many else dataset.num_clients
@@ -143,7 +151,7 @@ class HorizontalDPVI:
             "max_unreliable": max_unreliable,
             "num_records": dataset.num_records,
             "delta": delta,
-            "relation": NeighbouringRelation(relation),
+            "relation": neighbouring(relation),
             "participation": participation or ("known" if many else "hidden"),
         }
         if settings["num_clients"] > dataset.num_clients:
@@ -161,6 +169,9 @@ class HorizontalDPVI:
 
         :raises ArgumentError: if the plan was made for other records or another model.
         """
+        check_dataset(dataset, HorizontalDataset)
+        check_plan(plan, ClientPlan)
+        rng_key = checked_key(rng_key)
         shape = self._shape(dataset, plan)
         if plan.num_records != dataset.num_records or plan.grid_bits != FixedPoint().grid_bits(shape):
             raise ArgumentError("plan was made for another dataset or model; make a new plan")
@@ -169,7 +180,7 @@ class HorizontalDPVI:
         guide, params = ReparameterisedGuide.create(self.dpvi.guide, split, self.dpvi.init_loc_fn, guide_key)
         kernel = Kernel(
             guide=guide,
-            optimizer=self.dpvi.optimizer or default_optimizer(plan.num_steps),
+            optimizer=as_optax(self.dpvi.optimizer, plan.num_steps),
             backend=FixedPoint(),
             shape=shape,
             num_records=plan.num_records,
@@ -183,43 +194,61 @@ class HorizontalDPVI:
         plan: ClientPlan,
         rng_key: jax.Array,
         *,
-        privacy_record: str | Path | None = None,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
         progress_bar: bool = True,
         insecure_seed: int | None = None,
     ) -> Posterior:
         """Spend the plan: run its steps and return the posterior over the global latents.
 
         :param rng_key: model randomness, public.
-        :param privacy_record: a JSON file to create, written before every step is released.
+        :param run_dir: folder for `privacy.json`, which counts every step before it is handed on, and a checkpoint.
+        :param resume: continue the run of `run_dir`; a run that is complete costs nothing.
         :param insecure_seed: noise and batches from a seeded generator, for tests: no privacy at all.
         :raises PlanSpentError: if the plan was spent before.
         """
         kernel, state = self.kernel(dataset, plan, rng_key)
-        run = ClientSteps(kernel, dataset)
-        secure = insecure_seed is None
-        source = SystemRandomSource() if secure else InsecureSeededSource(insecure_seed)
-        noise_source = CipherSource() if secure else source
-        batches = plan.sampling.start(plan.num_records, source)
+        rehearse_update(kernel, state)
+        steps, secure = ClientSteps(kernel, dataset), insecure_seed is None
         started, norms = time.perf_counter(), []
         with (
-            start_spending(plan, privacy_record) as spending,
-            tqdm(total=plan.num_steps, disable=not progress_bar, unit="step") as bar,
+            Run.opened(plan, run_dir, results=CHECKPOINT, resume=resume, secure_noise=secure) as run,
+            tqdm(total=plan.num_steps, initial=run.first_step, disable=not progress_bar, unit="step") as bar,
         ):
-            for _ in range(plan.num_steps):
-                batch = batches.next(1)
-                noise = plan.draw_noise_shares(kernel.guide.split.num_values, noise_source)
-                spending.reserve(1)
-                released = self.backend.noisy_sum(run.vectors(state, batch), noise)
-                state, norm = run.update(state, np.asarray(released))
-                norms.append(norm)
-                bar.update()
+            state, pace = restored(run, state), Pace(plan.num_steps)
+            draw = self._inputs(plan, kernel, insecure_seed, run)
+            while run.ledger.steps_left:
+                began, count = time.perf_counter(), min(pace.count, run.ledger.steps_left)
+                for _ in range(count):
+                    batch, noise = draw()
+                    released = self.backend.noisy_sum(steps.vectors(state, batch), noise)
+                    state, norm = steps.update(state, np.asarray(released))
+                    norms.append(norm)
+                run.commit_state(count, tree_arrays(state) if run.folder else {})
+                pace.took(count, time.perf_counter() - began)
+                bar.update(count)
         return Posterior(
             guide=kernel.guide,
             params=state.params,
             plan=plan,
             diagnostics=Diagnostics(np.array(norms), None, time.perf_counter() - started),
-            secure_noise=secure,
+            secure_noise=run.secure_noise,
         )
+
+    @staticmethod
+    def _inputs(
+        plan: ClientPlan, kernel: Kernel, insecure_seed: int | None, run: Run
+    ) -> Callable[[], tuple[Batches, np.ndarray]]:
+        """Draws a step's batch and its noise shares. Secret."""
+        first = plan.sampling.resume_step(plan.num_records, run.ledger.steps_spent)
+        run.ledger.reserve_up_to(first)
+        (source,) = party_sources(1, insecure_seed, first)
+        noise_source = CipherSource() if insecure_seed is None else source
+        batches, num_values = (
+            plan.sampling.start(plan.num_records, source, first_step=first),
+            kernel.guide.split.num_values,
+        )
+        return lambda: (batches.next(1), plan.draw_noise_shares(num_values, noise_source))
 
     def _shape(self, dataset: HorizontalDataset, plan: ClientPlan) -> BatchShape:
         """The range proof is of the whole sum: the batch of all clients together."""
@@ -232,6 +261,7 @@ class HorizontalDPVI:
             num_values=split.num_values,
             clip_norm=plan.clip_norm,
             noise_stddev=plan.noise_multiplier * plan.clip_norm * (noise.num_shares / noise.num_covering) ** 0.5,
+            link=score_link(split),
         )
 
 

@@ -8,38 +8,46 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import optax
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, RangeError
-from vertinumpyro.core.rng import InsecureSeededSource, SystemRandomSource
+from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
-from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.dpvi import checkpoint
+from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_schema, check_settings, checked_key
 from vertinumpyro.dpvi.defaults import (
     DEFAULT_NUM_STEPS,
     default_batch_size,
     default_clip_norm,
     default_guide,
     default_init,
-    default_optimizer,
 )
+from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, restored, run_steps
 from vertinumpyro.dpvi.guide import GuideFactory, ReparameterisedGuide
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel, score_link
+from vertinumpyro.dpvi.optimizers import Optimizer, as_optax
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.run import CHECKPOINT, Run
+from vertinumpyro.dpvi.rehearsal import rehearse_update
+from vertinumpyro.dpvi.synthesis import rehearse_twin
+from vertinumpyro.dpvi.twin_columns import TwinColumns
+from vertinumpyro.dpvi.work import StepsWork, release_layout
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
 from vertinumpyro.privacy import (
     NeighbouringRelation,
     NoiseSource,
+    Plan,
     PoissonSampling,
     PrivacyPlan,
     Sampling,
     calibrate_noise_multiplier,
+    neighbouring,
 )
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST
-from vertinumpyro.secure import BatchShape, FixedPoint, SecureBackend
+from vertinumpyro.secure import Backend, BatchShape, FixedPoint
+from vertinumpyro.secure.computation import ClippedSum, Computation
+from vertinumpyro.session import Run, Session, session_of
 
 __all__ = ["DPVI"]
 
@@ -54,39 +62,53 @@ class DPVI:
     accounting before anything is computed, `fit` spends the plan.
 
     :param model: `model(data, num_records, **model_kwargs)`, or None for `mixture_model` of the schema.
-    :param guide: an autoguide class with one joint latent vector, or a `functools.partial` of one.
-    :param optimizer: an optax optimiser; None takes Adam with a cosine schedule.
+    :param guide: one of NumPyro's autoguides of the model, `AutoNormal(model)`, its class, or a `functools.partial` of
+        that; `dpvi.autoguides.SUPPORTED` lists them.
+    :param optimizer: an optax optimiser, or one of `numpyro.optim`; None takes Adam with a cosine schedule.
     :param backend: how the cross-party step is computed.
-    :param init_loc_fn: a NumPyro init strategy for the model's own sites.
+    :param init_loc_fn: a NumPyro init strategy for the model's own sites, unless the guide has one of its own.
     :param num_components: K of the mixture when `model` is None.
     :param model_kwargs: further arguments of the model.
     :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
+    :raises ArgumentError: names what no fit can use, and what to give instead.
     """
 
     model: Model | None = None
     _: dataclasses.KW_ONLY
     guide: GuideFactory = default_guide
-    optimizer: optax.GradientTransformation | None = None
-    backend: SecureBackend = dataclasses.field(default_factory=FixedPoint)
+    optimizer: Optimizer | None = None
+    backend: Backend = dataclasses.field(default_factory=FixedPoint)
     init_loc_fn: Callable[..., Any] = default_init
     num_components: int = 20
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: bool = False
     _splits: dict[Schema, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Before any schema is known, as `check_settings` says."""
+        check_settings(self)
 
     def split(self, schema: Schema) -> SplitModel:
         """The model split between the schema's parties.
 
         :raises ModelContractError: names the site and says what to change.
         """
+        check_schema(schema)
         if schema not in self._splits:
             model = mixture_model(schema, self.num_components) if self.model is None else self.model
             self._splits[schema] = split_model(model, schema, self.model_kwargs)
         return self._splits[schema]
 
+    def twin_columns(self, schema: Schema) -> TwinColumns:
+        """What a synthetic table of the model would hold, found by drawing a few records at arbitrary parameters."""
+        if schema not in self._twins:
+            self._twins[schema] = rehearse_twin(self.split(schema))
+        return self._twins[schema]
+
     def plan(
         self,
-        dataset: VerticalDataset,
+        dataset: Facts,
         *,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
@@ -102,23 +124,27 @@ class DPVI:
         batch_indices: Literal["known", "hidden"] = "known",
         allow_unproven: bool = False,
     ) -> PrivacyPlan:
-        """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
+        """The privacy plan of one fit, from schema and N alone: of a dataset, a session or `TableFacts`.
 
         Give `epsilon`, and the noise is calibrated so that `adversary` gets at most that; or give
         `noise_multiplier`. Records are sampled by Poisson with expected size `batch_size` for `num_steps`
         steps, unless `sampling` says otherwise. Where clip_norm, batch_size or num_steps is None, it is chosen
-        from N and the schema (`dpvi.defaults`).
+        from N and the schema (`dpvi.defaults`). Under `relation="replace"` one record becomes any other, under
+        "add_remove" one record's contribution is there or zeroed; N is public either way. A `TwinWarning` says what
+        the model cannot give a synthetic table of.
 
         :raises ArgumentError: names the argument and the fix.
         :raises ModelContractError: if the model cannot be split.
         :raises RangeError: if clip, batch or noise could wrap the backend's ring.
         :raises UnprovenError: if the backend's bound is not proved and allow_unproven is not set.
         """
+        check_dataset(dataset)
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
         if sampling is not None and (batch_size, num_steps) != (None, None):
             raise ArgumentError("sampling fixes batch size and steps; leave batch_size and num_steps out")
         split = self.split(dataset.schema)
+        self.twin_columns(dataset.schema).warn(stacklevel=2)
         clip_norm = default_clip_norm(dataset.schema) if clip_norm is None else clip_norm
         settings: dict[str, Any] = {
             "sampling": sampling or _default_sampling(dataset.num_records, batch_size, num_steps),
@@ -127,7 +153,7 @@ class DPVI:
             "num_records": dataset.num_records,
             "parties": split.parties,
             "delta": delta,
-            "relation": _relation(relation),
+            "relation": neighbouring(relation),
             "batch_indices": batch_indices,
         }
         if epsilon is not None:
@@ -147,19 +173,22 @@ class DPVI:
             allow_unproven=allow_unproven,
         )
 
-    def kernel(self, dataset: VerticalDataset, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
+    def kernel(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
 
         :raises ArgumentError: if the plan was made for other parties, records or backend.
         """
+        check_dataset(dataset)
+        check_plan(plan)
+        rng_key = checked_key(rng_key)
         split = self.split(dataset.schema)
-        shape = _batch_shape(split, plan.sampling, plan.noise, plan.clip_norm, plan.noise_multiplier)
-        self._check_plan(dataset, plan, split, shape)
+        self.check(dataset, plan)
+        shape = self._shape(split, plan)
         guide_key, step_key = jax.random.split(rng_key)
         guide, params = ReparameterisedGuide.create(self.guide, split, self.init_loc_fn, guide_key)
         kernel = Kernel(
             guide=guide,
-            optimizer=self.optimizer or default_optimizer(plan.num_steps),
+            optimizer=as_optax(self.optimizer, plan.num_steps),
             backend=self.backend,
             shape=shape,
             num_records=plan.num_records,
@@ -170,61 +199,77 @@ class DPVI:
 
     def fit(
         self,
-        dataset: VerticalDataset,
+        data: VerticalDataset | Session,
         plan: PrivacyPlan,
         rng_key: jax.Array,
         *,
         run_dir: str | Path | None = None,
         resume: bool = False,
         progress_bar: bool = True,
+        after_chunk: AfterChunk | None = None,
         insecure_seed: int | None = None,
     ) -> Posterior:
         """Spend the plan: run its steps and return the posterior over the global latents.
 
+        :param data: every party's columns in this process, or a session with parties elsewhere.
         :param rng_key: model randomness (initial values, eta); public, it protects nothing.
-        :param run_dir: folder for `privacy.json`, written before every chunk is released, and a checkpoint. The
+        :param run_dir: folder for `privacy.json`, which counts every step before anybody sees it, and a checkpoint. The
             record is what stops a second process from spending the same plan.
-        :param resume: continue the run of `run_dir` at its recorded step.
+        :param resume: continue the run of `run_dir` at its recorded step; a run that is complete costs nothing.
+        :param after_chunk: called every few steps.
         :param insecure_seed: draw noise and batches from a seeded generator, for tests and paired benchmarks.
             The result has no privacy at all.
+        :raises ArgumentError: if the guide or the optimiser cannot take a step; nothing is spent.
         :raises PlanSpentError: if the plan was spent before.
         """
-        self.backend.check_in_process()
-        kernel, state = self.kernel(dataset, plan, rng_key)
-        run = Run(kernel, plan, None if run_dir is None else Path(run_dir))
-        with run.open_ledger(resume) as spending:
-            state = run.restored(state) if resume else state
-            source = SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed)
-            state, diagnostics = run.steps(state, dataset, spending, source, progress_bar)
-        return Posterior(
-            guide=kernel.guide,
-            params=state.params,
-            plan=plan,
-            diagnostics=diagnostics,
-            secure_noise=run.secure_noise,
-        )
+        session = session_of(data, self.backend)
+        kernel, state = self.kernel(session, plan, rng_key)
+        rehearse_update(kernel, state)
+        with session.open(
+            self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
+        ) as run:
+            state, diagnostics = run_steps(
+                session,
+                run,
+                kernel,
+                restored(run, state),
+                insecure_seed=insecure_seed,
+                progress_bar=progress_bar,
+                after_chunk=after_chunk,
+            )
+        return self._posterior(kernel, state, plan, diagnostics, run)
 
-    def recover(
-        self, dataset: VerticalDataset, plan: PrivacyPlan, rng_key: jax.Array, *, run_dir: str | Path
-    ) -> Posterior:
-        """The posterior at the last checkpoint of a run, whether or not it can go on. Spends nothing.
-
-        For a run that died after its last step was paid for: what was released is still there.
+    def recover(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array, *, run_dir: str | Path) -> Posterior:
+        """The posterior at the last checkpoint of a run, without going on with it. Spends nothing.
 
         :raises ArgumentError: if the folder holds no checkpoint of this plan.
         """
         kernel, state = self.kernel(dataset, plan, rng_key)
-        run = Run(kernel, plan, Path(run_dir))
-        if not (Path(run_dir) / CHECKPOINT).exists():
-            raise ArgumentError(f"run_dir holds no {CHECKPOINT}; nothing of the run can be recovered")
-        state = run.restored(state)
+        with Run.opened(plan, run_dir, results=CHECKPOINT, resume=True) as run:
+            if not run.has_results:
+                raise ArgumentError(f"run_dir holds no {CHECKPOINT}; nothing of the run can be recovered")
+            return self._posterior(kernel, restored(run, state), plan, Diagnostics.empty(), run)
+
+    @staticmethod
+    def _posterior(
+        kernel: Kernel, state: DPVIState, plan: PrivacyPlan, diagnostics: Diagnostics, run: Run
+    ) -> Posterior:
         return Posterior(
-            guide=kernel.guide,
-            params=state.params,
-            plan=plan,
-            diagnostics=Diagnostics.empty(),
-            secure_noise=run.secure_noise,
+            guide=kernel.guide, params=state.params, plan=plan, diagnostics=diagnostics, secure_noise=run.secure_noise
         )
+
+    def computations(self, facts: Facts, plan: PrivacyPlan) -> list[tuple[Computation, int]]:
+        """What the parties compute together, and how often: one clipped sum a step."""
+        kernel, state = self.kernel(facts, plan, compat.random_key(0))
+        return [(ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts)), plan.num_steps)]
+
+    def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
+        """One party's part; see `session.Method`."""
+        return StepsWork(self, facts, party, columns, plan, source)
+
+    @staticmethod
+    def _shape(split: SplitModel, plan: PrivacyPlan) -> BatchShape:
+        return _batch_shape(split, plan.sampling, plan.noise, plan.clip_norm, plan.noise_multiplier)
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
@@ -235,30 +280,29 @@ class DPVI:
         return Posterior(
             guide=guide,
             params=checkpoint.load_tree(path, params),
-            plan=PrivacyPlan.from_dict(metadata["plan"]),
+            plan=Plan.from_dict(metadata["plan"]),
             diagnostics=Diagnostics.empty(),
             secure_noise=metadata["secure_noise"],
         )
 
-    def _check_plan(self, dataset: VerticalDataset, plan: PrivacyPlan, split: SplitModel, shape: BatchShape) -> None:
+    def check(self, dataset: Facts, plan: Plan) -> None:
+        """Refuses a plan that was not made for this model and backend on such a table.
+
+        :raises ArgumentError: names what differs.
+        """
+        if not isinstance(plan, PrivacyPlan):
+            raise ArgumentError("plan must be a PrivacyPlan: make it by `plan`")
+        split = self.split(dataset.schema)
         if plan.num_records != dataset.num_records:
             raise ArgumentError(
                 f"plan was made for {plan.num_records} records, the dataset has {dataset.num_records}; make a new plan"
             )
         if plan.parties != split.parties:
             raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
-        if plan.grid_bits != self.backend.grid_bits(shape):
+        if plan.grid_bits != self.backend.grid_bits(self._shape(split, plan)):
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
         if set(self.backend.info().unproven) - set(plan.unproven):
             raise ArgumentError("plan was made for a backend with a proved bound; make a new plan for this one")
-
-
-def _relation(relation: NeighbouringRelation | str) -> NeighbouringRelation:
-    try:
-        return NeighbouringRelation(relation)
-    except ValueError:
-        choices = [known.value for known in NeighbouringRelation]
-        raise ArgumentError(f"relation={relation!r} is unknown; choose one of {choices}") from None
 
 
 def _default_sampling(num_records: int, batch_size: int | None, num_steps: int | None) -> Sampling:
@@ -279,4 +323,5 @@ def _batch_shape(
         num_values=split.num_values,
         clip_norm=clip_norm,
         noise_stddev=noise_multiplier * clip_norm * (noise.num_shares / noise.num_covering) ** 0.5,
+        link=score_link(split),
     )

@@ -14,9 +14,12 @@ from jaxtyping import Array, Float, Int
 from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
-from vertinumpyro.secure.backend import BatchShape, SecureBackend
+from vertinumpyro.dpvi.optimizers import first_state
+from vertinumpyro.model import SplitModel
+from vertinumpyro.secure.backend import Backend, BatchShape, in_process
+from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 
-__all__ = ["Columns", "DPVIState", "InternalInfo", "Kernel", "StepInfo", "StepInput"]
+__all__ = ["Columns", "DPVIState", "InternalInfo", "Kernel", "StepInfo", "StepInput", "score_link"]
 
 Columns = Mapping[str, Mapping[str, jax.Array]]
 """Every party's encoded columns on the device: columns[party][name], each [N]."""
@@ -71,7 +74,7 @@ class Kernel:
 
     guide: ReparameterisedGuide
     optimizer: optax.GradientTransformation
-    backend: SecureBackend
+    backend: Backend
     shape: BatchShape
     num_records: int
     expected_batch_size: float
@@ -80,7 +83,7 @@ class Kernel:
 
     def init(self, rng_key: jax.Array, params: Params) -> DPVIState:
         """The state before the first step, strongly typed: a weak type would compile the loop twice."""
-        state = DPVIState(params, self.optimizer.init(params), rng_key)
+        state = DPVIState(params, first_state(self.optimizer, params), rng_key)
         return jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, jnp.asarray(leaf).dtype), state)
 
     def step(
@@ -92,9 +95,11 @@ class Kernel:
         )
         contributions, prior = local(state, columns, inputs.indices)
         with compat.x64():
-            released = self.backend.clipped_noisy_sum(
-                self.shape, contributions, prior, inputs.mask, inputs.noise_shares
-            ).astype(prior.log_weights.dtype)
+            released = (
+                in_process(self.backend)
+                .clipped_noisy_sum(self.shape, contributions, prior, inputs.mask, inputs.noise_shares)
+                .astype(prior.log_weights.dtype)
+            )
         internal = InternalInfo(objective(state, contributions, prior, inputs.mask) if self.diagnostics else None)
         new_state, info = update(state, released)
         return new_state, (info, internal)
@@ -137,9 +142,14 @@ class Kernel:
     ) -> jax.Array:
         """Negative ELBO per record, estimated on the batch. Not DP."""
         z = sum((c.log_density for c in contributions), start=prior.log_weights)
-        batch = jnp.where(mask, jax.scipy.special.logsumexp(z, axis=-1), 0.0).sum() / self.expected_batch_size
+        batch = jnp.where(mask, self.shape.link.log_density(z), 0.0).sum() / self.expected_batch_size
         public = self.guide.entropy_bound(state.params, _eta_key(state)) / self.num_records
         return -(batch + public)
+
+
+def score_link(split: SplitModel) -> ScoreLink:
+    """The link of a split model: its parties contribute log densities of components, so it is a mixture's."""
+    return SOFTMAX
 
 
 def _eta_key(state: DPVIState) -> jax.Array:

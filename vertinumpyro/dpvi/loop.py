@@ -49,12 +49,17 @@ class ChunkRunner:
 def _scan(
     kernel: Kernel, state: DPVIState, columns: Columns, inputs: StepInput, active: jax.Array
 ) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
-    """Step over a chunk; steps that only pad it leave the state as it is."""
+    """Step over a chunk; steps that only pad it leave the state as it is, and cost nothing."""
 
     def body(state: DPVIState, step: tuple[StepInput, jax.Array]) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
         step_input, is_active = step
-        new_state, infos = kernel.step(state, columns, step_input)
-        kept = jax.tree_util.tree_map(lambda new, old: jnp.where(is_active, new, old), new_state, state)
-        return kept, infos
+        _, infos = jax.eval_shape(kernel.step, state, columns, step_input)
+        nothing = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), infos)
+        return jax.lax.cond(
+            is_active,
+            lambda state: kernel.step(state, columns, step_input),
+            lambda state: (state, nothing),
+            state,
+        )
 
     return jax.lax.scan(body, state, (inputs, active))

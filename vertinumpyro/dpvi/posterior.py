@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jax.scipy.special import logsumexp
-from numpyro.infer import Predictive
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import VerticalDataset, decode_table
+from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import checkpoint
+from vertinumpyro.dpvi.arguments import checked_key
+from vertinumpyro.dpvi.arviz_export import as_arviz
 from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
+from vertinumpyro.dpvi.kernel import score_link
 from vertinumpyro.dpvi.loop import device_columns
-from vertinumpyro.model.unobserved import UNOBSERVED
+from vertinumpyro.dpvi.synthesis import Records, encoded_covariates, twin_frame
+from vertinumpyro.dpvi.twin_columns import TwinColumns, twin_columns
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan
 
 __all__ = ["Diagnostics", "Posterior"]
@@ -65,40 +68,82 @@ class Posterior:
     @property
     def guide_params(self) -> dict[str, Any]:
         """The guide's parameters as its autoguide names and constrains them."""
-        return self.guide.constrain_params(self.params)
+        return self.guide.named_params(self.params)
 
     def sample(self, rng_key: jax.Array, num_samples: int) -> dict[str, jax.Array]:
         """Draws of the global latents on their own supports, each [num_samples, ...]."""
-        keys = jax.random.split(rng_key, num_samples)
-        return jax.jit(jax.vmap(lambda key: self.guide.split.constrain(self.guide.sample(self.params, key))))(keys)
+        return self._constrained(jax.random.split(checked_key(rng_key), num_samples))
+
+    @cached_property
+    def _constrained(self) -> Callable[[jax.Array], dict[str, jax.Array]]:
+        return jax.jit(jax.vmap(lambda key: self.guide.split.constrain(self.guide.sample(self.params, key))))
+
+    def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000) -> Any:
+        """Draws of the global latents for ArviZ's tables and plots: one chain, plates as named dimensions.
+
+        Post-processing, as `sample`. Nothing of the records is in it, so no observed data and no log likelihood.
+
+        :returns: `arviz.InferenceData`, or from ArviZ 1 on an `xarray.DataTree`.
+        :raises ArgumentError: arviz (extra `arviz`) is not installed.
+        """
+        return as_arviz(self.guide.split, self.sample(rng_key, num_samples))
+
+    @cached_property
+    def twin_columns(self) -> TwinColumns:
+        """Which columns a synthetic table has, which covariates it needs, and what it leaves out."""
+        return twin_columns(self.guide.split.structure)
 
     def sample_synthetic(
-        self, num_records: int | None = None, *, rng_key: jax.Array, num_posterior_samples: int = 20
+        self,
+        num_records: int | None = None,
+        *,
+        rng_key: jax.Array,
+        num_posterior_samples: int = 20,
+        covariates: Any = None,
     ) -> pd.DataFrame:
-        """A synthetic table from the posterior predictive distribution, in the schema's own types.
+        """A synthetic table from the posterior predictive distribution, in the storage types of the dataset's schema.
 
         Records are spread evenly over `num_posterior_samples` draws of the latents. Post-processing: as many
-        tables as you like cost no further privacy.
+        tables as you like cost no further privacy. A column that the model does not draw is left out, with a
+        `TwinWarning`.
 
-        :param num_records: N of the plan by default.
+        :param num_records: by default N of the plan, or the number of covariates' rows.
+        :param covariates: the columns that the model reads and does not draw (`twin_columns.given`), as a table of
+            any library in the schema's units, with a row for each synthetic record. They stand in the result as they
+            are and nothing protects them: give public or synthetic ones.
+        :raises ArgumentError: the model draws no column, covariates are missing or too many, or the numbers of records
+            differ; names the columns.
+        :raises DataError: a covariate breaks the schema.
         """
+        split, twin = self.guide.split, self.twin_columns
+        if not twin.drawn:
+            raise ArgumentError(twin.describe())
+        covariates, arrays = encoded_covariates(split.schema, twin, covariates)
+        num_records = self._num_synthetic(num_records, covariates)
+        if num_posterior_samples < 1:
+            raise ArgumentError(f"num_posterior_samples={num_posterior_samples}; give 1 or more")
+        if twin.left_out:
+            dataclasses.replace(twin, given=()).warn(stacklevel=2)
+        latent_key, record_key = jax.random.split(checked_key(rng_key))
+        latents = self.sample(latent_key, min(num_posterior_samples, num_records))
+        drawn = self._records.draw(latents, record_key, num_records, arrays)
+        return twin_frame(split.schema, twin, drawn, np.random.default_rng(np.asarray(latent_key).ravel()), covariates)
+
+    @cached_property
+    def _records(self) -> Records:
+        return Records(self.guide.split, self.twin_columns)
+
+    def _num_synthetic(self, num_records: int | None, covariates: pd.DataFrame) -> int:
+        if self.twin_columns.given:
+            if num_records not in (None, len(covariates)):
+                raise ArgumentError(
+                    f"num_records={num_records}, and covariates has {len(covariates)} rows; leave num_records out"
+                )
+            return len(covariates)
         num_records = self.plan.num_records if num_records is None else num_records
         if num_records < 1:
             raise ArgumentError(f"num_records={num_records}; give 1 or more")
-        draws = min(num_posterior_samples, num_records)
-        each = -(-num_records // draws)
-        latent_key, record_key = jax.random.split(rng_key)
-        split = self.guide.split
-        draw = jax.jit(lambda latents, key: Predictive(split.model, posterior_samples=latents)(key, UNOBSERVED, each))
-        samples = draw(self.sample(latent_key, draws), record_key)
-        columns = split.schema.columns
-        missing = [name for name in columns if name not in samples]
-        if missing:
-            raise ArgumentError(f"the model has no site named after the columns {missing}; name sites as columns")
-        order = np.random.default_rng(np.asarray(record_key).ravel()).permutation(draws * each)[:num_records]
-        arrays = {name: np.asarray(samples[name]).reshape(-1)[order] for name in columns}
-        seed = np.random.default_rng(np.asarray(latent_key).ravel())
-        return decode_table(split.schema, arrays, seed)
+        return num_records
 
     def log_density(
         self, dataset: VerticalDataset, *, rng_key: jax.Array | None = None, num_samples: int = 64
@@ -122,8 +167,8 @@ class Posterior:
 
     def centre(self) -> jax.Array:
         """Flat unconstrained theta at the guide's location; the mean of 256 draws where it has none."""
-        loc = self.params.get(f"{self.guide.guide.prefix}_loc")
-        return self._draws(jax.random.PRNGKey(0), 256).mean(0) if loc is None else jnp.asarray(loc)
+        location = self.guide.location(self.params)
+        return self._draws(jax.random.PRNGKey(0), 256).mean(0) if location is None else location
 
     def save(self, path: str | Path) -> None:
         """Write parameters, plan and schema to one `.npz` file; `DPVI.load` reads it."""
@@ -135,7 +180,7 @@ class Posterior:
         checkpoint.save_tree(path, self.params, metadata)
 
     def _draws(self, rng_key: jax.Array, num_samples: int) -> jax.Array:
-        keys = jax.random.split(rng_key, num_samples)
+        keys = jax.random.split(checked_key(rng_key), num_samples)
         return jax.vmap(lambda key: self.guide.sample(self.params, key))(keys)
 
 
@@ -143,10 +188,10 @@ def _log_densities(
     guide: ReparameterisedGuide, draws: jax.Array, columns: Mapping[str, Mapping[str, jax.Array]]
 ) -> jax.Array:
     """log mean over draws of p(x_n | theta), [n]."""
-    split = guide.split
+    split, link = guide.split, score_link(guide.split)
 
     def at(theta: jax.Array) -> jax.Array:
         parts = (split.log_density(party, theta, columns[party]) for party in split.parties)
-        return logsumexp(sum(parts, start=split.component_prior(theta).log_weights), axis=-1)
+        return link.log_density(sum(parts, start=split.component_prior(theta).log_weights))
 
     return logsumexp(jax.lax.map(at, draws), axis=0) - jnp.log(len(draws))

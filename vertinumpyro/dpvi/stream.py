@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -13,10 +13,11 @@ from vertinumpyro.dpvi.kernel import StepInput
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.privacy.sampling import BatchStream
 
-__all__ = ["Chunk", "chunks", "draw_inputs"]
+__all__ = ["Chunk", "Pace", "chunk_length", "chunks", "draw_inputs"]
 
 _NOISE_BYTES = 2**24
 _MAX_CHUNK = 200
+_CHUNK_S = 3.0
 
 
 class Chunk(NamedTuple):
@@ -36,14 +37,34 @@ class Chunk(NamedTuple):
         return f"Chunk(num_active={self.num_active})"
 
 
+@final
+class Pace:
+    """How many steps the next chunk takes: one at first, then as many as a few seconds hold.
+
+    What dies with a chunk is lost, and what follows the first step may fail for reasons that no rehearsal shows.
+
+    :param longest: most steps in a chunk.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self._longest, self.count, self._chunks = longest, 1, 0
+
+    def took(self, num_steps: int, seconds: float) -> None:
+        """Told how long a chunk took; the first one includes compilation and says nothing."""
+        self._chunks += 1
+        if self._chunks > 1:
+            fits = int(_CHUNK_S * num_steps / max(seconds, 1e-9))
+            self.count = max(1, min(self._longest, _MAX_CHUNK, 2 * self.count, fits))
+
+
 def chunk_length(num_steps: int, num_values: int, num_shares: int) -> int:
-    """Steps in a chunk: its noise takes at most 16 MiB, and progress shows at least every 200 steps."""
+    """Steps in a chunk at most: its noise takes at most 16 MiB, and progress shows at least every 200 steps."""
     room = _NOISE_BYTES // (8 * num_values * num_shares)
     longest = max(1, min(room, _MAX_CHUNK, num_steps))
     return -(-num_steps // -(-num_steps // longest))
 
 
-def chunks(plan: PrivacyPlan, num_values: int, source: RandomSource, first_step: int) -> Iterator[Chunk]:
+def chunks(plan: PrivacyPlan, num_values: int, source: RandomSource, first_step: int, pace: Pace) -> Iterator[Chunk]:
     """All remaining chunks of a plan; while one is used, the next is drawn in another thread.
 
     NumPy's generators and the operating system's CSPRNG release the interpreter lock, so the noise costs
@@ -53,14 +74,14 @@ def chunks(plan: PrivacyPlan, num_values: int, source: RandomSource, first_step:
     batches = plan.sampling.start(plan.num_records, batch_source, first_step=first_step)
     length = chunk_length(plan.num_steps, num_values, plan.num_shares)
 
-    def draw() -> Chunk | None:
-        count = min(length, plan.num_steps - batches.step)
+    def draw(wanted: int) -> Chunk | None:
+        count = min(wanted, length, plan.num_steps - batches.step)
         return None if count <= 0 else _padded(draw_inputs(plan, num_values, batches, share_sources, count), length)
 
     with ThreadPoolExecutor(max_workers=1) as background:
-        pending = background.submit(draw)
+        pending = background.submit(draw, pace.count)
         while (chunk := pending.result()) is not None:
-            pending = background.submit(draw)
+            pending = background.submit(draw, pace.count)
             yield chunk
 
 
@@ -78,7 +99,7 @@ def draw_inputs(
 
 
 def _padded(inputs: StepInput, length: int) -> Chunk:
-    """The last chunk is as long as the others, so that the loop compiles once."""
+    """Every chunk is as long as the others, so that the loop compiles once."""
     count = len(inputs.mask)
     active = np.arange(length) < count
     pad = [(0, length - count)]

@@ -1,0 +1,99 @@
+"""What the methods of `DPVI` are given, checked by type, so that a path or a name gets an answer that helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Facts, Schema, VerticalDataset
+from vertinumpyro.dpvi.autoguides import check_guide, chosen_init
+from vertinumpyro.dpvi.defaults import default_init
+from vertinumpyro.dpvi.optimizers import check_optimizer
+from vertinumpyro.privacy import ClientPlan, PrivacyPlan
+from vertinumpyro.secure import BACKENDS, Backend
+
+if TYPE_CHECKING:
+    from vertinumpyro.dpvi.inference import DPVI
+
+__all__ = ["check_dataset", "check_plan", "check_schema", "check_settings", "checked_key"]
+
+
+def check_settings(dpvi: DPVI) -> None:
+    """Refuse what no fit can use, before any schema is known.
+
+    :raises ArgumentError: names the argument and what to give instead.
+    """
+    if dpvi.model is not None and not callable(dpvi.model):
+        raise ArgumentError(f"model={_shown(dpvi.model)} is no function; give model(data, num_records), not its name")
+    if not isinstance(dpvi.model_kwargs, Mapping):
+        raise ArgumentError(f"model_kwargs={_shown(dpvi.model_kwargs)} is no mapping; give names with values")
+    if not callable(dpvi.init_loc_fn):
+        raise ArgumentError(
+            f"init_loc_fn={_shown(dpvi.init_loc_fn)} is no strategy; give one of numpyro.infer's, as init_to_median"
+        )
+    check_optimizer(dpvi.optimizer)
+    _check_backend(dpvi.backend)
+    check_guide(dpvi.guide, dpvi.model)
+    if dpvi.init_loc_fn is not default_init and chosen_init(dpvi.guide) is not None:
+        raise ArgumentError("init_loc_fn is given to the guide and to DPVI; give it once")
+
+
+def _check_backend(backend: Any) -> None:
+    if isinstance(backend, Backend):
+        return
+    name = backend.lower() if isinstance(backend, str) else getattr(backend, "__name__", "").lower()
+    calls = {option.replace("_", ""): f"vertinumpyro.secure.{kind.__name__}()" for option, kind in BACKENDS.items()}
+    fix = calls.get(name.replace("_", ""))
+    choices = f"backend={fix}" if fix else "one of " + ", ".join(calls.values())
+    raise ArgumentError(f"backend={_shown(backend)} is no backend; give the object: {choices}")
+
+
+def check_schema(schema: Any) -> None:
+    """:raises ArgumentError: it is a path, a table or something else than a `Schema`."""
+    if not isinstance(schema, Schema):
+        raise ArgumentError(f'schema={_shown(schema)} is no Schema; read one: Schema.from_toml("schema.toml")')
+
+
+def check_dataset(dataset: Any, kind: type = VerticalDataset) -> None:
+    """:raises ArgumentError: it is a path, a schema, a table or something else than a `kind`, or than its facts."""
+    if isinstance(dataset, Facts if kind is VerticalDataset else kind):
+        return
+    if kind is VerticalDataset:
+        fix = 'VerticalDataset.from_files(Schema.from_toml("schema.toml"), {party: file, ...}), or from_frames'
+    else:
+        fix = f"{kind.__name__}(dataset) of a VerticalDataset, or {kind.__name__}.from_clients([...])"
+    raise ArgumentError(f"dataset={_shown(dataset)} is no {kind.__name__}; make one: {fix}")
+
+
+def check_plan(plan: Any, kind: type[PrivacyPlan] | type[ClientPlan] = PrivacyPlan) -> None:
+    """:raises ArgumentError: it is an epsilon or something else than a `kind`."""
+    if not isinstance(plan, kind):
+        raise ArgumentError(
+            f"plan={_shown(plan)} is no {kind.__name__}; make one: plan = dpvi.plan(dataset, epsilon=1.0)"
+        )
+
+
+def checked_key(rng_key: Any) -> jax.Array:
+    """The key as uint32 numbers, which every NumPyro release takes and a file can hold; typed keys give theirs.
+
+    :raises ArgumentError: it is a seed, several keys, or something else than a key of jax's present generator.
+    """
+    if isinstance(rng_key, jax.Array | np.ndarray):
+        typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+        numbers = jax.random.key_data(rng_key) if typed else jnp.asarray(rng_key)
+        if numbers.dtype == jnp.uint32 and numbers.shape == compat.random_key(0).shape:
+            return numbers
+    raise ArgumentError(f"rng_key={_shown(rng_key)} is no key; give one, jax.random.PRNGKey(seed)")
+
+
+def _shown(value: Any) -> str:
+    """A short public value as it stands, of anything else the type alone: it may hold records."""
+    if isinstance(value, str | int | float) or value is None:
+        return repr(value)
+    return f"{value.__name__} (a class)" if isinstance(value, type) else f"a {type(value).__name__}"

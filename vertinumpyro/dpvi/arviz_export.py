@@ -1,0 +1,52 @@
+"""Draws of the posterior in ArviZ's form: the one module that imports `arviz`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.model import SplitModel
+from vertinumpyro.model.enumeration import trace_at
+
+__all__ = ["as_arviz"]
+
+
+def as_arviz(split: SplitModel, draws: Mapping[str, jax.Array]) -> Any:
+    """Draws [num_samples, ...] of the global latents as one chain, with the model's plates as dimensions.
+
+    :returns: `arviz.InferenceData`, from ArviZ 1 on an `xarray.DataTree`, with the group `posterior` alone.
+    :raises ArgumentError: arviz is not installed.
+    """
+    try:
+        import arviz
+    except ImportError as error:
+        raise ArgumentError("this needs arviz: install it with `pip install 'vertinumpyro[arviz]'`") from error
+    chain = {name: np.asarray(values)[None] for name, values in draws.items()}
+    dims = _dimensions(split)
+    if int(arviz.__version__.split(".")[0]) < 1:
+        return arviz.from_dict(posterior=chain, dims=dims)
+    return arviz.from_dict({"posterior": chain}, dims=dims)
+
+
+def _dimensions(split: SplitModel) -> dict[str, list[str]]:
+    """Each latent's axes: plates by their names, the others numbered."""
+    dims: dict[str, list[str]] = {}
+
+    def run() -> None:
+        theta = split.unflatten(jnp.zeros(split.num_parameters))
+        trace = trace_at(split.model, theta, split.structure.component_site, split.stand_ins(1), 1)
+        for name in split.structure.latents:
+            site, shape = trace[name], jnp.shape(trace[name]["value"])
+            dims[name] = [f"{name}_dim_{axis}" for axis in range(len(shape))]
+            for plate in site["cond_indep_stack"]:
+                axis = len(shape) - site["fn"].event_dim + plate.dim
+                if axis >= 0 and shape[axis] == plate.size:
+                    dims[name][axis] = plate.name
+
+    jax.eval_shape(run)
+    return dims

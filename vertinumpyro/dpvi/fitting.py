@@ -1,0 +1,121 @@
+"""The loop over chunks of steps, wherever the parties are: progress, pace, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from tqdm.auto import tqdm
+
+from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
+from vertinumpyro.dpvi import checkpoint
+from vertinumpyro.dpvi.guide import Params
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
+from vertinumpyro.dpvi.posterior import Diagnostics
+from vertinumpyro.dpvi.stream import Pace, chunk_length, chunks
+from vertinumpyro.dpvi.work import state_leaves, state_of
+from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.session import InProcessSession, Run, Session
+
+__all__ = ["CHECKPOINT", "AfterChunk", "first_step", "restored", "run_steps"]
+
+CHECKPOINT = "checkpoint.npz"
+
+AfterChunk = Callable[[int, Params], None]
+"""Called with the number of steps so far and the guide's parameters, which follow from what was released."""
+
+
+class _Chunk(NamedTuple):
+    """What a chunk of steps gave. The objective is NOT DP, internal."""
+
+    state: DPVIState
+    released_norm: np.ndarray | jax.Array
+    objective: np.ndarray | jax.Array | None
+
+
+def restored(run: Run, state: DPVIState) -> DPVIState:
+    """The state that the run stored; the first state if it stopped before it stored one."""
+    stored = run.state()
+    return state if stored is None else checkpoint.tree_of(stored, state, CHECKPOINT)
+
+
+def first_step(run: Run, plan: PrivacyPlan) -> int:
+    """Where a run may start; steps that a resumed sampling cannot use are counted as spent."""
+    first = plan.sampling.resume_step(plan.num_records, run.ledger.steps_spent)
+    run.ledger.reserve_up_to(first)
+    return first
+
+
+def run_steps(
+    session: Session,
+    run: Run,
+    kernel: Kernel,
+    state: DPVIState,
+    *,
+    insecure_seed: int | None,
+    progress_bar: bool,
+    after_chunk: AfterChunk | None,
+) -> tuple[DPVIState, Diagnostics]:
+    """All remaining steps of a plan; the first chunk is one step, and a checkpoint follows every chunk."""
+    assert isinstance(run.plan, PrivacyPlan)
+    started = time.perf_counter()
+    session.catch_up(run)
+    first = first_step(run, run.plan)
+    if isinstance(session, InProcessSession):
+        stream = _in_process(session, run, kernel, state, _source(insecure_seed, first), first)
+    else:
+        stream = _apart(session, run, state, first)
+    found: list[_Chunk] = []
+    with tqdm(total=run.plan.num_steps, initial=first, disable=not progress_bar, unit="step") as bar:
+        for chunk in stream:
+            found.append(chunk._replace(state=DPVIState({}, (), chunk.state.rng_key)))
+            state = chunk.state
+            if after_chunk is not None:
+                after_chunk(run.ledger.steps_spent, state.params)
+            bar.update(len(chunk.released_norm))
+    objectives = [chunk.objective for chunk in found if chunk.objective is not None]
+    return state, Diagnostics(
+        released_norm=np.concatenate([np.zeros(0), *(chunk.released_norm for chunk in found)]),
+        objective=np.concatenate(objectives) if objectives else None,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _in_process(
+    session: InProcessSession, run: Run, kernel: Kernel, state: DPVIState, source: RandomSource, first: int
+) -> Any:
+    """Chunks of the jitted scan; each is on record, and stored, before anything of it is handed on."""
+    plan = run.plan
+    assert isinstance(plan, PrivacyPlan)
+    num_values = kernel.guide.split.num_values
+    pace = Pace(chunk_length(plan.num_steps, num_values, plan.num_shares))
+    runner = ChunkRunner(kernel, device_columns(session.dataset))
+    for chunk in chunks(plan, num_values, source, first, pace):
+        started = time.perf_counter()
+        state, info, internal = runner(state, chunk)
+        pace.took(chunk.num_active, time.perf_counter() - started)
+        run.commit_state(chunk.num_active, checkpoint.tree_arrays(state) if run.folder else {})
+        yield _Chunk(state, info.released_norm, internal.objective)
+
+
+def _apart(session: Session, run: Run, state: DPVIState, first: int) -> Any:
+    """Chunks at the parties; each is reserved before it begins, since they see what it releases."""
+    pace, leaves = Pace(run.plan.num_steps), state_leaves(state)
+    while run.ledger.steps_left:
+        count = min(pace.count, run.ledger.steps_left)
+        step = run.ledger.reserve(count)
+        started = time.perf_counter()
+        found = session.iterate(step, count, leaves if step == first else {})
+        pace.took(count, time.perf_counter() - started)
+        state = state_of(state, found.arrays)
+        run.keep_state(checkpoint.tree_arrays(state))
+        yield _Chunk(state, found.arrays["released_norm"], None)
+
+
+def _source(insecure_seed: int | None, first: int) -> RandomSource:
+    """Noise and batches; a seeded run that goes on must not draw those of its first steps again."""
+    return SystemRandomSource() if insecure_seed is None else InsecureSeededSource(insecure_seed + (first << 64))

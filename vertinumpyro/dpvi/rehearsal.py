@@ -1,0 +1,77 @@
+"""What must work before a plan is spent: one update on stand-ins of a release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+
+__all__ = ["rehearse_update"]
+
+
+def rehearse_update(kernel: Kernel, state: DPVIState) -> None:
+    """One update on two stand-ins of a release, zeros and random numbers, from the state that the fit starts with.
+
+    :raises ArgumentError: the optimiser cannot run on a gradient alone, changes the form of parameters or state, or
+        the guide's or optimiser's first step is not finite. Nothing here has seen a record, so the cause is shown.
+    """
+    _rehearse_optimizer(kernel, state)
+    update = jax.jit(compat.at_precision(kernel.user_x64, kernel.update))
+    noise = np.random.default_rng(0).normal(0.0, kernel.shape.noise_stddev, kernel.shape.num_values)
+    with compat.x64():
+        for released in (np.zeros_like(noise), noise):
+            after, _ = update(state, jnp.asarray(released, _real_dtype(state)))
+            _check_finite(kernel, after)
+
+
+def _rehearse_optimizer(kernel: Kernel, state: DPVIState) -> None:
+    def step(state: DPVIState) -> tuple[Any, Any]:
+        gradient = state.params  # of the same form
+        updates, optimizer_state = kernel.optimizer.update(gradient, state.optimizer_state, state.params)
+        return optax.apply_updates(state.params, updates), optimizer_state
+
+    try:
+        after = jax.eval_shape(step, state)
+    except Exception as error:  # whatever another library raises for what it was not made for
+        raise ArgumentError(
+            "optimizer: its update fails on a gradient and the guide's parameters, all that a private fit has "
+            f"({type(error).__name__}: {_first_line(error)}); give one that needs no more, as optax.adam(0.05)"
+        ) from error
+    if any(jnp.issubdtype(dtype, jax.dtypes.extended) for _, dtype in _form(state)[1]):
+        raise ArgumentError(
+            "optimizer: its state holds a typed key, which a checkpoint cannot store; make it with jax.random.PRNGKey"
+        )
+    if _form(after) != _form((state.params, state.optimizer_state)):
+        raise ArgumentError(
+            "optimizer: its update changes the shape, the type or the structure of its state or of the guide's "
+            "parameters; give one that keeps them, as optax.adam(0.05)"
+        )
+
+
+def _check_finite(kernel: Kernel, state: DPVIState) -> None:
+    if all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree_util.tree_leaves(state.params)):
+        return
+    raise ArgumentError(
+        "optimizer or guide: the first update gives parameters that are not finite, whatever is released; start from "
+        f"smaller values (init_loc_fn), or try another optimizer or guide than {type(kernel.guide.guide).__name__}"
+    )
+
+
+def _form(tree: Any) -> tuple[Any, list[tuple[tuple[int, ...], Any]]]:
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    return structure, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
+
+
+def _real_dtype(state: DPVIState) -> Any:
+    return jax.tree_util.tree_leaves(state.params)[0].dtype
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]

@@ -1,0 +1,229 @@
+"""Drawing records from a model whose latents are known, covariates first, and rehearsing it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.primitives import Messenger
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ArgumentError, VertinumpyroError
+from vertinumpyro.core.types import Model
+from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema, decode_table
+from vertinumpyro.data.frames import as_frame
+from vertinumpyro.data.wording import suggest
+from vertinumpyro.dpvi.twin_columns import TwinColumns, restricted, twin_columns
+from vertinumpyro.model import SplitModel
+from vertinumpyro.model.contract import stand_in_columns
+
+__all__ = ["Records", "draw_records", "encoded_covariates", "rehearse_twin", "twin_frame"]
+
+_REHEARSED_RECORDS = 2
+
+Columns = Mapping[str, Any]
+
+
+def rehearse_twin(split: SplitModel) -> TwinColumns:
+    """What a synthetic table of a model holds, tried out: drawing is traced, which computes nothing.
+
+    Where that fails, no synthetic table can be had, and `left_out` says why. It has not seen a record.
+    """
+    try:
+        twin = twin_columns(split.structure)
+        if twin.drawn:
+            jax.eval_shape(partial(_draw_at_zeros, split, twin), stand_in_columns(split.schema, _REHEARSED_RECORDS))
+    except Exception as error:  # whatever the model's distributions raise when they are drawn from
+        problem = (str(error).splitlines() or [""])[0]
+        reason = problem if isinstance(error, ArgumentError) else f"drawing raises {type(error).__name__}: {problem}"
+        return TwinColumns(given=(), drawn=(), left_out=dict.fromkeys(split.schema.columns, reason), rounds=())
+    return twin
+
+
+@final
+class Records:
+    """Draws of records from draws of the latents, compiled once for each size."""
+
+    def __init__(self, split: SplitModel, twin: TwinColumns) -> None:
+        self._split, self._twin = split, twin
+        self._draw = jax.jit(self._of_all)
+
+    def draw(self, latents: Columns, rng_key: jax.Array, num_records: int, given: Columns) -> dict[str, np.ndarray]:
+        """The drawn columns [num_records] in model units, spread evenly over the draws of the latents, in random order.
+
+        :param latents: draws [draws, ...] of the global latents.
+        :param given: the given columns [num_records] and their masks; record n is drawn at row n.
+        """
+        draws = len(next(iter(latents.values())))
+        each = -(-num_records // draws)
+        order = np.random.default_rng(np.asarray(rng_key).ravel()).permutation(draws * each)[:num_records]
+        rows = np.zeros(draws * each, int)
+        rows[order] = np.arange(num_records)
+        placed = {name: array[rows].reshape(draws, each) for name, array in given.items()}
+        stand_ins = stand_in_columns(self._split.schema, each)
+        try:
+            drawn = self._draw(latents, jax.random.split(rng_key, draws), placed, stand_ins)
+        except VertinumpyroError:
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                f"the model cannot be drawn from: it raises {type(error).__name__} (the cause)"
+            ) from error
+        return {name: np.asarray(values).reshape(-1)[order] for name, values in drawn.items()}
+
+    def _of_all(self, latents: Columns, keys: jax.Array, given: Columns, stand_ins: Columns) -> dict[str, jax.Array]:
+        def of_one(draw: tuple[Columns, jax.Array, Columns]) -> dict[str, jax.Array]:
+            latents, key, columns = draw
+            return draw_records(self._split, self._twin, latents, key, {**stand_ins, **columns})
+
+        return jax.lax.map(of_one, (latents, keys, given))
+
+    def __repr__(self) -> str:
+        """Public facts alone."""
+        return f"Records({', '.join(self._twin.drawn)})"
+
+
+def draw_records(
+    split: SplitModel, twin: TwinColumns, latents: Columns, rng_key: jax.Array, columns: Columns
+) -> dict[str, jax.Array]:
+    """The drawn columns [n] of one draw of the latents, in model units.
+
+    Every site draws from its distribution at the columns that it reads, which were given or drawn in an earlier
+    round. So a model may index its columns, observe them at sites of other names, or read them where it pleases.
+
+    :param columns: the given columns and stand-ins for all others, masks too, each [n].
+    """
+    data, fixed, component = dict(columns), dict(latents), split.structure.component_site
+    num_records = len(next(iter(data.values())))
+    drawn: dict[str, jax.Array] = {}
+    for number, (sites, names) in enumerate(twin.rounds):
+        round_key = rng_key if number == 0 else jax.random.fold_in(rng_key, number)
+        unobserved = _Unobserved(handlers.substitute(split.model, data=fixed), sites)
+        trace = handlers.trace(handlers.seed(unobserved, round_key)).get_trace(data, num_records)
+        values = {name: site["value"] for name, site in trace.items()}
+        if component is not None:
+            fixed[component] = values[component]
+        for name in names:
+            at = split.structure.modelled_columns[name]
+            drawn[name] = _as_column(name, split.schema.columns[name], at.of(values), trace[at.site])
+        data |= drawn
+    return drawn
+
+
+class _Unobserved(Messenger):
+    """Makes observed sites draw their value instead."""
+
+    def __init__(self, fn: Model, sites: tuple[str, ...]) -> None:
+        super().__init__(fn)
+        self._sites = sites
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self._sites:
+            msg["value"], msg["is_observed"] = None, False
+
+
+def _as_column(name: str, column: Column, values: jax.Array, site: Mapping[str, Any]) -> jax.Array:
+    """Draws in the column's encoding: numbers of an unbounded distribution go to the nearest of the domain.
+
+    :raises ArgumentError: the site can draw what is no category of the column.
+    """
+    if column.num_values is None:
+        return values
+    if not column.ordered:
+        _check_codes(name, column, values, site)
+        return values.astype(jnp.int32)
+    rounded, last = jnp.rint(values), column.num_values - 1
+    is_missing = (rounded == column.num_values) & (column.missing == "category")
+    return jnp.where(is_missing, column.num_values, jnp.clip(rounded, 0, last)).astype(jnp.int32)
+
+
+def _check_codes(name: str, column: Column, values: jax.Array, site: Mapping[str, Any]) -> None:
+    problem = "numbers that are not integers" if jnp.issubdtype(values.dtype, jnp.floating) else None
+    if site["type"] == "sample" and problem is None:
+        largest = _largest_code(site["fn"])
+        problem = None if largest < column.num_categories else f"codes up to {largest:g}"
+    if problem is not None:
+        raise ArgumentError(
+            f"site {site['name']!r} draws {problem}, and column {name!r} has {column.num_categories} categories; give "
+            "it a distribution over these, as Categorical or Bernoulli"
+        )
+
+
+def _largest_code(fn: Any) -> float:
+    """The largest integer that a distribution can draw; 0 where that is not known before it does."""
+    support = getattr(fn.support, "base_constraint", fn.support)
+    if type(support) in (type(constraints.nonnegative_integer), type(constraints.positive_integer)):
+        return math.inf
+    try:
+        return 1.0 if support is constraints.boolean else float(np.max(getattr(support, "upper_bound", 0)))
+    except (TypeError, jax.errors.ConcretizationTypeError):
+        return 0.0
+
+
+def encoded_covariates(
+    schema: Schema, twin: TwinColumns, covariates: Any
+) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    """The covariates as a table and in model units, masks too; both without columns where the model reads none.
+
+    :raises ArgumentError: columns are missing or too many, or there is no record; the message names them.
+    :raises DataError: a value breaks the schema.
+    """
+    if covariates is None:
+        if twin.given:
+            names = ", ".join(repr(name) for name in twin.given)
+            raise ArgumentError(
+                f"the model reads {names} and does not draw what it reads; give covariates=, a table with these "
+                "columns in the schema's units and a row for each synthetic record"
+            )
+        return pd.DataFrame(), {}
+    frame = as_frame(covariates, "covariates").reset_index(drop=True)
+    _check_names([str(name) for name in frame.columns], schema, twin)
+    if not len(frame):
+        raise ArgumentError("covariates has no row; give one for each synthetic record")
+    arrays: dict[str, np.ndarray] = {}
+    for name in twin.given:
+        column, series = schema.columns[name], pd.Series(frame[name])
+        arrays[name] = column.encode(series, party=schema.party_of(name), name=name)
+        if column.missing == "mask":
+            arrays[name + OBSERVED_SUFFIX] = column.observed(series)
+    return pd.DataFrame(frame[list(twin.given)]), arrays
+
+
+def _check_names(found: list[str], schema: Schema, twin: TwinColumns) -> None:
+    if len(set(found)) < len(found):
+        raise ArgumentError("covariates has a column twice; keep one")
+    for name in twin.given:
+        if name not in found:
+            raise ArgumentError(f"covariates has no column {name!r}, which the model reads; {suggest(name, found)}")
+    for name in found:
+        if name in twin.given:
+            continue
+        if name in twin.drawn:
+            raise ArgumentError(f"covariates has {name!r}, which the model draws itself; leave it out")
+        if name in schema.columns:
+            raise ArgumentError(f"covariates has {name!r}, which the model does not read; leave it out")
+        raise ArgumentError(f"covariates has {name!r}, which the schema does not list; {suggest(name, twin.given)}")
+
+
+def twin_frame(
+    schema: Schema, twin: TwinColumns, arrays: Columns, rng: np.random.Generator, given: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Drawn arrays as a table, with the given columns as they were given, in the schema's order."""
+    decoded = decode_table(restricted(schema, twin.drawn), {name: arrays[name] for name in twin.drawn}, rng)
+    if given is None or not twin.given:
+        return decoded
+    whole = pd.concat([decoded, given], axis=1)
+    return pd.DataFrame(whole[[name for name in schema.columns if name in whole.columns]])
+
+
+def _draw_at_zeros(split: SplitModel, twin: TwinColumns, columns: Columns) -> dict[str, jax.Array]:
+    latents = split.constrain(jnp.zeros(split.num_parameters))
+    return draw_records(split, twin, latents, compat.random_key(0), columns)

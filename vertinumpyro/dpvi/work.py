@@ -1,0 +1,125 @@
+"""DPVI at one party: its scores on a batch, and the update that all parties make alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vertinumpyro.core import compat, ring
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.data import Facts
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.model.contract import stand_in_columns
+from vertinumpyro.privacy import Batches, PrivacyPlan
+from vertinumpyro.secure.inputs import Layout, encode_party, encode_prior
+from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.session import Payload, Work
+
+if TYPE_CHECKING:
+    from vertinumpyro.dpvi.inference import DPVI
+
+__all__ = ["StepsWork", "release_layout", "state_leaves", "state_of"]
+
+
+@final
+class StepsWork(Work):
+    """One party's part of the steps. In one process the jitted scan takes its place.
+
+    :param dpvi: the inference.
+    :param facts: schema and N.
+    :param party: whose part this is.
+    :param columns: its encoded columns [N]. Secret.
+    """
+
+    def __init__(
+        self,
+        dpvi: DPVI,
+        facts: Facts,
+        party: str,
+        columns: Mapping[str, np.ndarray],
+        plan: PrivacyPlan,
+        source: RandomSource,
+    ) -> None:
+        self._dpvi, self._facts, self._party, self._columns = dpvi, facts, party, columns
+        self._plan, self._source = plan, source
+        self._steps: _Steps | None = None
+
+    def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
+        """Refuses everything: steps are iterated, and the party's ledger counts them."""
+        raise self.refused(step, do, what)
+
+    def iterate(self, end: PartyEnd, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
+        """See `Work.iterate`: the state's leaves, and the norm of every released gradient."""
+        if self._steps is None:
+            kernel, first = self._dpvi.kernel(self._facts, self._plan, compat.random_key(0))
+            self._steps = _Steps(kernel, first, self._party, self._columns, self._facts)
+        if arrays:
+            self._steps.state = state_of(self._steps.state, arrays)
+        num_values = self._steps.kernel.guide.split.num_values
+        noise = self._plan.draw_noise_share(num_values, len(batches.mask), self._source)
+        norms = [
+            self._steps.step(end, indices, mask, share, self._plan.grid_bits)
+            for indices, mask, share in zip(batches.indices, batches.mask, noise, strict=True)
+        ]
+        return Payload({}, {"released_norm": np.asarray(norms), **state_leaves(self._steps.state)})
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return f"StepsWork({self._party!r})"
+
+
+class _Steps:
+    """The compiled halves of a step at one party."""
+
+    def __init__(
+        self, kernel: Kernel, first: DPVIState, party: str, columns: Mapping[str, np.ndarray], facts: Facts
+    ) -> None:
+        self.kernel, self.state = kernel, first
+        self._columns = {name: jnp.asarray(column) for name, column in columns.items()}
+        self._layout = release_layout(kernel, first, facts)
+        self._local = jax.jit(partial(kernel.local_of, party))
+        self._update = jax.jit(kernel.update)
+
+    def step(
+        self, end: PartyEnd, indices: np.ndarray, mask: np.ndarray, noise_share: np.ndarray, grid_bits: int
+    ) -> float:
+        """One release; the norm of the noisy gradient."""
+        contribution, prior = self._local(self.state, self._columns, indices)
+        shape = self.kernel.shape
+        own, common = encode_party(shape, contribution), encode_prior(shape, prior)
+        summed = end.clipped_noisy_sum(shape, self._layout, own, common, mask, noise_share)
+        with compat.x64():
+            released = np.asarray(ring.decode(jnp.asarray(summed), grid_bits))
+        self.state, info = self._update(self.state, released.astype(prior.log_weights.dtype))
+        return float(info.released_norm)
+
+
+def release_layout(kernel: Kernel, state: DPVIState, facts: Facts) -> Layout:
+    """The released vector's make-up, from the shapes of every party's columns."""
+    columns = {
+        party: {
+            name: jax.ShapeDtypeStruct((facts.num_records,), jnp.asarray(column).dtype)
+            for name, column in stand_in_columns(facts.schema.restrict(party), 1).items()
+        }
+        for party in facts.parties
+    }
+    indices = jax.ShapeDtypeStruct((kernel.shape.batch_size,), jnp.int32)
+    contributions, prior = jax.eval_shape(kernel.local, state, columns, indices)
+    return Layout.of(contributions, prior)
+
+
+def state_leaves(state: DPVIState) -> dict[str, np.ndarray]:
+    """A state's leaves by number, for those who know its structure."""
+    return {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree_util.tree_leaves(state))}
+
+
+def state_of(like: DPVIState, arrays: Mapping[str, np.ndarray]) -> DPVIState:
+    """The state that `state_leaves` took apart."""
+    structure = jax.tree_util.tree_structure(like)
+    leaves = [jnp.asarray(arrays[f"state_{i}"]) for i in range(structure.num_leaves)]
+    return jax.tree_util.tree_unflatten(structure, leaves)
