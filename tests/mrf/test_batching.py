@@ -1,11 +1,13 @@
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
 from vertinumpyro.core import compat
+from vertinumpyro.mrf import batching
 from vertinumpyro.mrf.batching import TablesOf, batched, matrix_of
 from vertinumpyro.mrf.graphical_model import fit_graphical_model, require_engine
 from vertinumpyro.mrf.release import Measurement
@@ -31,6 +33,33 @@ def test_a_matrix_reads_every_table_off_its_margin():
     expected = np.concatenate([margin.sum(1).T.ravel(), margin.sum((0, 2))])
     np.testing.assert_allclose(matrix_of(query) @ margin.ravel(), expected)
     assert query.op_norm_sq() >= np.linalg.norm(matrix_of(query), 2) ** 2 - 1e-9
+
+
+@pytest.mark.parametrize("table", [("a", "b", "c"), ("c", "a", "b")])
+def test_a_table_that_is_its_margin_needs_no_matrix(table, monkeypatch):
+    monkeypatch.setattr(batching, "matrix_of", None)
+    margin = np.random.default_rng(0).random((3, 2, 4))
+    mbi = require_engine()
+    query = TablesOf((("a", 3), ("b", 2), ("c", 4)), (table,))
+    with compat.x64():
+        found = query(mbi.Factor(mbi.Domain(("a", "b", "c"), (3, 2, 4)), jnp.asarray(margin)))
+    np.testing.assert_array_equal(found, margin.transpose(["abc".index(name) for name in table]).ravel())
+    assert query.num_entries == 0
+    assert TablesOf(query.columns, (("a", "b"), ("c",))).num_entries == (6 + 4) * 24
+
+
+def test_matrices_stay_within_their_limit_together(monkeypatch):
+    """Wide tables, and more of them than matrices may hold; the field is the same."""
+    made = tables(2)
+    free = batched(SIZES, made, [tuple(SIZES)])
+    most = sum(batch.query.num_entries for batch in free) // 3
+    monkeypatch.setattr(batching, "_MOST_ENTRIES", most)
+    tight = batched(SIZES, made, [tuple(SIZES)])
+    assert 0 < sum(batch.query.num_entries for batch in tight) <= most
+    assert sorted(m.columns for batch in tight for m in batch.measurements) == sorted(m.columns for m in made)
+    wide = {"a": 200, "b": 200, "c": 200}
+    pairs = [Measurement(columns=c, values=np.zeros((200, 200)), stddev=1.0) for c in itertools.combinations(wide, 2)]
+    assert [batch.query.num_entries for batch in batched(wide, pairs, [("a", "b", "c")])] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("num_columns", [2, 3])

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,18 +8,21 @@ from scipy import stats
 from tests.mrf.conftest import NUM_RECORDS, SCHEMA
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.mrf.cells import cell_columns
-from vertinumpyro.mrf.cross_tables import reveal_all, share_all
-from vertinumpyro.mrf.release import GRID_BITS, TableRelease, count_table
+from vertinumpyro.mrf.cross_tables import cross_pairs, measured_pairs, table_slices
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.release import GRID_BITS, count_table
+from vertinumpyro.mrf.releases import Releases
+from vertinumpyro.mrf.vertimrf import VertiMRF
+from vertinumpyro.mrf.work import ACROSS, PADS, ROUND
 from vertinumpyro.privacy import NoiseSource
 from vertinumpyro.secure import FixedPoint, Plaintext
+from vertinumpyro.session import InProcessSession, Run, party_sources
 
-COLUMNS = cell_columns(SCHEMA)
 
-
-def exact_tables(dataset, columns=COLUMNS):
+def exact_tables(dataset, columns=None):
+    columns = cell_columns(dataset.schema) if columns is None else columns
     return {
         (a.name, b.name): count_table(
             [a.codes(dataset.arrays(a.party)), b.codes(dataset.arrays(b.party))], [a.num_cells, b.num_cells]
@@ -28,46 +32,38 @@ def exact_tables(dataset, columns=COLUMNS):
     }
 
 
-def release(num_tables, mu=1.0, num_parties=2, num_records=NUM_RECORDS):
-    noise = NoiseSource(num_parties=num_parties)
-    return TableRelease(num_tables=num_tables, mu=mu, num_records=num_records, noise=noise)
+def plan_of(dataset, mu, **settings):
+    """A plan with μ for everything across parties."""
+    held = [[c for c in cell_columns(dataset.schema) if c.party == party] for party in dataset.parties]
+    return MRFPlan(
+        noise_multiplier=2 / mu,
+        num_records=NUM_RECORDS,
+        parties=dataset.parties,
+        num_columns=tuple(len(own) for own in held),
+        num_binned=(0,) * len(held),
+        delta=1e-5,
+        noise=NoiseSource(num_parties=len(held)),
+        cross_share=1.0,
+        **settings,
+    )
 
 
-@pytest.mark.parametrize("backend", [FixedPoint(), Plaintext()], ids=["fixed_point", "plaintext"])
-def test_all_pairs_come_with_the_accounted_noise_and_no_less(backend, dataset):
-    made, exact = release(12), exact_tables(dataset)
-    found = reveal_all(dataset, COLUMNS, made, backend, SystemRandomSource())
-    assert [m.columns for m in found] == list(exact)
-    errors = np.concatenate([(m.values - exact[m.columns]).ravel() for m in found]) / made.stddev
-    # false failure 1e-6; half or twice the variance would be far outside
-    assert stats.chi2.ppf(5e-7, errors.size) < np.sum(errors**2) < stats.chi2.isf(5e-7, errors.size)
+def engaged(dataset, plan, backend=None):
+    """A session whose parties are at work, with nothing released."""
+    session = InProcessSession(dataset, backend or FixedPoint())
+    session.engage(VertiMRF(), plan, party_sources(1 + len(dataset.parties), None))
+    return session
 
 
-def test_shares_add_up_to_the_table_and_say_nothing_alone(dataset):
-    shared = share_all(dataset, COLUMNS, release(12), FixedPoint(), SystemRandomSource())
-    exact = exact_tables(dataset)
-    for pair, shares in shared.shares.items():
-        np.testing.assert_array_equal(shares[0] + shares[1], exact[pair] << GRID_BITS)
-    assert repr(shared) == "SharedTables(12 tables)"
-    for side in (0, 1):
-        bits = np.concatenate([s[side].ravel() for s in shared.shares.values()])
-        ones = np.unpackbits(bits.view(np.uint8)).mean()
-        assert abs(ones - 0.5) < 6 * 0.5 / np.sqrt(bits.size * 64)
+def reveal_all(dataset, plan, backend=None):
+    session = engaged(dataset, plan, backend)
+    products = session.cross_products(1, ACROSS, {"release": 0})
+    return measured_pairs(cell_columns(dataset.schema), dataset.parties, plan.cross_releases[0], products)
 
 
-def test_chosen_tables_are_revealed_with_noise_of_all_parties(dataset):
-    exact = exact_tables(dataset)
-    made = release(3)
-    shared = share_all(dataset, COLUMNS, made, FixedPoint(), SystemRandomSource())
-    pairs = [("age", "visits"), ("ill", "plan"), ("smoker", "income")]
-    found = [m for _ in range(20) for m in shared.reveal(pairs, made, FixedPoint(), SystemRandomSource())]
-    errors = np.concatenate([(m.values - exact[m.columns]).ravel() for m in found]) / made.stddev
-    assert stats.chi2.ppf(5e-7, errors.size) < np.sum(errors**2) < stats.chi2.isf(5e-7, errors.size)
-    with pytest.raises(ArgumentError, match="pays for 3"):
-        shared.reveal([*pairs, ("age", "plan")], made, FixedPoint(), SystemRandomSource())
-
-
-def test_four_parties(dataset):
+@pytest.fixture(scope="module")
+def split(dataset):
+    """The same columns at four parties."""
     names = list(SCHEMA.columns)
     held = [names[i::4] for i in range(4)]
     schema = Schema({f"p{i}": PartySchema({n: SCHEMA.columns[n] for n in own}) for i, own in enumerate(held)})
@@ -76,10 +72,103 @@ def test_four_parties(dataset):
         party: {n: v for n, v in pooled.items() if n.removesuffix("_observed") in part.columns}
         for party, part in schema.parties.items()
     }
-    split = VerticalDataset(schema, arrays)
-    columns = cell_columns(schema)
-    exact = exact_tables(split, columns)
-    found = reveal_all(split, columns, release(len(exact), 50.0, 4), FixedPoint(), SystemRandomSource())
+    return VerticalDataset(schema, arrays)
+
+
+def like_the_noise(errors, alpha=1e-6):
+    """False failure `alpha`; half or twice the variance would be far outside."""
+    return stats.chi2.ppf(alpha / 2, errors.size) < np.sum(errors**2) < stats.chi2.isf(alpha / 2, errors.size)
+
+
+@pytest.mark.parametrize("backend", [FixedPoint(), Plaintext()], ids=["fixed_point", "plaintext"])
+def test_all_pairs_come_with_the_accounted_noise_and_no_less(backend, dataset):
+    plan, exact = plan_of(dataset, 1.0), exact_tables(dataset)
+    found = reveal_all(dataset, plan, backend)
+    assert [m.columns for m in found] == list(exact)
+    (made,) = plan.cross_releases
+    assert {m.stddev for m in found} == {made.stddev}
+    assert like_the_noise(np.concatenate([(m.values - exact[m.columns]).ravel() for m in found]) / made.stddev)
+
+
+def uniform(values, alpha=1e-7):
+    """Each of the eight bytes of ring elements takes all values equally often."""
+    for place in values.view(np.uint8).reshape(-1, 8).T:
+        seen = np.bincount(place, minlength=256)
+        statistic = ((seen - len(place) / 256) ** 2).sum() * 256 / len(place)
+        if not stats.chi2.ppf(alpha, 255) < statistic < stats.chi2.isf(alpha, 255):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("num_parties", [2, 4])
+def test_shares_add_up_to_the_tables_and_say_nothing_alone(dataset, split, num_parties):
+    """Nor do all but one of them together; what is opened is uniform, too."""
+    held = dataset if num_parties == 2 else split
+    settings = {"num_rounds": 1, "tables_per_round": 1, "first_share": 0.5}
+    columns, shares, opened = cell_columns(held.schema), [], []
+    for _ in range(4):
+        session = engaged(held, plan_of(held, 1.0, **settings))
+        products = session.cross_products(None, PADS, {})
+        shares.append([work._share for work in session._works])
+        opened.append(np.concatenate([product.ravel() for product in products.values()]))
+    exact = exact_tables(held, columns)
+    places = table_slices(columns, held.parties)
+    assert list(places) == cross_pairs(columns, held.parties)
+    assert places.keys() == exact.keys()
+    assert sorted(np.concatenate([place.ravel() for place in places.values()])) == list(range(opened[0].size))
+    for each in shares:
+        assert len(each) == num_parties
+        for pair, place in places.items():
+            np.testing.assert_array_equal(sum(share[place] for share in each), exact[pair] << GRID_BITS)
+    for party in range(num_parties):
+        assert uniform(np.concatenate([each[party] for each in shares])), "one share"
+        others = [sum(share for i, share in enumerate(each) if i != party) for each in shares]
+        assert uniform(np.concatenate(others)), "all shares but one"
+    assert uniform(np.concatenate(opened))
+    assert "array" not in repr(session) + repr(session._works[0])
+
+
+@pytest.mark.parametrize("num_parties", [2, 4])
+def test_chosen_tables_are_revealed_with_noise_of_all_parties(dataset, split, num_parties):
+    held = dataset if num_parties == 2 else split
+    plan = plan_of(held, 1.0, num_rounds=1, tables_per_round=3, first_share=0.5)
+    columns, exact, made = cell_columns(held.schema), exact_tables(held), plan.cross_releases[1]
+    session = engaged(held, plan)
+    session.cross_products(None, PADS, {})
+    pairs = list(exact)[::4][:3]
+    places, errors = table_slices(columns, held.parties), []
+    for _ in range(20):
+        revealed = session.sum(2, ROUND, {"pairs": [list(pair) for pair in pairs], "release": 1})
+        cuts = np.split(revealed, np.cumsum([places[pair].size for pair in pairs])[:-1])
+        errors += [
+            (cut / 2**GRID_BITS - exact[pair].ravel()) / made.stddev for pair, cut in zip(pairs, cuts, strict=True)
+        ]
+    assert like_the_noise(np.concatenate(errors))
+    alone = session._works[0].noise(ROUND, {"release": 1}, 20_000) / 2**GRID_BITS / made.stddev
+    assert like_the_noise(alone * np.sqrt(num_parties)), "each adds its share of the variance"
+
+
+def test_a_round_reveals_no_more_tables_than_it_pays_for(dataset):
+    plan = plan_of(dataset, 1.0, num_rounds=1, tables_per_round=3, first_share=0.5)
+    session, columns = engaged(dataset, plan), cell_columns(dataset.schema)
+    with Run.opened(plan, None, results="released.npz") as run:
+        run.ledger.reserve_up_to(2)
+        releases = Releases(session=session, run=run, plan=plan, columns=columns, estimate=None)
+        with pytest.raises(ArgumentError, match="pays for 3"):
+            releases._reveal(2, lambda: list(exact_tables(dataset))[:4])
+        assert run.ledger.steps_spent == 2
+
+
+def test_trusted_noise_is_one_share(dataset):
+    plan = dataclasses.replace(plan_of(dataset, 1.0), noise=NoiseSource(kind="trusted", num_parties=2))
+    exact, (made,) = exact_tables(dataset), plan.cross_releases
+    found = reveal_all(dataset, plan)
+    assert like_the_noise(np.concatenate([(m.values - exact[m.columns]).ravel() for m in found]) / made.stddev)
+
+
+def test_four_parties(split):
+    exact = exact_tables(split)
+    found = reveal_all(split, plan_of(split, 50.0))
     assert {m.columns for m in found} == set(exact)
     assert max(np.abs(m.values - exact[m.columns]).max() for m in found) < 6
 
@@ -87,5 +176,5 @@ def test_four_parties(dataset):
 def test_works_whatever_the_users_jax_precision(dataset):
     for enabled in (False, True):
         with compat.precision(enabled):
-            found = reveal_all(dataset, COLUMNS, release(12, 100.0), FixedPoint(), SystemRandomSource())
+            found = reveal_all(dataset, plan_of(dataset, 100.0))
         assert all(abs(m.values.sum() - NUM_RECORDS) < 20 for m in found)

@@ -1,7 +1,11 @@
+import ast
 import dataclasses
 import json
 import math
 import os
+import pathlib
+import tracemalloc
+import warnings
 from typing import Any
 
 import jax
@@ -10,17 +14,21 @@ import pytest
 
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
+import vertinumpyro
 from tests.mrf.conftest import SCHEMA
 from vertinumpyro.core.errors import ArgumentError, UnprovenError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.evaluation import pairwise_tvd
-from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf import MRFPlan, VertiMRF, sketch_estimate
+from vertinumpyro.mrf.encoded_tables import encoded_tables
+from vertinumpyro.mrf.encoders import ENCODERS, encoding_from_dict
 from vertinumpyro.mrf.randomized_response import ResponseDesign, estimate_pair, response_pld
 from vertinumpyro.mrf.release import count_table
 from vertinumpyro.mrf.shared_key import SharedKeyDesign, harmonic_pair
 from vertinumpyro.mrf.sketch import KEY_BYTES, SketchDesign, sketch_column_pair
-from vertinumpyro.mrf.sketch_estimate import count_pair, count_single
+from vertinumpyro.mrf.sketch_estimate import count_pair, count_single, estimator_bytes
 from vertinumpyro.privacy import PrivacyWarning
+from vertinumpyro.session import Session
 
 SMALL: dict[str, Any] = {"max_cells": 4, "iterations": 100, "clique_limit": 3_000}
 DESIGN = SketchDesign(num_keys=400, phantoms=400, lower=10, upper=12)
@@ -113,6 +121,52 @@ def test_response_estimates_are_unbiased_and_as_precise_as_they_say():
     assert cell / 1.6 < np.std(errors) < cell * 1.6
 
 
+@pytest.mark.parametrize("estimator", ["sketch", "response", "shared_key"])
+def test_estimates_of_wide_columns_take_little_memory(estimator):
+    """The largest array that is not chunked would be of 200 x 200 x 33 x 9, 150 x 200 x 200 or 6,000 x 6,000 floats."""
+    rng = np.random.default_rng(0)
+    sizes = (6_000, 3) if estimator == "response" else (200, 200)
+    codes = [rng.integers(size, size=3000) for size in sizes]
+    if estimator == "sketch":
+        drawn = [rng.integers(10, 13, size=(20, size)).astype(np.int8) for size in sizes]
+        design = dataclasses.replace(DESIGN, num_keys=20)
+        most = estimator_bytes(20, 3, 200)
+
+        def run():
+            return count_pair((drawn[0][:, :100], drawn[1]), (np.full(100, 30.0), np.full(200, 15.0)), 3000, design)
+    elif estimator == "response":
+        design, most = ResponseDesign(epsilon_per_column=1.0, cells=((6_000,), (3,))), 2**23
+
+        def run():
+            return estimate_pair(codes, sizes, design)
+    else:
+        drawn = [rng.integers(10, 13, size=(150, size)).astype(np.int8) for size in sizes]
+        most = 2**22
+
+        def run():
+            return harmonic_pair((drawn[0], drawn[1]), 3000, dataclasses.replace(DESIGN, num_keys=150))
+
+    tracemalloc.start()
+    try:
+        table, stddev = run()
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+    assert np.isfinite(table).all()
+    assert 0 < stddev < math.inf
+
+
+def test_rows_are_estimated_one_by_one_as_together(monkeypatch):
+    first, second = columns()
+    counts = (np.bincount(first, minlength=3).astype(float), np.bincount(second, minlength=2).astype(float))
+    sketches = sketch_column_pair((first, second), (3, 2), DESIGN, os.urandom(KEY_BYTES), (SOURCE, SOURCE))
+    together, stddev = count_pair(sketches, counts, 3000, DESIGN)
+    monkeypatch.setattr(sketch_estimate, "_BLOCK", 1)
+    table, one_by_one = count_pair(sketches, counts, 3000, DESIGN)
+    np.testing.assert_allclose(table, together)
+    assert one_by_one == pytest.approx(stddev)
+
+
 def test_columns_compose_and_only_those_of_others():
     design = ResponseDesign(epsilon_per_column=0.5, cells=((2, 2), (2,)))
     assert response_pld(design, (0, 1)).get_epsilon_for_delta(1e-12) == pytest.approx(1.5, rel=0.03)
@@ -120,6 +174,43 @@ def test_columns_compose_and_only_those_of_others():
 
 
 # -- plans and fits -------------------------------------------------------------------------------
+
+
+EACH_ENCODER = list(ENCODERS.values())
+
+
+def declared_encoders():
+    """Names of the library's classes that derive from Encoding, by the source."""
+    root = pathlib.Path(vertinumpyro.__file__).parent
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py"))
+    classes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {node.name for node in classes if "Encoding" in {ast.unparse(base) for base in node.bases}}
+
+
+def test_no_encoder_is_missing():
+    assert declared_encoders() == {kind.__name__ for kind in EACH_ENCODER}
+    assert all(name == kind.name for name, kind in ENCODERS.items())
+
+
+@pytest.mark.parametrize("kind", EACH_ENCODER, ids=lambda kind: kind.name)
+def test_an_encoder_keeps_its_contract(kind, dataset):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        system = VertiMRF(encoder=kind.name, allow_unproven=True, num_keys=50, **SMALL)
+    plan, columns = system.plan(dataset, epsilon=5.0), system.columns(SCHEMA)
+    encoding = plan.encoding
+    assert type(encoding) is kind
+    assert encoding_from_dict(json.loads(json.dumps(encoding.to_dict()))) == encoding
+    assert plan.delta_at(5.0) <= plan.delta < plan.delta_at(2.0)
+    assert (plan.delta_at(5.0, "clinic") == 1.0) == (not kind.holds_against_parties)
+    assert all(row.unproven == kind.unproven for row in plan.adversaries)
+    sent = encoding.reported_bytes(columns, 100)
+    assert set(sent) == set(dataset.parties)
+    assert min(sent.values()) > 0
+    found = encoded_tables(dataset, columns, encoding, (), SOURCE)
+    cells = {column.name: column.num_cells for column in columns}
+    assert len(found) == plan.num_cross_pairs
+    assert all(m.values.shape == tuple(cells[name] for name in m.columns) and m.stddev > 0 for m in found)
 
 
 @pytest.mark.parametrize("encoder", ["sketch", "randomized_response"])
@@ -162,6 +253,38 @@ def test_the_papers_sketches_need_an_opt_in_and_claim_nothing(dataset):
     assert not any(row["claim"] for row in plan.table_rows())
     assert all("reconstructed" in row.unproven[0] for row in plan.adversaries)
     assert len(system.fit(dataset, plan).sample_synthetic(50, rng_key=jax.random.PRNGKey(0))) == 50
+
+
+@pytest.mark.parametrize("encoder", ["sketch", "randomized_response", "sketch_shared_key"])
+def test_parties_in_processes_of_their_own_are_refused_before_anything_is_opened(encoder, dataset):
+    """Whatever a session of another kind would do is not reached: it has nothing but public facts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        system = VertiMRF(encoder=encoder, num_keys=300, allow_unproven=True, **SMALL)
+    plan = system.plan(dataset, epsilon=2.0)
+    with pytest.raises(ArgumentError, match=f"encoder='{encoder}'.*encoder=\"secure_marginals\""):
+        system.fit(Elsewhere(dataset.schema, dataset.num_records), plan)
+    plan = VertiMRF(**SMALL).plan(dataset, epsilon=2.0)
+    with pytest.raises(Opened):
+        VertiMRF(**SMALL).fit(Elsewhere(dataset.schema, dataset.num_records), plan)
+
+
+class Opened(Exception):  # noqa: N818
+    """A session was opened."""
+
+
+class Elsewhere(Session):
+    """Parties that are somewhere else."""
+
+    schema, num_records = None, None
+
+    def __init__(self, schema, num_records):
+        self.schema, self.num_records = schema, num_records
+
+    def open(self, *args, **kwargs):
+        raise Opened
+
+    step = publish = cross_products = sum = open
 
 
 def test_what_an_encoder_cannot_do_is_said(dataset):

@@ -1,7 +1,11 @@
 """A fitted field goes to a file and comes back; a fit that died goes on from what it had released."""
 
+import contextlib
 import dataclasses
 import json
+import os
+import pathlib
+import shutil
 import sys
 
 import jax
@@ -10,47 +14,61 @@ import pytest
 
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
-from tests.mrf.conftest import SCHEMA
+from tests.mrf.conftest import SCHEMA, frame
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
-from vertinumpyro.mrf import MarkovTwin, VertiMRF
-from vertinumpyro.mrf.cross_tables import SharedTables
-from vertinumpyro.mrf.spending import Run
-from vertinumpyro.privacy import PrivacyWarning, ledger
+from vertinumpyro.data import PartySchema, Schema, VerticalDataset
+from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF, vertimrf
+from vertinumpyro.mrf.work import TablesWork
+from vertinumpyro.privacy import Book, Ledger, PrivacyWarning, ledger
+from vertinumpyro.session import InProcessSession, Run, recorded_plan
 
-SYSTEM = VertiMRF(max_cells=4, iterations=30, clique_limit=1_000)
-ADAPTIVE = dataclasses.replace(SYSTEM, selection="adaptive", num_rounds=2, tables_per_round=3)
+SYSTEM = VertiMRF(max_cells=3, iterations=30, clique_limit=1_000)
+ADAPTIVE = dataclasses.replace(SYSTEM, selection="adaptive", num_rounds=2, tables_per_round=2)
 KEY = jax.random.PRNGKey(0)
+GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
-class CrashError(Exception):
-    pass
+class Death(BaseException):
+    """The process is killed: nobody tidies up behind it."""
 
 
-def crash(*args, **kwargs):
-    raise CrashError
+def die(*args, **kwargs):
+    raise Death
 
 
 def after(calls, original):
-    """The original for some calls, then a crash."""
+    """The original for some calls, then death."""
     made = []
 
     def wrapper(*args, **kwargs):
         made.append(1)
-        return crash() if len(made) > calls else original(*args, **kwargs)
+        return die() if len(made) > calls else original(*args, **kwargs)
 
     return wrapper
 
 
-def die(monkeypatch, target, name, calls, system, dataset, folder):
-    """A fit that dies at a call of `name`, and is forgotten as by a new process; returns its plan."""
-    plan = system.plan(dataset, epsilon=3.0)
+@contextlib.contextmanager
+def another_process(monkeypatch):
+    """Knows nothing of the plans that this one began."""
     with monkeypatch.context() as patch:
+        patch.setattr(ledger, "_OF_THIS_PROCESS", Book())
+        yield
+
+
+@contextlib.contextmanager
+def killed(monkeypatch, target, name, calls=0):
+    """A process that dies at a call of `name`; the system drops its locks, and it writes nothing more."""
+    with another_process(monkeypatch), monkeypatch.context() as patch:
         patch.setattr(target, name, after(calls, getattr(target, name)))
-        with pytest.raises(CrashError):
-            system.fit(dataset, plan, run_dir=folder)
-    ledger._registry.clear()
-    return plan
+        patch.setattr(Ledger, "_close", lambda self, status: self._lock.release())
+        with pytest.raises(Death):
+            yield
+
+
+def resumed(monkeypatch, system, dataset, plan, folder):
+    with another_process(monkeypatch):
+        return system.fit(dataset, plan, run_dir=folder, resume=True)
 
 
 def spent(folder):
@@ -58,11 +76,44 @@ def spent(folder):
     return record["status"], record["steps_spent"]
 
 
+def stored(path):
+    """The released arrays by step."""
+    if not path.exists():
+        return {}
+    metadata, arrays = load_arrays(path)
+    steps = {int(key): {} for key in metadata["steps"]}
+    for name, values in arrays.items():
+        steps[int(name.split("/")[0])][name] = values
+    return steps
+
+
+def same_arrays(some, others):
+    return some.keys() == others.keys() and all(np.array_equal(some[name], others[name]) for name in some)
+
+
+def across(twin):
+    return [m.columns for m in twin.measurements if len({SCHEMA.party_of(n) for n in m.columns}) == 2]
+
+
 def same_tables(some, others):
     return len(some) == len(others) and all(
         a.columns == b.columns and a.stddev == b.stddev and np.array_equal(a.values, b.values)
         for a, b in zip(some, others, strict=True)
     )
+
+
+@pytest.fixture(autouse=True)
+def _no_rehearsal(monkeypatch):
+    """It touches no file, has tests of its own, and compiles a field every time."""
+    monkeypatch.setattr(vertimrf, "rehearse", lambda *args: None)
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Two columns at each party, 200 records."""
+    held = {"clinic": ("smoker", "ill"), "insurer": ("visits", "plan")}
+    schema = Schema({party: PartySchema({n: SCHEMA.columns[n] for n in own}) for party, own in held.items()})
+    return VerticalDataset.from_pooled(schema, frame(num_records=200)[list(schema.columns)])
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +202,7 @@ def test_foreign_folders_are_refused(twin, saved, tmp_path_factory):
         MarkovTwin.load(empty)
     with pytest.raises(ArgumentError, match="no folder"):
         twin.save(empty / "nowhere")
-    (saved / "privacy.json").write_text(json.dumps({"fingerprint": "of another plan"}))
+    shutil.copy(GOLDEN / "all" / "privacy.json", saved)
     with pytest.raises(ArgumentError, match="another plan"):
         MarkovTwin.load(saved)
     (saved / "privacy.json").write_text("{")
@@ -162,121 +213,273 @@ def test_foreign_folders_are_refused(twin, saved, tmp_path_factory):
         MarkovTwin.load(saved)
 
 
-def test_a_fit_that_died_in_the_servers_fit_goes_on_without_spending(dataset, tmp_path, monkeypatch):
-    plan = die(monkeypatch, VertiMRF, "_field", 0, SYSTEM, dataset, tmp_path)
-    assert spent(tmp_path) == ("finished", 2)
-    before, stored = (tmp_path / "privacy.json").read_text(), (tmp_path / "released.npz").read_bytes()
-    with pytest.raises(PlanSpentError):
-        SYSTEM.fit(dataset, plan, run_dir=tmp_path)
+def test_a_fit_that_died_in_the_servers_fit_goes_on_without_spending(few, tmp_path, monkeypatch):
+    plan = SYSTEM.plan(few, epsilon=3.0)
+    with killed(monkeypatch, VertiMRF, "_field"):
+        SYSTEM.fit(few, plan, run_dir=tmp_path)
+    assert spent(tmp_path)[1] == 2
+    results = (tmp_path / "released.npz").read_bytes()
+    with another_process(monkeypatch), pytest.raises(PlanSpentError):
+        SYSTEM.fit(few, plan, run_dir=tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "_own_tables", crash)
-        patch.setattr(Run, "_all_tables", crash)
-        twin = SYSTEM.fit(dataset, plan, run_dir=tmp_path, resume=True)
-        again = dataclasses.replace(SYSTEM, iterations=10).fit(dataset, plan, run_dir=tmp_path, resume=True)
-    assert (tmp_path / "privacy.json").read_text() == before
-    assert (tmp_path / "released.npz").read_bytes() == stored
+        patch.setattr(InProcessSession, "publish", die)
+        patch.setattr(InProcessSession, "cross_products", die)
+        twin = resumed(monkeypatch, SYSTEM, few, plan, tmp_path)
+        again = resumed(monkeypatch, dataclasses.replace(SYSTEM, iterations=10), few, plan, tmp_path)
+    assert spent(tmp_path) == ("finished", 2)
+    assert (tmp_path / "released.npz").read_bytes() == results
     assert same_tables(again.measurements, twin.measurements)
     assert twin.missing == ()
     assert twin.secure_noise
-    across = [m for m in twin.measurements if len({SCHEMA.party_of(n) for n in m.columns}) == 2]
-    assert len(across) == plan.num_cross_pairs
+    assert len(across(twin)) == plan.num_cross_pairs
     assert twin.fine
 
 
-def test_a_fit_that_died_between_releases_spends_the_rest_only(dataset, tmp_path, monkeypatch):
-    """It dies in the fit that chooses the first round's tables, with two of four steps spent."""
-    plan = die(monkeypatch, VertiMRF, "_field", 0, ADAPTIVE, dataset, tmp_path)
-    assert spent(tmp_path) == ("paused", 2)
-    _, stored = load_arrays(tmp_path / "released.npz")
-    twin = ADAPTIVE.fit(dataset, plan, run_dir=tmp_path, resume=True)
-    assert spent(tmp_path) == ("finished", 4)
+def work_of(system, step):
+    """What a step calls while it computes, and how often before it gets there."""
+    if step == 0:
+        return InProcessSession, "publish", 0
+    return (TablesWork, "noise", 0) if system is SYSTEM else (TablesWork, "summand", 2 * (step - 1))
+
+
+every_step = pytest.mark.parametrize(
+    ("system", "step"),
+    [(SYSTEM, 0), (SYSTEM, 1), (ADAPTIVE, 0), (ADAPTIVE, 1), (ADAPTIVE, 2), (ADAPTIVE, 3)],
+    ids=["own", "all", "own, then rounds", "first look", "round 1", "round 2"],
+)
+
+
+def whole(twin, plan, folder):
+    """All that the plan paid for is there, counted once, and nothing is left lying about."""
     assert twin.missing == ()
-    _, found = load_arrays(tmp_path / "released.npz")
-    assert all(np.array_equal(found[name], values) for name, values in stored.items()), "no release is repeated"
-    across = [m.columns for m in twin.measurements if len({SCHEMA.party_of(n) for n in m.columns}) == 2]
-    assert len(across) == 12 + 2 * 3
+    assert spent(folder) == ("finished", plan.num_steps)
+    assert stored(folder / "released.npz").keys() == set(range(plan.num_steps))
+    assert len(across(twin)) == plan.num_cross_pairs + plan.num_rounds * plan.tables_per_round
+    assert not (folder / "released.npz.staged").exists()
+
+
+@every_step
+def test_death_while_a_step_is_computed_spends_nothing(few, tmp_path, monkeypatch, system, step):
+    plan = system.plan(few, epsilon=3.0)
+    with killed(monkeypatch, *work_of(system, step)):
+        system.fit(few, plan, run_dir=tmp_path)
+    before = stored(tmp_path / "released.npz")
+    assert spent(tmp_path)[1] == step
+    assert before.keys() == set(range(step))
+    whole(resumed(monkeypatch, system, few, plan, tmp_path), plan, tmp_path)
+    found = stored(tmp_path / "released.npz")
+    assert all(same_arrays(found[done], before[done]) for done in before), "no release is repeated"
+
+
+@every_step
+def test_what_was_staged_and_not_counted_was_seen_by_nobody_and_is_computed_anew(
+    few, tmp_path, monkeypatch, system, step
+):
+    plan = system.plan(few, epsilon=3.0)
+    with killed(monkeypatch, Ledger, "reserve", step):
+        system.fit(few, plan, run_dir=tmp_path)
+    before, staged = stored(tmp_path / "released.npz"), stored(tmp_path / "released.npz.staged")
+    assert spent(tmp_path)[1] == step
+    assert before.keys() == set(range(step))
+    assert staged.keys() == set(range(step + 1))
+    whole(resumed(monkeypatch, system, few, plan, tmp_path), plan, tmp_path)
+    found = stored(tmp_path / "released.npz")
+    assert all(same_arrays(found[done], before[done]) for done in before), "no release is repeated"
+    tables = [name for name in staged[step].keys() & found[step].keys() if "table" in name]
+    assert tables
+    assert not any(np.array_equal(found[step][name], staged[step][name]) for name in tables), "its noise is fresh"
+
+
+@every_step
+def test_what_was_counted_and_not_published_is_recovered_and_not_released_again(
+    few, tmp_path, monkeypatch, system, step
+):
+    plan = system.plan(few, epsilon=3.0)
+    with killed(monkeypatch, Run, "_publish", step):
+        system.fit(few, plan, run_dir=tmp_path)
+    before, staged = stored(tmp_path / "released.npz"), stored(tmp_path / "released.npz.staged")
+    assert spent(tmp_path)[1] == step + 1
+    assert before.keys() == set(range(step))
+    with monkeypatch.context() as patch:
+        if step == 0:
+            patch.setattr(InProcessSession, "publish", die)  # counted, so the parties' own columns are not asked again
+        twin = resumed(monkeypatch, system, few, plan, tmp_path)
+    whole(twin, plan, tmp_path)
+    found = stored(tmp_path / "released.npz")
+    assert all(same_arrays(found[done], staged[done]) for done in range(step + 1))
+
+
+@pytest.mark.parametrize("system", [SYSTEM, ADAPTIVE], ids=["all", "adaptive"])
+def test_the_record_never_counts_less_than_the_results_hold(few, tmp_path, monkeypatch, system):
+    seen = []
+
+    def replace(source, target, original=os.replace):
+        original(source, target)
+        if (tmp_path / "privacy.json").exists():
+            held = stored(tmp_path / "released.npz").keys()
+            assert held <= set(range(spent(tmp_path)[1]))
+            seen.append(len(held))
+
+    monkeypatch.setattr(os, "replace", replace)
+    plan = system.plan(few, epsilon=3.0)
+    system.fit(few, plan, run_dir=tmp_path)
+    assert set(seen) == set(range(plan.num_steps + 1))
+
+
+def test_a_half_written_staged_file_is_no_result(few, tmp_path, monkeypatch):
+    plan = SYSTEM.plan(few, epsilon=3.0)
+    with killed(monkeypatch, Ledger, "reserve", 1):
+        SYSTEM.fit(few, plan, run_dir=tmp_path)
+    staged = tmp_path / "released.npz.staged"
+    staged.write_bytes(staged.read_bytes()[:100])
+    whole(resumed(monkeypatch, SYSTEM, few, plan, tmp_path), plan, tmp_path)
+
+
+def dies_in(system, step, few, folder, monkeypatch, **budget):
+    """A run that dies while it computes a step; gives its plan."""
+    plan = system.plan(few, epsilon=3.0, **budget)
+    with killed(monkeypatch, *work_of(system, step)):
+        system.fit(few, plan, run_dir=folder)
+    assert spent(folder)[1] == step
+    return plan
 
 
 @pytest.mark.parametrize(
-    ("name", "calls", "system", "missing", "tables"),
+    ("system", "step", "missing", "tables"),
     [
-        ("_own_tables", 0, SYSTEM, ("the parties' own tables",), 12),
-        ("_all_tables", 0, SYSTEM, ("the tables across parties",), 0),
-        ("reveal", 0, ADAPTIVE, ("the first look across parties",), 6),
-        ("reveal", 1, ADAPTIVE, ("round 1",), 12 + 3),
-        ("reveal", 2, ADAPTIVE, ("round 2",), 12 + 3),
+        (SYSTEM, 1, ("the parties' own tables",), 4),
+        (ADAPTIVE, 1, ("the parties' own tables",), 4 + 2 * 2),
+        (ADAPTIVE, 2, ("the parties' own tables", "the first look across parties"), 2 * 2),
+        (ADAPTIVE, 3, ("the parties' own tables", "the first look across parties", "round 1"), 2),
     ],
 )
-def test_a_release_that_was_reserved_and_not_stored_stays_lost(
-    dataset, tmp_path, monkeypatch, name, calls, system, missing, tables
-):
-    plan = die(monkeypatch, SharedTables if name == "reveal" else Run, name, calls, system, dataset, tmp_path)
-    with pytest.warns(PrivacyWarning, match=f"not stored: {missing[0]}"):
-        twin = system.fit(dataset, plan, run_dir=tmp_path, resume=True)
+def test_results_that_were_deleted_stay_spent_and_lost(few, tmp_path, monkeypatch, system, step, missing, tables):
+    plan = dies_in(system, step, few, tmp_path, monkeypatch)
+    (tmp_path / "released.npz").unlink()
+    with pytest.warns(PrivacyWarning, match=f"not stored: {', '.join(missing)}"):
+        twin = resumed(monkeypatch, system, few, plan, tmp_path)
     assert spent(tmp_path) == ("finished", plan.num_steps)
+    assert stored(tmp_path / "released.npz").keys() == set(range(step, plan.num_steps)), "none is released again"
     assert twin.missing == missing
-    across = [m for m in twin.measurements if len({SCHEMA.party_of(n) for n in m.columns}) == 2]
-    assert len(across) == tables
+    assert len(across(twin)) == tables
     assert len(twin.sample_synthetic(100, rng_key=KEY)) == 100
     twin.save(tmp_path)
     assert MarkovTwin.load(tmp_path).missing == missing
 
 
-def test_sketches_go_on_without_the_parties_own_counts(dataset, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("system", "step", "missing", "tables"),
+    [
+        (SYSTEM, 1, ("the tables across parties",), 0),
+        (ADAPTIVE, 1, ("the first look across parties",), 2 * 2),
+        (ADAPTIVE, 2, ("round 1",), 4 + 2),
+    ],
+)
+def test_an_older_copy_of_the_results_leaves_what_it_lacks_lost(
+    few, tmp_path, monkeypatch, system, step, missing, tables
+):
+    plan = dies_in(system, step, few, tmp_path, monkeypatch)
+    older = (tmp_path / "released.npz").read_bytes()
+    with killed(monkeypatch, Run, "_publish"):
+        system.fit(few, plan, run_dir=tmp_path, resume=True)
+    (tmp_path / "released.npz.staged").unlink()
+    assert (tmp_path / "released.npz").read_bytes() == older
+    with pytest.warns(PrivacyWarning, match=f"not stored: {missing[0]}"):
+        twin = resumed(monkeypatch, system, few, plan, tmp_path)
+    assert twin.missing == missing
+    assert len(across(twin)) == tables
+
+
+def test_sketches_go_on_without_the_parties_own_counts(few, tmp_path, monkeypatch):
     system = dataclasses.replace(SYSTEM, encoder="sketch", num_keys=50)
-    plan = die(monkeypatch, Run, "_own_tables", 0, system, dataset, tmp_path)
+    plan = system.plan(few, epsilon=3.0)
+    with killed(monkeypatch, Ledger, "reserve", 1):
+        system.fit(few, plan, run_dir=tmp_path)
+    (tmp_path / "released.npz").unlink()
     with pytest.warns(PrivacyWarning, match="own tables"):
-        twin = system.fit(dataset, plan, run_dir=tmp_path, resume=True)
+        twin = resumed(monkeypatch, system, few, plan, tmp_path)
     assert len(twin.measurements) == plan.num_cross_pairs
 
 
-def test_nothing_left_is_said(dataset, tmp_path, monkeypatch):
-    plan = SYSTEM.plan(dataset, epsilon=3.0, cross_share=0.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "_own_tables", crash)
-        with pytest.raises(CrashError):
-            SYSTEM.fit(dataset, plan, run_dir=tmp_path)
-    ledger._registry.clear()
+@pytest.mark.parametrize("cross_share", [0.0, 0.6, 1.0])
+def test_nothing_left_is_said(few, tmp_path, monkeypatch, cross_share):
+    """With no budget of their own the parties' step is stored and holds no table."""
+    plan = SYSTEM.plan(few, epsilon=3.0, cross_share=cross_share)
+    with killed(monkeypatch, VertiMRF, "_field"):
+        SYSTEM.fit(few, plan, run_dir=tmp_path)
+    results = tmp_path / "released.npz"
+    if cross_share < 1:
+        results.unlink()
+    else:
+        metadata, arrays = load_arrays(results)
+        del metadata["steps"]["1"]
+        save_arrays(results, {name: a for name, a in arrays.items() if name[0] == "0"}, metadata)
     with pytest.warns(PrivacyWarning), pytest.raises(PlanSpentError, match="none of the tables was stored"):
-        SYSTEM.fit(dataset, plan, run_dir=tmp_path, resume=True)
+        resumed(monkeypatch, SYSTEM, few, plan, tmp_path)
 
 
-def test_only_local_tables_lost_where_nothing_else_was_measured_first(dataset, tmp_path, monkeypatch):
-    """No local budget and no first look: the rounds choose without a model, and the field has their tables."""
-    plan = ADAPTIVE.plan(dataset, epsilon=3.0, cross_share=1.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(SharedTables, "reveal", crash)
-        with pytest.raises(CrashError):
-            ADAPTIVE.fit(dataset, plan, run_dir=tmp_path)
-    ledger._registry.clear()
+def test_rounds_choose_without_a_model_where_nothing_was_measured_first(few, tmp_path, monkeypatch):
+    """No local budget, and the first look is lost: the field has the rounds' tables alone."""
+    plan = dies_in(ADAPTIVE, 2, few, tmp_path, monkeypatch, cross_share=1.0)
+    (tmp_path / "released.npz").unlink()
     with pytest.warns(PrivacyWarning):
-        twin = ADAPTIVE.fit(dataset, plan, run_dir=tmp_path, resume=True)
-    assert len(twin.measurements) == 6
+        twin = resumed(monkeypatch, ADAPTIVE, few, plan, tmp_path)
+    assert len(twin.measurements) == 4
     assert len(twin.sample_synthetic(100, rng_key=KEY)) == 100
 
 
-def test_only_its_own_run_goes_on(dataset, tmp_path, monkeypatch):
+def test_only_its_own_run_goes_on(few, tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match="run_dir"):
-        SYSTEM.fit(dataset, SYSTEM.plan(dataset, epsilon=3.0), resume=True)
+        SYSTEM.fit(few, SYSTEM.plan(few, epsilon=3.0), resume=True)
     with pytest.raises(PlanSpentError, match="does not exist"):
-        SYSTEM.fit(dataset, SYSTEM.plan(dataset, epsilon=3.0), run_dir=tmp_path, resume=True)
-    plan = die(monkeypatch, VertiMRF, "_field", 0, SYSTEM, dataset, tmp_path)
-    other = SYSTEM.plan(dataset, epsilon=3.0)
+        SYSTEM.fit(few, SYSTEM.plan(few, epsilon=3.0), run_dir=tmp_path, resume=True)
+    plan = SYSTEM.plan(few, epsilon=3.0)
+    with killed(monkeypatch, VertiMRF, "_field"):
+        SYSTEM.fit(few, plan, run_dir=tmp_path)
+    other = SYSTEM.plan(few, epsilon=3.0)
     with pytest.raises(PlanSpentError, match="another plan"):
-        SYSTEM.fit(dataset, other, run_dir=tmp_path, resume=True)
-    with pytest.raises(ArgumentError, match="other cells"):
-        dataclasses.replace(SYSTEM, max_cells=5).fit(dataset, plan, run_dir=tmp_path, resume=True)
-    whole = (tmp_path / "released.npz").read_bytes()
-    (tmp_path / "released.npz").write_bytes(whole[:100])
+        resumed(monkeypatch, SYSTEM, few, other, tmp_path)
+    with pytest.raises(ArgumentError, match="columns are not this run's"):
+        resumed(monkeypatch, dataclasses.replace(SYSTEM, max_cells=5), few, plan, tmp_path)
+    results = (tmp_path / "released.npz").read_bytes()
+    (tmp_path / "released.npz").write_bytes(results[:100])
     with pytest.raises(ArgumentError, match="not a file that this library saved"):
-        SYSTEM.fit(dataset, plan, run_dir=tmp_path, resume=True)
+        resumed(monkeypatch, SYSTEM, few, plan, tmp_path)
 
 
-def test_a_seeded_run_that_goes_on_draws_other_noise_and_stays_marked(dataset, tmp_path, monkeypatch):
-    plan = ADAPTIVE.plan(dataset, epsilon=3.0)
+def test_a_record_below_its_results_is_refused(few, tmp_path, monkeypatch):
+    plan = SYSTEM.plan(few, epsilon=3.0)
+    with killed(monkeypatch, InProcessSession, "publish"):
+        SYSTEM.fit(few, plan, run_dir=tmp_path)
+    older = (tmp_path / "privacy.json").read_text()
+    resumed(monkeypatch, SYSTEM, few, plan, tmp_path)
+    (tmp_path / "privacy.json").write_text(older)
+    with pytest.raises(PlanSpentError, match=r"counts 0 steps and released\.npz holds 2"):
+        resumed(monkeypatch, SYSTEM, few, plan, tmp_path)
+
+
+def test_a_seeded_run_that_goes_on_draws_other_noise_and_stays_marked(few, tmp_path, monkeypatch):
+    plan = ADAPTIVE.plan(few, epsilon=3.0)
+    with pytest.warns(UserWarning, match="no privacy"), killed(monkeypatch, TablesWork, "summand", 2):
+        ADAPTIVE.fit(few, plan, run_dir=tmp_path, insecure_seed=1)
+    assert not resumed(monkeypatch, ADAPTIVE, few, plan, tmp_path).secure_noise
+
+
+# -- folders of earlier versions ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "done"), [("all", 2), ("adaptive", 2)])
+def test_a_run_that_an_earlier_version_began_goes_on(few, tmp_path, monkeypatch, name, done):
+    """One that died in the server's fit, and one that was killed before its first round."""
+    system = SYSTEM if name == "all" else ADAPTIVE
+    shutil.copytree(GOLDEN / name, tmp_path, dirs_exist_ok=True)
+    before = stored(tmp_path / "released.npz")
+    assert before.keys() == set(range(done))
+    plan = recorded_plan(tmp_path, MRFPlan)
     with monkeypatch.context() as patch:
-        patch.setattr(VertiMRF, "_field", crash)
-        with pytest.warns(UserWarning, match="no privacy"), pytest.raises(CrashError):
-            ADAPTIVE.fit(dataset, plan, run_dir=tmp_path, insecure_seed=1)
-    ledger._registry.clear()
-    assert not ADAPTIVE.fit(dataset, plan, run_dir=tmp_path, resume=True).secure_noise
+        patch.setattr(InProcessSession, "publish", die)
+        twin = resumed(monkeypatch, system, few, plan, tmp_path)
+    whole(twin, plan, tmp_path)
+    found = stored(tmp_path / "released.npz")
+    assert all(same_arrays(found[step], before[step]) for step in before)
+    resumed(monkeypatch, system, few, plan, tmp_path)

@@ -18,11 +18,14 @@ import numpy as np
 
 from vertinumpyro.mrf.release import Measurement
 
-__all__ = ["Batch", "TablesOf", "batched"]
+__all__ = ["MATRIX_BYTES", "Batch", "TablesOf", "batched"]
 
 Columns = tuple[str, ...]
 
 _MOST_CELLS = 1024
+_MOST_ENTRIES = 2**24  # of all matrices of a fit together
+MATRIX_BYTES = 3 * 8 * _MOST_ENTRIES
+"""What these take, with the copies in the engine's compiled program."""
 
 
 @final
@@ -40,8 +43,17 @@ class TablesOf:
 
     def __call__(self, factor: Any) -> Any:
         """The tables' cells, from the engine's factor of the margin."""
+        if len(self.tables) == 1 and len(self.tables[0]) == len(self.columns):
+            return factor.transpose(self.tables[0]).datavector()  # the margin itself, however many cells it has
         names = tuple(name for name, _ in self.columns)
         return matrix_of(self) @ factor.transpose(names).datavector()
+
+    @property
+    def num_entries(self) -> int:
+        """Of the matrix."""
+        sizes = dict(self.columns)
+        rows = sum(math.prod(sizes[name] for name in table) for table in self.tables)
+        return rows * math.prod(sizes.values()) if len(self.tables) > 1 else 0
 
     def op_norm_sq(self) -> float:
         """The largest eigenvalue, which the engine's first step size needs, or a bound of it."""
@@ -94,23 +106,26 @@ def batched(
 
     Args:
         sizes: cells of every column.
-        measurements: each within some maximal clique.
+        measurements: each within some maximal clique; what would make the matrices too large stays on its own.
         maximal_cliques: of the model; a margin that stays within one of them leaves them as they are.
     """
-    margins: list[tuple[set[str], list[Measurement], set[str]]] = []
+    batches: list[tuple[Batch, set[str]]] = []
+    left = _MOST_ENTRIES
     for m in sorted(measurements, key=lambda m: (-m.values.size, m.columns)):
-        clique = next(set(c) for c in maximal_cliques if set(m.columns) <= set(c))
         fitting = [
-            margin for margin in margins if margin[1][0].stddev == m.stddev and set(m.columns) | margin[0] <= margin[2]
+            (_cells(sizes, {*batch.columns, *m.columns}), i)
+            for i, (batch, clique) in enumerate(batches)
+            if batch.stddev == m.stddev and {*batch.columns, *m.columns} <= clique
         ]
-        grown = [(_cells(sizes, margin[0] | set(m.columns)), i) for i, margin in enumerate(fitting)]
-        best = min(grown, default=(math.inf, 0))
-        if best[0] <= _MOST_CELLS:
-            fitting[best[1]][0].update(m.columns)
-            fitting[best[1]][1].append(m)
-        else:
-            margins.append((set(m.columns), [m], clique))
-    return [_batch(sizes, margin, tables) for margin, tables, _ in margins]
+        cells, best = min(fitting, default=(math.inf, 0))
+        if cells <= _MOST_CELLS:
+            batch, clique = batches[best]
+            grown = _batch(sizes, {*batch.columns, *m.columns}, (*batch.measurements, m))
+            if (more := grown.query.num_entries - batch.query.num_entries) <= left:
+                batches[best], left = (grown, clique), left - more
+                continue
+        batches.append((_batch(sizes, {*m.columns}, (m,)), next({*c} for c in maximal_cliques if {*m.columns} <= {*c})))
+    return [batch for batch, _ in batches]
 
 
 def _cells(sizes: Mapping[str, int], columns: set[str]) -> int:

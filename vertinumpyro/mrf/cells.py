@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import OBSERVED_SUFFIX, CodedColumn, Column, CountColumn, Schema
+from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema
 from vertinumpyro.data import binning as bins_of
 
 __all__ = ["DEFAULT_MAX_CELLS", "CellColumn", "cell_columns"]
@@ -151,9 +151,8 @@ def cell_columns(
 
 
 def _cut(name: str, column: Column, party: str, bins: Mapping[str, int], max_cells: int) -> CellColumn:
-    size = _domain_size(column)
-    free = isinstance(column, CodedColumn) and not column.ordered
-    wanted = bins.get(name, size if free else max_cells)
+    size = column.num_values or 0
+    wanted = bins.get(name, max_cells if column.ordered else size)
     return CellColumn(
         name=name,
         party=party,
@@ -161,12 +160,3 @@ def _cut(name: str, column: Column, party: str, bins: Mapping[str, int], max_cel
         num_bins=min(wanted, size) if size else wanted,
         missing=column.missing,
     )
-
-
-def _domain_size(column: Column) -> int:
-    match column:
-        case CodedColumn():
-            return column.num_cells
-        case CountColumn():
-            return column.upper + 1
-    return 0

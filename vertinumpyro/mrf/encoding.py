@@ -1,72 +1,144 @@
-"""Encoders other than secure marginals, as a plan sees them: what they cost, and against whom they hold.
+"""Encoders other than secure marginals: what one costs, against whom it holds, and what it makes of the reports.
 
 A party's reports go to a server, which holds no key; whatever it computes from them is post-processing. So the row of
-the outside analyst holds for the server too, as long as it colludes with no party. A party knows the hash keys of
-its own sketches, with which nothing but the phantoms hides the others' values: no ε is claimed against it.
+the outside analyst holds for the server too, as long as it colludes with no party.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 import dp_accounting
+import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.loss_grid import gaussian_pld
-from vertinumpyro.mrf.randomized_response import ResponseDesign, response_interval, response_pld
-from vertinumpyro.mrf.shared_key import UNPROVEN, SharedKeyDesign
-from vertinumpyro.mrf.sketch import SketchDesign
-from vertinumpyro.mrf.sketch_loss import grid_interval, sketch_pld
-from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation, PrivacyEvent
+from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.privacy import NeighbouringRelation, PrivacyEvent
 
-__all__ = [
-    "EncodedEvent",
-    "EncoderName",
-    "Encoding",
-    "encoder_of",
-    "encoding_from_dict",
-    "encoding_to_dict",
-    "unproven_steps",
-]
+__all__ = ["Budget", "EncodedEvent", "Encoding", "Observed", "Reporting", "composed_delta", "smallest"]
 
-EncoderName = Literal["secure_marginals", "sketch", "randomized_response", "sketch_shared_key"]
-Encoding = SketchDesign | ResponseDesign | SharedKeyDesign
-
-_KINDS: dict[str, type] = {
-    "sketch": SketchDesign,
-    "randomized_response": ResponseDesign,
-    "sketch_shared_key": SharedKeyDesign,
-}
-_MOST_COMPOSITIONS = 2**40
+Estimator: TypeAlias = Callable[[CellColumn, CellColumn], tuple[np.ndarray, float]]
+"""The contingency table of two columns, and the standard deviation of its cells."""
 
 
-def encoding_to_dict(encoding: Encoding) -> dict[str, Any]:
-    """Plain data for JSON."""
-    return {"kind": encoder_of(encoding), **dataclasses.asdict(encoding)}
+class Observed(NamedTuple):
+    """What an adversary sees of one fit, but for its own columns.
+
+    mu:        the Gaussian parameter of the parties' own tables, at least 0.
+    num_pairs: pairs of columns at different parties of which it does not hold both.
+    outside:   parties, by position, that are not the adversary.
+    """
+
+    mu: float
+    num_pairs: int
+    outside: tuple[int, ...]
 
 
-def encoder_of(encoding: Encoding | None) -> str:
-    """The encoder's name; without an encoding, cross-party tables are secure marginals."""
-    return next((name for name, cls in _KINDS.items() if isinstance(encoding, cls)), "secure_marginals")
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a plan leaves for an encoder; public.
+
+    Attributes:
+        columns: all columns, in cells.
+        parties: their names.
+        num_records: N.
+        num_pairs: pairs of columns at different parties.
+        relation: the neighbouring relation.
+        delta: δ of the plan.
+        mu_squared: what cross-party tables would have as Gaussian releases: a guide for designs.
+        epsilon: what the parties' own tables leave of ε, by subtraction.
+        num_keys: hash keys of each pair of columns, for sketches.
+        holds: whether the whole plan with an encoding keeps its (ε, δ).
+    """
+
+    columns: Sequence[CellColumn]
+    parties: tuple[str, ...]
+    num_records: int
+    num_pairs: int
+    relation: NeighbouringRelation
+    delta: float
+    mu_squared: float
+    epsilon: float
+    num_keys: int
+    holds: Callable[[Encoding], bool]
 
 
-def encoding_from_dict(record: Mapping[str, Any]) -> Encoding:
-    """Restores an equal encoding."""
-    settings = dict(record)
-    kind = settings.pop("kind", None)
-    if kind not in _KINDS:
-        raise ArgumentError(f"encoding: unknown kind {kind!r}; choose one of {list(_KINDS)}")
-    return _KINDS[kind](**settings)
+class Reporting(NamedTuple):
+    """One run of an encoder, in a simulation. Secret, but for `columns`, `own` and `num_records`.
+
+    columns:     the columns in cells.
+    codes:       the cell of every record, by column.
+    own:         the parties' released tables, for counts of single columns.
+    num_records: N.
+    source:      noise, responses and hash keys.
+    """
+
+    columns: Sequence[CellColumn]
+    codes: Mapping[str, np.ndarray]
+    own: Sequence[Measurement]
+    num_records: int
+    source: RandomSource
 
 
-def unproven_steps(encoding: Encoding | None) -> tuple[str, ...]:
-    """What of the encoding's guarantee is not proved."""
-    return (UNPROVEN,) if isinstance(encoding, SharedKeyDesign) else ()
+class Encoding(abc.ABC):
+    """An encoder's public parameters, as a plan holds them. A subclass is a frozen dataclass of plain numbers.
+
+    :cvar name: of the encoder, in settings and records.
+    :cvar holds_against_parties: False where a party's own secrets (hash keys) undo what hides the others' values; then
+        no ε is claimed against any party.
+    :cvar unproven: what of the guarantee is not proved; empty for an encoder fit for a release.
+    """
+
+    name: ClassVar[str]
+    holds_against_parties: ClassVar[bool]
+    unproven: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    @abc.abstractmethod
+    def calibrated(cls, budget: Budget) -> Encoding:
+        """The parameters that use the budget up.
+
+        Raises:
+            ArgumentError: ε is out of reach.
+        """
+
+    @abc.abstractmethod
+    def delta_at(self, epsilon: float, relation: NeighbouringRelation, observed: Observed) -> float:
+        """An upper bound of δ(ε) of the reports and the Gaussian tables together; `composed_delta` computes it.
+
+        Without a proof, what is claimed.
+        """
+
+    @abc.abstractmethod
+    def estimator(self, reporting: Reporting) -> Estimator:
+        """Draw every party's reports; what the server estimates from them, for two columns at different parties."""
+
+    @abc.abstractmethod
+    def reported_bytes(self, columns: Sequence[CellColumn], num_records: int) -> dict[str, int]:
+        """What each party sends to the server for cross-party tables, counted."""
+
+    def estimator_bytes(self, columns: Sequence[CellColumn]) -> int:
+        """At most so much memory is taken by what is held of the reports and by one pair's estimate; N aside."""
+        return 0
+
+    @abc.abstractmethod
+    def secrets(self, owner: str) -> str:
+        """What a party knows of the randomness, in words; `owner` is "its own" or "their own"."""
+
+    @final
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; `encoders.encoding_from_dict` reads it."""
+        return {"kind": self.name, **dataclasses.asdict(self)}  # type: ignore[call-overload]
 
 
 @final
@@ -75,58 +147,46 @@ class EncodedEvent(PrivacyEvent):
     """A Gaussian release of own tables, and one run of an encoder.
 
     Attributes:
-        mu: the Gaussian parameter of the tables, ≥ 0.
         encoding: the encoder's parameters.
-        num_pairs: pairs of columns at different parties, for sketches.
-        outside: parties, by position, that are not the adversary.
-        knows_keys: whether the adversary holds hash keys.
+        observed: what the adversary sees.
+        is_party: whether the adversary is a party, or several.
     """
 
-    mu: float
     encoding: Encoding
-    num_pairs: int
-    outside: tuple[int, ...]
-    knows_keys: bool
+    observed: Observed
+    is_party: bool
 
     def delta(self, epsilon: float, relation: NeighbouringRelation) -> float:
-        """An upper bound of δ(ε) (for the paper's own sketches what the paper claims, which is none)."""
-        if self.knows_keys and not isinstance(self.encoding, ResponseDesign):
+        """An upper bound of δ(ε) (for an encoder without a proof what is claimed, which is none)."""
+        if self.is_party and not self.encoding.holds_against_parties:
             return 1.0
-        if isinstance(self.encoding, SharedKeyDesign):
-            rest = epsilon - self.encoding.claimed_epsilon
-            tables = GaussianEvent(noise_multiplier=relation.sensitivity / max(self.mu, 1e-12), count=1)
-            return 1.0 if rest < 0 else tables.delta(rest, relation)
-        rounding = self._compositions * 2.0**-50  # of sums and FFT, as for `PoissonEvent`
-        return min(1.0, float(_pld(self, relation).get_delta_for_epsilon(epsilon)) + rounding)
-
-    @property
-    def _compositions(self) -> int:
-        return self.encoding.num_keys * self.num_pairs if isinstance(self.encoding, SketchDesign) else 2**10
+        return self.encoding.delta_at(epsilon, relation, self.observed)
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """The Gaussian part, and an event that dp-accounting does not know."""
-        gaussian = dp_accounting.GaussianDpEvent(1 / max(self.mu, 1e-12))
+        gaussian = dp_accounting.GaussianDpEvent(1 / max(self.observed.mu, 1e-12))
         return dp_accounting.ComposedDpEvent([gaussian, dp_accounting.UnsupportedDpEvent()])
 
 
+def composed_delta(
+    loss: pld_lib.PrivacyLossDistribution, mu: float, epsilon: float, *, interval: float, compositions: int
+) -> float:
+    """δ(ε) of reports and Gaussian tables together, an upper bound.
+
+    Args:
+        loss: of all reports, the same object for the same reports: compositions are kept by it.
+        mu: of the tables; the whole shift, under either relation.
+        epsilon: ε.
+        interval: the loss's grid.
+        compositions: how many losses `loss` adds up, for the roundings of sums and FFT.
+    """
+    rounding = compositions * 2.0**-50  # as for `PoissonEvent`
+    return min(1.0, float(_with_tables(loss, mu, interval).get_delta_for_epsilon(epsilon)) + rounding)
+
+
 @functools.lru_cache(maxsize=128)
-def _pld(event: EncodedEvent, relation: NeighbouringRelation) -> pld_lib.PrivacyLossDistribution:
-    encoding = event.encoding
-    if isinstance(encoding, ResponseDesign):
-        if relation is not NeighbouringRelation.REPLACE:
-            raise ArgumentError('relation: the number of responses is N; randomized_response needs "replace"')
-        interval = response_interval(encoding)
-        encoded = response_pld(encoding, event.outside)
-    elif isinstance(encoding, SketchDesign):
-        if encoding.num_keys * event.num_pairs > _MOST_COMPOSITIONS:
-            raise ArgumentError(f"num_keys={encoding.num_keys} for {event.num_pairs} pairs of columns are too many")
-        interval = grid_interval(encoding, relation)
-        encoded = sketch_pld(encoding, event.num_pairs, relation)
-    else:
-        raise ArgumentError("the paper's sketches have no privacy loss distribution")
-    if not event.mu:
-        return encoded
-    return encoded.compose(gaussian_pld(event.mu, interval))  # μ is the whole shift, under either relation
+def _with_tables(loss: pld_lib.PrivacyLossDistribution, mu: float, interval: float) -> pld_lib.PrivacyLossDistribution:
+    return loss.compose(gaussian_pld(mu, interval)) if mu else loss
 
 
 def smallest(enough: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:

@@ -35,12 +35,7 @@ class LocalBudget:
 
     def release(self, num_tables: int, share: float) -> TableRelease:
         """A release of some tables for a share of μ²."""
-        return TableRelease(
-            num_tables=num_tables,
-            mu=self.mu * math.sqrt(share),
-            num_records=self.num_records,
-            relation=self.relation,
-        )
+        return TableRelease(num_tables=num_tables, mu=self.mu * math.sqrt(share), relation=self.relation)
 
     def gap_release(self, num_gaps: int, share: float) -> TableRelease:
         """A release of L1 gaps for a share of μ²; see `refinement` for why a gap moves as `sensitivity` tables do."""

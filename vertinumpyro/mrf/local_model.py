@@ -22,10 +22,10 @@ from vertinumpyro.mrf.local_budget import LocalBudget
 from vertinumpyro.mrf.refinement import Estimate, refine
 from vertinumpyro.mrf.release import Measurement, count_table, useful_cells
 
-__all__ = ["LocalTables", "measure_locally"]
+__all__ = ["MOST_TRIPLES", "LocalTables", "measure_locally"]
 
 _GRAPH_SHARE = 0.2
-_MOST_TRIPLES = 200
+MOST_TRIPLES = 200
 
 
 @final
@@ -110,7 +110,7 @@ def _choose(
         key=lambda triple: -sum(scores[pair] for pair in itertools.combinations(triple, 2)),
     )
     chosen: list[tuple[int, ...]] = []
-    for count in range(min(len(triples), _MOST_TRIPLES), 0, -1):
+    for count in range(min(len(triples), MOST_TRIPLES), 0, -1):
         stddev = budget.release(count, share).stddev
         most = useful_cells(budget.num_records, stddev)
         chosen = [t for t in triples if math.prod(columns[i].num_cells for i in t) < most][:count]

@@ -13,14 +13,14 @@ import functools
 import itertools
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import dp_accounting
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.mrf.encoding import EncodedEvent, Encoding, encoding_from_dict, encoding_to_dict, unproven_steps
-from vertinumpyro.mrf.randomized_response import ResponseDesign
+from vertinumpyro.mrf.encoders import encoding_from_dict
+from vertinumpyro.mrf.encoding import EncodedEvent, Encoding, Observed
 from vertinumpyro.mrf.release import TableRelease
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
@@ -30,18 +30,18 @@ from vertinumpyro.privacy import (
     NeighbouringRelation,
     NoiseSource,
     PrivacyEvent,
+    Release,
 )
 from vertinumpyro.privacy.adversary import list_adversaries
-from vertinumpyro.privacy.plan import fingerprint_of, plain, smallest_sigma
+from vertinumpyro.privacy.calibration import rounded_up_multiplier
+from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target
 
 __all__ = ["MRFPlan"]
-
-_SIGMA_DIGITS = 4
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MRFPlan:
+class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     """Everything public about one fit's privacy, fixed before any data is touched.
 
     Formal guarantee: what a fit releases satisfies every row of `adversaries` for `relation`, N public, when it
@@ -91,17 +91,12 @@ class MRFPlan:
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         for name in ("parties", "num_columns", "num_binned"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if len(set(self.parties)) != len(self.parties) or self.noise.num_parties != len(self.parties):
-            raise ArgumentError(f"parties must be {self.noise.num_parties} different names, as noise.num_parties says")
-        if OUTSIDE_ANALYST in self.parties:
-            raise ArgumentError(f'parties: "{OUTSIDE_ANALYST}" is the name of a row of the privacy table')
+        check_party_names(self.parties, self.noise)
         if len(self.num_columns) != len(self.parties) or len(self.num_binned) != len(self.parties):
             raise ArgumentError("num_columns and num_binned must have one number for each party")
-        if not 0 < self.delta < 1:
-            raise ArgumentError(f"delta must lie in (0, 1), got {self.delta}")
+        check_delta(self.delta, self.num_records, warn=False)
         if not isinstance(self.relation, NeighbouringRelation):
             raise ArgumentError("relation must be a NeighbouringRelation")
         if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
@@ -133,8 +128,7 @@ class MRFPlan:
     @classmethod
     def calibrated(cls, *, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any) -> MRFPlan:
         """The plan with the smallest σ, rounded up to 4 decimals, that gives `adversary` at most `epsilon`."""
-        if not 0 < epsilon < math.inf:
-            raise ArgumentError(f"epsilon must be positive and finite, got {epsilon}")
+        check_target(epsilon)
         observers = {o.name: o for o in list_adversaries(settings["parties"], batch_indices="hidden")}
         if adversary not in observers:
             raise ArgumentError(f"adversary must be one of {', '.join(observers)}")
@@ -143,10 +137,8 @@ class MRFPlan:
             plan = cls(noise_multiplier=sigma, **settings)
             return plan._event(observers[adversary]).delta(epsilon, plan.relation)
 
-        units = math.ceil(smallest_sigma(lambda sigma: delta_at(sigma) <= settings["delta"]) * 10**_SIGMA_DIGITS)
-        while delta_at(units / 10**_SIGMA_DIGITS) > settings["delta"]:
-            units += 1
-        return cls(noise_multiplier=units / 10**_SIGMA_DIGITS, **settings)
+        sigma = rounded_up_multiplier(lambda sigma: delta_at(sigma) <= settings["delta"])
+        return cls(noise_multiplier=sigma, **settings)
 
     # -- the budget ------------------------------------------------------------------------------
 
@@ -199,9 +191,21 @@ class MRFPlan:
         return tuple(self._release(tables, math.sqrt(budget * share)) for tables, share in parts)
 
     def _release(self, num_tables: int, mu: float) -> TableRelease:
-        return TableRelease(
-            num_tables=num_tables, mu=mu, num_records=self.num_records, noise=self.noise, relation=self.relation
-        )
+        return TableRelease(num_tables=num_tables, mu=mu, noise=self.noise, relation=self.relation)
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The parties' own tables as one step, then every release of cross-party tables."""
+        encoded = () if self.encoding is None else (_Part(self, "the tables across parties"),)
+        return (_Part(self, "the parties' own tables"), *encoded, *self.cross_releases)
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """See `Plan.step_names`; releases of rounds have numbers."""
+        own, *across = super().step_names
+        if not self.num_rounds:
+            return (own, *across)
+        return (own, "the first look across parties", *(f"round {i + 1}" for i in range(self.num_rounds)))
 
     # -- the guarantees --------------------------------------------------------------------------
 
@@ -238,13 +242,12 @@ class MRFPlan:
 
     def _encoded_event(self, coalition: Sequence[int]) -> EncodedEvent:
         assert self.encoding is not None
-        return EncodedEvent(
+        observed = Observed(
             mu=self._mu_of(coalition),
-            encoding=self.encoding,
             num_pairs=self._pairs_outside(coalition),
             outside=tuple(i for i in range(len(self.parties)) if i not in coalition),
-            knows_keys=bool(coalition),
         )
+        return EncodedEvent(encoding=self.encoding, observed=observed, is_party=bool(coalition))
 
     def delta_at(self, epsilon: float, adversary: str = OUTSIDE_ANALYST) -> float:
         """δ(ε) against the adversary of that name in the table."""
@@ -259,15 +262,15 @@ class MRFPlan:
         event = GaussianEvent(noise_multiplier=self.relation.sensitivity / max(mu, 1e-12), count=1)
         return event.epsilon(self.delta, self.relation)
 
-    @functools.cached_property
-    def adversaries(self) -> tuple[AdversaryRow, ...]:
-        """The privacy table: the outside analyst, each party, coalitions of 2 to P − 1."""
-        observers = list_adversaries(self.parties, batch_indices="hidden")
-        return tuple(self._row(observer) for observer in observers)
+    @property
+    def observers(self) -> tuple[Adversary, ...]:
+        """The outside analyst, each party, coalitions of 2 to P − 1."""
+        return list_adversaries(self.parties, batch_indices="hidden")
 
-    def _row(self, observer: Adversary) -> AdversaryRow:
+    def row(self, observer: Adversary) -> AdversaryRow:
+        """Towards the worst coalition of the observer's size."""
         owner = "their own" if observer.colluders > 1 else "its own"
-        unproven = unproven_steps(self.encoding)
+        unproven = () if self.encoding is None else self.encoding.unproven
         return AdversaryRow(
             adversary=observer.name,
             relation=self.relation.value,
@@ -282,33 +285,15 @@ class MRFPlan:
 
     def _secrets(self, owner: str) -> str:
         """What a party knows of the randomness, in words."""
-        if isinstance(self.encoding, ResponseDesign):
-            return f"{owner} responses' randomness"
         if self.encoding is not None:
-            return f"the hash keys of {owner} sketches"
+            return self.encoding.secrets(owner)
         return f"{owner} noise" if self.noise.kind == "collaborative" else f"the noise on {owner} tables"
-
-    def epsilon(self, adversary: str = OUTSIDE_ANALYST) -> float:
-        """ε against the adversary of that name in the table."""
-        rows = {row.adversary: row for row in self.adversaries}
-        if adversary not in rows:
-            raise ArgumentError(f"adversary must be one of {', '.join(rows)}")
-        return rows[adversary].epsilon
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """The outside analyst's event for dp-accounting: one Gaussian release, and an encoder's where there is one."""
         return self._events(Adversary(name=OUTSIDE_ANALYST))[0].dp_event()
 
     # -- the record ------------------------------------------------------------------------------
-
-    @property
-    def num_steps(self) -> int:
-        """What a ledger counts: the local releases as one step, and every cross-party release."""
-        return 1 + len(self.cross_releases) + (self.encoding is not None)
-
-    def table_rows(self) -> list[dict]:
-        """The privacy table as plain data."""
-        return [{**row.to_dict(), "claim": not row.unproven} for row in self.adversaries]
 
     def describe(self) -> dict:
         """Everything that a report should say, as plain data."""
@@ -320,24 +305,28 @@ class MRFPlan:
             "adversaries": self.table_rows(),
         }
 
-    def to_dict(self) -> dict:
-        """Plain data for JSON; `from_dict` restores an equal plan."""
-        record = {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        return record | {"encoding": self.encoding and encoding_to_dict(self.encoding)}
+    def _encoded(self, name: str, value: Any) -> Any:
+        return value.to_dict() if isinstance(value, Encoding) else super()._encoded(name, value)
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> MRFPlan:
-        """Restores a plan with its id, so its budget is the same budget."""
-        settings = dict(record)
-        unknown = set(settings) - {field.name for field in dataclasses.fields(cls)}
-        if unknown or "plan_id" not in settings:
-            raise ArgumentError(f"a stored plan has its plan_id and no field {sorted(unknown)}")
-        settings["noise"] = NoiseSource(**settings["noise"])
-        if settings.get("encoding"):
-            settings["encoding"] = encoding_from_dict(settings["encoding"])
-        settings["relation"] = NeighbouringRelation(settings["relation"])
-        return cls(**settings)
+    def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        encoding = fields.get("encoding")
+        return {**super()._decoded(fields), "encoding": encoding and encoding_from_dict(encoding)}
 
-    def fingerprint(self) -> str:
-        """The plan's id and a digest of its contents."""
-        return fingerprint_of(self.plan_id, self.to_dict())
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Part(Release):
+    """A release whose cost follows from the whole plan: own tables, or an encoder's reports."""
+
+    plan: MRFPlan
+    what: str
+
+    @property
+    def name(self) -> str:
+        """See `Release.name`."""
+        return self.what
+
+    def event(self, adversary: Adversary) -> PrivacyEvent:
+        """At most what the adversary observes of the whole plan."""
+        return self.plan._events(adversary)[0]

@@ -15,30 +15,38 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.encoding import Budget, Encoding, Estimator, Observed, Reporting, composed_delta, smallest
 from vertinumpyro.mrf.release import count_table
+from vertinumpyro.privacy import NeighbouringRelation
 
 __all__ = ["ResponseDesign", "estimate_pair", "response_pld"]
 
 _MOST_CELLS = 2**16
 _GRID_PER_LOSS = 64
+_COMPOSITIONS = 2**10
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResponseDesign:
-    """The public parameters of randomised response.
+class ResponseDesign(Encoding):
+    """The public parameters of randomised response. Its randomness is each party's own, so it holds against parties.
 
     Attributes:
         epsilon_per_column: ε of each column's report, under replace.
         cells: for every party the number of cells of each of its columns.
     """
+
+    name: ClassVar[str] = "randomized_response"
+    holds_against_parties: ClassVar[bool] = True
+    unproven: ClassVar[tuple[str, ...]] = ()
 
     epsilon_per_column: float
     cells: tuple[tuple[int, ...], ...]
@@ -50,6 +58,46 @@ class ResponseDesign:
             raise ArgumentError(f"epsilon_per_column must lie in (0, 40), got {self.epsilon_per_column}")
         if any(cells < 1 or cells > _MOST_CELLS for own in self.cells for cells in own):
             raise ArgumentError(f"a column has no cell, or more than {_MOST_CELLS}; bin it")
+
+    @classmethod
+    def calibrated(cls, budget: Budget) -> ResponseDesign:
+        """The largest ε of a report that the accountant allows, searched around the Gaussian limit."""
+        cells = tuple(tuple(c.num_cells for c in budget.columns if c.party == party) for party in budget.parties)
+        rough = math.sqrt(budget.mu_squared / len(budget.columns))
+
+        def design(inverse: float) -> ResponseDesign:
+            return cls(epsilon_per_column=1 / inverse, cells=cells)
+
+        low = max(1 / 30, 0.25 / rough)
+        return design(smallest(lambda inverse: budget.holds(design(inverse)), low, 8 * max(low, 1 / rough), 1e-3))
+
+    def delta_at(self, epsilon: float, relation: NeighbouringRelation, observed: Observed) -> float:
+        """See `Encoding.delta_at`.
+
+        Raises:
+            ArgumentError: under add/remove.
+        """
+        if relation is not NeighbouringRelation.REPLACE:
+            raise ArgumentError('relation: the number of responses is N; randomized_response needs "replace"')
+        loss, interval = response_pld(self, observed.outside), response_interval(self)
+        return composed_delta(loss, observed.mu, epsilon, interval=interval, compositions=_COMPOSITIONS)
+
+    def estimator(self, reporting: Reporting) -> Estimator:
+        """One report of every column, then its inverse on each axis."""
+        sources = reporting.source.spawn(len(reporting.columns))
+        reports = {
+            c.name: self.respond(reporting.codes[c.name], c.num_cells, each)
+            for c, each in zip(reporting.columns, sources, strict=True)
+        }
+        return lambda a, b: estimate_pair((reports[a.name], reports[b.name]), (a.num_cells, b.num_cells), self)
+
+    def reported_bytes(self, columns: Sequence[CellColumn], num_records: int) -> dict[str, int]:
+        """Two for a response."""
+        return {party: 2 * num_records * count for party, count in Counter(c.party for c in columns).items()}
+
+    def secrets(self, owner: str) -> str:
+        """See `Encoding.secrets`."""
+        return f"{owner} responses' randomness"
 
     def other_probability(self, num_cells: int) -> float:
         """q."""
@@ -107,13 +155,17 @@ def estimate_pair(
     of k_a k_b; the standard deviation is that of independent noise with interactions as large.
     """
     seen = count_table(reports, sizes).astype(np.float64)
-    inverse = [_inverse(design, size) for size in sizes]
-    table = inverse[0] @ seen @ inverse[1].T
-    variance = (inverse[0] ** 2) @ seen @ (inverse[1] ** 2).T - table**2 / max(len(reports[0]), 1)
+    table = _inverted(_inverted(seen, 0, design), 1, design)
+    squares = _inverted(_inverted(seen, 0, design, squared=True), 1, design, squared=True)
+    variance = squares - table**2 / max(len(reports[0]), 1)
     free = max((sizes[0] - 1) * (sizes[1] - 1), 1)
     return table, math.sqrt(max(float(variance.mean()), 1e-9) * table.size / free)
 
 
-def _inverse(design: ResponseDesign, cells: int) -> np.ndarray:
-    q = design.other_probability(cells)
-    return (np.eye(cells) - q) / (math.exp(design.epsilon_per_column) * q - q)
+def _inverted(table: np.ndarray, axis: int, design: ResponseDesign, *, squared: bool = False) -> np.ndarray:
+    """(I − qJ) / (p − q) along an axis, J all ones; or its entries' squares. No matrix of cells by cells is made."""
+    q = design.other_probability(table.shape[axis])
+    scale, total = math.expm1(design.epsilon_per_column) * q, table.sum(axis=axis, keepdims=True)
+    if squared:
+        return ((1 - 2 * q) * table + q**2 * total) / scale**2
+    return (table - q * total) / scale

@@ -8,7 +8,7 @@ Sensitivity of the gaps. Let e_S be the model's expected counts of a set S, roun
 counts; e_S is computed from released tables, so for neighbours it is the same. The gap g_S = Σ_i |e_S[i] − c_S[i]| is
 an integer, so it lies on the release's grid. Replacing a record lowers one cell of c_S by 1 and raises one by 1, or
 changes nothing. By the triangle inequality each of the two terms moves by at most 1, so g_S by at most 2; T gaps
-together move by at most 2√T in L2 norm, which is what √(2k) says of k = 2T tables. Leaving a record out, or adding it,
+together move by at most 2√T in L2 norm, which is what √(2k) says of k = 2T tables. Zeroing a record's contribution
 moves one term by 1, so T gaps by at most √T, as k = T tables. In both cases k = T·s, s = 2 under replace and 1 under
 add/remove, and the release of the gaps is the release of T·s tables: Gaussian with its parameter μ. Every round looks
 at released quantities besides, so that the rounds' parameters add up as squares.
@@ -34,13 +34,13 @@ from vertinumpyro.mrf.graphical_model import GraphicalModel
 from vertinumpyro.mrf.local_budget import LocalBudget
 from vertinumpyro.mrf.release import Measurement, count_table, noise_per_cell, useful_cells
 
-__all__ = ["Estimate", "candidate_sets", "gaps", "refine"]
+__all__ = ["ROUND_TABLES", "Estimate", "candidate_sets", "gaps", "refine"]
 
 Estimate = Callable[[Sequence[CellColumn], Sequence[Measurement]], GraphicalModel]
 
 _WIDTHS = (2, 3, 4)
 _MOST_CANDIDATES = 30
-_TABLES = 4  # of a round
+ROUND_TABLES = 4  # of a round
 _GAP_SHARE = 0.3  # of a round's budget
 
 
@@ -69,7 +69,7 @@ def refine(
     codes = {column.name: column.codes(arrays) for column in columns}
     for _ in range(budget.refinement_rounds):
         known = [*tables, *found]
-        fresh = budget.release(_TABLES, each * (1 - _GAP_SHARE))
+        fresh = budget.release(ROUND_TABLES, each * (1 - _GAP_SHARE))
         sets = candidate_sets(columns, known, budget.num_records, fresh.stddev)
         chosen = _worst(columns, codes, sets, estimate(columns, known), budget, each, source)
         exact = [(names, _counts(columns, codes, names)) for names in chosen]
@@ -118,7 +118,7 @@ def _worst(
     exact = [_counts(columns, codes, names) for names in sets]
     release = budget.gap_release(len(sets), share * _GAP_SHARE)
     (noisy,) = release.noisy([(("gaps",), gaps(expected, exact))], source)
-    number = min(_TABLES, len(sets))
+    number = min(ROUND_TABLES, len(sets))
     per_cell = noise_per_cell(budget.release(number, share * (1 - _GAP_SHARE)).stddev)
     gains = noisy.values - per_cell * np.array([table.size for table in expected])
     return [sets[i] for i in np.argsort(-gains, kind="stable")[:number]]

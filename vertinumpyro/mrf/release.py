@@ -1,8 +1,8 @@
 """Contingency tables with discrete Gaussian noise: what every part of a fit releases.
 
 One record is in exactly one cell of every table. So replacing it moves k tables together by at most √(2k) in L2
-norm, and adding it, or leaving it out, by √k. Tables are released on the grid 2^-12, where the noise's accounting
-(`privacy.adversary`) loses nothing.
+norm, and zeroing its contribution by √k. Tables are released on the grid 2^-12; the least noise there that keeps a
+budget is solved for in integers (`privacy.adversary.smallest_share_variance`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.privacy import (
+    Adversary,
+    GaussianEvent,
     NeighbouringRelation,
     NoiseSource,
-    NoisySum,
-    PoissonSampling,
+    Release,
     sample_discrete_gaussian,
 )
+from vertinumpyro.privacy.adversary import gaussian_parameter, smallest_share_variance
+from vertinumpyro.privacy.discrete_gaussian import require_drawable
 
 __all__ = ["GRID_BITS", "Measurement", "TableRelease", "count_table", "noise_per_cell", "useful_cells"]
 
 GRID_BITS = 12
-_ROUNDING = 1 + 1e-6  # covers the discrete noise's 9 grid units² and the rounding of square roots
 OWN_NOISE = NoiseSource(kind="trusted", num_parties=1)
 
 
@@ -50,53 +52,49 @@ class Measurement:
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TableRelease:
+class TableRelease(Release):
     """Some contingency tables of the same records, released together.
 
-    Formal guarantee: `noisy` tables are Gaussian differentially private with parameter at most `mu` towards whoever
-    knows none of the noise (one record, `relation`); `mu_against` says what knowing some shares of it changes.
+    Formal guarantee: `noisy` tables are Gaussian differentially private with parameter at most `mu` (one record,
+    `relation`) towards whoever knows no more shares of the noise than its collusion threshold; `mu_against` says what
+    knowing some of them changes.
 
     Attributes:
         num_tables: k.
         mu: the budget, > 0.
-        num_records: N, public.
         noise: who adds it; by default the tables' owner alone.
         relation: the neighbouring relation.
     """
 
     num_tables: int
     mu: float
-    num_records: int
     noise: NoiseSource = OWN_NOISE
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         if self.num_tables < 1:
             raise ArgumentError(f"num_tables must be at least 1, got {self.num_tables}")
-        if not 0 < self.mu < math.inf:
-            raise ArgumentError(f"mu must be positive and finite, got {self.mu}")
-        _ = self._noisy_sum  # validates noise and grid
-
-    @functools.cached_property
-    def _noisy_sum(self) -> NoisySum:
-        return NoisySum(
-            sampling=PoissonSampling(sampling_prob=1.0, num_steps=1, max_batch_size=self.num_records),
-            num_records=self.num_records,
-            clip_norm=self._clip_norm(self.num_tables),
-            noise_multiplier=self.relation.sensitivity / self.mu * _ROUNDING,
-            grid_bits=GRID_BITS,
-            noise=self.noise,
-        )
-
-    def _clip_norm(self, num_tables: int) -> float:
-        """C, where the accounting moves a sum by 2C under replace and by C under add/remove."""
-        return math.sqrt(num_tables / 2 if self.relation is NeighbouringRelation.REPLACE else num_tables)
+        require_drawable(self.share_variance * self.noise.num_shares)
 
     @property
+    def name(self) -> str:
+        """See `Release.name`."""
+        return "the tables across parties"
+
+    def event(self, adversary: Adversary) -> GaussianEvent:
+        """Gaussian with `mu_against`, where every table may change."""
+        mu = self.mu_against(adversary.colluders)
+        return GaussianEvent(noise_multiplier=self.relation.sensitivity / mu, count=1)
+
+    @functools.cached_property
     def share_variance(self) -> int:
         """Variance of each noise share, in grid units²."""
-        return self._noisy_sum.share_variance
+        squared = self._squared_sensitivity(self.num_tables)
+        return smallest_share_variance(mu=self.mu, squared_sensitivity=squared, grid_bits=GRID_BITS, noise=self.noise)
+
+    def _squared_sensitivity(self, num_tables: int) -> int:
+        """Δ²: a record leaves one cell of every table, and enters another where it is replaced."""
+        return num_tables * self.relation.sensitivity
 
     @property
     def stddev(self) -> float:
@@ -110,9 +108,12 @@ class TableRelease:
             colluders: how many shares of the noise are known.
             num_tables: how many of the tables can change at all, given what the adversary knows anyway.
         """
-        changing = self.num_tables if num_tables is None else num_tables
-        sigma = self._noisy_sum.effective_noise_multiplier(colluders)
-        return self.relation.sensitivity / sigma * math.sqrt(changing / self.num_tables) * (1 + 2.0**-48)
+        return gaussian_parameter(
+            share_variance=self.share_variance,
+            num_unknown=self.noise.num_unknown(colluders),
+            squared_sensitivity=self._squared_sensitivity(self.num_tables if num_tables is None else num_tables),
+            grid_bits=GRID_BITS,
+        )
 
     def draw_shares(self, num_values: int, source: RandomSource) -> np.ndarray:
         """Every party's noise, each from its own source: int64 `[num_shares, num_values]`, in grid units. Secret."""

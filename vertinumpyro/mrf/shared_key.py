@@ -14,13 +14,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import final
+from collections.abc import Sequence
+from typing import ClassVar, final
 
 import numpy as np
 from scipy import integrate
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.mrf.sketch import SketchDesign
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.encoding import Budget, Encoding, Estimator, Observed, Reporting
+from vertinumpyro.mrf.sketch import KEY_BYTES, SketchDesign, sketch_columns
+from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation
 
 __all__ = ["UNPROVEN", "SharedKeyDesign", "harmonic_pair"]
 
@@ -30,7 +34,7 @@ _LAST_LEVEL = 32  # the paper has no upper cut; a hash reaches this level once i
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedKeyDesign:
+class SharedKeyDesign(Encoding):
     """The public parameters of the paper's sketches.
 
     Attributes:
@@ -39,6 +43,10 @@ class SharedKeyDesign:
         delta: δ in the paper's formulas.
         num_columns: d.
     """
+
+    name: ClassVar[str] = "sketch_shared_key"
+    holds_against_parties: ClassVar[bool] = False
+    unproven: ClassVar[tuple[str, ...]] = (UNPROVEN,)
 
     num_keys: int
     claimed_epsilon: float
@@ -62,6 +70,46 @@ class SharedKeyDesign:
             upper=_LAST_LEVEL,
         )
 
+    @classmethod
+    def calibrated(cls, budget: Budget) -> SharedKeyDesign:
+        """By the paper's formulas."""
+        return cls(
+            num_keys=budget.num_keys,
+            claimed_epsilon=budget.epsilon,
+            delta=budget.delta,
+            num_columns=len(budget.columns),
+        )
+
+    def delta_at(self, epsilon: float, relation: NeighbouringRelation, observed: Observed) -> float:
+        """What the paper claims, beside the exact δ of the tables. It does not hold."""
+        rest = epsilon - self.claimed_epsilon
+        tables = GaussianEvent(noise_multiplier=relation.sensitivity / max(observed.mu, 1e-12), count=1)
+        return 1.0 if rest < 0 else tables.delta(rest, relation)
+
+    def estimator(self, reporting: Reporting) -> Estimator:
+        """All columns under the same keys. Rows can be reconstructed."""
+        columns, num_records = reporting.columns, reporting.num_records
+        shared, *sources = reporting.source.spawn(1 + len(columns))
+        codes, sizes = [reporting.codes[c.name] for c in columns], [c.num_cells for c in columns]
+        sketches = sketch_columns(codes, sizes, self.sketch, shared.random_bytes(KEY_BYTES), sources)
+        by_name = {c.name: sketch for c, sketch in zip(columns, sketches, strict=True)}
+        return lambda a, b: harmonic_pair((by_name[a.name], by_name[b.name]), num_records, self.sketch)
+
+    def reported_bytes(self, columns: Sequence[CellColumn], num_records: int) -> dict[str, int]:
+        """A byte for a level."""
+        sent = dict.fromkeys((c.party for c in columns), 0)
+        for c in columns:
+            sent[c.party] += self.num_keys * c.num_cells
+        return sent
+
+    def estimator_bytes(self, columns: Sequence[CellColumn]) -> int:
+        """Of the sketches of all columns, then of two columns' complements as floats."""
+        return self.num_keys * (sum(c.num_cells for c in columns) + 4 * 8 * max(c.num_cells for c in columns))
+
+    def secrets(self, owner: str) -> str:
+        """See `Encoding.secrets`."""
+        return f"the hash keys of {owner} sketches"
+
 
 def harmonic_pair(
     sketches: tuple[np.ndarray, np.ndarray], num_records: int, design: SketchDesign
@@ -72,8 +120,8 @@ def harmonic_pair(
         The contingency table, and a standard deviation of its cells from that estimator's relative error 0.78/√m.
     """
     first, second = (_complements(sketch) for sketch in sketches)
-    unions = np.maximum(first[:, :, None], second[:, None, :]).astype(np.float64)
-    estimate = _correction(design.num_keys) * design.num_keys / np.exp2(-unions).sum(axis=0)
+    unions = (np.maximum(cell[:, None], second).astype(np.float64) for cell in first.T)  # a row of the table at a time
+    estimate = _correction(design.num_keys) * design.num_keys / np.stack([np.exp2(-u).sum(axis=0) for u in unions])
     phantoms = design.phantoms * (first.shape[1] + second.shape[1] - 2)
     table = np.clip(num_records - (estimate - phantoms), 0.0, num_records)
     return table, float(0.78 / math.sqrt(design.num_keys) * estimate.mean())

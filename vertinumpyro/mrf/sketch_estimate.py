@@ -18,10 +18,16 @@ import numpy as np
 
 from vertinumpyro.mrf.sketch import SketchDesign
 
-__all__ = ["count_pair", "count_single", "joint_information"]
+__all__ = ["count_pair", "count_single", "estimator_bytes", "joint_information"]
 
 _POINTS = 33
 _ZOOMS = 5
+_BLOCK = 2**21  # numbers that the likelihoods of a few rows of a table take
+
+
+def estimator_bytes(num_keys: int, num_levels: int, num_cells: int) -> int:
+    """At most so much memory takes the estimate of one pair of columns with so many cells each."""
+    return num_keys * 2 * num_cells * (8 * num_levels + 1) + 8 * 8 * (_BLOCK + _POINTS * num_levels**2 * num_cells)
 
 
 def count_single(sketch: np.ndarray, num_records: int, design: SketchDesign) -> np.ndarray:
@@ -58,10 +64,28 @@ def count_pair(
         num_records: N.
         design: of the sketches.
     """
+    n_a, n_b = (np.clip(c, 0, num_records).astype(np.float64) for c in counts)
+    rows = max(1, _BLOCK // (_POINTS * (design.upper - design.lower + 1) ** 2 * n_b.size))
+    starts = range(0, n_a.size, rows)
+    blocks = [
+        _count_block((sketches[0][:, i : i + rows], sketches[1]), (n_a[i : i + rows], n_b), num_records, design)
+        for i in starts
+    ]
+    variances = np.concatenate([variance for _, variance in blocks])
+    return np.concatenate([table for table, _ in blocks]), math.sqrt(float(variances.mean()))
+
+
+def _count_block(
+    sketches: tuple[np.ndarray, np.ndarray],
+    counts: tuple[np.ndarray, np.ndarray],
+    num_records: int,
+    design: SketchDesign,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Some rows of the table, and the variances of their cells, flat."""
     levels = np.arange(design.lower, design.upper + 1)
     first, second = ((s[:, :, None] == levels).astype(np.float64) for s in sketches)
     seen = np.einsum("kas,kbt->abst", first, second).reshape(-1, levels.size, levels.size)
-    n_a, n_b = (np.ravel(c) for c in np.meshgrid(*(np.clip(c, 0, num_records) for c in counts), indexing="ij"))
+    n_a, n_b = (np.ravel(c) for c in np.meshgrid(*counts, indexing="ij"))
 
     def likelihood(both: np.ndarray) -> np.ndarray:
         law = _pair_law(n_a[:, None], n_b[:, None], both, design)
@@ -71,7 +95,7 @@ def count_pair(
     table = _maximise(likelihood, np.minimum(low, high), high).reshape(len(counts[0]), len(counts[1]))
     expected = np.clip(n_a * n_b / num_records, low, high)
     information = [joint_information(a, b, x, design) for a, b, x in zip(n_a, n_b, expected, strict=True)]
-    return table, math.sqrt(float(np.mean(1 / np.maximum(information, 1e-300))))
+    return table, 1 / np.maximum(information, 1e-300)
 
 
 def joint_information(n_a: float, n_b: float, both: float, design: SketchDesign) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import Schema, decode_table
 from vertinumpyro.mrf.cells import CellColumn
@@ -30,11 +29,12 @@ from vertinumpyro.mrf.stored import (
     unpack_released,
 )
 from vertinumpyro.mrf.synthesis import draw_cells
+from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.session import PRIVACY_RECORD
 
-__all__ = ["FIELD", "PRIVACY_RECORD", "MarkovTwin"]
+__all__ = ["FIELD", "MarkovTwin"]
 
 FIELD = "field.npz"
-PRIVACY_RECORD = "privacy.json"
 
 
 @final
@@ -156,6 +156,6 @@ def _plan(metadata: Mapping[str, Any], record: Path) -> MRFPlan:
 
 def _recorded_fingerprint(record: Path) -> str:
     try:
-        return json.loads(record.read_text(encoding="utf-8"))["fingerprint"]
-    except (OSError, KeyError, TypeError, ValueError):
+        return read_record(record).plan.fingerprint()
+    except PlanSpentError:
         raise ArgumentError(f"the {record.name} beside it is not a readable record") from None

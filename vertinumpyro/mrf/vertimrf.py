@@ -7,29 +7,34 @@ import itertools
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, final
+
+import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, UnprovenError
-from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
-from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.mrf.adaptive import merged
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
 from vertinumpyro.mrf.consistency import consistent
+from vertinumpyro.mrf.cross_tables import party_columns
 from vertinumpyro.mrf.encoder_plan import with_encoder
-from vertinumpyro.mrf.encoding import EncoderName, encoder_of
+from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, encoder_names, encoder_of
 from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, select_measurements
 from vertinumpyro.mrf.graphical_model import GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.rehearsal import rehearse, require_memory
 from vertinumpyro.mrf.release import Measurement
-from vertinumpyro.mrf.release_log import ReleaseLog
-from vertinumpyro.mrf.shared_key import UNPROVEN
-from vertinumpyro.mrf.spending import Run
-from vertinumpyro.mrf.twin import PRIVACY_RECORD, MarkovTwin
-from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, PrivacyWarning, Spending
-from vertinumpyro.privacy.ledger import recorded_steps, resume_spending, start_spending
-from vertinumpyro.secure import FixedPoint, SecureBackend
+from vertinumpyro.mrf.releases import RELEASED, Releases
+from vertinumpyro.mrf.stored import columns_to_list
+from vertinumpyro.mrf.twin import MarkovTwin
+from vertinumpyro.mrf.work import TablesWork
+from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
+from vertinumpyro.secure import Backend, FixedPoint
+from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
+from vertinumpyro.session import InProcessSession, Run, Session, session_of
 
 __all__ = ["VertiMRF"]
 
@@ -55,6 +60,8 @@ class VertiMRF:
         bins: cells of single columns; see `cell_columns`.
         max_cells: cells of reals, counts and integers.
         clique_limit: most cells of all maximal cliques of the model together.
+        memory_limit: bytes that tables, estimates and field may take, records aside; what may take more is refused
+            before anything is spent.
         iterations: steps of mirror descent.
         consistency: let tables agree on single columns before the fit.
         num_keys: hash keys of each pair of columns, for sketches; more pay at larger ε: with 8,000 instead of 2,000
@@ -66,32 +73,32 @@ class VertiMRF:
         backend: computes the cross products.
     """
 
-    encoder: EncoderName = "secure_marginals"
+    encoder: str = SECURE_MARGINALS
     selection: Literal["all", "adaptive"] = "all"
     num_rounds: int = 3
     tables_per_round: int = 5
     bins: Mapping[str, int] = dataclasses.field(default_factory=dict)
     max_cells: int = DEFAULT_MAX_CELLS
     clique_limit: int = DEFAULT_CLIQUE_LIMIT
+    memory_limit: int = 2 * 2**30
     iterations: int = 1000
     consistency: bool = True
     recovery: bool = True
     num_keys: int = 2000
     refinement_rounds: int = 0
     allow_unproven: bool = False
-    backend: SecureBackend = dataclasses.field(default_factory=FixedPoint)
+    backend: Backend = dataclasses.field(default_factory=FixedPoint)
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
-        if self.encoder not in get_args(EncoderName):
-            raise ArgumentError(f"encoder must be one of {list(get_args(EncoderName))}, got {self.encoder!r}")
-        if self.encoder == "sketch_shared_key":
-            _check_opt_in(self.allow_unproven)
-        if self.encoder != "secure_marginals" and self.selection != "all":
+        if self.encoder not in encoder_names():
+            raise ArgumentError(f"encoder must be one of {encoder_names()}, got {self.encoder!r}")
+        if _unproven(self.encoder):
+            _check_opt_in(self.encoder, self.allow_unproven)
+        if self.encoder != SECURE_MARGINALS and self.selection != "all":
             raise ArgumentError('selection="adaptive" needs encoder="secure_marginals": others report once')
         if self.selection not in ("all", "adaptive"):
             raise ArgumentError(f'selection must be "all" or "adaptive", got {self.selection!r}')
-        for name in ("num_rounds", "tables_per_round", "num_keys"):
+        for name in ("num_rounds", "tables_per_round", "num_keys", "memory_limit"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.refinement_rounds < 0:
@@ -111,7 +118,7 @@ class VertiMRF:
 
     def plan(
         self,
-        dataset: VerticalDataset,
+        dataset: Facts,
         *,
         epsilon: float,
         delta: float = 1e-5,
@@ -127,11 +134,12 @@ class VertiMRF:
         """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
 
         Args:
-            dataset: the parties' tables.
+            dataset: the parties' tables, a session, or `TableFacts`.
             epsilon: what `adversary` gets at most.
             delta: δ; at 1/N, the choice of the papers on these models, and above it warns.
             adversary: the name of a row of the privacy table.
-            relation: the neighbouring relation.
+            relation: "replace", one record becomes any other, or "add_remove", one record's contribution is there or
+                zeroed; N is public either way.
             noise: who adds noise to cross-party tables.
             collusion_threshold: with so many parties colluding the noise on cross-party tables is still in full.
             cross_share: part of the budget (of μ²) for cross-party tables.
@@ -160,7 +168,7 @@ class VertiMRF:
             num_columns=tuple(len(own) for own in held),
             num_binned=tuple(sum(c.binned for c in own) * self.recovery for own in held),
             delta=delta,
-            relation=_relation(relation),
+            relation=neighbouring(relation),
             noise=NoiseSource(kind=noise, num_parties=len(dataset.parties), collusion_threshold=collusion_threshold),
             cross_share=cross_share,
             recovery_share=recovery_share if self.recovery else 0.0,
@@ -168,7 +176,9 @@ class VertiMRF:
             refinement_share=refinement_share if self.refinement_rounds else 0.0,
             **self._rounds(held, first_share),
         )
-        return with_encoder(plan, self.encoder, columns, epsilon=epsilon, adversary=adversary, num_keys=self.num_keys)
+        plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, adversary=adversary, num_keys=self.num_keys)
+        require_memory(columns, plan, self.clique_limit, self.memory_limit)
+        return plan
 
     def _rounds(self, held: Sequence[Sequence[CellColumn]], first_share: float) -> dict[str, Any]:
         pairs = sum(len(a) * len(b) for a, b in itertools.combinations(held, 2))
@@ -179,7 +189,7 @@ class VertiMRF:
 
     def fit(
         self,
-        dataset: VerticalDataset,
+        data: VerticalDataset | Session,
         plan: MRFPlan,
         *,
         run_dir: str | Path | None = None,
@@ -188,12 +198,15 @@ class VertiMRF:
     ) -> MarkovTwin:
         """Spend the plan and return the fitted field.
 
+        What follows the releases is rehearsed first, on uniform tables: where it fails, nothing is spent.
+
         Args:
-            dataset: the parties' tables.
+            data: the parties' tables in this process, or a session.
             plan: made by `plan` for this dataset and these settings.
-            run_dir: folder for `privacy.json`, written before each release, and `released.npz`, written after it.
+            run_dir: folder for `privacy.json`, which counts a release before anybody sees it, and `released.npz`.
             resume: continue the run of `run_dir`: from stored tables, which costs nothing, and with the releases that
-                were not reserved yet. What was reserved and not stored is spent and stays lost; a warning says so.
+                were not counted yet. A process that dies loses nothing that was counted; results that were deleted
+                stay spent and lost, and a warning says so.
             insecure_seed: draw all noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
                 A run that is continued draws other noise than one that was not interrupted.
 
@@ -202,39 +215,60 @@ class VertiMRF:
             PlanSpentError: the plan was spent before, or none of what it paid for is stored.
         """
         require_engine()
-        columns = self.columns(dataset.schema)
-        self._check_plan(dataset, columns, plan)
+        session = session_of(data, self.backend)
+        columns = self.columns(session.schema)
+        self.check(session, plan)
+        self._check_encoder(session)
+        require_memory(columns, plan, self.clique_limit, self.memory_limit)
+        rehearse(session.schema, columns, plan, partial(self._field, plan, iterations=1))
         started = time.perf_counter()
-        with _spending(plan, run_dir, resume) as spending:
-            first_step = plan.num_steps if spending is None else spending.steps_spent
-            log = ReleaseLog.opened(_folder(run_dir), plan, columns, first_step if resume else None)
-            _warn_of_loss(log)
-            source = _source(insecure_seed, first_step)
-            run = Run(
-                dataset=dataset,
-                columns=columns,
-                plan=plan,
-                backend=self.backend,
-                spending=spending,
-                source=source,
-                log=log,
-            )
-            released = run.release(lambda own, tables: self._field(own, plan, tables))
+        facts = {"columns": columns_to_list(columns)}
+        with session.open(
+            self, plan, run_dir=run_dir, results=RELEASED, resume=resume, facts=facts, insecure_seed=insecure_seed
+        ) as run:
+            estimate = partial(self._field, plan)
+            released = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
+            _warn_of_loss(run)
         parties_done = time.perf_counter()
-        model = self._field(columns, plan, released.measurements)
+        model = self._field(plan, columns, released.measurements)
         return MarkovTwin(
-            schema=dataset.schema,
+            schema=session.schema,
             columns=columns,
             plan=plan,
             model=model,
             measurements=released.measurements,
             fine=released.fine,
-            secure_noise=log.secure_noise,
+            secure_noise=run.secure_noise,
             seconds={"parties": parties_done - started, "server": time.perf_counter() - parties_done},
-            missing=log.missing(),
+            missing=run.missing(),
         )
 
-    def _check_plan(self, dataset: VerticalDataset, columns: tuple[CellColumn, ...], plan: MRFPlan) -> None:
+    def computations(self, facts: Facts, plan: MRFPlan) -> list[tuple[Computation, int]]:
+        """What the parties compute together, and how often: one cross product, and a sum in each round."""
+        columns = self.columns(facts.schema)
+        widths = tuple(sum(c.num_cells for c in own) for own in party_columns(columns, plan.parties))
+        if not plan.cross_releases:
+            return []
+        product = CrossProducts(num_records=plan.num_records, widths=widths)
+        largest = max((a.num_cells * b.num_cells for a in columns for b in columns if a.party != b.party), default=0)
+        sums = VectorSum(num_parties=len(plan.parties), num_values=plan.tables_per_round * largest)
+        return [(product, 1), *([(sums, 1 + plan.num_rounds)] if plan.num_rounds else [])]
+
+    def work(
+        self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
+    ) -> TablesWork:
+        """One party's part; see `session.Method`."""
+        return TablesWork(self.columns(facts.schema), party, columns, plan, source, partial(self._field, plan))
+
+    def check(self, dataset: Facts, plan: Plan) -> None:
+        """Refuses a plan that was not made for these settings on such a table.
+
+        Raises:
+            ArgumentError: names what differs.
+        """
+        if not isinstance(plan, MRFPlan):
+            raise ArgumentError("plan must be an MRFPlan: make it by `plan`")
+        columns = self.columns(dataset.schema)
         fresh = {
             "num_records": dataset.num_records,
             "parties": dataset.parties,
@@ -251,66 +285,48 @@ class VertiMRF:
         if other:
             raise ArgumentError(f"plan was made for another {', '.join(other)}; make a new plan for this dataset")
 
+    def _check_encoder(self, session: Session) -> None:
+        if self.encoder != "secure_marginals" and not isinstance(session, InProcessSession):
+            raise ArgumentError(
+                f"encoder={self.encoder!r} sends reports to a server, which is simulated in one process: parties in "
+                'processes of their own need encoder="secure_marginals"'
+            )
+
     def _field(
-        self, columns: Sequence[CellColumn], plan: MRFPlan, measurements: Sequence[Measurement]
+        self,
+        plan: MRFPlan,
+        columns: Sequence[CellColumn],
+        measurements: Sequence[Measurement],
+        iterations: int | None = None,
     ) -> GraphicalModel:
         """The field fitted to released tables. Post-processing."""
         sizes = {column.name: column.num_cells for column in columns}
         tables = merged(measurements)
         tables = consistent(tables, plan.num_records) if self.consistency else tables
         chosen = select_measurements(tables, sizes, plan.num_records, self.clique_limit)
-        return fit_graphical_model(sizes, chosen, plan.num_records, iterations=self.iterations)
+        return fit_graphical_model(sizes, chosen, plan.num_records, iterations=iterations or self.iterations)
 
 
-def _folder(run_dir: str | Path | None) -> Path | None:
-    return None if run_dir is None else Path(run_dir)
-
-
-def _spending(plan: MRFPlan, run_dir: str | Path | None, resume: bool) -> AbstractContextManager[Spending | None]:
-    """The plan being spent; None where all of it was reserved before, so that only stored tables are left."""
-    folder = _folder(run_dir)
-    if folder is None:
-        if resume:
-            raise ArgumentError("resume=True needs run_dir, the folder of the run to continue")
-        return start_spending(plan)
-    record = folder / PRIVACY_RECORD
-    if not resume:
-        folder.mkdir(parents=True, exist_ok=True)
-        return start_spending(plan, record)
-    if recorded_steps(plan, record) >= plan.num_steps:
-        return nullcontext()
-    return resume_spending(plan, record)
-
-
-def _source(insecure_seed: int | None, first_step: int) -> RandomSource:
-    """Noise; a seeded run that goes on must not draw the noise of its first steps again."""
-    if insecure_seed is None:
-        return SystemRandomSource()
-    return InsecureSeededSource(insecure_seed + (first_step << 64))
-
-
-def _warn_of_loss(log: ReleaseLog) -> None:
-    if missing := log.missing():
+def _warn_of_loss(run: Run) -> None:
+    if missing := run.missing():
         warnings.warn(
-            f"reserved before the run stopped, and not stored: {', '.join(missing)}. That part of the budget is spent "
+            f"counted before the run stopped, and not stored: {', '.join(missing)}. That part of the budget is spent "
             "and its tables are lost; the twin is made from the rest",
             PrivacyWarning,
             stacklevel=3,
         )
 
 
-def _check_opt_in(allow_unproven: bool) -> None:
+def _unproven(encoder: str) -> tuple[str, ...]:
+    return ENCODERS[encoder].unproven if encoder in ENCODERS else ()
+
+
+def _check_opt_in(encoder: str, allow_unproven: bool) -> None:
+    unproven = "; ".join(_unproven(encoder))
     if not allow_unproven:
+        proved = " or ".join(repr(name) for name in (SECURE_MARGINALS, *ENCODERS) if not _unproven(name))
         raise UnprovenError(
-            f'encoder="sketch_shared_key" has no privacy guarantee: {UNPROVEN}. Choose "sketch" or '
-            '"secure_marginals"; for comparison on public data set allow_unproven=True'
+            f"encoder={encoder!r} has no privacy guarantee: {unproven}. Choose {proved}; for comparison on public data "
+            "set allow_unproven=True"
         )
-    warnings.warn(f"encoder='sketch_shared_key': {UNPROVEN}. For public data only", PrivacyWarning, stacklevel=4)
-
-
-def _relation(relation: Any) -> NeighbouringRelation:
-    try:
-        return NeighbouringRelation(relation)
-    except ValueError:
-        choices = [known.value for known in NeighbouringRelation]
-        raise ArgumentError(f"relation={relation!r} is unknown; choose one of {choices}") from None
+    warnings.warn(f"encoder={encoder!r}: {unproven}. For public data only", PrivacyWarning, stacklevel=4)

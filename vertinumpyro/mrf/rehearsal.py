@@ -1,0 +1,158 @@
+"""What follows the releases, on stand-ins for them: a fit that cannot end well ends before anything is spent.
+
+Memory is proved from public facts, then every step after the releases is taken once, with uniform tables as many, as
+large and as noisy as the plan's. Nothing here has seen a record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.data import OBSERVED_SUFFIX, Schema
+from vertinumpyro.mrf.adaptive import worst_fitted
+from vertinumpyro.mrf.batching import MATRIX_BYTES
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.cross_tables import cross_pairs
+from vertinumpyro.mrf.encoded_tables import encoded_pairs
+from vertinumpyro.mrf.encoding import Reporting
+from vertinumpyro.mrf.local_model import MOST_TRIPLES
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.refinement import ROUND_TABLES, Estimate
+from vertinumpyro.mrf.release import Measurement, useful_cells
+from vertinumpyro.mrf.stored import Released, pack_model, pack_released, unpack_model, unpack_released
+from vertinumpyro.mrf.twin import MarkovTwin
+from vertinumpyro.mrf.work import OWN, TablesWork, budget_of
+
+__all__ = ["rehearse", "require_memory"]
+
+_ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
+_PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
+_PER_TABLE_CELL = 64  # bytes; a table as released, merged, made consistent, and what this takes in between
+_RECORDS = 10
+
+
+def require_memory(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: int, memory_limit: int) -> None:
+    """Refuses a plan whose tables, estimates and field may take more memory than the limit; N is no part of it.
+
+    :raises ArgumentError: names what takes most, and what to change.
+    """
+    field = min(clique_limit, math.prod(c.num_cells for c in columns))
+    parts = {
+        "the field's cliques (lower clique_limit)": _ENGINE + MATRIX_BYTES + _PER_FIELD_CELL * field,
+        f"the tables ({_widest(columns)}; set bins or lower max_cells)": _PER_TABLE_CELL * _table_cells(columns, plan),
+        "the estimates from reports (lower num_keys or set bins)": (
+            0 if plan.encoding is None else plan.encoding.estimator_bytes(columns)
+        ),
+    }
+    if (needed := sum(parts.values())) > memory_limit:
+        raise ArgumentError(
+            f"the fit may take {needed / 2**30:.1f} GiB, beyond memory_limit={memory_limit} bytes, most of it "
+            f"{max(parts, key=lambda name: parts[name])}; or raise memory_limit"
+        )
+
+
+def _widest(columns: Sequence[CellColumn]) -> str:
+    ordered = sorted(columns, key=lambda c: -c.num_cells)[:2]
+    return "the widest columns are " + " and ".join(f"{c.name!r} with {c.num_cells} cells" for c in ordered)
+
+
+def _table_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
+    """At most so many cells have all tables of the plan together: pairs, useful triples, rounds."""
+    sizes = sorted((c.num_cells for c in columns), reverse=True)
+    pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
+    rounds = plan.num_rounds * plan.tables_per_round * math.prod(sizes[:2])
+    own = sum(_own_cells([c for c in columns if c.party == party], plan, party) for party in plan.parties)
+    return 2 * pairs + rounds + own + sum(c.num_fine for c in columns)  # a party's pairs are measured up to twice
+
+
+def _own_cells(columns: Sequence[CellColumn], plan: MRFPlan, party: str) -> int:
+    """A party's tables of three columns and its rounds': k tables have k^-1/2 of one table's useful cells each."""
+    budget = budget_of(plan, party)
+    sizes = sorted((c.num_cells for c in columns), reverse=True)
+    if not budget.mu or len(sizes) < 2:
+        return 0
+    useful = useful_cells(plan.num_records, budget.release(1, 1.0).stddev)
+    count = min(math.comb(len(sizes), 3), MOST_TRIPLES)
+    triples = min(count * math.prod(sizes[:3]), math.sqrt(count) * useful)
+    again = ROUND_TABLES * min(math.prod(sizes[:4]), max(useful, math.prod(sizes[:2])))
+    return math.ceil(triples + plan.refinement_rounds * again)
+
+
+def rehearse(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
+    """Takes every step that follows the releases: the choice of rounds, packing, the field, a few synthetic records.
+
+    :param estimate: fits the field, with one step of mirror descent.
+    """
+    own = _own_tables(columns, plan, estimate)
+    across = _across(columns, plan, own.measurements)
+    released = Released((*own.measurements, *across), own.fine)
+    released = unpack_released(*pack_released(released), columns)
+    model = estimate(columns, released.measurements)
+    if plan.num_rounds:
+        worst_fitted(model, released.measurements, cross_pairs(columns, plan.parties), plan.num_records)
+    entry, arrays = pack_model(model)
+    twin = MarkovTwin(
+        schema=schema,
+        columns=columns,
+        plan=plan,
+        model=unpack_model(entry, arrays, columns),
+        measurements=released.measurements,
+        fine=released.fine,
+        secure_noise=False,
+        seconds={},
+    )
+    twin.sample_synthetic(_RECORDS, rng_key=jax.random.PRNGKey(0))
+
+
+def _own_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Released:
+    """What the parties' own code gives for records that are all alike, then uniform."""
+    found: list[Measurement] = []
+    fine: dict[str, np.ndarray] = {}
+    for party in plan.parties:
+        arrays = _records([c for c in columns if c.party == party])
+        work = TablesWork(columns, party, arrays, plan, SystemRandomSource(), estimate)
+        released = unpack_released(*work.publish(OWN, {}), columns)
+        found += released.measurements
+        fine |= {name: np.full(values.shape, plan.num_records / values.size) for name, values in released.fine.items()}
+    return Released(tuple(_uniform(m.columns, m.values.shape, plan, m.stddev) for m in found), fine)
+
+
+def _records(columns: Sequence[CellColumn]) -> dict[str, np.ndarray]:
+    """Public stand-ins for encoded columns, `[_RECORDS]` each."""
+    arrays: dict[str, Any] = {c.name: np.zeros(_RECORDS, np.int64 if c.domain_size else np.float64) for c in columns}
+    return arrays | {c.name + OBSERVED_SUFFIX: np.ones(_RECORDS, bool) for c in columns if c.missing == "mask"}
+
+
+def _across(columns: Sequence[CellColumn], plan: MRFPlan, own: Sequence[Measurement]) -> list[Measurement]:
+    """Uniform tables of the pairs that are released, chosen ones among them."""
+    pairs, sizes = cross_pairs(columns, plan.parties), {c.name: c.num_cells for c in columns}
+    noise = [(release.num_tables, release.stddev) for release in plan.cross_releases]
+    if plan.encoding is not None and pairs:
+        noise = [(len(pairs), _encoded_stddev(columns, plan, own, max(pairs, key=lambda p: sizes[p[0]] * sizes[p[1]])))]
+    return [
+        _uniform(pair, tuple(sizes[name] for name in pair), plan, stddev)
+        for count, stddev in noise
+        for pair in pairs[:count]
+    ]
+
+
+def _encoded_stddev(
+    columns: Sequence[CellColumn], plan: MRFPlan, own: Sequence[Measurement], pair: tuple[str, str]
+) -> float:
+    """The encoder and its estimator, once, on the widest pair."""
+    assert plan.encoding is not None
+    widest = [c for c in columns if c.name in pair]
+    codes = {c.name: np.zeros(_RECORDS, np.int64) for c in widest}
+    (found,) = encoded_pairs(plan.encoding, Reporting(widest, codes, own, plan.num_records, SystemRandomSource()))
+    return found.stddev
+
+
+def _uniform(columns: tuple[str, ...], shape: tuple[int, ...], plan: MRFPlan, stddev: float) -> Measurement:
+    return Measurement(columns=columns, values=np.full(shape, plan.num_records / math.prod(shape)), stddev=stddev)

@@ -1,0 +1,136 @@
+"""VertiMRF at one party: its own noisy tables, its part of the products and sums across parties, its noise on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.cross_tables import cross_pairs, one_hot, pads, party_columns, table_slices
+from vertinumpyro.mrf.local_budget import LocalBudget
+from vertinumpyro.mrf.local_model import measure_locally
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.refinement import Estimate
+from vertinumpyro.mrf.stored import Released, pack_released
+from vertinumpyro.privacy import sample_discrete_gaussian
+from vertinumpyro.session import Payload, Work
+
+__all__ = ["ACROSS", "OWN", "PADS", "ROUND", "TablesWork", "budget_of"]
+
+OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
+
+Words = Mapping[str, Any]
+
+
+def budget_of(plan: MRFPlan, party: str) -> LocalBudget:
+    """A party's part of the plan for its own tables."""
+    return LocalBudget(
+        mu=plan.local_mu(party),
+        recovery_share=plan.recovery_share,
+        num_records=plan.num_records,
+        relation=plan.relation,
+        refinement_rounds=plan.refinement_rounds,
+        refinement_share=plan.refinement_share,
+    )
+
+
+@final
+class TablesWork(Work):
+    """One party's part of a plan.
+
+    Args:
+        columns: all parties' columns in cells, public.
+        party: whose part this is.
+        arrays: its encoded table. Secret.
+        plan: the plan.
+        source: its own randomness.
+        estimate: fits a model to released tables, between rounds of refinement.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[CellColumn],
+        party: str,
+        arrays: Mapping[str, np.ndarray],
+        plan: MRFPlan,
+        source: RandomSource,
+        estimate: Estimate,
+    ) -> None:
+        self._columns, self._party, self._arrays = columns, party, arrays
+        self._plan, self._source, self._estimate = plan, source, estimate
+        self._share: np.ndarray | None = None
+        self._first = plan.parties[0] == party
+
+    def check(self, step: int | None, do: str, what: str, words: Words) -> None:
+        """See `Work.check`: own tables first; then all products, or chosen tables of products that stay shared."""
+        releases, rounds = self._plan.cross_releases, self._plan.num_rounds
+        allowed: dict[tuple[int | None, str, str], Words] = {(0, "publish", OWN): {}}
+        if rounds:
+            allowed[None, "cross_products", PADS] = {}
+        elif releases:
+            allowed[1, "cross_products", ACROSS] = {"release": 0}
+        if allowed.get((step, do, what)) == words:
+            return
+        if not (rounds and step and (do, what) == ("sum", ROUND) and set(words) == {"release", "pairs"}):
+            raise self.refused(step, do, what)
+        self._check_round(step, words)
+
+    def _check_round(self, step: int, words: Words) -> None:
+        """Refuses what a step's release does not pay for: a table twice is two tables, and moves twice as far."""
+        chosen = [tuple(pair) for pair in words["pairs"]]
+        known = set(cross_pairs(self._columns, self._plan.parties))
+        if words["release"] != step - 1 or len(set(chosen)) < len(chosen) or not set(chosen) <= known:
+            raise ArgumentError(f"step {step} releases different tables of two parties' columns, with its own noise")
+        self._plan.cross_releases[step - 1].check_count(len(chosen))
+        if self._share is None:
+            raise ArgumentError("tables were asked for before the products that they are taken from")
+
+    def publish(self, what: str, words: Words) -> Payload:
+        """The party's own tables, with its noise alone."""
+        budget = budget_of(self._plan, self._party)
+        if not budget.mu:
+            return Payload(*pack_released(Released((), {})))
+        measured = measure_locally(self._own, self._arrays, budget, self._source, self._estimate)
+        return Payload(*pack_released(Released(measured.measurements, measured.fine)))
+
+    def factor(self, what: str, words: Words) -> np.ndarray:
+        """One-hot columns."""
+        return one_hot(self._own, self._arrays, self._plan.num_records)
+
+    def widths(self, what: str, words: Words) -> tuple[int, ...]:
+        """Every party's cells."""
+        return tuple(sum(c.num_cells for c in own) for own in party_columns(self._columns, self._plan.parties))
+
+    def noise(self, what: str, words: Words, size: int) -> np.ndarray:
+        """A share of the noise of the step's release; or a pad, which this party keeps."""
+        if what == PADS:
+            self._share = pads(size, self._source)
+            return self._share
+        release = self._plan.cross_releases[words["release"]]
+        if release.noise.num_shares == 1 and not self._first:
+            return np.zeros(size, np.int64)  # trusted noise, of which there is one share
+        return sample_discrete_gaussian(release.share_variance, size, self._source)
+
+    def opened(self, what: str, words: Words, values: np.ndarray) -> None:
+        """The padded products, int64 flat: from here on the party holds a share of the exact ones."""
+        if what == PADS:
+            assert self._share is not None
+            self._share = (values if self._first else 0) - self._share
+
+    def summand(self, what: str, words: Words) -> np.ndarray:
+        """The party's share of the chosen tables."""
+        assert self._share is not None
+        places = table_slices(self._columns, self._plan.parties)
+        return np.concatenate([self._share[places[a, b].ravel()] for a, b in words["pairs"]])
+
+    @property
+    def _own(self) -> list[CellColumn]:
+        return [column for column in self._columns if column.party == self._party]
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return f"TablesWork({self._party!r})"
