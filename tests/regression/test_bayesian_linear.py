@@ -157,7 +157,7 @@ def test_a_plan_is_seen_before_and_spent_once(tmp_path):
     x, y = table(0, n=200)
     model = BayesianLinearRegression(epsilon=1.0, target_bound=2.0)
     plan = model.plan(200, 3)
-    model.fit(x, y, plan=plan, privacy_record=tmp_path / "privacy.json")
+    model.fit(x, y, plan=plan, run_dir=tmp_path)
     assert model.plan_ is plan
     assert model.secure_noise_
     record = json.loads((tmp_path / "privacy.json").read_text())
@@ -165,6 +165,9 @@ def test_a_plan_is_seen_before_and_spent_once(tmp_path):
     assert record["adversaries"][0]["epsilon"] <= 1
     with pytest.raises(PlanSpentError):
         model.fit(x, y, plan=plan)
+    first = model.coef_
+    again = BayesianLinearRegression(epsilon=1.0, target_bound=2.0).fit(x, y, run_dir=tmp_path, resume=True)
+    np.testing.assert_array_equal(again.coef_, first)
     with pytest.raises(ArgumentError, match="plan was made for"):
         model.fit(x[:100], y[:100], plan=model.plan(200, 3))
 
@@ -195,7 +198,6 @@ def test_seeds_repeat_and_say_so():
 )
 def test_bad_settings_are_refused_before_anything_is_spent(settings, tmp_path):
     x, y = table(0, n=50)
-    record = tmp_path / "privacy.json"
     with pytest.raises(ArgumentError):
-        BayesianLinearRegression(**settings).fit(x, y, privacy_record=record)
-    assert not record.exists()
+        BayesianLinearRegression(**settings).fit(x, y, run_dir=tmp_path)
+    assert not (tmp_path / "privacy.json").exists()

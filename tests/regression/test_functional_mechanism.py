@@ -23,18 +23,14 @@ from vertinumpyro.core.errors import ArgumentError, DataError, PlanSpentError, R
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.privacy import NeighbouringRelation, PrivacyWarning
+from vertinumpyro.regression import NoisyFitWarning, PooledTable, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout
-from vertinumpyro.regression.functional_mechanism import (
-    NoisyFitWarning,
-    PooledTable,
-    VerticalLinearRegression,
-    VerticalLogisticRegression,
-)
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.objective import noisy_moments
+from vertinumpyro.regression.objective import MOMENTS, assembled, cross_products, in_units, own_products
 from vertinumpyro.regression.sensitivity import l1_sensitivity, l2_sensitivity
 from vertinumpyro.secure.fixed_point import FixedPoint
 from vertinumpyro.secure.plaintext import Plaintext
+from vertinumpyro.session import PRIVACY_RECORD, InProcessSession
 
 DELTA = 1e-5
 pytestmark = pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
@@ -79,11 +75,19 @@ class Silent(RandomSource):
         return (self,) * num_sources
 
 
+def released(dataset, plan, backend, source):
+    """What a session releases for a plan, without a record."""
+    session = InProcessSession(dataset, backend)
+    session.engage(VerticalLinearRegression(), plan, source.spawn(1 + len(dataset.parties)))
+    across = cross_products(session, plan) if len(plan.parties) > 1 else {}
+    return in_units(assembled(plan, own_products(session, plan), across), plan)
+
+
 @pytest.mark.parametrize("backend", [Plaintext(), FixedPoint()], ids=["plaintext", "fixed_point"])
 def test_without_noise_the_release_is_the_exact_moment_matrix(dataset, backend, monkeypatch):
     plan = linear_plan(dataset.num_records)
     monkeypatch.setattr(FunctionalMechanismPlan, "draw_noise", lambda self, block, times, source: np.int64(times * 0))
-    found = noisy_moments(dataset, plan, backend, Silent()).matrix * plan.layout.scale**2
+    found = released(dataset, plan, backend, Silent()).matrix * plan.layout.scale**2
     assert np.array_equal(found, exact_moments(dataset, plan.layout))
 
 
@@ -94,7 +98,7 @@ def test_the_release_carries_the_stated_noise_in_every_entry(dataset, delta, run
     plan = linear_plan(dataset.num_records, delta=delta, label="late", model="logistic")
     source = InsecureSeededSource(11)
     exact = exact_moments(dataset, plan.layout) / plan.layout.scale**2
-    errors = np.stack([noisy_moments(dataset, plan, Plaintext(), source).matrix - exact for _ in range(runs)])
+    errors = np.stack([released(dataset, plan, Plaintext(), source).matrix - exact for _ in range(runs)])
     known = plan.noise_variance == 0
     copies = np.diag([False, *(g.shape == "one_hot" for g in plan.layout.groups for _ in range(g.size))])
     assert np.all(errors[:, known & ~copies] == 0)
@@ -163,16 +167,16 @@ def test_cross_products_are_the_backends_and_carry_a_share_from_every_party(data
     seen = []
 
     class Spy(Plaintext):
-        def noisy_cross_product(self, a, b, noise_shares):
+        def noisy_cross_products(self, factors, noise_shares):
             seen.append(np.asarray(noise_shares).copy())
-            return super().noisy_cross_product(a, b, noise_shares)
+            return super().noisy_cross_products(factors, noise_shares)
 
     three = regrouped(dataset, {"a": ["age", "bmi"], "b": ["ward", "income"], "c": ["owner", "debt"]})
     plan = FunctionalMechanismPlan.of(
         three.schema, "debt", num_records=three.num_records, model="linear", epsilon=1.0, delta=DELTA
     )
-    noisy_moments(three, plan, Spy(), InsecureSeededSource(0))
-    assert [shares.shape[0] for shares in seen] == [3, 3, 3]
+    released(three, plan, Spy(), InsecureSeededSource(0))
+    assert [shares.shape[0] for shares in seen] == [3]  # all three pairs of parties at once
     for shares in seen:
         flat = shares.reshape(3, -1)
         assert np.all(flat.std(axis=1) > 0)
@@ -455,13 +459,34 @@ def test_works_in_a_pipeline_on_the_pooled_side(dataset):
 
 def test_a_plan_is_spent_once(dataset, tmp_path):
     plan = linear_plan(dataset.num_records, delta=DELTA)
-    record = tmp_path / "privacy.json"
-    VerticalLinearRegression(backend=Plaintext()).fit(dataset, plan, privacy_record=record)
-    stored = json.loads(record.read_text())
+    first = VerticalLinearRegression(backend=Plaintext()).fit(dataset, plan, run_dir=tmp_path)
+    stored = json.loads((tmp_path / PRIVACY_RECORD).read_text())
     assert stored["status"] == "finished"
     assert stored["fingerprint"] == plan.fingerprint()
     with pytest.raises(PlanSpentError):
         VerticalLinearRegression(backend=Plaintext()).fit(dataset, plan)
+    again = VerticalLinearRegression(backend=Plaintext()).fit(dataset, plan, run_dir=tmp_path, resume=True)
+    assert np.array_equal(again.moments_.matrix, first.moments_.matrix), "what was released is not released again"
+    assert np.array_equal(again.coef_, first.coef_)
+
+
+def test_a_release_that_was_lost_stays_spent(dataset, tmp_path):
+    plan = linear_plan(dataset.num_records, delta=DELTA)
+    VerticalLinearRegression().fit(dataset, plan, run_dir=tmp_path)
+    (tmp_path / MOMENTS).unlink()
+    with pytest.raises(PlanSpentError, match="make a new plan"):
+        VerticalLinearRegression().fit(dataset, plan, run_dir=tmp_path, resume=True)
+
+
+def test_what_follows_the_release_is_tried_before_it(dataset, monkeypatch, tmp_path):
+    """An estimator that fails on any release fails before anything is spent."""
+    plan = linear_plan(dataset.num_records, delta=DELTA)
+    with monkeypatch.context() as patch:
+        patch.setattr("vertinumpyro.regression.vertical_estimator.noise_aware", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            VerticalLinearRegression().fit(dataset, plan, run_dir=tmp_path)
+    assert not (tmp_path / PRIVACY_RECORD).exists()
+    VerticalLinearRegression().fit(dataset, plan, run_dir=tmp_path)
 
 
 def test_nothing_is_spent_on_a_plan_that_does_not_fit(dataset):

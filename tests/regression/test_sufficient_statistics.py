@@ -13,7 +13,7 @@ from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation
 from vertinumpyro.regression.linear_plan import RegressionPlan
-from vertinumpyro.regression.release import Release
+from vertinumpyro.regression.release import StatisticsRelease
 from vertinumpyro.regression.sufficient_statistics import (
     entrywise_sensitivity,
     moment_sensitivity,
@@ -69,7 +69,7 @@ def test_statistics_are_those_of_the_clipped_records():
 
 def release(**changes):
     settings = {"sensitivity": 2.0, "noise_stddev": 6.0, "num_values": 3, "num_records": 100}
-    return Release(**{**settings, **changes})
+    return StatisticsRelease(**{**settings, **changes})
 
 
 @pytest.mark.parametrize("mechanism", ["distributed", "trusted", "input"])
@@ -114,7 +114,8 @@ def test_a_sum_that_could_wrap_is_refused():
 
 def plan(**changes):
     settings = {"num_records": 1000, "num_features": 11, "epsilon": 1.0, "delta": 1e-4}
-    return RegressionPlan(**{**settings, **changes})
+    settings |= changes
+    return RegressionPlan(target_epsilon=settings.pop("epsilon"), **settings)
 
 
 @pytest.mark.parametrize("mechanism", ["distributed", "trusted", "input"])

@@ -1,21 +1,20 @@
 """Floor 5: regressions learned from one or two noisy sums."""
 
 from vertinumpyro.regression.bayesian_linear import BayesianLinearRegression
-from vertinumpyro.regression.functional_mechanism import (
-    NoisyFitWarning,
-    PooledTable,
-    VerticalLinearRegression,
-    VerticalLogisticRegression,
-)
+from vertinumpyro.regression.functional_mechanism import VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.linear_plan import RegressionPlan
+from vertinumpyro.regression.own_budgets import OwnBudgets
+from vertinumpyro.regression.pooled_table import PooledTable
 from vertinumpyro.regression.posteriors import NoisyStatistics
+from vertinumpyro.regression.vertical_estimator import NoisyFitWarning
 
 __all__ = [
     "BayesianLinearRegression",
     "FunctionalMechanismPlan",
     "NoisyFitWarning",
     "NoisyStatistics",
+    "OwnBudgets",
     "PooledTable",
     "RegressionPlan",
     "VerticalLinearRegression",

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.rng import InsecureSeededSource, RandomSource
-from vertinumpyro.privacy import start_spending
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.regression.linear_plan import Calibration, RegressionPlan
+from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
 from vertinumpyro.regression.posteriors import NoisyStatistics, Posterior
 from vertinumpyro.regression.projection import POSTERIORS, marginal_stddevs, optimal_thresholds
 from vertinumpyro.regression.release import Mechanism
-from vertinumpyro.regression.scikit import BaseEstimator, RegressorMixin, check_is_fitted, validate_data
+from vertinumpyro.regression.scikit import RegressorMixin, check_is_fitted, validate_data
 from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors, unpacked
 from vertinumpyro.secure.dca.shares import check_nodes
 from vertinumpyro.secure.dca.streams import CipherSource
+from vertinumpyro.session import Payload, Run, party_sources, recorded_plan
 
 __all__ = ["BayesianLinearRegression"]
 
+STATISTICS = "statistics.npz"
 
-class BayesianLinearRegression(RegressorMixin, BaseEstimator):
+
+class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
     r"""y | x ~ N(x'β, λ), β ~ N(0, λ_0 I), from perturbed sufficient statistics (Algorithm 2 of the DCA paper).
 
     Formal guarantee: `fit` releases what `plan(n, d)` says, and everything that it stores is computed from that
     alone; one record may be replaced by any other, n is public. Columns are assumed to be centred at zero, which
-    costs accuracy where it is wrong, never privacy; values past their bounds are clipped to them.
+    costs accuracy where it is wrong, never privacy; values past their bounds are clipped to them. Every fit without
+    `plan=` is a budget of its own, each fold of `cross_val_score` too: see `own_budgets`.
 
     Args:
         epsilon: the target ε towards every adversary of the plan's table.
@@ -105,7 +110,7 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         return RegressionPlan(
             num_records=num_records,
             num_features=num_features,
-            epsilon=self.epsilon,
+            target_epsilon=self.epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
             max_unreliable=self.max_unreliable,
@@ -114,16 +119,24 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         )
 
     def fit(
-        self, X: Any, y: Any, *, plan: RegressionPlan | None = None, privacy_record: str | Path | None = None
+        self,
+        X: Any,
+        y: Any,
+        *,
+        plan: RegressionPlan | None = None,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
     ) -> BayesianLinearRegression:
         """Spend a plan on the records `X` `[n, d]`, `y` `[n]`.
 
         Args:
             X: features.
             y: target.
-            plan: a plan made by `plan` that was looked at before; None makes one.
-            privacy_record: a JSON file to create, written before anything is released; it keeps the plan from being
-                spent twice.
+            plan: a plan made by `plan` that was looked at before; None makes one, and warns where this estimator or
+                its clones did so before.
+            run_dir: folder for `privacy.json`, written before anything is released, which keeps the plan from being
+                spent twice, and `statistics.npz`, what is released.
+            resume: go on with the run of `run_dir`, under its plan; what it released is not released again.
 
         Raises:
             ArgumentError: a setting is wrong, or the plan was made for other sizes; nothing is spent.
@@ -131,25 +144,53 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         """
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         bounds = self._checked_settings(X.shape[1])
-        plan = self.plan(*X.shape) if plan is None else self._checked_plan(plan, X.shape)
-        source = CipherSource() if self.insecure_seed is None else InsecureSeededSource(self.insecure_seed)
-        with start_spending(plan, privacy_record) as spending:
-            spending.reserve(1)
-            self._fit(np.column_stack([X, np.asarray(y, np.float64)]), bounds, plan, source)
-        self.plan_, self.secure_noise_ = plan, source.secure
+        if resume and plan is None:
+            plan = recorded_plan(run_dir, RegressionPlan)
+        spent = self.plan(*X.shape) if plan is None else self._checked_plan(plan, X.shape)
+        self._rehearse(bounds, spent)
+        if plan is None:
+            self._warn_of_another(spent)
+        secure = self.insecure_seed is None
+        opened = Run.opened(spent, run_dir, results=STATISTICS, resume=resume, secure_noise=secure)
+        with self._counting(opened, spent, plan is None) as run:
+            source = CipherSource() if secure else party_sources(1, self.insecure_seed, run.first_step)[0]
+            self._fit(np.column_stack([X, np.asarray(y, np.float64)]), bounds, run, source)
+        self.plan_, self.secure_noise_ = spent, run.secure_noise
         return self
 
-    def _fit(self, columns: np.ndarray, bounds: np.ndarray, plan: RegressionPlan, source: RandomSource) -> None:
+    def _fit(self, columns: np.ndarray, bounds: np.ndarray, run: Run, source: RandomSource) -> None:
+        plan = run.plan
+        assert isinstance(plan, RegressionPlan)
+
+        def released(index: int, vectors: Callable[[], np.ndarray]) -> np.ndarray:
+            release = plan.releases[index]
+
+            def compute() -> Payload:
+                return Payload({}, {"sum": release.run(vectors(), source, num_nodes=self.num_nodes)})
+
+            found = run.step(index, compute)
+            if found is None:
+                raise PlanSpentError(
+                    f"{plan.step_names[index]} was spent by a run that stopped before it was stored: make a new plan, "
+                    "whose cost adds to this one's"
+                )
+            return found.arrays["sum"]
+
         if plan.moments is not None:
-            squares = scaled(columns, bounds) ** 2
-            moments = plan.moments.run(squares, source, num_nodes=self.num_nodes)
-            bounds = self._projected(bounds, moments, plan)
-        release = plan.statistics
-        total = release.run(statistic_vectors(scaled(columns, bounds)), source, num_nodes=self.num_nodes)
-        self.statistics_ = unpacked(total, release.noise_variance)
+            first = bounds
+            bounds = self._projected(bounds, released(0, lambda: scaled(columns, first) ** 2), plan)
+        last = len(plan.releases) - 1
+        total = released(last, lambda: statistic_vectors(scaled(columns, bounds)))
+        self.statistics_ = unpacked(total, plan.statistics.noise_variance)
         self.bounds_, self.target_bound_ = bounds[:-1], float(bounds[-1])
-        fitted = self._posterior(self.statistics_, bounds)
-        self.coef_, self.covariance_ = fitted
+        self.coef_, self.covariance_ = self._posterior(self.statistics_, bounds)
+
+    def _rehearse(self, bounds: np.ndarray, plan: RegressionPlan) -> None:
+        """What follows the releases, on stand-ins: nothing may fail once the plan is spent."""
+        if plan.moments is not None:
+            bounds = self._projected(bounds, np.full(plan.num_features + 1, plan.num_records / 3), plan)
+        release = plan.statistics
+        self._posterior(unpacked(np.full(release.num_values, plan.num_records / 9), release.noise_variance), bounds)
 
     def _projected(self, bounds: np.ndarray, moments: np.ndarray, plan: RegressionPlan) -> np.ndarray:
         """min(c_j, p_j σ_j): from released numbers and public ones only."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, final
 
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import CodedColumn, Column, CountColumn, Schema, VerticalDataset
-from vertinumpyro.data.real_columns import UNIT_MARGIN
+from vertinumpyro.data import Column, Schema, VerticalDataset
 from vertinumpyro.data.wording import Place, suggest
 from vertinumpyro.regression.sensitivity import GroupCounts
 
@@ -47,9 +46,9 @@ class FeatureGroup:
         """The group of a public column."""
         if column.missing == "mask":
             Place(party, name).fail('missing = "mask" has no feature; fill it, or set missing = "category"')
-        if not isinstance(column, CodedColumn):
+        if column.kind in ("real", "count"):
             return cls(party, name, "scalar", 1)
-        scaled = getattr(column, "ordered", False) and column.missing != "category" and not expand
+        scaled = column.ordered and column.missing != "category" and not expand
         if scaled and column.num_categories > 2:
             return cls(party, name, "scalar", 1)
         if column.num_categories == 2:
@@ -175,8 +174,14 @@ class FeatureLayout:
 
     def encode(self, dataset: VerticalDataset, party: str, *, with_label: bool = True) -> np.ndarray:
         """A party's features as integers in units of 1/S `[N, d]`. Secret; computed by the party alone."""
+        return self.encode_columns(dataset.schema, dataset.arrays(party), party, with_label=with_label)
+
+    def encode_columns(
+        self, schema: Schema, columns: Mapping[str, np.ndarray], party: str, *, with_label: bool = True
+    ) -> np.ndarray:
+        """`encode`, from the party's own encoded columns `[N]`."""
         chosen = [g for g in self.groups if g.party == party and (with_label or g.column != self.label)]
-        return self._encoded(dataset.schema, dataset.arrays(party), chosen, dataset.num_records)
+        return self._encoded(schema, columns, chosen, len(next(iter(columns.values()))))
 
     def encode_features(self, dataset: VerticalDataset) -> np.ndarray:
         """All features in [-1, 1] `[N, d]`, for predictions; the label's column may be absent.
@@ -191,7 +196,9 @@ class FeatureLayout:
         groups = list(self.feature_groups)
         return self._encoded(dataset.schema, arrays, groups, dataset.num_records) / self.scale
 
-    def _encoded(self, schema: Schema, arrays: dict, groups: list[FeatureGroup], num_records: int) -> np.ndarray:
+    def _encoded(
+        self, schema: Schema, arrays: Mapping[str, np.ndarray], groups: list[FeatureGroup], num_records: int
+    ) -> np.ndarray:
         narrow = np.int16 if self.feature_bits <= 14 else np.int32
         out = np.zeros((num_records, sum(group.size for group in groups)), narrow, order="F")
         start, columns = 0, schema.columns
@@ -213,14 +220,5 @@ def _counted(groups: Iterable[FeatureGroup]) -> GroupCounts:
 
 def scaled(column: Column, values: np.ndarray) -> np.ndarray:
     """Encoded values of a column as numbers in [-1, 1], by its public bounds alone."""
-    low, high = encoded_range(column)
+    low, high = column.encoded_range
     return np.clip((2.0 * values - (low + high)) / (high - low), -1.0, 1.0)
-
-
-def encoded_range(column: Column) -> tuple[float, float]:
-    """The smallest and the largest encoded value of a column: what -1 and 1 stand for."""
-    if isinstance(column, CountColumn):
-        return 0.0, float(column.upper)
-    if isinstance(column, CodedColumn):
-        return 0.0, float(column.num_categories - 1)
-    return UNIT_MARGIN, 1.0 - UNIT_MARGIN

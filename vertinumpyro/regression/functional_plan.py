@@ -1,16 +1,11 @@
 r"""The privacy plan of the functional mechanism: one release of a noisy moment matrix.
 
 Each party computes and noises the products of its own columns; the products of two parties' columns come from the
-secure `noisy_cross_product`, to which every party adds a share of noise. Which noise hides what:
-
-- **own products** carry the whole noise, drawn by their owner. Whoever does not hold the owner knows none of it, and
-  towards an adversary that holds the owner these products do not change.
-- **cross products** carry P shares; any P - c of them are as much as the whole noise, c the collusion threshold. An
-  adversary that holds s parties faces P - s shares.
-
-So an adversary that holds a set of parties faces, on every product that may change for it, at least min(1,
-(P - s)/(P - c)) of the whole variance (Gaussian), and the whole noise if s <= c (Laplace). With fewer Laplace shares
-than a whole nothing useful is proved, and the table says ε = inf.
+secure `noisy_cross_product`, to which every party adds a share of noise. Own
+products carry the whole noise, drawn by their owner. Cross products carry P shares; any P - c of them are as much as
+the whole, c the collusion threshold. So an adversary that holds s parties faces, on every product that may change for
+it, at least min(1, (P - s)/(P - c)) of the whole variance (Gaussian), and the whole noise if s <= c (Laplace). With
+fewer Laplace shares than a whole nothing useful is proved, and the table says ε = inf.
 """
 
 from __future__ import annotations
@@ -20,10 +15,9 @@ import functools
 import itertools
 import math
 import secrets
-import warnings
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
@@ -32,16 +26,21 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Schema
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
+    Adversary,
     AdversaryRow,
     GaussianEvent,
     NeighbouringRelation,
-    PrivacyWarning,
+    PrivacyEvent,
+    PureEvent,
+    Release,
     sample_discrete_gaussian,
 )
+from vertinumpyro.privacy.adversary import list_adversaries
+from vertinumpyro.privacy.calibration import gaussian_noise_multiplier
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.discrete_laplace import require_laplace_drawable, sample_laplace_shares
-from vertinumpyro.privacy.plan import fingerprint_of, plain, smallest_sigma
-from vertinumpyro.regression.features import FeatureLayout
+from vertinumpyro.privacy.plan import Plan, check_delta, check_target
+from vertinumpyro.regression.features import FeatureGroup, FeatureLayout
 from vertinumpyro.regression.sensitivity import l1_sensitivity, l2_sensitivity, paper_sensitivity
 
 __all__ = ["FunctionalMechanismPlan"]
@@ -53,7 +52,7 @@ _MOST_COALITIONS = 2000
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FunctionalMechanismPlan:
+class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layout"):
     """Everything public about one regression's privacy, fixed before any data is touched.
 
     Formal guarantee: what a fit releases satisfies every row of `adversaries`, for `relation`, N public. Towards
@@ -68,7 +67,7 @@ class FunctionalMechanismPlan:
         layout: the coordinates.
         num_records: N, public.
         model: "linear" or "logistic".
-        epsilon: the target towards an outside analyst.
+        target_epsilon: towards an outside analyst; `epsilon(adversary)` says what each gets.
         delta: 0 for pure ε by discrete Laplace noise; above 0 discrete Gaussian noise.
         relation: the neighbouring relation.
         collusion_threshold: c: towards so many colluding parties, too, the noise is whole. None takes 0 for Gaussian
@@ -81,7 +80,7 @@ class FunctionalMechanismPlan:
     layout: FeatureLayout
     num_records: int
     model: Literal["linear", "logistic"]
-    epsilon: float
+    target_epsilon: float
     delta: float = 0.0
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
     collusion_threshold: int | None = None
@@ -89,8 +88,9 @@ class FunctionalMechanismPlan:
     block_epsilon: tuple[tuple[tuple[str, str], float], ...] = ()
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
+    json_names: ClassVar[Mapping[str, str]] = {"target_epsilon": "epsilon"}
+
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         self._check_choices()
         if self.collusion_threshold is None:
             object.__setattr__(self, "collusion_threshold", min(1, len(self.parties) - 1) if self.pure else 0)
@@ -108,16 +108,11 @@ class FunctionalMechanismPlan:
             raise ArgumentError(f'model must be "linear" or "logistic", got {self.model!r}')
         if self.model == "logistic" and self.layout.label_group.shape != "sign":
             raise ArgumentError(f"label {self.layout.label!r} must be a binary column for a logistic regression")
-        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise ArgumentError(f"epsilon must be positive and finite, got {self.epsilon}")
+        check_target(self.target_epsilon)
         if not 0 <= self.delta < 1:
             raise ArgumentError(f"delta must lie in [0, 1), got {self.delta}; 0 chooses pure epsilon")
-        if self.delta >= 1 / max(self.num_records, 1):
-            warnings.warn(
-                f"delta={self.delta:g} is at least 1/num_records: publishing a random record would satisfy it",
-                PrivacyWarning,
-                stacklevel=4,
-            )
+        if self.delta:
+            check_delta(self.delta, self.num_records)
         if self.num_records < 2:
             raise ArgumentError(f"num_records must be at least 2, got {self.num_records}")
         if not isinstance(self.relation, NeighbouringRelation):
@@ -155,7 +150,7 @@ class FunctionalMechanismPlan:
             [('outside analyst', 'DP', 1.0), ('clinic', 'VPDP', 1.47), ('bank', 'VPDP', 1.25)]
         """
         layout = FeatureLayout.of(schema, label, features=features, expand=expand, feature_bits=feature_bits)
-        return cls(layout=layout, num_records=num_records, model=model, epsilon=epsilon, **settings)
+        return cls(layout=layout, num_records=num_records, model=model, target_epsilon=epsilon, **settings)
 
     @classmethod
     def bottom_up(
@@ -180,7 +175,8 @@ class FunctionalMechanismPlan:
                 f"and each pair; the first to mend: {missing[:1] or 'a name or pair that is given twice or unknown'}"
             )
         pairs = tuple((block, float(value)) for block, value in found.items() if value is not None)
-        return cls(layout=layout, epsilon=math.fsum(e for _, e in pairs), block_epsilon=pairs, delta=0.0, **settings)
+        total = math.fsum(e for _, e in pairs)
+        return cls(layout=layout, target_epsilon=total, block_epsilon=pairs, delta=0.0, **settings)
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -215,9 +211,9 @@ class FunctionalMechanismPlan:
         """The whole noise of a product in grid units: scale b of Laplace, variance of Gaussian noise; rounded up."""
         if not self.pure:
             sensitivity = Fraction(l2_sensitivity(self.layout.counts(), self.relation) * self.layout.scale**2)
-            multiplier = _noise_multiplier(self.epsilon, self.delta, self.relation)
+            multiplier = gaussian_noise_multiplier(self.target_epsilon, self.delta, self.relation)
             return math.ceil((sensitivity * Fraction(multiplier * _ROUNDING)) ** 2)
-        epsilon = Fraction(self._block_epsilon.get(block, self.epsilon))
+        epsilon = Fraction(self._block_epsilon.get(block, self.target_epsilon))
         return 2 * math.ceil(self._l1(block) * self.layout.scale**2 / epsilon / 2)  # even: the paper needs its half
 
     def _l1(self, block: tuple[str, str]) -> Fraction:
@@ -295,16 +291,28 @@ class FunctionalMechanismPlan:
                 out[chosen] = sample_discrete_gaussian(scaled, count, source)
         return out
 
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """Each party's own products, then the products across parties where there are several."""
+        own, across = (_Products(self, what) for what in ("the parties' own products", "the products across parties"))
+        return (own, across) if len(self.parties) > 1 else (own,)
+
     @functools.cached_property
     def adversaries(self) -> tuple[AdversaryRow, ...]:
         """The privacy table: outside analyst, each party, coalitions, and each party's own ε^(k)."""
-        parties = self.parties
-        rows = [self._row(OUTSIDE_ANALYST, parties, 0)]
-        if len(parties) > 1:
-            rows += [self._row(name, [p for p in parties if p != name], 1) for name in parties]
-            rows += [self._coalition(size) for size in range(2, len(parties))]
-            rows += [self._row(f"{OUTSIDE_ANALYST}, about {name!r} alone", [name], 0) for name in parties]
-        return tuple(rows)
+        about = (self._row(f"{OUTSIDE_ANALYST}, about {name!r} alone", [name], 0) for name in self.parties)
+        return (*(self.row(observer) for observer in self.observers), *(about if len(self.parties) > 1 else ()))
+
+    @property
+    def observers(self) -> tuple[Adversary, ...]:
+        """The outside analyst, each party, coalitions of 2 to P − 1."""
+        return list_adversaries(self.parties, batch_indices="hidden")
+
+    def row(self, observer: Adversary) -> AdversaryRow:
+        """See `Plan.row`."""
+        if observer.colluders > 1:
+            return self._coalition(observer.colluders)
+        return self._row(observer.name, [p for p in self.parties if p != observer.name], observer.colluders)
 
     def epsilon_about(self, party: str) -> float:
         """ε^(k): what an outside analyst learns about one party's columns."""
@@ -354,38 +362,39 @@ class FunctionalMechanismPlan:
         if self.block_epsilon:
             return math.fsum(e for block, e in self.block_epsilon if set(block) & set(changing))
         if self.sensitivity == "paper":
-            return self.epsilon
+            return self.target_epsilon
         size = self.noise_size((self.parties[0], self.parties[0]))
         exact = l1_sensitivity(self.layout.counts(changing), self.relation) * self.layout.scale**2 / size
-        return min(self.epsilon, math.nextafter(float(exact), math.inf))
+        return min(self.target_epsilon, math.nextafter(float(exact), math.inf))
+
+    @classmethod
+    def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        layout = dict(fields["layout"])
+        layout["groups"] = tuple(FeatureGroup(**group) for group in layout["groups"])
+        blocks = tuple((tuple(block), epsilon) for block, epsilon in fields.get("block_epsilon", ()))
+        return {**super()._decoded(fields), "layout": FeatureLayout(**layout), "block_epsilon": blocks}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Products(Release):
+    """A part of the noisy moment matrix."""
+
+    plan: FunctionalMechanismPlan
+    what: str
 
     @property
-    def num_steps(self) -> int:
-        """A ledger counts the whole fit as one step."""
-        return 1
+    def name(self) -> str:
+        """See `Release.name`."""
+        return self.what
 
-    def table_rows(self) -> list[dict]:
-        """The privacy table as plain data."""
-        return [{**row.to_dict(), "claim": True} for row in self.adversaries]
-
-    def to_dict(self) -> dict:
-        """Plain data for JSON."""
-        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
-    def fingerprint(self) -> str:
-        """The plan's id and a digest of its contents."""
-        return fingerprint_of(self.plan_id, self.to_dict())
+    def event(self, adversary: Adversary) -> PrivacyEvent:
+        """At most the adversary's row, which is of all parts together: Gaussian, or pure ε."""
+        row = self.plan.row(adversary)
+        if self.plan.pure:
+            return PureEvent(pure_epsilon=row.epsilon)
+        return GaussianEvent(noise_multiplier=row.noise_multiplier, count=1)
 
 
 def _blocks(parties: tuple[str, ...]) -> Iterable[tuple[str, str]]:
     return itertools.combinations_with_replacement(parties, 2)
-
-
-@functools.lru_cache(maxsize=64)
-def _noise_multiplier(epsilon: float, delta: float, relation: NeighbouringRelation) -> float:
-    """The smallest standard deviation over Δ, up to 1e-4 and from above, with δ(ε) <= delta."""
-
-    def enough(sigma: float) -> bool:
-        return GaussianEvent(noise_multiplier=sigma, count=1).delta(epsilon, relation) <= delta
-
-    return smallest_sigma(enough) / relation.sensitivity

@@ -6,12 +6,14 @@ import dataclasses
 import functools
 import math
 import secrets
-from typing import Literal, final
+from collections.abc import Mapping
+from typing import ClassVar, Literal, final
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.privacy import AdversaryRow, GaussianEvent, NeighbouringRelation
-from vertinumpyro.privacy.plan import fingerprint_of, smallest_sigma
-from vertinumpyro.regression.release import Mechanism, Release
+from vertinumpyro.privacy import Adversary, AdversaryRow, GaussianEvent, NeighbouringRelation
+from vertinumpyro.privacy.calibration import gaussian_noise_multiplier
+from vertinumpyro.privacy.plan import Plan, check_delta, check_target
+from vertinumpyro.regression.release import Mechanism, StatisticsRelease
 from vertinumpyro.regression.sufficient_statistics import (
     entrywise_sensitivity,
     moment_sensitivity,
@@ -31,7 +33,7 @@ _RELATION = NeighbouringRelation.REPLACE
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RegressionPlan:
+class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
     """Everything public about one fit's privacy, fixed before any data is touched.
 
     Formal guarantee: what a fit releases satisfies every row of `adversaries`: (ε, δ)-DP when one record is
@@ -41,7 +43,7 @@ class RegressionPlan:
     Attributes:
         num_records: N, public; one client each where distributed.
         num_features: d.
-        epsilon: the target.
+        target_epsilon: the target; `epsilon(adversary)` says what is true.
         delta: δ.
         mechanism: see `Mechanism`.
         max_unreliable: T, how many clients may drop out or collude.
@@ -53,7 +55,7 @@ class RegressionPlan:
 
     num_records: int
     num_features: int
-    epsilon: float
+    target_epsilon: float
     delta: float
     mechanism: Mechanism = "distributed"
     max_unreliable: int = 0
@@ -61,12 +63,11 @@ class RegressionPlan:
     std_share: float = 0.0
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
+    json_names: ClassVar[Mapping[str, str]] = {"target_epsilon": "epsilon"}
+
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
-        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise ArgumentError(f"epsilon must be positive and finite, got {self.epsilon}")
-        if not 0 < self.delta < 1:
-            raise ArgumentError(f"delta must lie in (0, 1), got {self.delta}")
+        check_target(self.target_epsilon)
+        check_delta(self.delta, self.num_records, warn=False)
         if self.calibration not in ("tight", "classic"):
             raise ArgumentError(f'calibration must be "tight" or "classic", got {self.calibration!r}')
         if not 0 <= self.std_share < 1:
@@ -76,21 +77,23 @@ class RegressionPlan:
         _ = self.statistics
 
     @functools.cached_property
-    def moments(self) -> Release | None:
+    def moments(self) -> StatisticsRelease | None:
         """The first release: sums of squares of the scaled columns; None without projection."""
         if not self.std_share:
             return None
         return self._release(moment_sensitivity(self.num_features), self.num_features + 1, self.std_share)
 
     @functools.cached_property
-    def statistics(self) -> Release:
+    def statistics(self) -> StatisticsRelease:
         """The second, or only, release: the sufficient statistics."""
         sensitivity = statistic_sensitivity(self.num_features)
         stated = entrywise_sensitivity(self.num_features) if self.calibration == "classic" else sensitivity
         return self._release(sensitivity, num_statistics(self.num_features), 1 - self.std_share, stated)
 
-    def _release(self, sensitivity: float, num_values: int, share: float, stated: float | None = None) -> Release:
-        return Release(
+    def _release(
+        self, sensitivity: float, num_values: int, share: float, stated: float | None = None
+    ) -> StatisticsRelease:
+        return StatisticsRelease(
             sensitivity=sensitivity,
             noise_stddev=self._noise_multiplier(share) * (stated or sensitivity),
             num_values=num_values,
@@ -102,21 +105,26 @@ class RegressionPlan:
     def _noise_multiplier(self, share: float) -> float:
         """Standard deviation of the noise over the sensitivity, for a share of the budget."""
         if self.calibration == "classic":
-            return math.sqrt(2 * math.log(1.25 / (share * self.delta))) / (share * self.epsilon)
-        return _tight_noise_multiplier(self.epsilon, self.delta) * _ROUNDING / math.sqrt(share)
+            return math.sqrt(2 * math.log(1.25 / (share * self.delta))) / (share * self.target_epsilon)
+        return gaussian_noise_multiplier(self.target_epsilon, self.delta, _RELATION) * _ROUNDING / math.sqrt(share)
 
     @property
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> tuple[StatisticsRelease, ...]:
         """All releases in their order."""
         return (self.statistics,) if self.moments is None else (self.moments, self.statistics)
 
-    @functools.cached_property
-    def adversaries(self) -> tuple[AdversaryRow, ...]:
-        """The privacy table: the ε that is true at `delta`, whatever the calibration promised."""
-        return tuple(self._row(index) for index in range(len(self.statistics.observers)))
+    @property
+    def relation(self) -> NeighbouringRelation:
+        """Replace: N is public."""
+        return _RELATION
 
-    def _row(self, index: int) -> AdversaryRow:
-        observer = self.statistics.observers[index]
+    @property
+    def observers(self) -> tuple[Adversary, ...]:
+        """The outside analyst; distributed, also a client with all compute nodes but one."""
+        return self.statistics.observers
+
+    def row(self, observer: Adversary) -> AdversaryRow:
+        """The ε that is true at `delta`, whatever the calibration promised."""
         shift = math.sqrt(sum(release.shift(observer) ** 2 for release in self.releases))
         event = GaussianEvent(noise_multiplier=_RELATION.sensitivity / shift, count=1)
         client = observer.colluders > self.max_unreliable
@@ -130,30 +138,3 @@ class RegressionPlan:
             knows=("its own record", "its own noise", "all shares but one node's") if client else (),
             proof="proved",
         )
-
-    @property
-    def num_steps(self) -> int:
-        """A ledger counts the whole fit as one step."""
-        return 1
-
-    def table_rows(self) -> list[dict]:
-        """The privacy table as plain data."""
-        return [{**row.to_dict(), "claim": True} for row in self.adversaries]
-
-    def to_dict(self) -> dict:
-        """Plain data for JSON."""
-        return dataclasses.asdict(self)
-
-    def fingerprint(self) -> str:
-        """The plan's id and a digest of its contents."""
-        return fingerprint_of(self.plan_id, self.to_dict())
-
-
-@functools.lru_cache(maxsize=64)
-def _tight_noise_multiplier(epsilon: float, delta: float) -> float:
-    """The smallest standard deviation over Δ, up to 1e-4 and from above, with δ(ε) <= delta under replace."""
-
-    def enough(sigma: float) -> bool:
-        return GaussianEvent(noise_multiplier=sigma, count=1).delta(epsilon, _RELATION) <= delta
-
-    return smallest_sigma(enough) / _RELATION.sensitivity

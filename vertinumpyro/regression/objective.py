@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from vertinumpyro.core.errors import PlanSpentError
 from vertinumpyro.core.integer_product import integer_product
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import VerticalDataset
+from vertinumpyro.data import Schema
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.secure.backend import SecureBackend
+from vertinumpyro.session import Payload, Run, Session, Work
 
-__all__ = ["NoisyMoments", "noisy_moments"]
+__all__ = ["MOMENTS", "MomentsWork", "NoisyMoments", "noisy_moments", "widths"]
+
+MOMENTS = "moments.npz"
+OWN, ACROSS = "own products", "products across parties"
+_OWN, _ACROSS = 0, 1  # steps of the plan
 
 
 class NoisyMoments(NamedTuple):
@@ -28,50 +34,139 @@ class NoisyMoments(NamedTuple):
     variance: np.ndarray
 
 
-def noisy_moments(
-    dataset: VerticalDataset, plan: FunctionalMechanismPlan, backend: SecureBackend, source: RandomSource
-) -> NoisyMoments:
-    """Release the matrix: own products from their owners, cross products from the backend, noise in all of them.
+@final
+class MomentsWork(Work):
+    """One party's part: its own products with its noise, its columns in the products across, its noise on them.
 
-    On one machine this plays every party. What it returns satisfies the plan's privacy table; nothing else leaves.
+    A party of the schema that holds no column of the regression takes part with nothing, and adds no noise.
 
     Args:
-        dataset: the parties' columns.
-        plan: the plan being spent.
-        backend: computes the cross products with noise.
-        source: random bits; every party gets its own stream of them.
+        plan: the plan.
+        schema: the public schema, of all parties.
+        party: whose part this is.
+        columns: its encoded columns. Secret.
+        source: its own randomness.
     """
+
+    def __init__(
+        self,
+        plan: FunctionalMechanismPlan,
+        schema: Schema,
+        party: str,
+        columns: Mapping[str, np.ndarray],
+        source: RandomSource,
+    ) -> None:
+        self._plan, self._parties, self._party, self._source = plan, tuple(schema.parties), party, source
+        self._features = plan.layout.encode_columns(schema, columns, party)
+
+    def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
+        """See `Work.check`: own products, then products across parties where there are several."""
+        releases = [(_OWN, "publish", OWN), (_ACROSS, "cross_products", ACROSS)]
+        if (step, do, what) not in releases or words:
+            raise self.refused(step, do, what)
+
+    def publish(self, what: str, words: Mapping[str, Any]) -> Payload:
+        """Noisy column sums and products, in grid units; float64 holds the exact ones, as the plan checked."""
+        plan, party, features = self._plan, self._party, self._features
+        if party not in plan.parties:
+            return Payload({}, {})
+        span = plan.layout.span(party)
+        products = integer_product(features, features)
+        sums = features.sum(axis=0, dtype=np.int64) * plan.layout.scale
+        noise = plan.draw_noise((party, party), np.triu(plan.multipliers[span, span]), self._source)
+        products += noise + np.triu(noise, 1).T
+        sums += plan.draw_noise((party, party), plan.multipliers[0, span], self._source)
+        return Payload({}, {"sums": sums, "products": products})
+
+    def factor(self, what: str, words: Mapping[str, Any]) -> np.ndarray:
+        """The party's features."""
+        return self._features
+
+    def widths(self, what: str, words: Mapping[str, Any]) -> tuple[int, ...]:
+        """Every party's features."""
+        return widths(self._plan, self._parties)
+
+    def noise(self, what: str, words: Mapping[str, Any], size: int) -> np.ndarray:
+        """The party's share for every pair of parties, flat."""
+        plan, out = self._plan, [np.zeros(0, np.int64)]
+        if self._party not in plan.parties:
+            return np.zeros(size, np.int64)
+        for a, b in plan.blocks:
+            if a != b:
+                times = plan.multipliers[plan.layout.span(a), plan.layout.span(b)]
+                out.append(plan.draw_noise((a, b), times, self._source).ravel())
+        return np.concatenate(out)
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return f"MomentsWork({self._party!r})"
+
+
+def noisy_moments(session: Session, run: Run, plan: FunctionalMechanismPlan) -> NoisyMoments:
+    """Release the matrix: own products from their owners, cross products from the session, noise in all of them.
+
+    What it returns satisfies the plan's privacy table; nothing else leaves the parties.
+
+    Raises:
+        PlanSpentError: a part was counted as released by a run that stopped, and is not stored.
+    """
+
+    def part(index: int, compute: Callable[[], dict[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
+        released = session.step(run, index, lambda: Payload({}, compute()))
+        if released is None:
+            raise PlanSpentError(
+                f"{plan.step_names[index]} were released by a run that stopped, and are not stored: make a new plan, "
+                "whose cost adds to this one's"
+            )
+        return released.arrays
+
+    own = part(_OWN, lambda: own_products(session, plan))
+    across = part(_ACROSS, lambda: cross_products(session, plan)) if len(plan.parties) > 1 else {}
+    return in_units(assembled(plan, own, across), plan)
+
+
+def own_products(session: Session, plan: FunctionalMechanismPlan) -> dict[str, np.ndarray]:
+    """Every party's noisy sums and products, in grid units."""
+    released = session.publish(_OWN, OWN, {})
+    by_party = zip(session.parties, released, strict=True)
+    return {f"{what}/{party}": array for party, one in by_party for what, array in one.arrays.items()}
+
+
+def cross_products(session: Session, plan: FunctionalMechanismPlan) -> dict[str, np.ndarray]:
+    """The noisy products of every two parties of the plan, in grid units."""
+    numbers = {party: number for number, party in enumerate(session.parties)}
+    products = session.cross_products(_ACROSS, ACROSS, {})
+    return {f"{a}/{b}": products[numbers[a], numbers[b]] for a, b in plan.blocks if a != b}
+
+
+def assembled(
+    plan: FunctionalMechanismPlan, own: Mapping[str, np.ndarray], across: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """The revealed matrix in grid units, int64 `[D, D]`."""
     layout = plan.layout
-    sources = dict(zip(plan.parties, source.spawn(len(plan.parties)), strict=True))
-    features = {party: layout.encode(dataset, party) for party in plan.parties}
     out = np.zeros((layout.size, layout.size), np.int64)
     out[0, 0] = plan.num_records * layout.scale**2
     for party in plan.parties:
         span = layout.span(party)
-        first, square = _own_products(features[party], plan, party, sources[party])
-        out[0, span] = out[span, 0] = first
-        out[span, span] = square
+        out[0, span] = out[span, 0] = own[f"sums/{party}"]
+        out[span, span] = own[f"products/{party}"]
     for a, b in plan.blocks:
         if a != b:
             rows, columns = layout.span(a), layout.span(b)
-            times = plan.multipliers[rows, columns]
-            shares = np.stack([plan.draw_noise((a, b), times, sources[party]) for party in plan.parties])
-            product = np.asarray(backend.noisy_cross_product(features[a], features[b], shares))
-            out[rows, columns], out[columns, rows] = product, product.T
-    return NoisyMoments(_with_public_entries(out, plan) / float(layout.scale) ** 2, plan.noise_variance)
+            out[rows, columns], out[columns, rows] = across[f"{a}/{b}"], across[f"{a}/{b}"].T
+    return out
 
 
-def _own_products(
-    features: np.ndarray, plan: FunctionalMechanismPlan, party: str, source: RandomSource
-) -> tuple[np.ndarray, np.ndarray]:
-    """A party's noisy column sums and products, in grid units; float64 holds them exactly, as the plan checked."""
-    span, scale = plan.layout.span(party), plan.layout.scale
-    products = integer_product(features, features)
-    sums = features.sum(axis=0, dtype=np.int64) * scale
-    times = plan.multipliers[span, span]
-    noise = plan.draw_noise((party, party), np.triu(times), source)
-    products += noise + np.triu(noise, 1).T
-    return sums + plan.draw_noise((party, party), plan.multipliers[0, span], source), products
+def in_units(matrix: np.ndarray, plan: FunctionalMechanismPlan) -> NoisyMoments:
+    """A revealed matrix in grid units as moments."""
+    complete = _with_public_entries(matrix.copy(), plan)
+    return NoisyMoments(complete / float(plan.layout.scale) ** 2, plan.noise_variance)
+
+
+def widths(plan: FunctionalMechanismPlan, parties: Sequence[str]) -> tuple[int, ...]:
+    """How many features each party of the schema puts in."""
+    held = {party: plan.layout.span(party) for party in plan.parties}
+    return tuple(held[party].stop - held[party].start if party in held else 0 for party in parties)
 
 
 def _with_public_entries(matrix: np.ndarray, plan: FunctionalMechanismPlan) -> np.ndarray:

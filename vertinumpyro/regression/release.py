@@ -14,15 +14,17 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
     Adversary,
+    GaussianEvent,
     NoiseSource,
     NoisySum,
     PoissonSampling,
+    Release,
     draw_noise_share,
     sample_discrete_gaussian,
 )
 from vertinumpyro.secure.dca.shares import NodeSums
 
-__all__ = ["Mechanism", "Release"]
+__all__ = ["Mechanism", "StatisticsRelease"]
 
 Mechanism = Literal["distributed", "trusted", "input"]
 """distributed: every client adds a share of the noise and DCA adds up. trusted: an aggregator sees the records and
@@ -34,7 +36,7 @@ _VALUES_AT_A_TIME = 2**20
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Release:
+class StatisticsRelease(Release):
     """The noisy sum of one vector in [-1, 1]^D from each record.
 
     Formal guarantee: a run reveals N_Z noise of standard deviation `noise_stddev` or more, unknown to each of
@@ -91,6 +93,15 @@ class Release:
         if self.mechanism != "distributed":
             return NoiseSource(kind="trusted", num_parties=1)
         return NoiseSource(num_parties=self.num_records, collusion_threshold=self.max_unreliable + 1)
+
+    @property
+    def name(self) -> str:
+        """See `Release.name`."""
+        return f"the sum of {self.num_values} statistics"
+
+    def event(self, adversary: Adversary) -> GaussianEvent:
+        """One Gaussian release, under replace."""
+        return GaussianEvent(noise_multiplier=2 / self.shift(adversary), count=1)
 
     @property
     def share_variance(self) -> int:

@@ -6,21 +6,34 @@ from typing import TYPE_CHECKING, Any
 
 from vertinumpyro.evaluation.palette import missing_extra
 
-__all__ = ["BaseEstimator", "RegressorMixin", "check_is_fitted", "validate_data"]
+__all__ = [
+    "BaseEstimator",
+    "ClassifierMixin",
+    "RegressorMixin",
+    "TransformerMixin",
+    "check_is_fitted",
+    "validate_data",
+]
 
 if TYPE_CHECKING:
-    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
     from sklearn.utils.validation import check_is_fitted, validate_data
 else:
     try:
-        from sklearn.base import BaseEstimator, RegressorMixin
+        from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
         from sklearn.utils.validation import check_is_fitted, validate_data
     except ModuleNotFoundError:
 
         class BaseEstimator:
             """Stand-in."""
 
+        class ClassifierMixin:
+            """Stand-in."""
+
         class RegressorMixin:
+            """Stand-in."""
+
+        class TransformerMixin:
             """Stand-in."""
 
         def validate_data(*_: Any, **__: Any) -> Any:

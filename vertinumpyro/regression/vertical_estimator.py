@@ -1,0 +1,274 @@
+"""What the regressions across parties share: plans and tables in, one release, and what it says about itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.data import Facts, Schema, VerticalDataset
+from vertinumpyro.privacy import Plan
+from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
+from vertinumpyro.regression.objective import MOMENTS, MomentsWork, NoisyMoments, noisy_moments, widths
+from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
+from vertinumpyro.regression.pooled_table import part_of
+from vertinumpyro.regression.quadratic import Quadratic, Solution, minimiser, noise_aware, quadratic
+from vertinumpyro.regression.scikit import check_is_fitted
+from vertinumpyro.secure import Backend, FixedPoint
+from vertinumpyro.secure.computation import Computation, CrossProducts
+from vertinumpyro.session import Session, recorded_plan, session_of
+
+__all__ = ["NoisyFitWarning", "VerticalEstimator"]
+
+Table = VerticalDataset | Session | pd.DataFrame
+
+
+class NoisyFitWarning(UserWarning):
+    """A fit's noise hides what was to be learned; `status_` says how far."""
+
+
+class VerticalEstimator(SpendsOwnBudgets):
+    """The release, the noisy quadratic, and the report of how noisy it was. Abstract.
+
+    Records are `VerticalDataset`s, sessions, or pandas DataFrames in the schema's own types, which are pooled tables
+    for research: nobody should hold one.
+    """
+
+    _model: Literal["linear", "logistic"]
+    schema: Schema | None
+    label: str | None
+    features: Iterable[str] | None
+    epsilon: float | None
+    delta: float
+    plan_settings: Mapping[str, Any] | None
+    estimator: Literal["minimiser", "noise_aware"]
+    ridge: float
+    prior_variance: float
+    backend: Backend | None
+    insecure_seed: int | None
+
+    def plan(
+        self, schema: Schema | None = None, label: str | None = None, *, num_records: int,
+        epsilon: float | None = None, **settings: Any,
+    ) -> FunctionalMechanismPlan:  # fmt: skip
+        """A privacy plan for this regression; reads no data.
+
+        Args:
+            schema: the parties' columns; this and what else is left out is taken from the constructor.
+            label: the column to predict.
+            num_records: N.
+            epsilon: the target towards an outside analyst.
+            **settings: as in `FunctionalMechanismPlan.of`.
+        """
+        own = {"schema": self.schema, "label": self.label, "epsilon": self.epsilon}
+        given = {"schema": schema, "label": label, "epsilon": epsilon}
+        chosen = {name: own[name] if value is None else value for name, value in given.items()}
+        for name, value in chosen.items():
+            if value is None:
+                raise ArgumentError(
+                    f"{name}: there is none to make a plan with; pass plan=, a FunctionalMechanismPlan made by `plan`, "
+                    f"or give the constructor {name}="
+                )
+        defaults = {"delta": self.delta, "features": self.features, **(self.plan_settings or {})}
+        return FunctionalMechanismPlan.of(
+            chosen["schema"], chosen["label"], num_records=num_records, model=self._model, epsilon=chosen["epsilon"],
+            **{**defaults, **settings},
+        )  # fmt: skip
+
+    # -- tables in -------------------------------------------------------------------------------
+
+    def computations(self, facts: Facts, plan: FunctionalMechanismPlan) -> list[tuple[Computation, int]]:
+        """What the parties compute together, and how often: one cross product."""
+        if len(plan.parties) < 2:
+            return []
+        return [(CrossProducts(num_records=plan.num_records, widths=widths(plan, facts.parties)), 1)]
+
+    def work(
+        self,
+        facts: Facts,
+        party: str,
+        columns: Mapping[str, np.ndarray],
+        plan: FunctionalMechanismPlan,
+        source: RandomSource,
+    ) -> MomentsWork:
+        """One party's part; see `session.Method`."""
+        return MomentsWork(plan, facts.schema, party, columns, source)
+
+    def _release(self, X: Any, y: Any, plan: Any, run_dir: str | Path | None, resume: bool) -> Quadratic:
+        """Check everything, try what follows on a stand-in, spend the plan, and keep what was released."""
+        y, plan = _told_apart(y, plan)
+        if resume and plan is None:
+            plan = recorded_plan(run_dir, FunctionalMechanismPlan)
+        data, spent = self._prepared(X, y, plan)
+        self.check(data, spent)
+        self._rehearse(spent)
+        if plan is None:
+            self._warn_of_another(spent)
+        session = session_of(data, self.backend or FixedPoint())
+        run = session.open(
+            self, spent, run_dir=run_dir, results=MOMENTS, resume=resume, insecure_seed=self.insecure_seed
+        )
+        with self._counting(run, spent, plan is None):
+            moments = noisy_moments(session, run, spent)
+        self.plan_, self.moments_, self.secure_noise_ = spent, moments, run.secure_noise
+        self.schema_ = part_of(data.schema, [group.column for group in spent.layout.groups])
+        self.n_features_in_ = len(spent.layout.feature_indices)
+        return quadratic(moments, spent.layout, spent.num_records)
+
+    def _rehearse(self, plan: FunctionalMechanismPlan) -> None:
+        """What follows the release, on a stand-in release: nothing may fail once the plan is spent."""
+        stand_in = NoisyMoments(np.eye(plan.layout.size) * plan.num_records, plan.noise_variance)
+        self._solve(quadratic(stand_in, plan.layout, plan.num_records))
+
+    def _prepared(self, X: Any, y: Any, plan: Any) -> tuple[VerticalDataset | Session, FunctionalMechanismPlan]:
+        """The records under the plan's columns, and the plan, made here if there is none."""
+        schema = self._schema_of(X)
+        if plan is None:
+            plan = self.plan(schema, num_records=len(X) if isinstance(X, pd.DataFrame) else X.num_records)
+        if not isinstance(plan, FunctionalMechanismPlan) or plan.model != self._model:
+            raise ArgumentError(f"plan must be a FunctionalMechanismPlan for a {self._model} model: make it by `plan`")
+        if isinstance(X, VerticalDataset | Session):
+            if y is not None:
+                raise ArgumentError(
+                    f"y: a {type(X).__name__} holds its labels, in column {plan.layout.label!r}; leave y out"
+                )
+            return X, plan
+        table = X if y is None else _with_labels(X, plan.layout.label, y)
+        part = part_of(schema, [group.column for group in plan.layout.groups])
+        return VerticalDataset.from_pooled(part, table), plan
+
+    def _schema_of(self, X: Any) -> Schema:
+        """A dataset's or a session's own, a DataFrame's from the constructor."""
+        if isinstance(X, VerticalDataset | Session):
+            return X.schema
+        if isinstance(X, pd.DataFrame) and isinstance(self.schema, Schema):
+            return self.schema
+        raise ArgumentError(
+            "X must be a VerticalDataset: build it from the parties' tables. For a pooled pandas DataFrame, in "
+            "research, give the constructor schema=, or put a PooledTable in front of this estimator in a Pipeline"
+        )
+
+    def check(self, dataset: Facts, plan: Plan) -> None:
+        """Refuses a plan that was not made for this regression on such a table, and settings out of range.
+
+        Raises:
+            ArgumentError: names what differs.
+        """
+        if not isinstance(plan, FunctionalMechanismPlan) or plan.model != self._model:
+            raise ArgumentError(f"plan must be a FunctionalMechanismPlan for a {self._model} model: make it by `plan`")
+        if plan.num_records != dataset.num_records:
+            raise ArgumentError(f"plan was made for {plan.num_records} records, the dataset has {dataset.num_records}")
+        expected = type(plan.layout).of(
+            dataset.schema, plan.layout.label, features=[g.column for g in plan.layout.feature_groups],
+            expand=[g.column for g in plan.layout.groups if g.shape == "one_hot"],
+            feature_bits=plan.layout.feature_bits,
+        )  # fmt: skip
+        if expected != plan.layout:
+            raise ArgumentError("plan was made for another schema: its parties or column types differ from the data's")
+        if self.estimator not in ("minimiser", "noise_aware"):
+            raise ArgumentError(f'estimator must be "minimiser" or "noise_aware", got {self.estimator!r}')
+        for name in ("prior_variance", "ridge"):
+            if not 0 <= getattr(self, name) < np.inf or (name == "prior_variance" and not self.prior_variance):
+                raise ArgumentError(f"{name} must be positive and finite, got {getattr(self, name)}")
+
+    # -- the solution ----------------------------------------------------------------------------
+
+    def _solve(self, objective: Quadratic) -> Solution:
+        if self.estimator == "minimiser":
+            return minimiser(objective, self.ridge)
+        return noise_aware(objective, self.prior_variance)
+
+    def _store(self, found: Solution, scale: float, offset: float) -> None:
+        """Keep w times `scale` and the intercept plus `offset`, the posterior alike, and the report."""
+        self.coef_ = scale * found.coefficients[1:]
+        self.intercept_ = float(scale * found.coefficients[0] + offset)
+        if found.posterior is not None:
+            mean, covariance = found.posterior
+            self.posterior_mean_ = scale * mean + np.r_[offset, np.zeros(len(self.coef_))]
+            self.posterior_covariance_ = scale**2 * covariance
+        self.status_, self.kept_directions_, self.directions_ = found.status, found.kept, found.directions
+        if found.status == "noise only":
+            warnings.warn(
+                "the noise hides every association of the features with the label: coef_ is 0, and only the intercept "
+                "was learned. More records, a larger epsilon or fewer features would help",
+                NoisyFitWarning,
+                stacklevel=3,
+            )
+
+    def intervals(self, level: float = 0.95) -> np.ndarray:
+        """Central posterior intervals of intercept and coefficients `[1 + d, 2]`, which account for the noise.
+
+        For a one-hot group they are of the deviations from the group's mean. Approximate; see `quadratic`.
+        """
+        check_is_fitted(self, "coef_")
+        if self.estimator != "noise_aware":
+            raise ArgumentError('intervals need a fit with estimator="noise_aware"')
+        if not 0 < level < 1:
+            raise ArgumentError(f"level must lie in (0, 1), got {level}")
+        half = norm.isf((1 - level) / 2) * np.sqrt(np.maximum(np.diag(self.posterior_covariance_), 0.0))
+        return np.column_stack([self.posterior_mean_ - half, self.posterior_mean_ + half])
+
+    def feature_names(self) -> list[str]:
+        """A name for each coefficient: the column, with the category's number where it was expanded."""
+        check_is_fitted(self, "coef_")
+        return [
+            group.column if group.shape != "one_hot" else f"{group.column}={code}"
+            for group in self.plan_.layout.feature_groups
+            for code in range(group.size)
+        ]
+
+    # -- predictions -----------------------------------------------------------------------------
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self, "coef_")
+        layout = self.plan_.layout
+        dataset = self._encoded(X, [group.column for group in layout.feature_groups])
+        return layout.encode_features(dataset) @ self.coef_ + self.intercept_
+
+    def _labels(self, X: Any, y: Any) -> np.ndarray:
+        """True labels `[N]` in model units: a dataset's own or given, a DataFrame's own or given in its own types."""
+        label = self.plan_.layout.label
+        if isinstance(X, VerticalDataset) and y is not None:
+            labels = np.asarray(y)
+            if labels.shape != (X.num_records,):
+                raise ArgumentError(f"y has shape {labels.shape}, and X {X.num_records} records")
+            return labels
+        dataset = self._encoded(X if y is None else _with_labels(X, label, y), [label])
+        if label not in dataset.schema.columns:
+            raise ArgumentError(f"y: X has no column {label!r} to compare with; pass y")
+        return dataset.pooled()[label]
+
+    def _encoded(self, X: Any, columns: list[str]) -> VerticalDataset:
+        """A table's named columns; of a dataset all that it has."""
+        if isinstance(X, VerticalDataset):
+            return X
+        if not isinstance(X, pd.DataFrame):
+            raise ArgumentError("X must be a VerticalDataset, or a pandas DataFrame in the schema's own types")
+        missing = [name for name in columns if name not in X]
+        if missing:
+            raise ArgumentError(f"X lacks column {missing[0]!r}, which the model was fitted with: add it")
+        return VerticalDataset.from_pooled(part_of(self.schema_, columns), X)
+
+
+def _told_apart(y: Any, plan: Any) -> tuple[Any, Any]:
+    """(labels, plan): a plan may also stand second, `fit(dataset, plan)`."""
+    if not isinstance(y, FunctionalMechanismPlan):
+        return y, plan
+    if plan is not None:
+        raise ArgumentError("plan was given twice: as the second argument and as plan=; leave one out")
+    return None, y
+
+
+def _with_labels(X: Any, label: str, y: Any) -> Any:
+    """A DataFrame with the labels as its column."""
+    labels = np.asarray(y)
+    if isinstance(X, pd.DataFrame) and labels.shape != (len(X),):
+        raise ArgumentError(f"y has shape {labels.shape}, and X {len(X)} records")
+    return X.assign(**{label: labels}) if isinstance(X, pd.DataFrame) else X
