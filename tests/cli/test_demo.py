@@ -1,6 +1,7 @@
 """The demonstration, a few steps of it."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ def test_all_files_are_written(shown: tuple[Path, str]):
 
 def test_the_report_marks_what_is_not_dp(shown: tuple[Path, str]):
     report = (shown[0] / "report.html").read_text()
+    assert re.search(f'<p><span class="badge">{NOT_DP_NOTE}</span> (Across|Here) ', report)  # the verdict
     assert report.count(f'class="badge">{NOT_DP_NOTE}') >= 5
     for text in (
         "outside analyst",

@@ -14,6 +14,7 @@ SETTINGS = {
     "not whole": ("num_steps = 4", "num_steps = 4.5", "[fit] num_steps = 4.5; give a whole number"),
     "boolean": ("num_steps = 4", "num_steps = true", "[fit] num_steps = True; give a whole number"),
     "zero": ("batch_size = 50", "batch_size = 0", "[fit] batch_size = 0; give a number above 0"),
+    "a billion steps": ("num_steps = 4", "num_steps = 1000000000", "num_steps must be at most 1,000,000"),
     "choice": ("num_steps = 4", 'num_steps = 4\nguide = "diagnal"', "did you mean 'diagonal'?"),
     "bad epsilon": ("epsilon = 1.0", "epsilon = -1.0", "[privacy] epsilon = -1.0; give a number above 0"),
     "infinite epsilon": ("epsilon = 1.0", "epsilon = inf", "[privacy] epsilon = inf; give a finite number"),
@@ -28,7 +29,22 @@ SETTINGS = {
     "wrong party": ('clinic = "', 'clinik = "', "no party 'clinik' in the schema; did you mean 'clinic'?"),
     "party without file": ('clinic = "clinic.csv"', "", "[data.files] has no file for party 'clinic'"),
     "missing file": ("clinic.csv", "nothing.csv", "party 'clinic': there is no file"),
+    "folder for a file": ("clinic.csv", ".", "is a folder; give the file in it"),
     "missing schema": ("schema.toml", "none.toml", "SchemaError"),
+    "separator": (
+        "[data.files]",
+        '[data]\nseparator = ";;"\n[data.files]',
+        "[data] separator = ';;'; give one character",
+    ),
+    "decimal": ("[data.files]", '[data]\ndecimal = "·"\n[data.files]', "[data] decimal = '·'; give \".\" or"),
+    "encoding": ("[data.files]", '[data]\nencoding = "utf8000"\n[data.files]', "encoding = 'utf8000' is unknown"),
+    "encoding of nobody": (
+        "[data.files]",
+        '[data.encoding]\nclinik = "cp1252"\n[data.files]',
+        "[data.encoding]: no party 'clinik' in the schema; did you mean 'clinic'?",
+    ),
+    "encoding of a number": ("[data.files]", "[data.encoding]\nclinic = 5\n[data.files]", "clinic = 5; give a text"),
+    "separator of a number": ("[data.files]", "[data]\nseparator = 5\n[data.files]", "separator = 5; give a text"),
     "no schema": ('schema = "schema.toml"', "", "has no schema"),
     "not TOML": ("[fit]", "[fit", "config.toml is not TOML"),
     "num_records": (
@@ -47,6 +63,24 @@ def test_settings(project: Project, old: str, new: str, message: str):
     assert message in project.fails("fit", project.config)
 
 
+@pytest.mark.parametrize("name", ["config.toml", "schema.toml"])
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+def test_a_settings_file_in_another_encoding_is_named(project: Project, name: str, encoding: str):
+    path = project.folder / name
+    path.write_bytes((path.read_text() + "# für später\n").encode(encoding))
+    assert f"{name} looks like {encoding} text; save it as UTF-8" in project.fails("plan", project.config)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().decode(encoding).encode())
+    assert project.run("plan", project.config).exit_code == 0
+
+
+def test_every_mistake_in_a_schema_is_told_at_once(project: Project):
+    schema = project.folder / "schema.toml"
+    schema.write_text(schema.read_text().replace('"integer"', '"integr"').replace('"binary"', '"binry"'))
+    message = project.fails("check", project.config)
+    assert "2 mistakes in the schema: schema.toml, line 8, party 'insurer', column 'visits'" in message
+    assert "did you mean 'binary'?" in message
+
+
 def test_a_configuration_that_is_not_there(project: Project):
     assert "No such file" in project.fails("plan", project.folder / "none.toml")
 
@@ -57,7 +91,16 @@ MODELS = {
     "form": ("", "MODULE", 'write "module:function"'),
     "broken": ("1 / 0", "MODULE:health", "raised ZeroDivisionError"),
     "imports": ("import not_a_package", "MODULE:health", "imports 'not_a_package'"),
-    "signature": ("def health(data): ...", "MODULE:health", "cannot be called"),
+    "signature": (
+        "def health(data): ...",
+        "MODULE:health",
+        "write `def model(data, num_records, num_components):`",
+    ),
+    "exception": (
+        "def health(data, num_records, num_components): 1 / 0",
+        "MODULE:health",
+        "the model raised ZeroDivisionError on stand-in records",
+    ),
     "raises": (
         "def health(data, num_records, num_components): data['a' * 3]",
         "MODULE:health",
@@ -114,7 +157,7 @@ def test_a_model_of_ones_own_is_found_again_from_the_run(project: Project, elsew
     project.replace("[model]", '[model]\nfunction = "own_model:health"\nkwargs = {prior = 2.0}')
     fitted = project.run("fit", project.config)
     assert fitted.exit_code == 0, fitted.stderr
-    drawn = project.run("synthesize", project.run_dir, "-n", 10, "--out", elsewhere / "t.csv")
+    drawn = project.run("synthesize", project.run_dir, "-n", 10, "--out", elsewhere / "t.csv", "--trust-model")
     assert drawn.exit_code == 0, drawn.stderr
 
 
@@ -172,6 +215,23 @@ def test_tables(project: Project, command: str, tables, message: str):
     shown = project.fails(command, project.config)
     assert message in shown
     assert not any(value in shown for value in ("zzz", "777", "p0003", "q0003"))
+
+
+def test_the_parties_may_write_csv_each_in_its_own_way(project: Project):
+    tables = draw_tables()
+    tables["insurer"].to_csv(project.folder / "insurer.tsv", sep="\t", index=False)
+    tables["clinic"].to_csv(project.folder / "clinic.csv", sep=";", decimal=",", encoding="utf-16", index=False)
+    project.replace("insurer.csv", "insurer.tsv")
+    told = project.fails("check", project.config)
+    assert "party 'clinic': 'clinic.csv' looks like utf-16 text" in told
+    assert 'separator = ";"' in told
+    assert told == project.fails("plan", project.config)  # which reads the ids alone
+    written = '[data]\nencoding.clinic = "utf-16"\nseparator = {clinic = ";"}\ndecimal.clinic = ","\n[data.files]'
+    project.replace("[data.files]", written)
+    assert project.run("plan", project.config).exit_code == 0
+    fitted = project.run("fit", project.config)
+    assert fitted.exit_code == 0, fitted.stderr
+    assert project.run("check", project.run_dir / "config.toml").exit_code == 0
 
 
 def test_the_order_of_records_is_free(project: Project):

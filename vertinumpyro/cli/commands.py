@@ -1,56 +1,68 @@
-"""What `plan`, `check`, `fit` and `synthesize` do once their arguments are parsed."""
+"""What `plan`, `check`, `fit` and `synthesize` do once their arguments are parsed, for every method alike."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import jax
 import pandas as pd
+from rich.markup import escape
+from rich.padding import Padding
 
-from vertinumpyro.cli import outputs, processes
-from vertinumpyro.cli.config import CONFIG_COPY
-from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
+from vertinumpyro.cli import outputs, sessions
+from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
+from vertinumpyro.cli.config import CONFIG_COPY, load_config
+from vertinumpyro.cli.display import facts_grid, schema_table
 from vertinumpyro.cli.job import Job, recorded_plan, refuse_changed, refuse_started
+from vertinumpyro.cli.of_dpvi import POSTERIOR
+from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.terminal import console, heading, ticked
 from vertinumpyro.cli.wording import count, rounded_up
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import VerticalDataset
-from vertinumpyro.dpvi import Posterior
+from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.evaluation import write_report
 from vertinumpyro.mrf import MarkovTwin
-from vertinumpyro.mrf.release_log import RELEASED
 from vertinumpyro.mrf.twin import FIELD
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.session import PRIVACY_RECORD, Session, held, require_space
 
 __all__ = ["check", "fit", "show_plan", "synthesize"]
 
+_BYTES_OF_A_VALUE = 64  # in both formats of the twin, generously
+_BYTES_OF_THE_REST = 2**26
 
-def show_plan(path: Path, *, backend: str | None = None) -> None:
+
+def show_plan(path: Path, *, method: str, backend: str | None = None) -> None:
     """Print schema and plan. Of the tables only the id columns are read, and not even those if N is given."""
-    job = Job.load(path, backend=backend)
+    job = Job.load(path, method, backend=backend)
     with console.status("[dim]privacy plan …"):
-        stand_in = job.stand_in()
-        plan = job.plan(stand_in)
-        view = [*plan_view(plan, job.dpvi.backend.info().name), *processes.cost_view(job, plan, stand_in)]
+        facts = job.facts()
+        plan = job.method.plan(facts)
     console.print(heading("Schema (public)"), schema_table(job.schema))
-    console.print(heading("Privacy plan"), *view)
+    _show(job, plan, facts)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
 
 
-def check(path: Path, *, backend: str | None = None) -> None:
+def check(path: Path, *, method: str, backend: str | None = None) -> None:
     """Go through everything that could stop a fit, and stop at the first that does."""
     with ticked("settings") as found:
-        job = Job.load(path, backend=backend)
-        found.append(f"{path.name}, model {job.config.model.function or 'the mixture'}")
+        job = Job.load(path, method, backend=backend)
+        found += [path.name, job.method.about()]
     with ticked("schema") as found:
         found += [count(len(job.schema.parties), "party").replace("partys", "parties")]
         found += [count(len(job.schema.columns), "column"), f"id column {job.schema.id_column}"]
-    dataset = processes.checked_records(job) if processes.needed(job) else _checked_records(job)
-    plan = _check_model_and_plan(job, dataset)
-    for line in processes.cost_view(job, plan, dataset):
+    facts = sessions.checked_records(job) if sessions.needed(job) else _checked_records(job)
+    with ticked("method") as found:
+        found += job.method.checked()
+    with ticked("plan") as found:
+        plan = job.method.plan(facts)
+        found += [f"{row.adversary} ε = {rounded_up(row.epsilon)}" for row in plan.adversaries]
+    with ticked("range") as found:
+        found += [f"no value wraps around the {job.method.method.backend.info().name} ring"]
+    for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
 
@@ -68,77 +80,70 @@ def _checked_records(job: Job) -> VerticalDataset:
     return dataset
 
 
-def _check_model_and_plan(job: Job, dataset: VerticalDataset) -> PrivacyPlan:
-    with ticked("model") as found:
-        split = job.split()
-        found += [f"{count(split.num_components, 'component')}, {count(split.num_values, 'released value')} a step"]
-        found += ["every observed site reads one party's columns"]
-    with ticked("plan") as found:
-        plan = job.plan(dataset)
-        found += [f"{row.adversary} ε = {rounded_up(row.epsilon)}" for row in plan.adversaries]
-    with ticked("range") as found:
-        name = job.dpvi.backend.info().name
-        found += [f"no value wraps around the {name} ring at {plan.grid_bits} fractional bits"]
-    return plan
+def _computations(job: Job, facts: Facts, plan: Plan) -> Any:
+    return job.method.computations(facts, plan) if sessions.needed(job) else ()
 
 
-def fit(path: Path, *, resume: bool, out: Path | None, backend: str | None = None) -> None:
+def _show(job: Job, plan: Plan, facts: Facts) -> None:
+    table = Padding(AdversaryTable(plan), (1, 0, 1, 0))
+    console.print(heading("Privacy plan"), facts_grid(job.method.facts(plan)), table, privacy_legend(plan))
+    for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
+        console.print(line)
+
+
+def fit(path: Path, *, method: str, resume: bool, out: Path | None, backend: str | None = None) -> None:
     """Plan, spend, write; or continue what was interrupted, under the plan that it began with."""
-    job = Job.load(path, backend=backend)
+    job = Job.load(path, method, backend=backend)
     run_dir = job.config.run_dir(out)
+    plan = None
     if resume:
-        plan = recorded_plan(run_dir, PrivacyPlan)
+        plan = recorded_plan(run_dir, method)
         refuse_changed(job.config, run_dir)
-        job = Job.load(path, num_steps=plan.num_steps, backend=backend)
+        job = Job.load(path, method, plan=plan, backend=backend)
     else:
         refuse_started(run_dir)
-    job.split()
-    with processes.opened(job) as (dataset, fit_plan):
+    job.method.checked()
+    with held(run_dir):  # before anything of another run's could be written over
         if not resume:
-            plan = job.plan(dataset)
-        _show_before_fit(job, plan, dataset)
-        posterior = _spend(job, fit_plan, plan, run_dir, resume)
-    _write(job, posterior, dataset, run_dir)
+            refuse_started(run_dir)
+        with sessions.opened(job) as data:
+            plan = job.method.plan(data) if plan is None else plan
+            _show(job, plan, data)
+            result = _spend(job, data, plan, run_dir, resume)
+            _write(job, result, data, run_dir)
 
 
-def _show_before_fit(job: Job, plan: PrivacyPlan, dataset: VerticalDataset) -> None:
-    view = plan_view(plan, job.dpvi.backend.info().name)
-    console.print(heading("Privacy plan"), *view, *processes.cost_view(job, plan, dataset))
-
-
-def _spend(job: Job, fit_plan: Callable[..., Posterior], plan: PrivacyPlan, run_dir: Path, resume: bool) -> Posterior:
-    """The posterior; of a run that is complete, the stored one, which costs nothing."""
-    stored = run_dir / "posterior.npz"
-    if resume and stored.exists():
-        console.print("\nThis run is complete: its outputs are written again from the stored posterior.")
-        return job.dpvi.load(stored)
+def _spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path, resume: bool) -> Any:
+    """What the plan bought; of a run that is complete, as it was stored, which costs nothing."""
+    stored = job.method.stored(run_dir, plan) if resume else None
+    if stored is not None:
+        console.print("\nThis run is complete: its outputs are written again from what it stored.")
+        return stored
+    num_synthetic = job.config.run.num_synthetic or data.num_records
+    require_space(run_dir, _BYTES_OF_THE_REST + _BYTES_OF_A_VALUE * num_synthetic * len(job.schema.columns))
     if not resume:
         job.prepare(run_dir)
     console.print(heading(f"{'Continuing' if resume else 'Fitting'}, {count(plan.num_steps, 'step')}"))
-    key = jax.random.split(random_key(job.config.run.seed))[0]
-    posterior = fit_plan(plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
-    posterior.save(stored)  # first of all outputs: it is what the budget bought
-    return posterior
+    with progress_in_log(run_dir / PRIVACY_RECORD, plan.num_steps):
+        result = job.method.fit(data, plan, run_dir=run_dir, resume=resume)
+    job.method.save(result, run_dir)  # first of all outputs: it is what the budget bought
+    return result
 
 
-def _write(job: Job, posterior: Posterior, dataset: VerticalDataset, run_dir: Path) -> None:
+def _write(job: Job, result: Any, data: VerticalDataset | Session, run_dir: Path) -> None:
     internal = job.config.run.diagnostics
     with console.status("[dim]outputs …"):
-        twin = posterior.sample_synthetic(job.config.run.num_synthetic, rng_key=_twin_key(job.config.run.seed))
-        outputs.write_tables(twin, run_dir)
-        items = list(outputs.public_items(posterior, twin))
+        files = job.method.outputs(result, data, run_dir)
+        items = list(job.method.items(result))
         if internal:
-            items += outputs.internal_items(posterior, dataset, twin)
-        content = outputs.report_content(
-            posterior,
-            job.dpvi,
-            title="A private synthetic twin",
-            summary=_summary(dataset),
-            items=items,
-            extra_configuration={"seed of the model's randomness": str(job.config.run.seed)},
-        )
+            assert isinstance(data, VerticalDataset)
+            items += job.method.internal_items(result, data)
+        simulated = None if sessions.needed(job) else outputs.SIMULATED
+        content = job.method.report(result, data, items, simulated=simulated)
         write_report(run_dir / "report.html", content, release=not internal)
-    console.print(heading(f"Written to {run_dir}/"), facts_grid(outputs.FILES))
+    console.print(heading(f"Written to {run_dir}/"), facts_grid(files))
+    for line in job.method.notes(result):
+        console.print(f"[yellow]! {escape(line)}[/]")
     if internal:
         console.print(
             "[yellow]! report.html holds statistics that are not DP (diagnostics = true); keep it internal[/]"
@@ -147,39 +152,46 @@ def _write(job: Job, posterior: Posterior, dataset: VerticalDataset, run_dir: Pa
         console.print("[dim]For figures in the report: pip install 'vertinumpyro\\[report]'[/]")
 
 
-def synthesize(run_dir: Path, *, num_records: int, out: Path, seed: int | None) -> None:
+def synthesize(
+    run_dir: Path, *, num_records: int, out: Path, seed: int | None, config: Path | None, trust_model: bool
+) -> None:
     """Draw a further table from what a run released: a posterior, or a Markov random field."""
     if out.suffix not in (".csv", ".parquet"):
         raise ArgumentError(f"{out.name} is neither .csv nor .parquet; choose one")
     with console.status("[dim]synthetic table …"):
-        released = _released(run_dir)
+        released = _released(run_dir, config, trust_model)
         key = random_key(secrets.randbits(32) if seed is None else seed)
         twin: pd.DataFrame = released.sample_synthetic(num_records, rng_key=key)
         outputs.write_table(twin, out)
     console.print(f"[green]✓[/] {count(len(twin), 'synthetic record')} in {out}; no further privacy is spent.")
 
 
-def _released(run_dir: Path) -> Posterior | MarkovTwin:
+def _released(run_dir: Path, config: Path | None, trust_model: bool) -> Any:
+    """A run's field or posterior. A model's code runs only if the caller names it or trusts the folder."""
     if (run_dir / FIELD).exists():
         return MarkovTwin.load(run_dir)
     stored = run_dir / CONFIG_COPY
     if not stored.exists():
         raise ArgumentError(f"{str(run_dir)!r} is not the folder of a fit: it has no {CONFIG_COPY}")
-    if not (run_dir / "posterior.npz").exists():
-        method = " --method vertimrf" if (run_dir / RELEASED).exists() else ""
+    if not (run_dir / POSTERIOR).exists():
+        raise ArgumentError(_no_result(run_dir))
+    function = load_config(stored).model.function
+    if config is None and function is not None and not trust_model:
         raise ArgumentError(
-            f"the run in {str(run_dir)!r} is not complete; continue it with `vertinumpyro fit --resume{method}`"
+            f"the run's {CONFIG_COPY} names {function!r}, Python code that drawing a table runs. Name the model "
+            "yourself, with --config YOUR.toml, or, if you trust the folder, allow it with --trust-model"
         )
-    return Job.load(stored).dpvi.load(run_dir / "posterior.npz")
+    return Job.load(stored if config is None else config, "dpvi").method.stored(run_dir, _plan_of(run_dir))
 
 
-def _twin_key(seed: int) -> jax.Array:
-    return jax.random.split(random_key(seed))[1]
+def _plan_of(run_dir: Path) -> Plan:
+    return read_record(run_dir / PRIVACY_RECORD).plan
 
 
-def _summary(dataset: VerticalDataset) -> list[str]:
-    parties = ", ".join(dataset.parties)
-    return [
-        f"Released: noisy gradients of a model of {count(dataset.num_records, 'record')} whose columns "
-        f"sit at {parties}, and all that follows from them: the posterior and this synthetic table."
-    ]
+def _no_result(run_dir: Path) -> str:
+    """Why a run has no table to give, by the kind of its plan."""
+    kind = _plan_of(run_dir).kind
+    if kind == "functional_mechanism":
+        return f"the run in {str(run_dir)!r} is a regression; it gives coefficients and no table"
+    method = " --method vertimrf" if kind == "vertimrf" else ""
+    return f"the run in {str(run_dir)!r} is not complete; continue it with `vertinumpyro fit --resume{method}`"

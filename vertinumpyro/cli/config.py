@@ -13,11 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from vertinumpyro.cli.settings import check_keys, positive, read_section
+from vertinumpyro.cli.settings import check_keys, one_of, positive, read_section
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Schema
+from vertinumpyro.data import CsvFormat, Schema
+from vertinumpyro.data.encodings import read_utf8
 from vertinumpyro.data.schema_text import dump
 from vertinumpyro.data.wording import suggest
+from vertinumpyro.secure import BACKENDS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,7 +33,9 @@ __all__ = [
     "MRFSettings",
     "ModelSettings",
     "PrivacySettings",
+    "RegressionSettings",
     "RunSettings",
+    "config_of",
     "load_config",
 ]
 
@@ -41,10 +45,18 @@ SCHEMA_COPY = "schema.toml"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """`[data]`: each party's file, and N where it should be known without reading one."""
+    """`[data]`: each party's file, how CSV is written, and N where it should be known without reading a file.
+
+    `separator`, `encoding` and `decimal` are those of `read_table`: one text for all parties, or a table with some
+    parties' own. `ledgers` are folders of parties that keep their records elsewhere than beside their files.
+    """
 
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ledgers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     num_records: int | None = positive()
+    separator: str | Mapping[str, str] | None = None
+    encoding: str | Mapping[str, str] | None = None
+    decimal: str | Mapping[str, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +93,7 @@ class FitSettings:
     clip_norm: float | None = positive()
     guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
     learning_rate: float | None = positive()
-    backend: Literal["fixed_point", "plaintext", "crypten", "spu"] = "fixed_point"
+    backend: str = one_of(BACKENDS, "fixed_point")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +105,7 @@ class MRFSettings:
     bins: Mapping[str, Any] | None = None
     max_cells: int | None = positive()
     clique_limit: int | None = positive()
+    memory_limit: int | None = positive()
     iterations: int | None = positive()
     num_keys: int | None = positive()
     consistency: bool | None = None
@@ -101,6 +114,22 @@ class MRFSettings:
     recovery_share: float | None = None
     refinement_rounds: int | None = None
     refinement_share: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegressionSettings:
+    """`[regression]`, for `--method logistic` and `linear`; `FeatureLayout.of` and the estimators define its keys."""
+
+    label: str | None = None
+    features: list | None = None
+    expand: list | None = None
+    feature_bits: int | None = positive()
+    estimator: Literal["noise_aware", "minimiser"] | None = None
+    ridge: float | None = positive()
+    prior_variance: float | None = positive()
+    surrogate: Literal["range", "taylor", "fitted"] | None = None
+    score_range: float | None = positive()
+    threshold: Literal["expected", "zero"] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +143,9 @@ class RunSettings:
 
 
 # post-processing of released tables: a run may go on with others, say where memory did not suffice
-_OF_THE_SERVERS_FIT = ("clique_limit", "consistency", "iterations")
+_OF_THE_SERVERS_FIT = ("clique_limit", "consistency", "iterations", "memory_limit")
+
+_CSV_KEYS = ("separator", "encoding", "decimal")
 
 _SECTIONS: Mapping[str, type] = {
     "data": DataSettings,
@@ -122,6 +153,7 @@ _SECTIONS: Mapping[str, type] = {
     "privacy": PrivacySettings,
     "fit": FitSettings,
     "mrf": MRFSettings,
+    "regression": RegressionSettings,
     "run": RunSettings,
 }
 
@@ -140,6 +172,7 @@ class Config:
     privacy: PrivacySettings
     fit: FitSettings
     mrf: MRFSettings
+    regression: RegressionSettings
     run: RunSettings
 
     @property
@@ -151,6 +184,20 @@ class Config:
     def files(self) -> dict[str, Path]:
         """Each party's table."""
         return {party: self.folder / name for party, name in self.data.files.items()}
+
+    def csv_format(self, party: str) -> dict[str, str]:
+        """How a party's CSV file is written: the arguments of `read_table` that are not its defaults.
+
+        :raises ArgumentError: names the key and what it takes.
+        """
+        stated = {key: getattr(self.data, key) for key in _CSV_KEYS}
+        own = {key: value.get(party) if isinstance(value, Mapping) else value for key, value in stated.items()}
+        given = {key: value for key, value in own.items() if value is not None}
+        try:
+            CsvFormat(**given)
+        except ArgumentError as error:
+            raise ArgumentError(f"[data] {error}") from None
+        return given
 
     @property
     def model_folder(self) -> Path:
@@ -169,6 +216,7 @@ class Config:
             "privacy": _given(self.privacy),
             "fit": _given(self.fit),
             "mrf": {key: value for key, value in _given(self.mrf).items() if key not in _OF_THE_SERVERS_FIT},
+            "regression": _given(self.regression),
             "run": {"seed": self.run.seed},
         }
 
@@ -188,6 +236,7 @@ class Config:
             "privacy": _given(self.privacy),
             "fit": _given(self.fit),
             "mrf": _given(self.mrf),
+            "regression": _given(self.regression),
             "run": _given(self.run) | {"out": "."},
         }
         (run_dir / SCHEMA_COPY).write_text(self.schema.to_toml(), encoding="utf-8")
@@ -213,12 +262,17 @@ def load_config(path: Path, backend: str | None = None) -> Config:
     return config
 
 
+def config_of(path: Path, schema: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> Config:
+    """A configuration from plain data: what its sections hold, those that are left out at their defaults."""
+    found = {name: cls(**sections.get(name, {})) for name, cls in _SECTIONS.items()}
+    return Config(path=path, schema=Schema.from_dict(schema), **found)
+
+
 def _parse(path: Path) -> dict[str, Any]:
+    text = read_utf8(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ArgumentError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ArgumentError(f"{path.name} is not TOML: {error}") from None
 
 
@@ -232,14 +286,17 @@ def _schema(path: Path, spec: Any) -> Schema:
 
 
 def _check_files(config: Config) -> None:
-    """Each name under [data.files] is a party; whether the files are there is a later question."""
-    for party, name in config.data.files.items():
-        if party not in config.schema.parties:
-            raise ArgumentError(
-                f"[data.files]: no party {party!r} in the schema; {suggest(party, config.schema.parties)}"
-            )
-        if not isinstance(name, str):
-            raise ArgumentError(f"[data.files] {party} = {name!r}; give a path as text")
+    """Each name under [data] is a party, and CSV can be so written; whether files are there is a later question."""
+    settings = {key: getattr(config.data, key) for key in ("files", *_CSV_KEYS)}
+    for key, by_party in settings.items():
+        for party, value in by_party.items() if isinstance(by_party, Mapping) else ():
+            if party not in config.schema.parties:
+                known = suggest(party, config.schema.parties)
+                raise ArgumentError(f"[data.{key}]: no party {party!r} in the schema; {known}")
+            if not isinstance(value, str):
+                raise ArgumentError(f"[data.{key}] {party} = {value!r}; give a text")
+    for party in config.schema.parties:
+        config.csv_format(party)
 
 
 def _given(section: Any) -> dict[str, Any]:

@@ -16,22 +16,21 @@ from vertinumpyro.cli import outputs
 from vertinumpyro.cli.comparison import Comparison, compare, fit_alone, joined_at_random
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import refuse_started
-from vertinumpyro.cli.processes import cost_line, parties_of_public_table
+from vertinumpyro.cli.progress import progress_in_log
+from vertinumpyro.cli.sessions import cost_lines, parties_of_public_table
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import count, duration
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset, load_rand_hie
 from vertinumpyro.dpvi import DPVI, Posterior
-from vertinumpyro.evaluation import write_report
-from vertinumpyro.secure import FixedPoint
-from vertinumpyro.secure.crypten import Crypten
-from vertinumpyro.secure.processes.backend import BetweenProcesses
-from vertinumpyro.secure.spu import Spu
+from vertinumpyro.evaluation import ReportText, write_report
+from vertinumpyro.secure import BACKENDS, BetweenProcesses, FixedPoint
+from vertinumpyro.session import PRIVACY_RECORD
 
 __all__ = ["Demo", "demo_inference"]
 
-_BETWEEN_PROCESSES = {"crypten": Crypten, "spu": Spu}
+_BETWEEN_PROCESSES = {name: kind for name, kind in BACKENDS.items() if issubclass(kind, BetweenProcesses)}
 LINK = ("mdvis", "disea")  # visits to a doctor, at the insurer; chronic diseases, at the clinic
 
 
@@ -95,10 +94,13 @@ class Demo:
         with self._stage("privacy plan"):
             plan = self.dpvi.plan(dataset, epsilon=self.epsilon, num_steps=self.num_steps)
             table = list(plan_view(plan, self.dpvi.backend.info().name))
-            table += [cost_line(self.dpvi, plan, dataset)] if self._in_processes else []
+            table += (
+                list(cost_lines(self.dpvi.backend, self.dpvi.computations(dataset, plan))) if self._in_processes else []
+            )
         console.print(heading("Privacy plan (before anything is spent)"), *table)
         console.print(heading(f"Learning on the joined table, {count(plan.num_steps, 'step')}"))
-        with self._timed("joint fit"), self._fitter(dataset) as fit:
+        log = progress_in_log(self.out / PRIVACY_RECORD, plan.num_steps)
+        with self._timed("joint fit"), self._fitter(dataset) as fit, log:
             return fit(plan, rng_key, run_dir=self.out, progress_bar=console.is_terminal)
 
     @property
@@ -113,7 +115,7 @@ class Demo:
             return
         build = partial(DPVI, backend=self.dpvi.backend, num_components=self.dpvi.num_components)
         with parties_of_public_table(dataset, self.out / "parties", build) as session:
-            yield partial(session.fit, self.dpvi)
+            yield partial(self.dpvi.fit, session)
 
     def _apart(self, dataset: VerticalDataset, keys: list[jax.Array]) -> pd.DataFrame:
         """The baseline: each party alone, the same inference and the whole ε for each."""
@@ -192,12 +194,18 @@ def _verdict(comparison: Comparison) -> str:
     )
 
 
-def _summary(comparison: Comparison) -> list[str]:
-    return [
+def _summary(comparison: Comparison) -> list[ReportText]:
+    released = (
         "An insurer holds plan and visits, a clinic holds health, of the same people. Released: the noisy "
         "gradients of a NumPyro mixture with a plate for each party, and all that follows from them, such "
-        "as the synthetic table.",
+        "as the synthetic table."
+    )
+    baseline = (
         "The baseline is two twins made apart and joined at random. Each had a plan of its own with the "
-        "whole ε, which favours it.",
-        _verdict(comparison),
+        "whole ε, which favours it."
+    )
+    return [
+        ReportText(text=released, not_dp=False),
+        ReportText(text=baseline, not_dp=False),
+        ReportText(text=_verdict(comparison), not_dp=True),
     ]

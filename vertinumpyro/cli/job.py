@@ -1,52 +1,45 @@
-"""A configuration made ready to run: dataset, inference, plan, and the record of what is spent."""
+"""A configuration made ready to run: dataset, method, plan, and the record of what is spent."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from vertinumpyro.cli.config import CONFIG_COPY, Config, load_config
-from vertinumpyro.cli.model_loading import build_dpvi, split_checked
+from vertinumpyro.cli.methods import CommandMethod, method_of
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.data import Schema, VerticalDataset, align, read_table
-from vertinumpyro.dpvi import DPVI
-from vertinumpyro.model import SplitModel
-from vertinumpyro.mrf import MRFPlan
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.data import Schema, TableFacts, VerticalDataset, align, read_ids, read_table
+from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.session import PRIVACY_RECORD
 
-__all__ = ["PRIVACY_RECORD", "Job", "recorded_plan", "refuse_changed", "refuse_started"]
-
-PRIVACY_RECORD = "privacy.json"
-_Plan = TypeVar("_Plan", PrivacyPlan, MRFPlan)
+__all__ = ["Job", "recorded_plan", "refuse_changed", "refuse_started"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A configuration and the inference that it describes. No table is opened before `dataset`."""
+    """A configuration and the method that runs it. No table is opened before `dataset`."""
 
     config: Config
-    dpvi: DPVI
+    method: CommandMethod
 
     @classmethod
-    def load(cls, path: Path, *, num_steps: int | None = None, backend: str | None = None) -> Job:
-        """Read a configuration and import its model."""
+    def load(cls, path: Path, method: str, *, plan: Plan | None = None, backend: str | None = None) -> Job:
+        """Read a configuration and import its model.
+
+        :param plan: of a run that is continued.
+        """
         config = load_config(path, backend)
-        return cls(config=config, dpvi=build_dpvi(config, num_steps))
+        arguments: dict[str, Any] = {} if plan is None else {"num_steps": plan.num_steps}
+        return cls(config=config, method=method_of(method)(config, **arguments))
 
     @property
     def schema(self) -> Schema:
         """The public schema."""
         return self.config.schema
-
-    def split(self) -> SplitModel:
-        """The model split between the parties; checks the contract on stand-in records."""
-        return split_checked(self.dpvi, self.schema)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every party's table as it stands in its file.
@@ -54,7 +47,8 @@ class Job:
         :raises DataError: names the party, and the file or the column.
         """
         self.check_files()
-        return {party: read_table(self.config.files[party], self.schema, party) for party in self.schema.parties}
+        files, written = self.config.files, self.config.csv_format
+        return {party: read_table(files[party], self.schema, party, **written(party)) for party in self.schema.parties}
 
     def dataset(self, tables: dict[str, pd.DataFrame] | None = None) -> VerticalDataset:
         """The parties' tables, checked against the schema, aligned and encoded.
@@ -69,35 +63,16 @@ class Job:
             )
         return dataset
 
-    def stand_in(self) -> VerticalDataset:
-        """As many records as there are, drawn from the public domains: a plan needs N and nothing else."""
-        num_records = self.config.data.num_records or self._count_records()
-        return VerticalDataset.example(self.schema, num_records, np.random.default_rng(0))
-
-    def plan(self, dataset: VerticalDataset) -> PrivacyPlan:
-        """The privacy plan; reads the dataset's schema and N only."""
-        self.split()
-        privacy, fit = self.config.privacy, self.config.fit
-        settings: dict[str, Any] = dataclasses.asdict(privacy)
-        settings |= {name: getattr(fit, name) for name in ("num_steps", "batch_size", "clip_norm")}
-        return self.dpvi.plan(dataset, **{key: value for key, value in settings.items() if value is not None})
+    def facts(self) -> TableFacts:
+        """Schema and N: a plan needs nothing else. Of the tables the id columns are read, unless N is given."""
+        return TableFacts(self.schema, self.config.data.num_records or self._count_records())
 
     def _count_records(self) -> int:
         """N from the id columns alone, after matching them."""
         self.check_files()
-        ids = {party: self._ids(party) for party in self.schema.parties}
+        files, written = self.config.files, self.config.csv_format
+        ids = {party: read_ids(files[party], self.schema, party, **written(party)) for party in self.schema.parties}
         return len(next(iter(align(ids, self.schema).values())))
-
-    def _ids(self, party: str) -> pd.DataFrame:
-        """A party's id column; where it cannot be read alone, `read_table` says why."""
-        path, id_column = self.config.files[party], self.schema.id_column
-        try:
-            if path.suffix == ".parquet":
-                return pd.read_parquet(path, columns=[id_column])
-            return pd.read_csv(path, usecols=[id_column], dtype=str, encoding="utf-8-sig", index_col=False)
-        except (OSError, ValueError, KeyError):
-            pass  # outside the handler, so that no parser's message, which may quote a cell, goes along
-        return read_table(path, self.schema, party)
 
     def prepare(self, run_dir: Path) -> None:
         """Make the run's folder, with a copy of the configuration.
@@ -125,36 +100,32 @@ def refuse_started(run_dir: Path) -> None:
 
     :raises PlanSpentError: says how to go on.
     """
-    if (run_dir / PRIVACY_RECORD).exists():
+    record = run_dir / PRIVACY_RECORD
+    if record.exists():
+        read_record(record)  # an unreadable one says something else
         raise PlanSpentError(
-            f"{run_dir / PRIVACY_RECORD} records that this run has begun to spend its budget. Continue a fit "
+            f"{record} records that this run has begun to spend its budget. Continue a fit "
             "with --resume, or give another folder with --out: a new run, whose cost adds to this one's"
         )
 
 
-def recorded_plan(run_dir: Path, kind: type[_Plan]) -> _Plan:
+def recorded_plan(run_dir: Path, method: str) -> Plan:
     """The plan of a run that was started before.
 
-    :param kind: the class of the method's plans.
     :raises PlanSpentError: there is no readable record, so nothing may be continued.
-    :raises ArgumentError: the run is of the other method.
+    :raises ArgumentError: the run is of another method.
     """
     record = run_dir / PRIVACY_RECORD
-    try:
-        stored = json.loads(record.read_text(encoding="utf-8"))["plan"]
-        plan = _plan_of_any_method(stored)
-    except FileNotFoundError:
-        raise PlanSpentError(f"there is no {record}, so there is no run to continue; leave --resume out") from None
-    except (OSError, KeyError, TypeError, ValueError):
-        raise PlanSpentError(f"{record} is not a readable record; without it a plan counts as spent") from None
+    if not record.exists():
+        raise PlanSpentError(f"there is no {record}, so there is no run to continue; leave --resume out")
+    plan = read_record(record).plan
+    kind = method_of(method).plan_class
     if not isinstance(plan, kind):
-        method = "vertimrf" if isinstance(plan, MRFPlan) else "dpvi"
-        raise ArgumentError(f"the run in {str(run_dir)!r} was started with --method {method}; continue it with that")
+        raise ArgumentError(
+            f"the run in {str(run_dir)!r} was started with another method (its plan is of kind {plan.kind!r}); "
+            "continue it with that"
+        )
     return plan
-
-
-def _plan_of_any_method(stored: Mapping[str, Any]) -> PrivacyPlan | MRFPlan:
-    return (MRFPlan if "cross_share" in stored else PrivacyPlan).from_dict(stored)
 
 
 def refuse_changed(config: Config, run_dir: Path) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from vertinumpyro import __version__
 from vertinumpyro.cli.terminal import console, error_console, error_panel, warnings_as_lines
-from vertinumpyro.core.errors import ArgumentError, VertinumpyroError
+from vertinumpyro.core.errors import VertinumpyroError
 
 __all__ = ["app", "main"]
 
@@ -39,8 +38,11 @@ Backend = Annotated[
     ),
 ]
 Method = Annotated[
-    Literal["dpvi", "vertimrf"],
-    typer.Option(help="dpvi: variational inference of a NumPyro model. vertimrf: a Markov random field."),
+    str,
+    typer.Option(
+        help="dpvi: variational inference of a NumPyro model. vertimrf: a Markov random field. logistic, linear: one "
+        "regression across parties."
+    ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]
 
@@ -107,14 +109,18 @@ def demo(
 @_reported
 def plan(config: ConfigFile, backend: Backend = None, method: Method = "dpvi", debug: Debug = False) -> None:
     """Show schema and privacy plan. Needs the number of records, and nothing else of the data."""
-    _commands(method).show_plan(config, **_backend(method, backend))
+    from vertinumpyro.cli import commands
+
+    commands.show_plan(config, method=method, backend=backend)
 
 
 @app.command()
 @_reported
 def check(config: ConfigFile, backend: Backend = None, method: Method = "dpvi", debug: Debug = False) -> None:
     """Check settings, tables, record matching, model, plan and range. Spends nothing."""
-    _commands(method).check(config, **_backend(method, backend))
+    from vertinumpyro.cli import commands
+
+    commands.check(config, method=method, backend=backend)
 
 
 @app.command()
@@ -130,9 +136,10 @@ def fit(
     method: Method = "dpvi",
     debug: Debug = False,
 ) -> None:
-    """Plan, fit, and write synthetic tables, posterior or field, privacy record and report."""
-    chosen = _backend(method, backend)
-    _commands(method).fit(config, resume=resume, out=out, **chosen)
+    """Plan, fit, and write tables or coefficients, what they follow from, privacy record and report."""
+    from vertinumpyro.cli import commands
+
+    commands.fit(config, method=method, resume=resume, out=out, backend=backend)
 
 
 @app.command()
@@ -142,26 +149,16 @@ def synthesize(
     num_records: Annotated[int, typer.Option("--num-records", "-n", min=1, help="Records to draw.")] = 1000,
     out: Annotated[Path, typer.Option(help="A .csv or .parquet file.")] = Path("synthetic.csv"),
     seed: Annotated[int | None, typer.Option(min=0, help="Repeat a draw.", show_default="a new draw each time")] = None,
+    config: Annotated[Path | None, typer.Option(help="Your configuration, whose model is used.")] = None,
+    trust_model: Annotated[
+        bool, typer.Option("--trust-model", help="Run the Python that the folder's own configuration names.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Draw a further synthetic table from a run's posterior or field. Costs no privacy."""
     from vertinumpyro.cli import commands
 
-    commands.synthesize(run_dir, num_records=num_records, out=out, seed=seed)
-
-
-def _commands(method: str) -> Any:
-    """The module with the commands of a method, imported when one of them runs."""
-    return importlib.import_module(f"vertinumpyro.cli.{'mrf_commands' if method == 'vertimrf' else 'commands'}")
-
-
-def _backend(method: str, backend: str | None) -> dict[str, str]:
-    """The command's own option for the backend, where there is one."""
-    if backend is None:
-        return {}
-    if method == "vertimrf":
-        raise ArgumentError("--backend: a fit with --method vertimrf works in one process; leave it out")
-    return {"backend": backend}
+    commands.synthesize(run_dir, num_records=num_records, out=out, seed=seed, config=config, trust_model=trust_model)
 
 
 def main() -> None:

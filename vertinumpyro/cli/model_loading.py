@@ -15,17 +15,13 @@ import optax
 from numpyro.infer import autoguide
 
 from vertinumpyro.cli.config import Config, FitSettings, ModelSettings
-from vertinumpyro.core.errors import ArgumentError, ModelContractError, VertinumpyroError
-from vertinumpyro.data import Schema
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS, default_guide, default_optimizer
-from vertinumpyro.model import SplitModel
-from vertinumpyro.secure import FixedPoint, Plaintext
-from vertinumpyro.secure.crypten import Crypten
-from vertinumpyro.secure.spu import Spu
+from vertinumpyro.secure import BACKENDS
 
-__all__ = ["build_dpvi", "import_model", "split_checked"]
+__all__ = ["build_dpvi", "import_model"]
 
 _GUIDES: dict[str, Callable[..., Any]] = {
     "diagonal": default_guide,
@@ -33,7 +29,6 @@ _GUIDES: dict[str, Callable[..., Any]] = {
     "low_rank": partial(autoguide.AutoLowRankMultivariateNormal, init_scale=0.1),
     "iaf": autoguide.AutoIAFNormal,
 }
-_BACKENDS = {"fixed_point": FixedPoint, "plaintext": Plaintext, "crypten": Crypten, "spu": Spu}
 
 
 def build_dpvi(config: Config, num_steps: int | None = None) -> DPVI:
@@ -43,7 +38,7 @@ def build_dpvi(config: Config, num_steps: int | None = None) -> DPVI:
     :raises ArgumentError: the model's function cannot be imported.
     """
     settings: dict[str, Any] = {
-        "backend": _BACKENDS[config.fit.backend](),
+        "backend": BACKENDS[config.fit.backend](),
         "diagnostics": config.run.diagnostics,
     }
     if config.fit.guide is not None:
@@ -51,22 +46,6 @@ def build_dpvi(config: Config, num_steps: int | None = None) -> DPVI:
     if config.fit.learning_rate is not None:
         settings["optimizer"] = _optimizer(config.fit, num_steps)
     return DPVI(**settings, **_model_settings(config))
-
-
-def split_checked(dpvi: DPVI, schema: Schema) -> SplitModel:
-    """The split model; whatever the user's function raises on stand-in records is a broken contract.
-
-    :raises ModelContractError: the message may quote the exception, which has seen no table.
-    """
-    try:
-        return dpvi.split(schema)
-    except VertinumpyroError:
-        raise
-    except Exception as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        raise ModelContractError(
-            f"the model raised {type(error).__name__} on stand-in records: {first_line}"
-        ) from error
 
 
 def import_model(settings: ModelSettings, folder: Path) -> Callable[..., Any]:
@@ -92,14 +71,7 @@ def _model_settings(config: Config) -> dict[str, Any]:
         if model.kwargs:
             raise ArgumentError("[model] kwargs belong to a function; add function, or leave kwargs out")
         return components
-    function, kwargs = import_model(model, config.model_folder), {**components, **model.kwargs}
-    try:
-        inspect.signature(function).bind({}, 1, **kwargs)
-    except TypeError as error:
-        raise ArgumentError(
-            f"[model] {model.function} cannot be called with data, num_records and kwargs: {error}"
-        ) from None
-    return {"model": function, "model_kwargs": kwargs}
+    return {"model": import_model(model, config.model_folder), "model_kwargs": {**components, **model.kwargs}}
 
 
 def _import(name: str, folder: Path) -> Any:

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from vertinumpyro.cli.wording import count, domain, duration, report_facts, report_rows
+from vertinumpyro.cli.wording import count, duration, report_facts, report_rows
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, Posterior
+from vertinumpyro.dpvi.twin_columns import restricted
 from vertinumpyro.evaluation import (
     ReportContent,
     ReportFigure,
     ReportTable,
+    ReportText,
     pairwise_tvd,
     plot_adversaries,
     plot_marginals,
     plot_objective,
     plot_pairwise_tvd,
 )
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import Plan, PrivacyPlan
 
 __all__ = [
     "FILES",
+    "SIMULATED",
+    "adversary_figure",
     "can_draw",
     "configuration",
+    "files",
     "internal_items",
     "public_items",
     "report_content",
+    "run_warnings",
     "synthetic_summary",
     "write_table",
     "write_tables",
@@ -46,7 +52,12 @@ FILES: Mapping[str, str] = {
 }
 
 
-_SIMULATED = "One process held every party's columns: the secure computation was simulated, bit for bit."
+SIMULATED = "One process held every party's columns: the secure computation was simulated, bit for bit."
+
+
+def files(with_table: bool) -> dict[str, str]:
+    """The files of a run, without the tables where the model can draw none."""
+    return {name: text for name, text in FILES.items() if with_table or not name.startswith("synthetic.")}
 
 
 def can_draw() -> bool:
@@ -80,15 +91,13 @@ def report_content(
     dpvi: DPVI,
     *,
     title: str,
-    summary: list[str],
+    summary: list[ReportText],
     items: list[ReportFigure | ReportTable],
     extra_configuration: Mapping[str, str],
 ) -> ReportContent:
     """A report of one fit: its plan, the items, the configuration."""
     plan = _plan(posterior)
-    insecure = [] if posterior.secure_noise else ["The noise came from a seed: this run has no privacy."]
-    unproven = [f"Not proved: {step}." for step in plan.unproven]
-    simulated = [_SIMULATED] if dpvi.backend.info().security_model.startswith("none") else []
+    simulated = [SIMULATED] if dpvi.backend.info().security_model.startswith("none") else []
     return ReportContent(
         title=title,
         summary=summary,
@@ -97,7 +106,7 @@ def report_content(
         figures=[item for item in items if isinstance(item, ReportFigure)],
         tables=[*(item for item in items if isinstance(item, ReportTable)), _backend_statement(dpvi)],
         configuration={**configuration(posterior, dpvi), **extra_configuration},
-        warnings=[*insecure, *unproven, *simulated],
+        warnings=run_warnings(plan, posterior.secure_noise, simulated),
     )
 
 
@@ -115,6 +124,24 @@ def configuration(posterior: Posterior, dpvi: DPVI) -> dict[str, str]:
     }
 
 
+def run_warnings(plan: Plan, secure_noise: bool, others: Sequence[str] = ()) -> list[str]:
+    """What a reader of a report must know first."""
+    insecure = [] if secure_noise else ["The noise came from a seed: this run has no privacy."]
+    unproven = sorted({step for row in plan.adversaries for step in row.unproven})
+    return [*insecure, *(f"Not proved: {step}." for step in unproven), *others]
+
+
+def adversary_figure(plan: Plan) -> Iterator[ReportFigure]:
+    """ε against each adversary, where figures can be drawn."""
+    if can_draw():
+        yield ReportFigure(
+            figure=plot_adversaries(report_rows(plan)),
+            caption="ε against each adversary. A smaller ε is a stronger guarantee.",
+            not_dp=False,
+            section="Privacy",
+        )
+
+
 def _backend_statement(dpvi: DPVI) -> ReportTable:
     info = dpvi.backend.info()
     rows = {
@@ -128,18 +155,14 @@ def _backend_statement(dpvi: DPVI) -> ReportTable:
     return ReportTable(frame=frame, caption="What the backend states.", not_dp=False, section="Secure computation")
 
 
-def public_items(posterior: Posterior, synthetic: pd.DataFrame) -> Iterator[ReportFigure | ReportTable]:
+def public_items(posterior: Posterior, synthetic: pd.DataFrame | None) -> Iterator[ReportFigure | ReportTable]:
     """What may be published: it is computed from the plan and the releases alone."""
-    schema, norms = posterior.guide.split.schema, posterior.diagnostics.released_norm
-    yield synthetic_summary(synthetic, schema)
+    norms = posterior.diagnostics.released_norm
+    if synthetic is not None:
+        yield synthetic_summary(synthetic, posterior.guide.split.schema)
     if not can_draw():
         return
-    yield ReportFigure(
-        figure=plot_adversaries(report_rows(_plan(posterior))),
-        caption="ε against each adversary. A smaller ε is a stronger guarantee.",
-        not_dp=False,
-        section="Privacy",
-    )
+    yield from adversary_figure(posterior.plan)
     if len(norms):
         first = posterior.plan.num_steps - len(norms)
         yield ReportFigure(
@@ -172,13 +195,15 @@ def _plan(posterior: Posterior) -> PrivacyPlan:
 
 
 def internal_items(
-    posterior: Posterior, dataset: VerticalDataset, synthetic: pd.DataFrame
+    posterior: Posterior, dataset: VerticalDataset, synthetic: pd.DataFrame | None
 ) -> Iterator[ReportFigure | ReportTable]:
     """What compares with the real table, outside the mechanism: not DP, for the parties' eyes only."""
     if not can_draw():
         return
-    schema, real = dataset.schema, dataset.to_frame()
     yield from training_trace(posterior)
+    if synthetic is None:
+        return
+    schema, real = restricted(dataset.schema, synthetic.columns), dataset.to_frame()
     yield marginals(real, synthetic, schema)
     yield ReportFigure(
         figure=plot_pairwise_tvd(pairwise_tvd(real, synthetic, schema), schema),
@@ -215,13 +240,13 @@ def marginals(real: pd.DataFrame, synthetic: pd.DataFrame, schema: Schema) -> Re
 
 def _summary(synthetic: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     rows: dict[str, dict[str, Any]] = {}
-    for name, column in schema.columns.items():
+    for name, column in restricted(schema, synthetic.columns).columns.items():
         series = pd.Series(synthetic[name])
         number = pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series)
         rows[name] = {
             "party": schema.party_of(name),
             "type": column.type_name,
-            "public domain": domain(column),
+            "public domain": column.describe(),
             "synthetic mean": float(series.mean()) if number and column.type_name != "categorical" else None,
             "most frequent": None if column.type_name == "real" else _text(series.mode()),
         }

@@ -12,16 +12,28 @@ from typing import Any, Literal, TypeVar
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.wording import suggest
 
-__all__ = ["check_keys", "positive", "read_section"]
+__all__ = ["check_keys", "one_of", "positive", "read_section"]
 
 _Section = TypeVar("_Section")
 
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Mapping: "a table"}
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Mapping: "a table",
+    list: "a list of texts",
+}
 
 
 def positive(default: Any = None) -> Any:
     """A field for a number above 0."""
     return dataclasses.field(default=default, metadata={"positive": True})
+
+
+def one_of(choices: typing.Iterable[str], default: str) -> Any:
+    """A field for one of some names."""
+    return dataclasses.field(default=default, metadata={"choices": tuple(choices)})
 
 
 def check_keys(place: str, table: Mapping[str, Any], known: typing.Iterable[str]) -> None:
@@ -50,13 +62,17 @@ def read_section(cls: type[_Section], place: str, table: Any) -> _Section:
     for key, value in values.items():
         if fields[key].metadata.get("positive") and not value > 0:
             raise ArgumentError(f"{place} {key} = {value}; give a number above 0")
+        if value not in fields[key].metadata.get("choices", (value,)):
+            raise ArgumentError(f"{place} {key} = {value!r}; {suggest(value, fields[key].metadata['choices'])}")
     return cls(**values)
 
 
 def _checked(place: str, value: Any, hint: Any) -> Any:
     """The value as its hint wants it; the settings are public, so an error may quote them."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        tables = [option for option in options if typing.get_origin(option) is Mapping]
+        hint = tables[0] if tables and isinstance(value, Mapping) else options[0]
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)
         if value not in choices:
@@ -68,6 +84,6 @@ def _checked(place: str, value: Any, hint: Any) -> Any:
         value = float(value)
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         raise ArgumentError(f"{place} = {value!r}; give {_WORDS[expected]}")
-    if expected is float and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ArgumentError(f"{place} = {value!r}; give a finite number")
     return value

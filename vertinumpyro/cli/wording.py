@@ -1,40 +1,30 @@
-"""Public facts in words, for the terminal and the report alike: domains, plans, backends, numbers."""
+"""Public facts in words, for the terminal and the report alike: plans, backends, numbers."""
 
 from __future__ import annotations
 
+import decimal
 import math
+from decimal import Decimal
 from typing import Any
 
-from vertinumpyro.data import (
-    BinaryColumn,
-    BinnedColumn,
-    CategoricalColumn,
-    Column,
-    CountColumn,
-    IntegerColumn,
-    RealColumn,
-)
-from vertinumpyro.privacy import PoissonSampling, PrivacyPlan
-from vertinumpyro.privacy.ledger import SpendablePlan
+from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan
 
-__all__ = ["count", "domain", "duration", "plan_facts", "report_facts", "report_rows", "rounded_up"]
+__all__ = ["count", "duration", "plan_facts", "report_facts", "report_rows", "rounded_up"]
 
-_LONGEST_LIST = 48
-
-
-def domain(column: Column) -> str:
-    """A column's public domain, say "0 to 60 in 15 bins"."""
-    rule = {"forbid": "", "mask": ", may be missing", "category": ", missing is a category"}[column.missing]
-    return _domain(column) + rule
+_SMALLEST_DECIMAL = 0.001
+_TWO_DIGITS = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING)
+_THREE_DECIMALS = decimal.Context(prec=400, rounding=decimal.ROUND_CEILING)  # of any float
 
 
 def rounded_up(epsilon: Any) -> str:
-    """An ε to three decimals, never below its value; "∞" where nothing is guaranteed."""
+    """An ε to three decimals, or two digits where it is below 0.001; never below its value, "∞" without a guarantee."""
     value = float(epsilon)
     if not math.isfinite(value):
         return "∞"
-    # ε comes from a bisection of width 1e-7 that errs upwards; that much is not worth a digit.
-    return f"{math.ceil(round(value * 1000, 3)) / 1000:.3f}"
+    exact = Decimal(repr(value))  # the shortest decimal that reads as this float: 0.1 stays 0.1
+    if 0 < value < _SMALLEST_DECIMAL:
+        return f"{float(_TWO_DIGITS.create_decimal(exact)):.2g}"
+    return str(exact.quantize(Decimal("0.001"), context=_THREE_DECIMALS))
 
 
 def count(number: int, noun: str) -> str:
@@ -79,7 +69,7 @@ def report_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
     }
 
 
-def report_rows(plan: SpendablePlan) -> list[dict[str, str]]:
+def report_rows(plan: Plan) -> list[dict[str, str]]:
     """The privacy table with the keys of a report's rows."""
     return [
         {
@@ -105,38 +95,3 @@ def _batches(plan: PrivacyPlan) -> str:
             f"indices {plan.batch_indices} to the parties"
         )
     return f"disjoint, {plan.expected_batch_size:,.0f} records"
-
-
-def _domain(column: Column) -> str:
-    match column:
-        case CategoricalColumn():
-            return _listed(column.categories)
-        case BinaryColumn():
-            return _listed(column.categories or (0, 1))
-        case IntegerColumn():
-            return _integers(column)
-        case CountColumn():
-            return f"0 to {column.upper}"
-        case BinnedColumn():
-            edges = column.bin_edges
-            return f"{edges[0]:g} to {edges[-1]:g} in {column.num_cells} bins"
-        case RealColumn():
-            return f"{column.bounds[0]:g} to {column.bounds[1]:g}"
-    return column.kind
-
-
-def _integers(column: IntegerColumn) -> str:
-    ends = column.bounds or column.edges or (0, 0)
-    last = ends[-1]
-    groups = "" if column.num_cells == last - ends[0] + 1 else f" in {column.num_cells} groups"
-    return f"{ends[0]} to {last}{groups}"
-
-
-def _listed(categories: tuple[Any, ...]) -> str:
-    shown = ""
-    for index, category in enumerate(categories):
-        item = f"{category:g}" if isinstance(category, float) else str(category)
-        if len(shown) + len(item) > _LONGEST_LIST:
-            return f"{shown}, … ({len(categories)} categories)"
-        shown += f"{', ' if index else ''}{item}"
-    return shown

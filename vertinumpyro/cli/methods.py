@@ -1,0 +1,139 @@
+"""What the commands know of a method: settings, plan, fit and outputs. A method is one line of `METHODS`."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+from vertinumpyro.cli.config import Config
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
+from vertinumpyro.privacy import Plan
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Session
+
+__all__ = ["METHODS", "CommandMethod", "given", "method_of"]
+
+METHODS: Mapping[str, str] = {
+    "dpvi": "vertinumpyro.cli.of_dpvi:OfDPVI",
+    "vertimrf": "vertinumpyro.cli.of_vertimrf:OfVertiMRF",
+    "logistic": "vertinumpyro.cli.of_regression:OfLogistic",
+    "linear": "vertinumpyro.cli.of_regression:OfLinear",
+}
+"""Name of `--method` -> the class that stands for it, imported when it is asked for."""
+
+
+class CommandMethod(abc.ABC):
+    """A method as a configuration describes it. No table is opened here.
+
+    :cvar plan_class: of its plans.
+    :cvar own_settings: for sections of the file, the keys that the method reads; others there are refused by name.
+    :ivar method: what a session runs.
+    """
+
+    name: ClassVar[str]
+    plan_class: ClassVar[type[Plan]]
+    own_settings: ClassVar[Mapping[str, tuple[str, ...]]]
+
+    method: Any
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        _refuse_other_settings(self)
+
+    @abc.abstractmethod
+    def about(self) -> str:
+        """The method's settings in a few words."""
+
+    @abc.abstractmethod
+    def checked(self) -> Sequence[str]:
+        """What can be checked without a table, done, in words."""
+
+    @abc.abstractmethod
+    def plan(self, facts: Facts) -> Plan:
+        """The privacy plan; reads schema and N only."""
+
+    @abc.abstractmethod
+    def facts(self, plan: Any) -> dict[str, str]:
+        """What a plan fixes, in words."""
+
+    @abc.abstractmethod
+    def computations(self, facts: Facts, plan: Any) -> Sequence[tuple[Computation, int]]:
+        """What the parties compute together, and how often."""
+
+    @abc.abstractmethod
+    def fit(self, data: VerticalDataset | Session, plan: Any, *, run_dir: Path, resume: bool) -> Any:
+        """Spends the plan."""
+
+    def stored(self, run_dir: Path, plan: Plan) -> Any | None:
+        """What a complete run stored, where that is read rather than computed again from its releases."""
+        return None
+
+    @abc.abstractmethod
+    def save(self, result: Any, run_dir: Path) -> None:
+        """Writes what the budget bought, first of all outputs."""
+
+    @abc.abstractmethod
+    def outputs(self, result: Any, facts: Facts, run_dir: Path) -> Mapping[str, str]:
+        """Writes the other files but the report; all files by name, with what they are."""
+
+    def notes(self, result: Any) -> Sequence[str]:
+        """What a reader of the outputs should know is missing from them."""
+        return ()
+
+    @abc.abstractmethod
+    def items(self, result: Any) -> Sequence[ReportFigure | ReportTable]:
+        """Figures and tables of a report for publication."""
+
+    def internal_items(self, result: Any, dataset: VerticalDataset) -> Sequence[ReportFigure | ReportTable]:
+        """Figures and tables that compare with the real table: not DP."""
+        return ()
+
+    @abc.abstractmethod
+    def report(
+        self, result: Any, facts: Facts, items: Sequence[ReportFigure | ReportTable], *, simulated: str | None
+    ) -> ReportContent:
+        """The report."""
+
+    @final
+    def released(self, text: str) -> list[ReportText]:
+        """A report's summary, from what was released alone."""
+        return [ReportText(text=text, not_dp=False)]
+
+
+def method_of(name: str) -> type[CommandMethod]:
+    """The class of a method.
+
+    :raises ArgumentError: there is none of that name.
+    """
+    if name not in METHODS:
+        raise ArgumentError(f"--method {name}: choose one of {', '.join(METHODS)}")
+    module, _, found = METHODS[name].partition(":")
+    return getattr(importlib.import_module(module), found)
+
+
+def given(section: Any) -> dict[str, Any]:
+    """A section's settings that are not None."""
+    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _refuse_other_settings(method: CommandMethod) -> None:
+    """A setting that the method does not read would silently do nothing.
+
+    :raises ArgumentError: names the section and the key.
+    """
+    for section, names in method.own_settings.items():
+        settings = getattr(method.config, section)
+        defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+        for name, value in given(settings).items():
+            if name not in names and value != defaults[name] and value:
+                raise ArgumentError(
+                    f"[{section}] {name} is nothing that --method {method.name} reads; leave it out, or choose another "
+                    "method"
+                )

@@ -1,0 +1,140 @@
+"""`--method dpvi`: variational inference of a NumPyro model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import pandas as pd
+
+from vertinumpyro.cli import outputs
+from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.methods import CommandMethod
+from vertinumpyro.cli.model_loading import build_dpvi
+from vertinumpyro.cli.terminal import console
+from vertinumpyro.cli.wording import count, plan_facts
+from vertinumpyro.core import compat
+from vertinumpyro.core.compat import random_key
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.dpvi import Posterior, TwinColumns
+from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
+from vertinumpyro.privacy import Plan, PrivacyPlan
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Session
+
+__all__ = ["OfDPVI"]
+
+POSTERIOR = "posterior.npz"
+
+
+class OfDPVI(CommandMethod):
+    """A NumPyro model, the library's mixture where the configuration names none."""
+
+    name = "dpvi"
+    plan_class = PrivacyPlan
+    own_settings: Mapping[str, tuple[str, ...]] = {}
+
+    def __init__(self, config: Config, num_steps: int | None = None) -> None:
+        super().__init__(config)
+        self.method = build_dpvi(config, num_steps)
+        self._twin: pd.DataFrame | None = None
+
+    def about(self) -> str:
+        """See `CommandMethod`."""
+        return f"model {self.config.model.function or 'the mixture'}"
+
+    def checked(self) -> Sequence[str]:
+        """The model's contract."""
+        split = self.method.split(self.config.schema)
+        return [
+            f"{count(split.num_components, 'component')}, {count(split.num_values, 'released value')} a step",
+            "every observed site reads one party's columns, record by record",
+        ]
+
+    def plan(self, facts: Facts) -> PrivacyPlan:
+        """See `CommandMethod`."""
+        privacy, fit = self.config.privacy, self.config.fit
+        settings: dict[str, Any] = dataclasses.asdict(privacy)
+        settings |= {name: getattr(fit, name) for name in ("num_steps", "batch_size", "clip_norm")}
+        return self.method.plan(facts, **{key: value for key, value in settings.items() if value is not None})
+
+    def facts(self, plan: PrivacyPlan) -> dict[str, str]:
+        """See `CommandMethod`."""
+        return plan_facts(plan, self.method.backend.info().name)
+
+    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
+        """One clipped sum a step."""
+        return self.method.computations(facts, plan)
+
+    def fit(self, data: VerticalDataset | Session, plan: PrivacyPlan, *, run_dir: Path, resume: bool) -> Posterior:
+        """See `CommandMethod`."""
+        key = jax.random.split(random_key(self.config.run.seed))[0]
+        return self.method.fit(data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
+
+    def stored(self, run_dir: Path, plan: Plan) -> Posterior | None:
+        """The posterior, if it is this plan's.
+
+        :raises ArgumentError: it is another plan's.
+        """
+        path = run_dir / POSTERIOR
+        if not path.exists():
+            return None
+        posterior = self.method.load(path)
+        if posterior.plan.fingerprint() != plan.fingerprint():
+            raise ArgumentError(f"{path} belongs to another plan than the record beside it; take it out of the folder")
+        return posterior
+
+    def save(self, result: Posterior, run_dir: Path) -> None:
+        """See `CommandMethod`."""
+        result.save(run_dir / POSTERIOR)
+
+    def outputs(self, result: Posterior, facts: Facts, run_dir: Path) -> Mapping[str, str]:
+        """The twin, unless the model cannot draw one by itself, which the plan said."""
+        if not self._twin_columns(result).needs_nothing:
+            return outputs.files(with_table=False)
+        self._twin = result.sample_synthetic(self.config.run.num_synthetic, rng_key=self._twin_key)
+        outputs.write_tables(self._twin, run_dir)
+        return outputs.FILES
+
+    def notes(self, result: Posterior) -> Sequence[str]:
+        """See `CommandMethod`."""
+        return () if self._twin is not None else [f"no synthetic table: {self._twin_columns(result).describe()}"]
+
+    def _twin_columns(self, result: Posterior) -> TwinColumns:
+        return self.method.twin_columns(result.guide.split.schema)
+
+    @property
+    def _twin_key(self) -> jax.Array:
+        return jax.random.split(compat.random_key(self.config.run.seed))[1]
+
+    def items(self, result: Posterior) -> Sequence[ReportFigure | ReportTable]:
+        """See `CommandMethod`."""
+        return list(outputs.public_items(result, self._twin))
+
+    def internal_items(self, result: Posterior, dataset: VerticalDataset) -> Sequence[ReportFigure | ReportTable]:
+        """See `CommandMethod`."""
+        return list(outputs.internal_items(result, dataset, self._twin))
+
+    def report(
+        self, result: Posterior, facts: Facts, items: Sequence[ReportFigure | ReportTable], *, simulated: str | None
+    ) -> ReportContent:
+        """See `CommandMethod`."""
+        twin = self._twin_columns(result)
+        follows = "the posterior and this synthetic table" if twin.needs_nothing else "the posterior"
+        text = (
+            f"Released: noisy gradients of a model of {count(facts.num_records, 'record')} whose columns sit at "
+            f"{', '.join(facts.parties)}, and all that follows from them: {follows}."
+        )
+        note = [] if twin.is_whole else self.released(f"Note: {twin.describe()}.")
+        return outputs.report_content(
+            result,
+            self.method,
+            title="A private synthetic twin" if twin.needs_nothing else "A private posterior",
+            summary=[*self.released(text), *note],
+            items=list(items),
+            extra_configuration={"seed of the model's randomness": str(self.config.run.seed)},
+        )

@@ -1,0 +1,135 @@
+"""A run's tables: all in this process, or each in its party's own when the backend works between processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from vertinumpyro.cli.config import Config, config_of
+from vertinumpyro.cli.job import Job
+from vertinumpyro.cli.methods import method_of
+from vertinumpyro.cli.terminal import console, ticked
+from vertinumpyro.cli.wording import count
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import TableFacts, VerticalDataset
+from vertinumpyro.secure import BetweenProcesses
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Method, PartyTask, ProcessSession
+
+__all__ = ["checked_records", "cost_lines", "needed", "opened", "parties_of_public_table", "party_method"]
+
+
+def needed(job: Job) -> bool:
+    """Whether the parties must be processes of their own."""
+    return isinstance(job.method.method.backend, BetweenProcesses)
+
+
+@contextmanager
+def opened(job: Job) -> Iterator[VerticalDataset | ProcessSession]:
+    """The records: here, or at parties in their processes, of which this one opens no table."""
+    if needed(job):
+        with _started(job) as session:
+            yield session
+    else:
+        yield job.dataset()
+
+
+def checked_records(job: Job) -> TableFacts:
+    """The check of files and records, each in its party's own process; what a plan needs of them."""
+    with ticked("records") as found:
+        with _started(job) as session:
+            found += [f"{count(session.num_records, 'record')} matched by a keyed digest of their ids"]
+            found += ["all values in their public domains", "each table in its party's process"]
+        return TableFacts(session.schema, session.num_records)
+
+
+def cost_lines(backend: Any, computations: Sequence[tuple[Computation, int]]) -> Iterator[RenderableType]:
+    """What the secure computation costs, for a backend that sends messages: counted by a dry run."""
+    if not isinstance(backend, BetweenProcesses):
+        return
+    for computation, times in computations:
+        cost = backend.cost(computation)
+        each = "A step" if times > 1 else "The computation across parties"
+        total = f"The {count(times, 'step')} would take" if times > 1 else "It would take"
+        yield Text(
+            f"\n{each}: {cost.traffic.rounds} rounds, {cost.traffic.bytes_sent / 1e6:.1f} MB sent by a party, "
+            f"{cost.dealer_traffic.bytes_received / 1e6:.1f} MB by the dealer. {total} about "
+            f"{_hours(times * cost.lan_seconds)} on a LAN (0.5 ms a round, 1 Gbit/s) and about "
+            f"{_hours(times * cost.wan_seconds)} on a WAN (50 ms a round, 100 Mbit/s), besides each party's own work."
+        )
+
+
+def parties_of_public_table(dataset: VerticalDataset, folder: Path, build: Callable[[], Method]) -> ProcessSession:
+    """One process per party on files that this process writes: for a demonstration, whose table is public."""
+    folder.mkdir(parents=True, exist_ok=True)
+    schema, frame = dataset.schema, dataset.to_frame()
+    frame.insert(0, schema.id_column, [f"{number:09d}" for number in range(len(frame))])
+    tasks = []
+    for party, part in schema.parties.items():
+        table = folder / f"{party}.parquet"
+        frame[[schema.id_column, *part.columns]].to_parquet(table, index=False)
+        tasks.append(PartyTask(party=party, schema=schema.to_dict(), table=table.resolve(), build=build))
+    with console.status("[dim]one process per party …"):
+        return ProcessSession(tasks)
+
+
+@contextmanager
+def _started(job: Job) -> Iterator[ProcessSession]:
+    job.check_files()
+    if job.config.run.diagnostics:
+        raise ArgumentError(
+            "[run] diagnostics compares with the joined table, which no process holds with this backend; "
+            "set it to false"
+        )
+    with console.status("[dim]one process per party …"):
+        session = ProcessSession([_task(job, party) for party in job.schema.parties])
+    with session:
+        stated = job.config.data.num_records
+        if stated not in (None, session.num_records):
+            raise ArgumentError(f"[data] num_records = {stated}, and the tables hold {session.num_records}; correct it")
+        yield session
+
+
+def _task(job: Job, party: str) -> PartyTask:
+    config, schema = job.config, job.config.schema.to_dict()
+    ledger = config.data.ledgers.get(party)
+    return PartyTask(
+        party=party,
+        schema=schema,
+        table=config.files[party].resolve(),
+        read_options=config.csv_format(party),
+        build=partial(party_method, job.method.name, schema, _sections(config), str(config.path.resolve())),
+        ledger=None if ledger is None else (config.folder / ledger).resolve(),
+    )
+
+
+def party_method(name: str, schema: Mapping[str, Any], sections: Mapping[str, Any], path: str) -> Method:
+    """The method of a configuration, in a party's process; names no table."""
+    return method_of(name)(config_of(Path(path), schema, sections)).method
+
+
+def _sections(config: Config) -> dict[str, dict[str, Any]]:
+    """The settings that a method reads, as plain data; those of tables and outputs are left out."""
+    return {name: _plain(getattr(config, name)) for name in ("model", "privacy", "fit", "mrf", "regression")}
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
+def _hours(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )
