@@ -25,7 +25,7 @@ MAX_LINES = 400
 # A path or an address of one machine, or a number of one tracker.
 FOREIGN = re.compile(r"(?<![\w./~$}-])/(?:work|root|home|tmp)/|\bissue #\d+|\bfile:///|\blocalhost:\d+")
 # Importing any of these must not be needed to import the library: they come with extras.
-OPTIONAL = ("crypten", "d3p", "dask", "matplotlib", "mbi", "sklearn", "spu", "statsmodels", "torch")
+OPTIONAL = ("arviz", "crypten", "d3p", "dask", "matplotlib", "mbi", "sklearn", "spu", "statsmodels", "torch")
 
 
 def tracked_text_files() -> list[Path]:
@@ -36,7 +36,7 @@ def tracked_text_files() -> list[Path]:
     except (OSError, subprocess.CalledProcessError):
         folders = ("vertinumpyro", "tests", "benchmarks")
         paths = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
-    suffixes = {".lock", ".png", ".pyc", ".parquet"}
+    suffixes = {".lock", ".npz", ".parquet", ".png", ".pyc"}
     return [path for path in paths if path.is_file() and path.suffix not in suffixes]
 
 

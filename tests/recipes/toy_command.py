@@ -1,0 +1,20 @@
+"""`--method ridge`: least squares with a stated ridge, as CONTRIBUTING's recipe for a command has it."""
+
+from vertinumpyro.cli.of_regression import OfLinear
+
+
+class OfRidge(OfLinear):
+    """Linear regression whose objective has a ridge of N/100."""
+
+    name = "ridge"
+
+    def __init__(self, config, num_steps=None):
+        super().__init__(config, num_steps)
+        self.method.set_params(estimator="minimiser")
+
+    def plan(self, facts):
+        self.method.set_params(ridge=facts.num_records / 100)
+        return super().plan(facts)
+
+    def facts(self, plan):
+        return {**super().facts(plan), "ridge": f"{plan.num_records / 100:g}"}
