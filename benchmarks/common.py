@@ -37,7 +37,7 @@ from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
 from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
 from vertinumpyro.dpvi.stream import Chunk
 from vertinumpyro.privacy import PrivacyPlan
-from vertinumpyro.secure import SecureBackend
+from vertinumpyro.secure import Backend
 
 DELTA = 1e-5
 SIGMA = 2.042  # the DPVI paper's noise multiplier: epsilon = 1 by RDP, add/remove, q = 100/30162, T = 20,000
@@ -173,7 +173,7 @@ def among_parties(dataset: VerticalDataset, num_parties: int, num_columns: int |
 # -- runs -----------------------------------------------------------------------------------------
 
 
-def paper_inference(backend: SecureBackend, num_components: int) -> DPVI:
+def paper_inference(backend: Backend, num_components: int) -> DPVI:
     """The DPVI paper's mixture and optimiser. Here, so that a party's process can import it."""
     return DPVI(backend=backend, optimizer=optax.adam(0.01), num_components=num_components)
 

@@ -109,7 +109,8 @@ def errors(
         train, test = columns[order[: table.num_train]], columns[order[-table.num_test :]]
         for arm, settings in ARMS.items():
             model = BayesianLinearRegression(epsilon=epsilon, delta=DELTA, bounds=BOUND, target_bound=BOUND, **settings)
-            fits = [model.fit(train[:, :-1], train[:, -1]).coef_ for _ in range(draws)]
+            plans = [model.plan(len(train), train.shape[1] - 1) for _ in range(draws)]
+            fits = [model.fit(train[:, :-1], train[:, -1], plan=plan).coef_ for plan in plans]
             found[arm] += [_mae(coefficients, test) for coefficients in fits]
             if arm == "paper_proj":
                 true_epsilon = max(row.epsilon for row in model.plan_.adversaries)

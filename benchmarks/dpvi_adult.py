@@ -74,7 +74,7 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.stream import chunks
 from vertinumpyro.evaluation.plots import plot_curves, plot_nll_boxes
-from vertinumpyro.secure import FixedPoint, Plaintext, SecureBackend
+from vertinumpyro.secure import Backend, FixedPoint, Plaintext
 
 Results = dict[str, Any]
 Figures = dict[str, Figure]
@@ -137,7 +137,7 @@ class Task:
         return Task(*quick_or_full)
 
     def paper_experiment(
-        self, backend: SecureBackend, *, num_steps: int, num_components: int | None = None, **plan: Any
+        self, backend: Backend, *, num_steps: int, num_components: int | None = None, **plan: Any
     ) -> Experiment:
         """The paper's batch size, clip, noise and optimiser."""
         K = num_components or self.settings.num_components
@@ -221,7 +221,7 @@ def figure2(task: Task) -> tuple[Results, Figures]:
     return results, figures
 
 
-_FIGURE2_ARMS: Mapping[str, Callable[[], SecureBackend]] = {
+_FIGURE2_ARMS: Mapping[str, Callable[[], Backend]] = {
     "plaintext": Plaintext,
     "paper": lambda: FixedPoint(formulation="paper"),
     "no_renormalisation": lambda: FixedPoint(formulation="paper", renormalise=False),
@@ -232,7 +232,7 @@ def _figure2_curves(task: Task) -> dict[str, Curve]:
     return {name: _figure2_curve(task, name, make()) for name, make in _FIGURE2_ARMS.items()}
 
 
-def _figure2_curve(task: Task, name: str, backend: SecureBackend) -> Curve:
+def _figure2_curve(task: Task, name: str, backend: Backend) -> Curve:
     steps = task.settings.figure2_steps
     experiment = task.paper_experiment(backend, num_steps=steps)
     paired = chunks(experiment.plan, experiment.num_values, insecure_source(insecure_seed=2), 0)

@@ -52,16 +52,15 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.stream import chunks
 from vertinumpyro.evaluation.plots import plot_curves
-from vertinumpyro.runtime import PartyTask, Session
-from vertinumpyro.secure import FixedPoint, SecureBackend
-from vertinumpyro.secure.crypten import Crypten
+from vertinumpyro.secure import Backend, Crypten, FixedPoint
+from vertinumpyro.session import PartyTask, ProcessSession
 
 ONE_FEATURE = {"demographic": ["age"], "financial": ["fnlwgt"]}
 EVALUATIONS = 20
 Curve = tuple[np.ndarray, np.ndarray]
 
 
-def experiment_of(args: argparse.Namespace, backend: SecureBackend) -> Experiment:
+def experiment_of(args: argparse.Namespace, backend: Backend) -> Experiment:
     """The paper's plan under one backend."""
     train, test = (regrouped(part, ONE_FEATURE) for part in adult(**args.sizes))
     dpvi = paper_inference(backend, args.components)
@@ -70,7 +69,7 @@ def experiment_of(args: argparse.Namespace, backend: SecureBackend) -> Experimen
     return Experiment(dpvi, plan, train, test)
 
 
-def in_one_process(args: argparse.Namespace, backend: SecureBackend, label: str) -> Curve:
+def in_one_process(args: argparse.Namespace, backend: Backend, label: str) -> Curve:
     """A run of a simulated backend."""
     experiment = experiment_of(args, backend)
     fresh = chunks(experiment.plan, experiment.num_values, SystemRandomSource(), 0)
@@ -82,7 +81,7 @@ def in_processes(args: argparse.Namespace, folder: Path) -> tuple[Curve, dict[st
     """A run with a process for each party and one for the dealer."""
     experiment = experiment_of(args, Crypten())
     build = partial(paper_inference, Crypten(), args.components)
-    with Session(written(experiment.train, folder, build)) as session:
+    with ProcessSession(written(experiment.train, folder, build)) as session:
         steps, values = [0], [experiment.held_out_nll(experiment.start(0).params)]
 
         def evaluate(done: int, params: Any) -> None:
@@ -91,12 +90,12 @@ def in_processes(args: argparse.Namespace, folder: Path) -> tuple[Curve, dict[st
                 values.append(experiment.held_out_nll(params))
 
         key = compat.random_key(0)
-        fit = session.fit(experiment.dpvi, experiment.plan, key, run_dir=folder / "run", after_chunk=evaluate)
-        stats = session.stats()
+        fit = experiment.dpvi.fit(session, experiment.plan, key, run_dir=folder / "run", after_chunk=evaluate)
+        traffic = session.traffic
     cost = {
         "seconds_a_step": fit.diagnostics.seconds / args.steps,
-        "rounds_a_step": stats.rounds / args.steps,
-        "bytes_a_step": stats.bytes_per_party / args.steps,
+        "rounds_a_step": traffic.rounds / args.steps,
+        "bytes_a_step": traffic.bytes_sent / args.steps,
     }
     return (np.array(steps), np.array(values)), cost
 

@@ -79,7 +79,7 @@ from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.stream import Chunk, chunk_length, chunks
-from vertinumpyro.secure import FixedPoint, Plaintext, SecureBackend
+from vertinumpyro.secure import Backend, FixedPoint, Plaintext
 
 try:
     import d3p.minibatch
@@ -106,7 +106,7 @@ QUICK_COLUMNS = {"demographic": ["age", "sex"], "financial": ["workclass"]}
 # -- our arms -------------------------------------------------------------------------------------
 
 
-def experiment_of(data: VerticalDataset, backend: SecureBackend, n: int, num_components: int, steps: int) -> Experiment:
+def experiment_of(data: VerticalDataset, backend: Backend, n: int, num_components: int, steps: int) -> Experiment:
     """The paper's plan at one size."""
     dpvi = DPVI(backend=backend, num_components=num_components)
     plan = dpvi.plan(

@@ -52,38 +52,40 @@ from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.loop import device_columns
 from vertinumpyro.privacy import PoissonSampling
-from vertinumpyro.secure import BatchShape, FixedPoint, Plaintext, SecureBackend
-from vertinumpyro.secure.crypten import Crypten
-from vertinumpyro.secure.processes.backend import BetweenProcesses
-from vertinumpyro.secure.spu import Spu
+from vertinumpyro.secure import BatchShape, Crypten, FixedPoint, InProcess, InsecureRehearsal, Plaintext, Spu
+from vertinumpyro.transport import Traffic
 
 QUICK_COLUMNS = {"demographic": ["age"], "financial": ["workclass"]}
 SLOW = ("crypten_paper", "crypten_paper_ttp", "crypten_paper_lean", "crypten_paper_lean_ttp", "spu_cheetah")
 Problem = tuple[BatchShape, list[Contribution], ComponentPrior, jax.Array]
 
 
-def backends() -> dict[str, SecureBackend]:
+def rehearsal(**settings: Any) -> InsecureRehearsal:
+    """The library's CrypTen processes, fed by this one."""
+    return InsecureRehearsal(Crypten(**settings), timeout_s=300.0)
+
+
+def backends() -> dict[str, InProcess]:
     """Every arm's backend, by key."""
-    insecure = partial(Crypten, insecure_simulation=True, timeout_s=300.0)
     return {
         "plaintext": Plaintext(),
         "fixed_point": FixedPoint(),
-        "crypten": insecure(dealer="first_party"),
-        "crypten_ttp": insecure(),
-        "crypten_ttp_without_prefetch": insecure(prefetch=False),
-        "crypten_paper": insecure(dealer="first_party", formulation="paper"),
-        "crypten_paper_ttp": insecure(formulation="paper"),
-        "crypten_paper_lean": insecure(dealer="first_party", formulation="paper_lean"),
-        "crypten_paper_lean_ttp": insecure(formulation="paper_lean"),
-        "spu_aby3": Spu(insecure_simulation=True),
-        "spu_semi2k": Spu(protocol="SEMI2K", insecure_simulation=True),
-        "spu_cheetah": Spu(protocol="CHEETAH", insecure_simulation=True, timeout_s=600.0),
+        "crypten": rehearsal(dealer="first_party"),
+        "crypten_ttp": rehearsal(),
+        "crypten_ttp_without_prefetch": rehearsal(prefetch=False),
+        "crypten_paper": rehearsal(dealer="first_party", formulation="paper"),
+        "crypten_paper_ttp": rehearsal(formulation="paper"),
+        "crypten_paper_lean": rehearsal(dealer="first_party", formulation="paper_lean"),
+        "crypten_paper_lean_ttp": rehearsal(formulation="paper_lean"),
+        "spu_aby3": InsecureRehearsal(Spu()),
+        "spu_semi2k": InsecureRehearsal(Spu(protocol="SEMI2K")),
+        "spu_cheetah": InsecureRehearsal(Spu(protocol="CHEETAH"), timeout_s=600.0),
     }
 
 
-def is_here(backend: SecureBackend) -> bool:
+def is_here(backend: InProcess) -> bool:
     """Whether what it needs is installed."""
-    return not isinstance(backend, BetweenProcesses) or backend.missing() is None
+    return not isinstance(backend, InsecureRehearsal) or backend.backend.missing() is None
 
 
 def problem_of(quick: bool) -> Problem:
@@ -102,9 +104,9 @@ def problem_of(quick: bool) -> Problem:
 class Arm:
     """One backend on one problem."""
 
-    def __init__(self, backend: SecureBackend, problem: Problem, steps: int) -> None:
+    def __init__(self, backend: InProcess, problem: Problem, steps: int) -> None:
         self._backend, self._problem, self._steps = backend, problem, steps
-        in_processes = isinstance(backend, BetweenProcesses)
+        in_processes = isinstance(backend, InsecureRehearsal)
         step = partial(backend.clipped_noisy_sum, problem[0])
         self._step = step if in_processes else jax.jit(step)
 
@@ -125,14 +127,13 @@ class Arm:
 
     def facts(self, exact: np.ndarray) -> dict[str, float]:
         """Bytes and rounds of a step, and its error."""
-        before = self._backend.stats()
+        before = self._traffic()
         error = np.abs(self.run() - exact).max() / self._problem[0].clip_norm
-        after = self._backend.stats()
-        return {
-            "bytes": after.bytes_per_party - before.bytes_per_party,
-            "rounds": after.rounds - before.rounds,
-            "max_error": error,
-        }
+        cost = self._traffic().since(before)
+        return {"bytes": cost.bytes_sent, "rounds": cost.rounds, "max_error": error}
+
+    def _traffic(self) -> Traffic:
+        return self._backend.traffic if isinstance(self._backend, InsecureRehearsal) else Traffic()
 
 
 def measured(args: argparse.Namespace, problem: Problem) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def measured(args: argparse.Namespace, problem: Problem) -> dict[str, Any]:
         facts = {name: arm.facts(exact) for name, arm in arms.items()}
     finally:
         for backend in here.values():
-            if isinstance(backend, Crypten | Spu):
+            if isinstance(backend, InsecureRehearsal):
                 backend.close()
     return {name: {"seconds": median(times[name]) / 1e3, **facts[name]} for name in arms}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +11,9 @@ from vertimrf_parts.arms import ARMS, Arm
 
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.encoded_tables import reported_bytes
 from vertinumpyro.privacy import PrivacyWarning
+from vertinumpyro.secure import Computation, CrossProducts, Crypten, VectorSum
+from vertinumpyro.transport import Traffic
 
 __all__ = ["counted_cost", "time_and_bytes"]
 
@@ -21,41 +23,46 @@ Cost = dict[str, float]
 
 
 def counted_cost(dataset: VerticalDataset, epsilon: float) -> dict[str, Cost]:
-    """Bytes and rounds of the cross-party tables of every arm that has some, by its plan; nothing is computed."""
+    """Bytes and rounds of the cross-party tables of every arm that has some, by its plan; nothing is computed on data.
+
+    Without the extra `crypten` the arms with a secure product are left out.
+    """
     fields = {name: arm for name, arm in ARMS.items() if arm.kind == "field" and not (arm.plan or arm.pooled)}
-    return {name: _cost_of(dataset, arm, epsilon) for name, arm in fields.items()}
+    found = {name: _cost_of(dataset, arm, epsilon) for name, arm in fields.items()}
+    return {name: cost for name, cost in found.items() if cost is not None}
 
 
-def _cost_of(dataset: VerticalDataset, arm: Arm, epsilon: float) -> Cost:
+def _cost_of(dataset: VerticalDataset, arm: Arm, epsilon: float) -> Cost | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # the papers' delta is 1/n; one encoder is not private
         system = VertiMRF(**arm.system)
         plan = system.plan(dataset, epsilon=epsilon, delta=1 / dataset.num_records)
     if plan.encoding is None:
-        return _protocol_cost(dataset, plan.num_rounds)
-    sent = reported_bytes(system.columns(dataset.schema), plan.encoding, dataset.num_records)
+        return None if Crypten().missing() else _protocol_cost(dataset, plan.num_rounds)
+    sent = plan.encoding.reported_bytes(system.columns(dataset.schema), dataset.num_records)
     return _cost(max(sent.values()), sum(sent.values()), rounds=1)
 
 
 def _protocol_cost(dataset: VerticalDataset, later_rounds: int) -> Cost:
-    """One cross product of all one-hot columns: what the busiest party sends.
+    """Products of all parties' one-hot columns, by a dry run of the protocol: what the busiest party sends.
 
-    Two parties and a dealer that colludes with neither: it hands one party U, the other V, as seeds of 32 bytes, and
-    both a share of UᵀV. Each sends its masked matrix, A − U or B − V (round 1), and then its share of the noisy product
-    (round 2). Ring elements have 8 bytes. With more parties every pair of them does so side by side. The dealer sends
-    one share of UᵀV to each. The server gets the noisy tables. Each round of an adaptive selection adds a round, whose
-    tables count in full.
+    Each round of an adaptive selection adds a sum that reveals its tables, which count in full. The server gets the
+    noisy tables.
     """
     columns = VertiMRF().columns(dataset.schema)
-    cells = {p: sum(c.num_cells for c in columns if c.party == p) for p in dataset.parties}
-    sent = {
-        p: sum(
-            8 * (dataset.num_records * own + (1 + later_rounds) * own * other) for q, other in cells.items() if q != p
-        )
-        for p, own in cells.items()
-    }
-    revealed = sum(8 * own * other for p, own in cells.items() for q, other in cells.items() if p < q)
-    return _cost(max(sent.values()), (1 + later_rounds) * revealed, rounds=2 + later_rounds)
+    cells = tuple(sum(c.num_cells for c in columns if c.party == p) for p in dataset.parties)
+    products = CrossProducts(num_records=dataset.num_records, widths=cells)
+    tables = VectorSum(num_parties=len(cells), num_values=products.num_values)
+    parties = [_traffic(products, rank) for rank in range(len(cells))]
+    busiest = max(parties, key=lambda traffic: traffic.bytes_sent)
+    each = _traffic(tables, 0)
+    sent, rounds = busiest.bytes_sent + later_rounds * each.bytes_sent, busiest.rounds + later_rounds * each.rounds
+    return _cost(sent, (1 + later_rounds) * 8 * products.num_values, rounds=rounds)
+
+
+def _traffic(computation: Computation, rank: int) -> Traffic:
+    cost = Crypten().cost(computation, rank=rank)
+    return cost.traffic + dataclasses.replace(cost.dealer_traffic, rounds=0)  # the dealer answers beside the parties
 
 
 def _cost(sent: float, to_server: float, rounds: int) -> Cost:
