@@ -119,7 +119,7 @@ def test_plans_that_were_looked_at_are_not_counted(frame, dataset):
     _, messages = told(lambda: [model.fit(dataset, plan) for plan in plans])
     assert messages == []
     assert model.own_budgets == OwnBudgets(0, 0.0, 0.0)
-    assert {plan.epsilon for plan in plans} == {8.0}
+    assert {plan.target_epsilon for plan in plans} == {8.0}
 
 
 def test_a_warning_that_is_an_error_stops_the_fit_before_it_spends(case, tmp_path):
@@ -263,6 +263,6 @@ def test_what_cannot_be_a_table_is_refused_by_name(frame, dataset):
 def test_a_plan_takes_its_settings_from_the_constructor_and_others_win(frame):
     model = vertical(VerticalLinearRegression, plan_settings={"feature_bits": 10, "collusion_threshold": 1})
     plan = model.plan(num_records=100)
-    assert (plan.layout.feature_bits, plan.threshold, plan.epsilon, plan.delta) == (10, 1, 8.0, DELTA)
+    assert (plan.layout.feature_bits, plan.threshold, plan.target_epsilon, plan.delta) == (10, 1, 8.0, DELTA)
     other = model.plan(num_records=100, epsilon=0.5, delta=0.0, feature_bits=12)
-    assert (other.layout.feature_bits, other.threshold, other.epsilon, other.delta) == (12, 1, 0.5, 0.0)
+    assert (other.layout.feature_bits, other.threshold, other.target_epsilon, other.delta) == (12, 1, 0.5, 0.0)
