@@ -68,12 +68,8 @@ from vertinumpyro.data import (
     load_wine,
 )
 from vertinumpyro.evaluation.palette import LINE_STYLES, MARKERS, MUTED, SERIES, grid, new_figure, styled
+from vertinumpyro.regression import NoisyFitWarning, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout, scaled
-from vertinumpyro.regression.functional_mechanism import (
-    NoisyFitWarning,
-    VerticalLinearRegression,
-    VerticalLogisticRegression,
-)
 from vertinumpyro.regression.objective import noisy_moments
 from vertinumpyro.secure.fixed_point import FixedPoint
 from vertinumpyro.secure.plaintext import Plaintext
