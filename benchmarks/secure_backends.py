@@ -1,7 +1,8 @@
-"""A step of the cross-party sum on Adult's shape, under every backend: seconds, bytes, rounds, error.
+"""A step of the cross-party sum on Adult's shape, under every backend, and whole methods between processes.
 
     VERTINUMPYRO_DATA=... python benchmarks/secure_backends.py --quick
     python benchmarks/secure_backends.py --json results/secure_backends.json [--only plaintext fixed_point crypten]
+    python benchmarks/secure_backends.py --json results/secure_backends.json --only methods
 
 100 records, 20 components, all 13 columns at two parties, one `clipped_noisy_sum` a step on one machine. Arms take
 turns; a turn is one untimed step and then `--steps` timed ones in a row (the paper's: one), and `seconds` is the
@@ -29,9 +30,19 @@ crypten_speedup_vs_paper_lean, crypten_speedup_vs_paper_lean_ttp     the same ov
 prefetch_gain                   seconds of crypten_ttp_without_prefetch over crypten_ttp
 settings, environment; num_values is D
 
+methods.<method>.<data>.<backend>   methods with a process for each party, from tables to what is released: vertimrf on
+                                NLTCS and Adult, logistic, linear and some steps of dpvi on Adult, all records
+    seconds                     of the secure part: all that the parties were asked for, as the starter sees it
+    seconds_from_start          from the start of the processes, which read and match the tables, to what is released
+    bytes, rounds               of one party with the others (SPU: messages); what agreeing and recording take included
+    dealer_bytes                from the dealer, a step ahead
+    equal                       whether all that is released is bit for bit what one process releases with the same
+                                noise; null for dpvi, whose batches the parties toss
+    product_rounds              vertimrf under CrypTen: rounds of the cross products alone, the opening among them
+
 Needs the extra `crypten`, or `spu`, which stops at jax 0.4.34; the keys of the other's arms are null, or what a run in
 the other environment wrote to the same `--json`. One turn of one step for spu_cheetah. `--quick` keeps every key with
-two columns, three components, ten records and one turn.
+two columns, three components, ten records and one turn; of the methods 300 records, and three of Adult's columns.
 """
 
 from __future__ import annotations
@@ -46,6 +57,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from common import SIGMA, adult, environment, finish, interleaved, median, parser, regrouped, with_stored
+from secure_parts.methods import measured_methods, with_nulls
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution
@@ -173,13 +185,8 @@ def ratios(results: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--only", nargs="+", choices=list(backends()), help="some arms")
-    arguments.add_argument("--turns", type=int, help="turns of every arm (5; quick: 1)")
-    arguments.add_argument("--steps", type=int, default=5, help="timed steps of a turn (5)")
-    args = arguments.parse_args()
-    args.turns = args.turns or (1 if args.quick else 5)
+def steps(args: argparse.Namespace) -> dict[str, Any]:
+    """All that a step of each backend costs."""
     problem = problem_of(args.quick)
     shape = problem[0]
     settings = {
@@ -190,8 +197,23 @@ def main() -> None:
         "turns": args.turns,
         "steps": args.steps,
     }
-    results = {**dict.fromkeys(args.only or backends()), **with_stored(measured(args, problem), args)}
-    finish({**results, **ratios(results), "settings": settings, "environment": environment()}, args, {})
+    chosen = [name for name in backends() if args.only is None or name in args.only]
+    results = {**dict.fromkeys(chosen), **with_stored(measured(args, problem), args)}
+    return {**results, **ratios(results), "settings": settings}
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", nargs="+", choices=[*backends(), "methods"], help="some arms, or whole methods")
+    arguments.add_argument("--turns", type=int, help="turns of every arm (5; quick: 1)")
+    arguments.add_argument("--steps", type=int, default=5, help="timed steps of a turn (5)")
+    args = arguments.parse_args()
+    args.turns = args.turns or (1 if args.quick else 5)
+    results = steps(args) if args.only != ["methods"] else {}
+    if args.only is None or "methods" in args.only:
+        results |= with_stored({"methods": measured_methods(args.quick)}, args)
+        results["methods"] = with_nulls(results["methods"])
+    finish({**results, "environment": environment()}, args, {})
 
 
 if __name__ == "__main__":
