@@ -81,3 +81,63 @@ def test_growth_fit_recovers_a_line():
     assert fit["ns_per_weight"] == pytest.approx(3.0)
     assert fit["largest_relative_error"] < 1e-9
     assert fit["slowest_per_unit_over_base"] == 1  # the fixed part makes the base the slowest for its size
+
+
+# -- faults: what the witness saw, against what was counted ----------------------------------------
+
+
+def faults_folder(folder, lines, ledgers):
+    """What a run of `faults.py` leaves: a witness's lines by name, and steps on record by file."""
+    (folder / "witness").mkdir()
+    for who, entries in lines.items():
+        (folder / "witness" / f"{who}.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    for name, steps in ledgers.items():
+        path = folder / name / "privacy.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"steps_spent": steps}))
+    return folder
+
+
+def sent(step, content, count=1, what="opening"):
+    return {"what": what, "step": step, "count": count, "content": content}
+
+
+def test_faults_finds_ledgers_below_what_was_seen(tmp_path):
+    faults = load("faults")
+    lines = {"run": [sent(0, "a", 3)], "clinic": [sent(4, "b")], "bank": [sent(0, "c")]}
+    ledgers = {"run": 3, "tables/clinic.csv.ledger/plan": 4, "tables/bank.csv.ledger/plan": 1}
+    assert faults._under_counted(faults_folder(tmp_path, lines, ledgers)) == 1  # the clinic's fifth step
+    (tmp_path / "run" / "privacy.json").unlink()
+    assert faults._under_counted(tmp_path) == 2
+
+
+def test_faults_finds_steps_of_two_contents_by_one_sender(tmp_path):
+    faults = load("faults")
+    lines = {
+        "clinic": [sent(0, "a"), sent(0, "a"), sent(1, "b"), sent(1, "c")],
+        "bank": [sent(0, "other"), sent(0, "published", what="published")],
+        "run": [sent(0, "d", 3), sent(2, "e", 2)],  # step 2 is in both
+    }
+    folder = faults_folder(tmp_path, lines, {})
+    with open(folder / "witness" / "bank.jsonl", "a") as file:
+        file.write('{"what": "opening", "st')  # cut off while it was written: it had not left
+    assert faults._released_twice(folder) == 2
+
+
+def test_faults_has_all_keys_for_each_method_and_place():
+    import random
+
+    faults = load("faults")
+    keys = {"kills", "released_twice", "under_counted", "lost", "longest_lost_s", "runs"}
+    assert set(faults.Arm("linear", "in_process", random.Random(0)).found) == keys
+    assert all(key in faults.__doc__ for key in keys)
+    assert set(faults.BETWEEN) <= set(faults.METHODS)
+
+
+def test_whole_methods_have_a_key_for_each_backend_that_is_not_here():
+    backends = load("secure_backends")
+    stored = {"linear": {"adult": {"spu": {"equal": True}}}}
+    found = backends.with_nulls(stored)
+    assert found["linear"]["adult"] == {"crypten": None, "spu": {"equal": True}}
+    assert set(found["vertimrf"]) == {"nltcs", "adult"}
+    assert set(found) == {"vertimrf", "logistic", "linear", "dpvi"}
