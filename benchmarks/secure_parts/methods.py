@@ -14,12 +14,13 @@ from unittest import mock
 
 import numpy as np
 import optax
-from common import SIGMA, adult, regrouped
+from common import SIGMA, regrouped
 from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.data import VerticalDataset
+from vertinumpyro.data.datasets.adult import load_adult
 from vertinumpyro.data.datasets.nltcs import load_nltcs
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF, vertimrf
@@ -69,10 +70,10 @@ def tasks(quick: bool) -> list[Task]:
 
 def table(name: str, quick: bool) -> VerticalDataset:
     """All records; quick the first few hundred, and of Adult three columns."""
+    whole = load_nltcs() if name == "nltcs" else load_adult(layout="with_income")
     if not quick:
-        return load_nltcs() if name == "nltcs" else adult()[0]
-    whole = load_nltcs() if name == "nltcs" else regrouped(adult(num_train=300)[0], QUICK_COLUMNS)
-    return whole.take(np.arange(300))
+        return whole
+    return (whole if name == "nltcs" else regrouped(whole, QUICK_COLUMNS)).take(np.arange(300))
 
 
 def build(method: str, backend: Any, settings: Mapping[str, Any]) -> Any:
