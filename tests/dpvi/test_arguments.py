@@ -29,7 +29,7 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.model import party_plate
 from vertinumpyro.privacy import PrivacyPlan
-from vertinumpyro.privacy.ledger import start_spending
+from vertinumpyro.privacy.ledger import Ledger
 from vertinumpyro.secure.crypten import Crypten
 
 SCHEMA = Schema(
@@ -194,7 +194,7 @@ def test_an_optimizer_that_cannot_step_spends_nothing(name: str, dataset: Vertic
     assert str(caught.value).startswith("optimizer")
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert not list(tmp_path.iterdir()), "the plan is untouched"
-    with start_spending(plan):
+    with Ledger.start(plan):
         pass  # it can still be spent
 
 

@@ -50,14 +50,15 @@ def _scan(
     kernel: Kernel, state: DPVIState, columns: Columns, inputs: StepInput, active: jax.Array
 ) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
     """Step over a chunk; steps that only pad it leave the state as it is, and cost nothing."""
+    step_of = jax.jit(kernel.step)  # one trace serves the shapes and the branch
 
     def body(state: DPVIState, step: tuple[StepInput, jax.Array]) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
         step_input, is_active = step
-        _, infos = jax.eval_shape(kernel.step, state, columns, step_input)
+        _, infos = jax.eval_shape(step_of, state, columns, step_input)
         nothing = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), infos)
         return jax.lax.cond(
             is_active,
-            lambda state: kernel.step(state, columns, step_input),
+            lambda state: step_of(state, columns, step_input),
             lambda state: (state, nothing),
             state,
         )
