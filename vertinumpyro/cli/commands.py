@@ -14,7 +14,7 @@ from vertinumpyro.cli import outputs, sessions
 from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
 from vertinumpyro.cli.config import CONFIG_COPY, load_config
 from vertinumpyro.cli.display import facts_grid, schema_table
-from vertinumpyro.cli.job import Job, recorded_plan, refuse_changed, refuse_started
+from vertinumpyro.cli.job import Job, plan_to_continue, refuse_changed, refuse_started
 from vertinumpyro.cli.of_dpvi import POSTERIOR
 from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.terminal import console, heading, ticked
@@ -97,7 +97,7 @@ def fit(path: Path, *, method: str, resume: bool, out: Path | None, backend: str
     run_dir = job.config.run_dir(out)
     plan = None
     if resume:
-        plan = recorded_plan(run_dir, method)
+        plan = plan_to_continue(run_dir, method)
         refuse_changed(job.config, run_dir)
         job = Job.load(path, method, plan=plan, backend=backend)
     else:

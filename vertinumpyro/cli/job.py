@@ -14,9 +14,9 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.data import Schema, TableFacts, VerticalDataset, align, read_ids, read_table
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
-from vertinumpyro.session import PRIVACY_RECORD
+from vertinumpyro.session import PRIVACY_RECORD, recorded_plan
 
-__all__ = ["Job", "recorded_plan", "refuse_changed", "refuse_started"]
+__all__ = ["Job", "plan_to_continue", "refuse_changed", "refuse_started"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def refuse_started(run_dir: Path) -> None:
         )
 
 
-def recorded_plan(run_dir: Path, method: str) -> Plan:
+def plan_to_continue(run_dir: Path, method: str) -> Plan:
     """The plan of a run that was started before.
 
     :raises PlanSpentError: there is no readable record, so nothing may be continued.
@@ -118,14 +118,7 @@ def recorded_plan(run_dir: Path, method: str) -> Plan:
     record = run_dir / PRIVACY_RECORD
     if not record.exists():
         raise PlanSpentError(f"there is no {record}, so there is no run to continue; leave --resume out")
-    plan = read_record(record).plan
-    kind = method_of(method).plan_class
-    if not isinstance(plan, kind):
-        raise ArgumentError(
-            f"the run in {str(run_dir)!r} was started with another method (its plan is of kind {plan.kind!r}); "
-            "continue it with that"
-        )
-    return plan
+    return recorded_plan(run_dir, method_of(method).plan_class)
 
 
 def refuse_changed(config: Config, run_dir: Path) -> None:

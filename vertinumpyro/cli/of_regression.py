@@ -11,7 +11,7 @@ import pandas as pd
 from vertinumpyro.cli import outputs
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod, given
-from vertinumpyro.cli.wording import count, report_rows
+from vertinumpyro.cli.wording import count
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
@@ -125,15 +125,15 @@ class _OfRegression(CommandMethod):
             f"Released: noisy sums of products over {count(facts.num_records, 'record')} whose columns sit at "
             f"{', '.join(plan.parties)}, and all that follows from them: this {plan.model} regression."
         )
-        return ReportContent(
+        return outputs.assembled(
+            plan,
+            items,
             title=f"A private regression of {plan.layout.label}",
             summary=self.released(text),
             facts=self.facts(plan),
-            adversary_rows=report_rows(plan),
-            figures=[item for item in items if isinstance(item, ReportFigure)],
-            tables=[item for item in items if isinstance(item, ReportTable)],
             configuration={"estimator": result.estimator, "status": result.status_},
-            warnings=outputs.run_warnings(plan, result.secure_noise_, [simulated] if simulated else []),
+            secure_noise=result.secure_noise_,
+            warnings=[simulated] if simulated else [],
         )
 
 

@@ -11,7 +11,7 @@ from vertinumpyro.cli import outputs
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod, given
 from vertinumpyro.cli.terminal import console
-from vertinumpyro.cli.wording import count, report_rows
+from vertinumpyro.cli.wording import count
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, pairwise_tvd, plot_pairwise_tvd
@@ -131,15 +131,13 @@ class OfVertiMRF(CommandMethod):
             f"Released: noisy tables of {count(facts.num_records, 'record')} whose columns sit at "
             f"{', '.join(facts.parties)}, and all that follows from them: a Markov random field and this table."
         )
-        return ReportContent(
+        return outputs.assembled(
+            result.plan,
+            items,
             title="A private synthetic twin",
             summary=self.released(text),
             facts=self.facts(result.plan),
-            adversary_rows=report_rows(result.plan),
-            figures=[item for item in items if isinstance(item, ReportFigure)],
-            tables=[item for item in items if isinstance(item, ReportTable)],
             configuration={"field": repr(result), "seed of the twin's randomness": str(self.config.run.seed)},
-            warnings=outputs.run_warnings(
-                result.plan, result.secure_noise, [*lost, *([simulated] if simulated else [])]
-            ),
+            secure_noise=result.secure_noise,
+            warnings=[*lost, *([simulated] if simulated else [])],
         )

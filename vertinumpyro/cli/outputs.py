@@ -31,6 +31,7 @@ __all__ = [
     "FILES",
     "SIMULATED",
     "adversary_figure",
+    "assembled",
     "can_draw",
     "configuration",
     "files",
@@ -86,6 +87,30 @@ def write_tables(frame: pd.DataFrame, run_dir: Path) -> None:
         write_table(frame, run_dir / name)
 
 
+def assembled(
+    plan: Plan,
+    items: Sequence[ReportFigure | ReportTable],
+    *,
+    title: str,
+    summary: list[ReportText],
+    facts: dict[str, str],
+    configuration: dict[str, str],
+    secure_noise: bool,
+    warnings: Sequence[str],
+) -> ReportContent:
+    """A report of one plan's releases, with what a reader must know first."""
+    return ReportContent(
+        title=title,
+        summary=summary,
+        facts=facts,
+        adversary_rows=report_rows(plan),
+        figures=[item for item in items if isinstance(item, ReportFigure)],
+        tables=[item for item in items if isinstance(item, ReportTable)],
+        configuration=configuration,
+        warnings=run_warnings(plan, secure_noise, warnings),
+    )
+
+
 def report_content(
     posterior: Posterior,
     dpvi: DPVI,
@@ -98,15 +123,15 @@ def report_content(
     """A report of one fit: its plan, the items, the configuration."""
     plan = _plan(posterior)
     simulated = [SIMULATED] if dpvi.backend.info().security_model.startswith("none") else []
-    return ReportContent(
+    return assembled(
+        plan,
+        [*items, _backend_statement(dpvi)],
         title=title,
         summary=summary,
         facts=report_facts(plan, dpvi.backend.info().name),
-        adversary_rows=report_rows(plan),
-        figures=[item for item in items if isinstance(item, ReportFigure)],
-        tables=[*(item for item in items if isinstance(item, ReportTable)), _backend_statement(dpvi)],
         configuration={**configuration(posterior, dpvi), **extra_configuration},
-        warnings=run_warnings(plan, posterior.secure_noise, simulated),
+        secure_noise=posterior.secure_noise,
+        warnings=simulated,
     )
 
 

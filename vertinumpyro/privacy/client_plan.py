@@ -12,11 +12,11 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.privacy.accounting import NeighbouringRelation
-from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum
+from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
-from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.noise_shares import draw_noise_share
-from vertinumpyro.privacy.plan import Plan, check_delta, check_target
+from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
+from vertinumpyro.privacy.plan import check_delta, check_target
 from vertinumpyro.privacy.sampling import Sampling
 
 __all__ = ["ClientPlan"]
@@ -24,7 +24,7 @@ __all__ = ["ClientPlan"]
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientPlan(Plan, kind="horizontal", own_field="num_clients"):
+class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
     """Everything public about the privacy of sums over clients, fixed before any data is touched.
 
     The noise of one sum comes from `num_clients` clients. Each adds a discrete Gaussian of variance C²σ²4^f/(N -
@@ -108,23 +108,6 @@ class ClientPlan(Plan, kind="horizontal", own_field="num_clients"):
             )
         return NoiseSource(num_parties=self.num_clients, collusion_threshold=self.max_unreliable + 1)
 
-    @functools.cached_property
-    def noisy_sum(self) -> NoisySum:
-        """The released mechanism, as the accounting sees it."""
-        return NoisySum(
-            sampling=self.sampling,
-            num_records=self.num_records,
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.noise_multiplier,
-            grid_bits=self.grid_bits,
-            noise=self.noise,
-        )
-
-    @property
-    def releases(self) -> tuple[NoisySum]:
-        """The noisy sums of all steps."""
-        return (self.noisy_sum,)
-
     @property
     def observers(self) -> tuple[Adversary, ...]:
         """Who is watching; colluders are noise shares that are missing or known to the adversary."""
@@ -152,25 +135,6 @@ class ClientPlan(Plan, kind="horizontal", own_field="num_clients"):
         if observer.knows_indices:
             knows.append("who took part in which sum")
         return tuple(knows)
-
-    @property
-    def expected_batch_size(self) -> float:
-        """The public divisor of a noisy sum."""
-        return self.sampling.expected_batch_size(self.num_records)
-
-    @property
-    def num_shares(self) -> int:
-        """How many noise vectors are added to each sum."""
-        return self.noise.num_shares
-
-    def noise_variance_per_share(self) -> int:
-        """⌈C²σ²4^f/(N − T − 1)⌉, in grid units²."""
-        return self.noisy_sum.share_variance
-
-    def draw_noise_share(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
-        """One client's noise: int64 `[num_steps, num_values]`, in units of 2^-grid_bits. Secret."""
-        flat = sample_discrete_gaussian(self.noise_variance_per_share(), num_steps * num_values, source)
-        return flat.reshape(num_steps, num_values)
 
     def draw_noise_shares(self, num_values: int, source: RandomSource) -> np.ndarray:
         """All clients' noise for one sum, for simulations: int64 `[num_shares, num_values]`. Secret.

@@ -21,7 +21,8 @@ from vertinumpyro.privacy.adversary import (
 )
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
-from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target
+from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
+from vertinumpyro.privacy.plan import check_delta, check_party_names, check_target
 from vertinumpyro.privacy.sampling import Sampling
 
 __all__ = ["PrivacyPlan", "calibrate_noise_multiplier"]
@@ -29,7 +30,7 @@ __all__ = ["PrivacyPlan", "calibrate_noise_multiplier"]
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrivacyPlan(Plan, kind="dpvi", own_field="batch_indices"):
+class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     """Everything public about one run's privacy, fixed before any data is touched.
 
     Formal guarantee: a run that draws its batches by `sampling`, clips every record's vector to L2 norm
@@ -94,23 +95,6 @@ class PrivacyPlan(Plan, kind="dpvi", own_field="batch_indices"):
         sigma = calibrate_noise_multiplier(epsilon=epsilon, adversary=adversary, **chosen)
         return cls(noise_multiplier=sigma, **settings)
 
-    @functools.cached_property
-    def noisy_sum(self) -> NoisySum:
-        """The released mechanism, as the accounting sees it."""
-        return NoisySum(
-            sampling=self.sampling,
-            num_records=self.num_records,
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.noise_multiplier,
-            grid_bits=self.grid_bits,
-            noise=self.noise,
-        )
-
-    @property
-    def releases(self) -> tuple[NoisySum]:
-        """The noisy sums of all steps."""
-        return (self.noisy_sum,)
-
     @property
     def observers(self) -> tuple[Adversary, ...]:
         """The outside analyst, each party, coalitions of 2 to P − 1."""
@@ -130,25 +114,6 @@ class PrivacyPlan(Plan, kind="dpvi", own_field="batch_indices"):
         """The outside analyst under add/remove. Not the claim of this plan."""
         outside, relation = Adversary(name=OUTSIDE_ANALYST), NeighbouringRelation.ADD_REMOVE
         return self.noisy_sum.row(outside, self.delta, relation, self.unproven)
-
-    @property
-    def expected_batch_size(self) -> float:
-        """The public divisor of a noisy sum; never divide by the realised size."""
-        return self.sampling.expected_batch_size(self.num_records)
-
-    @property
-    def num_shares(self) -> int:
-        """How many noise vectors are added to each sum: P when collaborative, 1 when trusted."""
-        return self.noise.num_shares
-
-    def noise_variance_per_share(self) -> int:
-        """⌈C²σ²4^f/(P − c)⌉, in grid units²."""
-        return self.noisy_sum.share_variance
-
-    def draw_noise_share(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
-        """One party's noise: int64 `[num_steps, num_values]`, in units of 2^-grid_bits. Secret."""
-        flat = sample_discrete_gaussian(self.noise_variance_per_share(), num_steps * num_values, source)
-        return flat.reshape(num_steps, num_values)
 
     def draw_noise_shares(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
         """All parties' noise, for simulations: int64 `[num_steps, num_shares, num_values]`. Secret."""

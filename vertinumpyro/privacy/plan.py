@@ -52,11 +52,12 @@ class Plan(abc.ABC):
     num_records: int
     delta: float
 
-    def __init_subclass__(cls, *, kind: str, own_field: str, **settings: Any) -> None:
-        """A kind registers itself, so that `from_dict` finds it."""
+    def __init_subclass__(cls, *, kind: str | None = None, own_field: str = "", **settings: Any) -> None:
+        """A kind registers itself, so that `from_dict` finds it; without one the class is what kinds share."""
         super().__init_subclass__(**settings)
-        cls.kind, cls.own_field = kind, own_field
-        Plan._kinds[kind] = cls
+        if kind is not None:
+            cls.kind, cls.own_field = kind, own_field
+            Plan._kinds[kind] = cls
 
     @property
     @abc.abstractmethod

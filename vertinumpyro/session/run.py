@@ -54,6 +54,7 @@ class Run:
         self._path = None if folder is None else folder / results
         self.first_step = ledger.steps_spent
         self._steps: dict[int, Payload] = {}
+        self._state: Payload | None = None
 
     @classmethod
     def opened(
@@ -112,7 +113,7 @@ class Run:
         if index < self.ledger.steps_spent:
             return None
         released = compute()
-        self._commit(1, {**self._steps, index: released})
+        self._add(index, released)
         return released
 
     def stored(self, index: int) -> Payload | None:
@@ -125,7 +126,7 @@ class Run:
         For a party that stands ready to send something: what it stored and did not send may be replaced.
         """
         if index == self.ledger.steps_spent:
-            self._commit(1, {**self._steps, index: payload})
+            self._add(index, payload)
         elif index in self._steps:
             self.keep(index, payload)
         else:
@@ -155,32 +156,29 @@ class Run:
 
     def commit_state(self, num_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Counts further steps, whose releases are all in this state, and stores it."""
+        self._commit(num_steps, self._written(arrays, {}, self.ledger.steps_spent + num_steps))
         self._state = Payload({}, arrays)
-        if self._path is None:
-            self.ledger.reserve(num_steps)
-            return
-        staged = self._written(arrays, {}, self.ledger.steps_spent + num_steps)
-        self.ledger.reserve(num_steps)
-        self._publish(staged)
 
     def keep_state(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Stores the state after steps that were reserved before."""
-        self._state = Payload({}, arrays)
         self._publish(self._written(arrays, {}, self.ledger.steps_spent))
+        self._state = Payload({}, arrays)
 
     def state(self) -> Mapping[str, np.ndarray] | None:
         """The arrays of the last state that was stored."""
         return None if self._state is None else self._state.arrays
 
-    _state: Payload | None = None
-
     # -- files -------------------------------------------------------------------------------------
 
-    def _commit(self, num_steps: int, steps: dict[int, Payload]) -> None:
-        staged = self._staged(steps, self.ledger.steps_spent + num_steps)
+    def _add(self, index: int, released: Payload) -> None:
+        steps = {**self._steps, index: released}
+        self._commit(1, self._staged(steps, self.ledger.steps_spent + 1))
+        self._steps = steps
+
+    def _commit(self, num_steps: int, staged: Path | None) -> None:
+        """Counts what is staged, then makes it the results."""
         self.ledger.reserve(num_steps)
         self._publish(staged)
-        self._steps = steps
 
     def _staged(self, steps: Mapping[int, Payload], steps_spent: int) -> Path | None:
         arrays = {f"{index}/{name}": a for index, one in steps.items() for name, a in one.arrays.items()}
@@ -281,7 +279,10 @@ def recorded_plan(folder: str | Path | None, kind: type[_Plan]) -> _Plan:
         raise ArgumentError("resume=True needs run_dir, the folder of the run to continue")
     plan = read_record(Path(folder) / PRIVACY_RECORD).plan
     if not isinstance(plan, kind):
-        raise ArgumentError(f"the run in {str(folder)!r} is of method {plan.kind!r}; continue it with that")
+        raise ArgumentError(
+            f"the run in {str(folder)!r} was started with another method (its plan is of kind {plan.kind!r}); "
+            "continue it with that"
+        )
     return plan
 
 
