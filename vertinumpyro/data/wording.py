@@ -7,6 +7,11 @@ from typing import NoReturn
 
 from vertinumpyro.core.errors import DataError
 
+NO_DATASET = (
+    'is no VerticalDataset; make one: VerticalDataset.from_files(Schema.from_toml("schema.toml"), '
+    "{party: file, ...}), or from_frames; or give a session"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -26,6 +31,13 @@ class Place:
         as its context, and NumPy, pandas and the CSV parser put cell values in theirs.
         """
         raise DataError(f"{self}: {problem}")
+
+
+def shown(value: object) -> str:
+    """A short public value as it stands, of anything else the type alone: it may hold records."""
+    if isinstance(value, str | int | float) or value is None:
+        return repr(value)
+    return f"{value.__name__} (a class)" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def suggest(word: object, known: Iterable[str]) -> str:

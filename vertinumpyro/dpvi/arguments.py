@@ -12,6 +12,7 @@ import numpy as np
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, Schema, VerticalDataset
+from vertinumpyro.data.wording import NO_DATASET, shown
 from vertinumpyro.dpvi.autoguides import check_guide, chosen_init
 from vertinumpyro.dpvi.defaults import default_init
 from vertinumpyro.dpvi.optimizers import check_optimizer
@@ -30,12 +31,12 @@ def check_settings(dpvi: DPVI) -> None:
     :raises ArgumentError: names the argument and what to give instead.
     """
     if dpvi.model is not None and not callable(dpvi.model):
-        raise ArgumentError(f"model={_shown(dpvi.model)} is no function; give model(data, num_records), not its name")
+        raise ArgumentError(f"model={shown(dpvi.model)} is no function; give model(data, num_records), not its name")
     if not isinstance(dpvi.model_kwargs, Mapping):
-        raise ArgumentError(f"model_kwargs={_shown(dpvi.model_kwargs)} is no mapping; give names with values")
+        raise ArgumentError(f"model_kwargs={shown(dpvi.model_kwargs)} is no mapping; give names with values")
     if not callable(dpvi.init_loc_fn):
         raise ArgumentError(
-            f"init_loc_fn={_shown(dpvi.init_loc_fn)} is no strategy; give one of numpyro.infer's, as init_to_median"
+            f"init_loc_fn={shown(dpvi.init_loc_fn)} is no strategy; give one of numpyro.infer's, as init_to_median"
         )
     check_optimizer(dpvi.optimizer)
     _check_backend(dpvi.backend)
@@ -51,13 +52,13 @@ def _check_backend(backend: Any) -> None:
     calls = {option.replace("_", ""): f"vertinumpyro.secure.{kind.__name__}()" for option, kind in BACKENDS.items()}
     fix = calls.get(name.replace("_", ""))
     choices = f"backend={fix}" if fix else "one of " + ", ".join(calls.values())
-    raise ArgumentError(f"backend={_shown(backend)} is no backend; give the object: {choices}")
+    raise ArgumentError(f"backend={shown(backend)} is no backend; give the object: {choices}")
 
 
 def check_schema(schema: Any) -> None:
     """:raises ArgumentError: it is a path, a table or something else than a `Schema`."""
     if not isinstance(schema, Schema):
-        raise ArgumentError(f'schema={_shown(schema)} is no Schema; read one: Schema.from_toml("schema.toml")')
+        raise ArgumentError(f'schema={shown(schema)} is no Schema; read one: Schema.from_toml("schema.toml")')
 
 
 def check_dataset(dataset: Any, kind: type = VerticalDataset) -> None:
@@ -65,17 +66,16 @@ def check_dataset(dataset: Any, kind: type = VerticalDataset) -> None:
     if isinstance(dataset, Facts if kind is VerticalDataset else kind):
         return
     if kind is VerticalDataset:
-        fix = 'VerticalDataset.from_files(Schema.from_toml("schema.toml"), {party: file, ...}), or from_frames'
-    else:
-        fix = f"{kind.__name__}(dataset) of a VerticalDataset, or {kind.__name__}.from_clients([...])"
-    raise ArgumentError(f"dataset={_shown(dataset)} is no {kind.__name__}; make one: {fix}")
+        raise ArgumentError(f"dataset={shown(dataset)} {NO_DATASET}")
+    fix = f"{kind.__name__}(dataset) of a VerticalDataset, or {kind.__name__}.from_clients([...])"
+    raise ArgumentError(f"dataset={shown(dataset)} is no {kind.__name__}; make one: {fix}")
 
 
 def check_plan(plan: Any, kind: type[PrivacyPlan] | type[ClientPlan] = PrivacyPlan) -> None:
     """:raises ArgumentError: it is an epsilon or something else than a `kind`."""
     if not isinstance(plan, kind):
         raise ArgumentError(
-            f"plan={_shown(plan)} is no {kind.__name__}; make one: plan = dpvi.plan(dataset, epsilon=1.0)"
+            f"plan={shown(plan)} is no {kind.__name__}; make one: plan = dpvi.plan(dataset, epsilon=1.0)"
         )
 
 
@@ -89,11 +89,4 @@ def checked_key(rng_key: Any) -> jax.Array:
         numbers = jax.random.key_data(rng_key) if typed else jnp.asarray(rng_key)
         if numbers.dtype == jnp.uint32 and numbers.shape == compat.random_key(0).shape:
             return numbers
-    raise ArgumentError(f"rng_key={_shown(rng_key)} is no key; give one, jax.random.PRNGKey(seed)")
-
-
-def _shown(value: Any) -> str:
-    """A short public value as it stands, of anything else the type alone: it may hold records."""
-    if isinstance(value, str | int | float) or value is None:
-        return repr(value)
-    return f"{value.__name__} (a class)" if isinstance(value, type) else f"a {type(value).__name__}"
+    raise ArgumentError(f"rng_key={shown(rng_key)} is no key; give one, jax.random.PRNGKey(seed)")

@@ -13,6 +13,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource, SystemRandomSource
 from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.data.wording import NO_DATASET, shown
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import Backend, in_process
 from vertinumpyro.session.run import Payload, Run
@@ -36,9 +37,7 @@ class InProcessSession(Session):
 
     def __init__(self, dataset: VerticalDataset, backend: Backend) -> None:
         if not isinstance(dataset, VerticalDataset):
-            raise ArgumentError(
-                f"dataset is a {type(dataset).__name__}; give a VerticalDataset (from_frames, from_files), or a session"
-            )
+            raise ArgumentError(f"dataset={shown(dataset)} {NO_DATASET}")
         self.dataset, self.backend = dataset, in_process(backend)
         self.spare_source: RandomSource = SystemRandomSource()
         self._works: Sequence[Work] = ()
