@@ -126,7 +126,7 @@ def interleaved(arms: Mapping[str, Callable[[], float]], rounds: int, label: str
     times: dict[str, list[float]] = {name: [] for name in arms}
     with tqdm(total=(rounds + 1) * len(arms), desc=label, unit="run") as bar:
         for index in range(-1, rounds):
-            for name in list(arms) if index % 2 else list(reversed(arms)):
+            for name in list(arms) if index % 2 else list(reversed(list(arms))):
                 milliseconds = arms[name]()
                 bar.update()
                 if index >= 0:

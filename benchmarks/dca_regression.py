@@ -76,7 +76,8 @@ class Table:
 
     def columns(self) -> np.ndarray:
         """All records `[n, d + 1]`, centred and scaled to a range of 10, the target last."""
-        frame = load_abalone().to_frame() if self.name == "abalone" else load_wine(self.name.split()[0]).to_frame()
+        wine = "red" if self.name.startswith("red") else "white"
+        frame = load_abalone().to_frame() if self.name == "abalone" else load_wine(wine).to_frame()
         if "sex" in frame:
             frame["sex"] = (frame["sex"].astype(str) != "M").astype(float)  # the authors' coding
         target = "rings" if self.name == "abalone" else "quality"

@@ -243,7 +243,8 @@ def on_dask(settings: Settings) -> tuple[Results, Figures]:
     from distributed import Client, LocalCluster
 
     cells = []
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
         for clients, values in settings.dask_sizes:
             cell = Cell(clients=clients, values=values)
             rows = max(1, clients // 40)

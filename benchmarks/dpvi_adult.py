@@ -194,11 +194,12 @@ def scale(task: Task) -> tuple[Results, Figures]:
 def default(task: Task) -> tuple[Results, Figures]:
     """`DPVI()` as a user who sets nothing gets it, at epsilon = 1 under both relations."""
     results: Results = {}
-    for suffix, relation in (("", "add_remove"), ("_replace", "replace")):
+    relations = {"": NeighbouringRelation.ADD_REMOVE, "_replace": NeighbouringRelation.REPLACE}
+    for suffix, relation in relations.items():
         dpvi = DPVI(num_components=task.settings.num_components)
         plan = dpvi.plan(task.train, epsilon=1.0, delta=DELTA, relation=relation, num_steps=task.settings.default_steps)
         experiment = Experiment(dpvi, plan, task.train, task.test)
-        label = f"defaults, {relation}"
+        label = f"defaults, {relation.value}"
         _, values = _repeats(experiment, task.settings.default_repeats, task.settings, label)
         results[f"nll_default{suffix}"] = median(list(values[:, -1]))
         results[f"sigma_default{suffix}"] = plan.noise_multiplier
@@ -249,7 +250,7 @@ def _repeats(experiment: Experiment, repeats: int, settings: Settings, label: st
             secure = chunks(experiment.plan, experiment.num_values, source, 0)
             steps, values = experiment.curve(seed, secure, settings.evaluations, bar)
             runs.append(values)
-    return steps * experiment.epochs_a_step, np.stack(runs)
+    return np.asarray(steps * experiment.epochs_a_step), np.stack(runs)
 
 
 PARTS: Mapping[str, Callable[[Task], tuple[Results, Figures]]] = {

@@ -82,9 +82,9 @@ from vertinumpyro.dpvi.stream import Chunk, chunk_length, chunks
 from vertinumpyro.secure import Backend, FixedPoint, Plaintext
 
 try:
-    import d3p.minibatch
-    import d3p.random
-    import d3p.svi
+    import d3p.minibatch  # pyright: ignore[reportMissingImports]
+    import d3p.random  # pyright: ignore[reportMissingImports]
+    import d3p.svi  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     D3P_MISSING: str | None = f"d3p is not installed here ({error}); it needs jax 0.4.30, extra `d3p`"
 else:

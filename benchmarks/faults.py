@@ -2,11 +2,13 @@
 
     python benchmarks/faults.py --quick
     python benchmarks/faults.py --json results/faults.json [--only dpvi logistic] [--where in_process] [--kills 20]
+                                [--jobs 2]
 
 Every method fits a small generated table, in one process and between CrypTen's processes. One of a run's processes is
 killed (SIGKILL; the starter, a party or the dealer, at random) at a random time within the fit's length, from when all
 processes stand; the run goes on with resume=True, is killed again, and so on until it is complete; then a new run
-begins, until every arm has had its kills. A witness outside the library's records writes down, and flushes, what each
+begins, until every arm has had its kills. The processes of a benchmark share a cache of compiled programs, so that the
+kills fall into work that differs. A witness outside the library's records writes down, and flushes, what each
 party sends to be opened or publishes, and in one process what a fit hands on.
 
 Keys faults.<method>.<where>.{kills, released_twice, under_counted, lost, longest_lost_s}:
@@ -34,6 +36,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from common import environment, finish, parser
@@ -43,6 +47,7 @@ METHODS = ("dpvi", "vertimrf", "logistic", "linear", "horizontal", "bayesian_lin
 WHERE = ("in_process", "crypten")
 BETWEEN = ("dpvi", "vertimrf", "logistic", "linear")
 _WORKER = pathlib.Path(__file__).parent / "faults_parts" / "worker.py"
+_CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 _LONGEST_S = 600.0
 _PATIENCE_S = 150.0  # more than the processes wait for each other
 
@@ -50,8 +55,9 @@ _PATIENCE_S = 150.0  # more than the processes wait for each other
 class Arm:
     """One method in one place: its runs, its kills, and what they did."""
 
-    def __init__(self, method: str, where: str, rng: random.Random) -> None:
-        self.method, self.where, self._rng = method, where, rng
+    def __init__(self, method: str, where: str, seed: int, environ: Mapping[str, str]) -> None:
+        self.method, self.where, self._environ = method, where, environ
+        self._rng = random.Random(f"{seed} {method} {where}")
         self.found: dict[str, float] = dict.fromkeys(
             ("kills", "released_twice", "under_counted", "lost", "longest_lost_s", "runs"), 0
         )
@@ -94,7 +100,9 @@ class Arm:
         ]
         (folder / "started").unlink(missing_ok=True)
         with open(folder / "errors", "w+") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=self._environ
+            )
             killed = False
             try:
                 if _ended(process, _LONGEST_S, folder / "started"):
@@ -205,19 +213,19 @@ def main() -> None:
     arguments.add_argument("--where", nargs="+", choices=WHERE, help="some places")
     arguments.add_argument("--kills", type=int, help="kills of every arm (20; quick: 3)")
     arguments.add_argument("--seed", type=int, default=0, help="of the kills' moments (0)")
+    arguments.add_argument("--jobs", type=int, default=1, help="arms side by side (1)")
     args: argparse.Namespace = arguments.parse_args()
     kills = args.kills or (3 if args.quick else 20)
-    rng = random.Random(args.seed)
-    arms = [
-        Arm(method, where, rng)
-        for where in args.where or WHERE
-        for method in args.only or METHODS
-        if where == "in_process" or method in BETWEEN
-    ]
-    with tqdm(total=kills * len(arms), unit="kill") as bar:
-        for arm in arms:
-            bar.set_description(f"{arm.method}, {arm.where}")
-            arm.run(kills, bar)
+    with tempfile.TemporaryDirectory(prefix="compiled-") as compiled:
+        environ = {**os.environ, **_CACHED, "JAX_COMPILATION_CACHE_DIR": compiled}
+        arms = [
+            Arm(method, where, args.seed, environ)
+            for where in args.where or WHERE
+            for method in args.only or METHODS
+            if where == "in_process" or method in BETWEEN
+        ]
+        with tqdm(total=kills * len(arms), unit="kill") as bar, ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(lambda arm: arm.run(kills, bar), arms))
     found: dict[str, Any] = collections.defaultdict(dict)
     for arm in arms:
         found[arm.method][arm.where] = arm.found

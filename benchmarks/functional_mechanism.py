@@ -54,7 +54,6 @@ from sklearn.metrics import log_loss
 from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
-from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import (
     BinaryColumn,
     CategoricalColumn,
@@ -70,9 +69,10 @@ from vertinumpyro.data import (
 from vertinumpyro.evaluation.palette import LINE_STYLES, MARKERS, MUTED, SERIES, grid, new_figure, styled
 from vertinumpyro.regression import NoisyFitWarning, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout, scaled
-from vertinumpyro.regression.objective import noisy_moments
+from vertinumpyro.regression.objective import MOMENTS, noisy_moments
 from vertinumpyro.secure.fixed_point import FixedPoint
 from vertinumpyro.secure.plaintext import Plaintext
+from vertinumpyro.session import InProcessSession
 
 EPSILONS, DELTA = (0.1, 1.0, 10.0), 1e-5
 PAPER_ADULT = {0.1: 0.6412, 1.0: 0.7315, 10.0: 0.8132}
@@ -317,7 +317,11 @@ def run_times(settings: Settings) -> dict[str, Any]:
         return model.plan(dataset.schema, "y", num_records=records, epsilon=1.0, delta=DELTA)
 
     def release(backend: Any) -> Any:
-        return noisy_moments(dataset, plan(VerticalLinearRegression()), backend, SystemRandomSource())
+        method = VerticalLinearRegression(backend=backend)
+        session = InProcessSession(dataset, backend)
+        of_one_fit = plan(method)
+        with session.open(method, of_one_fit, run_dir=None, results=MOMENTS) as run:
+            return noisy_moments(session, run, of_one_fit)
 
     def fit() -> Any:
         model = VerticalLinearRegression(estimator="minimiser", backend=Plaintext())

@@ -271,7 +271,7 @@ def made_tables(folder: Path) -> dict[str, Path]:
         frame = VerticalDataset.example(SCHEMA, NUM_RECORDS, np.random.default_rng(0)).to_frame()
         frame.insert(0, SCHEMA.id_column, [f"{i:06d}" for i in range(NUM_RECORDS)])
         for party, part in SCHEMA.parties.items():
-            write(files[party], frame[[SCHEMA.id_column, *part.columns]])
+            write(files[party], frame.loc[:, [SCHEMA.id_column, *part.columns]])
     return files
 
 

@@ -17,8 +17,8 @@ REPLACE_COST = 0.9 * 2 + 0.1 * 4
 
 def main() -> None:
     """Read codes `[N, d]` and cells `[d]`, write synthetic codes `[N, d]`."""
-    from dpmm.models.aim import AIMGM
-    from dpmm.models.base.mechanisms import cdp_rho
+    from dpmm.models.aim import AIMGM  # pyright: ignore[reportMissingImports]
+    from dpmm.models.base.mechanisms import cdp_rho  # pyright: ignore[reportMissingImports]
 
     source, target, epsilon, delta = sys.argv[1:]
     stored = np.load(source)

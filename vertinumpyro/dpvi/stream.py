@@ -64,8 +64,10 @@ def chunk_length(num_steps: int, num_values: int, num_shares: int) -> int:
     return -(-num_steps // -(-num_steps // longest))
 
 
-def chunks(plan: PrivacyPlan, num_values: int, source: RandomSource, first_step: int, pace: Pace) -> Iterator[Chunk]:
-    """All remaining chunks of a plan; while one is used, the next is drawn in another thread.
+def chunks(
+    plan: PrivacyPlan, num_values: int, source: RandomSource, first_step: int, pace: Pace | None = None
+) -> Iterator[Chunk]:
+    """All remaining chunks of a plan, as long as `pace` says; while one is used, the next is drawn in another thread.
 
     NumPy's generators and the operating system's CSPRNG release the interpreter lock, so the noise costs
     little wall time on a second core.
@@ -79,9 +81,9 @@ def chunks(plan: PrivacyPlan, num_values: int, source: RandomSource, first_step:
         return None if count <= 0 else _padded(draw_inputs(plan, num_values, batches, share_sources, count), length)
 
     with ThreadPoolExecutor(max_workers=1) as background:
-        pending = background.submit(draw, pace.count)
+        pending = background.submit(draw, length if pace is None else pace.count)
         while (chunk := pending.result()) is not None:
-            pending = background.submit(draw, pace.count)
+            pending = background.submit(draw, length if pace is None else pace.count)
             yield chunk
 
 
