@@ -74,6 +74,7 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.stream import chunks
 from vertinumpyro.evaluation.plots import plot_curves, plot_nll_boxes
+from vertinumpyro.privacy import NeighbouringRelation
 from vertinumpyro.secure import Backend, FixedPoint, Plaintext
 
 Results = dict[str, Any]

@@ -152,7 +152,9 @@ def main() -> None:
     for name in [args.only] if args.only else list(ARMS):
         results |= ARMS[name](args)
     known = with_stored(results, args)
-    curves = {label: (np.asarray(known[key][0]), np.asarray(known[key][1])) for key, label in LABELS.items() if key in known}
+    curves = {
+        label: (np.asarray(known[key][0]), np.asarray(known[key][1])) for key, label in LABELS.items() if key in known
+    }
     figure = plot_curves(curves, xlabel="iteration", ylabel="test negative log-likelihood per record (nats)")
     settings = {"steps": args.steps, "num_components": args.components}
     finish({**results, "settings": settings, "environment": environment()}, args, {"dpvi_crypten_figure2": figure})

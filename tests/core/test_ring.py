@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from vertinumpyro.core import compat, ring
@@ -106,5 +106,13 @@ def test_decode_then_encode_is_the_identity(value, bits):
     assert int(ring.encode(ring.decode(jnp.int64(value), bits), bits)) == value
 
 
-def test_halves_are_encoded_to_even():
-    assert ring.encode(jnp.array([0.5, 1.5, 2.5, -0.5, -1.5]), 0).tolist() == [0, 2, 2, 0, -2]
+@pytest.mark.parametrize("encode", [ring.encode, ring.encode_short])
+def test_halves_are_encoded_to_even(encode):
+    assert encode(jnp.array([0.5, 1.5, 2.5, -0.5, -1.5]), 0).tolist() == [0, 2, 2, 0, -2]
+
+
+@given(st.floats(-(2.0**50), 2.0**50), st.integers(0, 24))
+@settings(deadline=None)
+def test_short_numbers_are_encoded_alike(x, bits):
+    assume(abs(x) * 2**bits < 2**51)
+    assert int(ring.encode_short(jnp.float64(x), bits)) == int(ring.encode(jnp.float64(x), bits))

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 from tests.secure import problems, reference
+from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure import FixedPoint
+from vertinumpyro.secure.fixed_point import _LIMB, _summed
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 SIZES = [
@@ -103,3 +105,15 @@ def test_arrays_of_another_shape_are_refused(field):
 def test_a_shape_has_positive_sizes(field):
     with pytest.raises(ArgumentError, match=field):
         type(problems.shape_of())(**{**vars(problems.shape_of()), field: 0})
+
+
+@pytest.mark.parametrize("K", [1, 128, 129])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sums_over_components_are_exact_at_their_largest(K, sign):
+    e = np.full((2, K), 2**30, np.int64)
+    e[1] -= np.arange(K)
+    limbs = sign * np.full((K, 2), (1 << _LIMB) - 1, np.int64)
+    limbs[0, 1] = sign << _LIMB
+    wanted = [[sum(int(a) * int(b) for a, b in zip(row, column, strict=True)) for column in limbs.T] for row in e]
+    with compat.x64():
+        assert np.asarray(_summed(jnp.asarray(e), jnp.asarray(limbs))).tolist() == wanted

@@ -9,10 +9,12 @@ All functions need jax's 64-bit mode (`core.compat.x64`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 __all__ = [
     "EXP_FRACTIONAL_BITS",
@@ -20,10 +22,12 @@ __all__ = [
     "NORM_FRACTIONAL_BITS",
     "decode",
     "encode",
+    "encode_short",
     "exp_nonpositive",
     "multiply_shift",
     "reciprocal_sqrt",
     "wide_product",
+    "with_ieee_float64",
 ]
 
 EXP_FRACTIONAL_BITS = 30
@@ -38,6 +42,8 @@ EXP_MAX_ERROR_ULP = 4
 _LOG2E_BITS = 60
 _LOG2E = round(math.log2(math.e) * 2**52) << 8  # 52 good bits: an argument below 2^13 keeps 39 of them
 _LOW_HALF = (1 << 32) - 1
+_ROUNDING = 1.5 * 2.0**52
+_ROUNDING_BITS = int(np.float64(_ROUNDING).view(np.int64))
 
 # Taylor coefficients of 2^-y = exp(-y ln 2) about y = 1/2, so that twelve terms reach 2^-46 on [0, 1].
 _EXP2_COEFFICIENTS = tuple(
@@ -57,7 +63,34 @@ def encode(x: jax.Array, fractional_bits: int) -> jax.Array:
 
     The caller bounds |x| 2^f below 2^62; nothing is checked here, because a check on a secret is a leak.
     """
-    return jnp.rint(x.astype(jnp.float64) * 2.0**fractional_bits).astype(jnp.int64)
+    return _by_conversion(x.astype(jnp.float64) * 2.0**fractional_bits)
+
+
+def encode_short(x: jax.Array, fractional_bits: int) -> jax.Array:
+    """`encode` where the caller bounds |x| 2^f below 2^51, several times as fast.
+
+    Between 2^52 and 2^53 the float64 numbers are the integers, so adding 1.5 2^52 rounds, and the bits of the sum are
+    the integer beside a constant; a conversion goes number by number.
+    """
+
+    def by_bits(scaled: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(scaled + _ROUNDING, jnp.int64) - _ROUNDING_BITS
+
+    return with_ieee_float64(by_bits, _by_conversion, x.astype(jnp.float64) * 2.0**fractional_bits)
+
+
+def _by_conversion(scaled: jax.Array) -> jax.Array:
+    return jnp.rint(scaled).astype(jnp.int64)
+
+
+def with_ieee_float64(
+    fast: Callable[..., jax.Array], general: Callable[..., jax.Array], *arguments: jax.Array
+) -> jax.Array:
+    """fast(*arguments), exact by what IEEE 754 says of float64, or general(*arguments) where a device emulates it.
+
+    Chosen when a program is compiled, for the device that it is compiled for: a TPU's float64 has fewer bits.
+    """
+    return jax.lax.platform_dependent(*arguments, cpu=fast, cuda=fast, default=general)
 
 
 def decode(value: jax.Array, fractional_bits: int) -> jax.Array:

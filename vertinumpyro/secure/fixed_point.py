@@ -34,6 +34,7 @@ __all__ = ["FixedPoint", "clipped_sum"]
 
 _ONE = 1 << EXP_FRACTIONAL_BITS
 _LIMB = 16  # scores are split into limbs, so that e (30 bits) times a limb, summed over K, fits 63 bits
+_LARGEST_EXACT_K = 1 << (53 - EXP_FRACTIONAL_BITS - _LIMB)
 _INVERSE_BITS = 60
 
 
@@ -147,11 +148,11 @@ def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: Com
     prior = bounded_prior(as_float64(prior), shape.clip_norm, limit)
     parties = [bounded(as_float64(c), shape.clip_norm, limit) for c in contributions]
     return Encoded(
-        tuple(ring.encode(v, LOG_BITS) for v in (*(c.log_density for c in parties), prior.log_weights)),
-        tuple(ring.encode(c.plated_scores, bits) for c in parties),
-        tuple(ring.encode(c.shared_scores, bits) for c in parties),
-        tuple(tuple(ScoreTable(ring.encode(t.scores, bits), t.codes) for t in c.tables) for c in parties),
-        ring.encode(prior.scores, bits),
+        tuple(ring.encode_short(v, LOG_BITS) for v in (*(c.log_density for c in parties), prior.log_weights)),
+        tuple(ring.encode_short(c.plated_scores, bits) for c in parties),
+        tuple(ring.encode_short(c.shared_scores, bits) for c in parties),
+        tuple(tuple(ScoreTable(ring.encode_short(t.scores, bits), t.codes) for t in c.tables) for c in parties),
+        ring.encode_short(prior.scores, bits),
     )
 
 
@@ -233,13 +234,30 @@ def _shared_norm(e: jax.Array, scores: jax.Array, norm: _NormScale) -> Int[Array
     squared.
     """
     high, low = _limbs(scores)
-    sums_low = (e[..., None] * low).sum(-2)
-    floor = (e[..., None] * high).sum(-2) + (sums_low >> _LIMB)
+    floor = _summed(e, high) + (_summed(e, low) >> _LIMB)
     magnitude = jnp.maximum(jnp.abs(floor), jnp.abs(floor + 1))
     bits = NORM_FRACTIONAL_BITS - 2 * norm.exponent
     shift = 2 * (EXP_FRACTIONAL_BITS + norm.score_bits - _LIMB) - bits
     square = ring.multiply_shift(magnitude, magnitude, shift, round_up=True).sum(-1)
     return norm.apply(square, bits)
+
+
+def _summed(e: jax.Array, limbs: jax.Array) -> Int[Array, "n s"]:
+    """sum_k e_k limb_k, exactly, for limbs [n, K, s] or [K, s].
+
+    Limbs are at most 2^16, so sums of up to 128 products with e (30 bits) are at most 2^53 and float64 holds them: then
+    a matrix product of the processor's own serves, in any order of its sums.
+    """
+
+    def in_integers(e: jax.Array, limbs: jax.Array) -> jax.Array:
+        return (e[..., None] * limbs).sum(-2)
+
+    def in_float64(e: jax.Array, limbs: jax.Array) -> jax.Array:
+        return (e.astype(jnp.float64) @ limbs.astype(jnp.float64)).astype(jnp.int64)
+
+    if limbs.ndim == 2 and limbs.shape[0] <= _LARGEST_EXACT_K:
+        return ring.with_ieee_float64(in_float64, in_integers, e, limbs)
+    return in_integers(e, limbs)
 
 
 def _clipped_weights(link: ScoreLink, e: jax.Array, squared_norm: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:

@@ -98,9 +98,9 @@ def encode_party_traced(shape: BatchShape, contribution: Contribution) -> PartyI
     """`encode_party` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
     own = bounded(as_float64(contribution), shape.clip_norm, shape.link.bounded).without_tables()
-    plated, shared = ring.encode(own.plated_scores, bits), ring.encode(own.shared_scores, bits)
+    plated, shared = ring.encode_short(own.plated_scores, bits), ring.encode_short(own.shared_scores, bits)
     return PartyInputs(
-        ring.encode(own.log_density, LOG_BITS),
+        ring.encode_short(own.log_density, LOG_BITS),
         plated.transpose(1, 0, 2),
         shared.reshape(shared.shape[0] * shared.shape[1], shared.shape[2]),
         _rounded_up(shape, (ring.decode(plated, bits) ** 2).sum(-1), plated.shape[-1]),
@@ -113,9 +113,9 @@ def encode_prior_traced(shape: BatchShape, prior: ComponentPrior) -> PriorInputs
     """`encode_prior` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
     own = bounded_prior(as_float64(prior), shape.clip_norm, shape.link.bounded)
-    scores = ring.encode(own.scores, bits)
+    scores = ring.encode_short(own.scores, bits)
     gram = _gram(shape, ring.decode(scores, bits))
-    return PriorInputs(ring.encode(own.log_weights, LOG_BITS), scores, gram)
+    return PriorInputs(ring.encode_short(own.log_weights, LOG_BITS), scores, gram)
 
 
 def _gram(shape: BatchShape, scores: jax.Array) -> jax.Array:
