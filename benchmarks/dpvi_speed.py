@@ -159,7 +159,7 @@ def pooled_model(schema: Schema, num_components: int) -> Callable[..., None]:
     """`mixture_model` as d3p needs it: for arrays in the schema's order, the component summed out."""
     columns = list(schema.columns.items())
 
-    def parameters(name: str, column: Any) -> dist.Distribution:
+    def parameters(name: str, column: Any) -> Any:
         if column.kind == "real":
             a = numpyro.sample(f"{name}_a", dist.Gamma(1.0, 1.0))
             b = numpyro.sample(f"{name}_b", dist.Gamma(1.0, 1.0))

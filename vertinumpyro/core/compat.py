@@ -10,13 +10,15 @@ import jax
 import jax.experimental
 import numpy as np
 
-__all__ = ["at_precision", "precision", "random_key", "user_has_x64", "x64"]
+__all__ = ["at_precision", "compiled_fast", "precision", "random_key", "user_has_x64", "x64"]
 
 # Newer releases moved the context manager out of `jax.experimental`.
 _enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
 
 # jax 0.4 forgets while compiling with which setting a scalar or a constant was traced, and widens it.
 _KEEPS_DTYPES = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 5)
+
+_COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def x64() -> AbstractContextManager[None]:
@@ -37,6 +39,11 @@ def user_has_x64() -> bool:
 def random_key(seed: int) -> jax.Array:
     """A key that every NumPyro release accepts (new-style keys fail in some handlers of old ones)."""
     return jax.random.PRNGKey(seed)
+
+
+def compiled_fast(lowered: Any) -> Callable[..., Any]:
+    """A `jax.stages.Lowered` compiled in haste: for programs that run a few times, on few numbers."""
+    return lowered.compile(compiler_options=_COMPILE_FAST)
 
 
 def at_precision(enabled: bool, fn: Callable[..., Any]) -> Callable[..., Any]:

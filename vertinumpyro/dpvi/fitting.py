@@ -16,12 +16,13 @@ from vertinumpyro.dpvi.guide import Params
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
 from vertinumpyro.dpvi.posterior import Diagnostics
+from vertinumpyro.dpvi.rehearsal import rehearse_steps, rehearse_update
 from vertinumpyro.dpvi.stream import Pace, chunk_length, chunks
 from vertinumpyro.dpvi.work import state_leaves, state_of
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.session import InProcessSession, Run, Session
 
-__all__ = ["CHECKPOINT", "AfterChunk", "first_step", "restored", "run_steps"]
+__all__ = ["CHECKPOINT", "AfterChunk", "first_step", "rehearsed", "restored", "run_steps"]
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -50,25 +51,42 @@ def first_step(run: Run, plan: PrivacyPlan) -> int:
     return first
 
 
+def rehearsed(session: Session, kernel: Kernel, state: DPVIState, plan: PrivacyPlan) -> ChunkRunner | None:
+    """The compiled loop where all parties are in this process, tried on stand-ins; elsewhere the update alone is.
+
+    :raises ArgumentError: what follows a release would fail; nothing is spent.
+    """
+    if not isinstance(session, InProcessSession):
+        rehearse_update(kernel, state)
+        return None
+    runner = ChunkRunner(kernel, device_columns(session.dataset))
+    rehearse_steps(kernel, state, runner, plan)
+    return runner
+
+
 def run_steps(
     session: Session,
     run: Run,
     kernel: Kernel,
+    runner: ChunkRunner | None,
     state: DPVIState,
     *,
     insecure_seed: int | None,
     progress_bar: bool,
     after_chunk: AfterChunk | None,
 ) -> tuple[DPVIState, Diagnostics]:
-    """All remaining steps of a plan; the first chunk is one step, and a checkpoint follows every chunk."""
+    """All remaining steps of a plan; the first chunk is one step, and a checkpoint follows every chunk.
+
+    :param runner: the loop, where all parties are in this process; see `rehearsed`.
+    """
     assert isinstance(run.plan, PrivacyPlan)
     started = time.perf_counter()
     session.catch_up(run)
     first = first_step(run, run.plan)
-    if isinstance(session, InProcessSession):
-        stream = _in_process(session, run, kernel, state, _source(insecure_seed, first), first)
-    else:
+    if runner is None:
         stream = _apart(session, run, state, first)
+    else:
+        stream = _in_process(runner, run, kernel.shape.num_values, state, _source(insecure_seed, first), first)
     found: list[_Chunk] = []
     with tqdm(total=run.plan.num_steps, initial=first, disable=not progress_bar, unit="step") as bar:
         for chunk in stream:
@@ -86,14 +104,12 @@ def run_steps(
 
 
 def _in_process(
-    session: InProcessSession, run: Run, kernel: Kernel, state: DPVIState, source: RandomSource, first: int
+    runner: ChunkRunner, run: Run, num_values: int, state: DPVIState, source: RandomSource, first: int
 ) -> Any:
     """Chunks of the jitted scan; each is on record, and stored, before anything of it is handed on."""
     plan = run.plan
     assert isinstance(plan, PrivacyPlan)
-    num_values = kernel.guide.split.num_values
     pace = Pace(chunk_length(plan.num_steps, num_values, plan.num_shares))
-    runner = ChunkRunner(kernel, device_columns(session.dataset))
     for chunk in chunks(plan, num_values, source, first, pace):
         started = time.perf_counter()
         state, info, internal = runner(state, chunk)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
@@ -70,10 +71,10 @@ class ReparameterisedGuide:
             ) from error
         sites = {name: site for name, site in trace.items() if site["type"] == "param"}
         transforms = {name: _transform(site) for name, site in sites.items()}
-        params = {
-            name: site["value"] if transforms[name] is None else transforms[name].inv(site["value"])
-            for name, site in sites.items()
-        }
+        values = {name: site["value"] for name, site in sites.items()}
+        params = jax.jit(lambda v: {n: x if transforms[n] is None else transforms[n].inv(x) for n, x in v.items()})(
+            values
+        )
         return cls(split, guide, transforms), params
 
     def constrain_params(self, params: Params) -> dict[str, Any]:
@@ -134,7 +135,8 @@ class ReparameterisedGuide:
 
 
 def _check_start(split: SplitModel, start: jax.Array) -> None:
-    sites = [name for name, value in split.unflatten(start).items() if not bool(jnp.isfinite(value).all())]
+    on_host = np.asarray(start)  # where looking at it compiles nothing
+    sites = [name for name, value in split.unflatten(on_host).items() if not np.isfinite(value).all()]
     if sites:
         raise ArgumentError(
             f"init_loc_fn: it starts from values that are not finite, or on the edge of their support, at {sites}; "

@@ -23,12 +23,11 @@ from vertinumpyro.dpvi.defaults import (
     default_guide,
     default_init,
 )
-from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, restored, run_steps
+from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, rehearsed, restored, run_steps
 from vertinumpyro.dpvi.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel, score_link
 from vertinumpyro.dpvi.optimizers import Optimizer, as_optax
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.rehearsal import rehearse_update
 from vertinumpyro.dpvi.synthesis import rehearse_twin
 from vertinumpyro.dpvi.twin_columns import TwinColumns
 from vertinumpyro.dpvi.work import StepsWork, release_layout
@@ -224,7 +223,7 @@ class DPVI:
         """
         session = session_of(data, self.backend)
         kernel, state = self.kernel(session, plan, rng_key)
-        rehearse_update(kernel, state)
+        runner = rehearsed(session, kernel, state, plan)
         with session.open(
             self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
         ) as run:
@@ -232,6 +231,7 @@ class DPVI:
                 session,
                 run,
                 kernel,
+                runner,
                 restored(run, state),
                 insecure_seed=insecure_seed,
                 progress_bar=progress_bar,

@@ -1,4 +1,4 @@
-"""What must work before a plan is spent: one update on stand-ins of a release."""
+"""What must work before a plan is spent: a step over nobody, or the update alone, on stand-ins of a release."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import optax
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.loop import ChunkRunner
+from vertinumpyro.dpvi.stream import chunk_over_nobody
+from vertinumpyro.privacy import PrivacyPlan
 
-__all__ = ["rehearse_update"]
+__all__ = ["rehearse_steps", "rehearse_update"]
 
 
 def rehearse_update(kernel: Kernel, state: DPVIState) -> None:
@@ -24,11 +27,31 @@ def rehearse_update(kernel: Kernel, state: DPVIState) -> None:
     """
     _rehearse_optimizer(kernel, state)
     update = jax.jit(compat.at_precision(kernel.user_x64, kernel.update))
-    noise = np.random.default_rng(0).normal(0.0, kernel.shape.noise_stddev, kernel.shape.num_values)
     with compat.x64():
-        for released in (np.zeros_like(noise), noise):
+        for released in _stand_ins(kernel):
             after, _ = update(state, jnp.asarray(released, _real_dtype(state)))
             _check_finite(kernel, after)
+
+
+def rehearse_steps(kernel: Kernel, state: DPVIState, runner: ChunkRunner, plan: PrivacyPlan) -> None:
+    """The same by the compiled loop that the fit uses next, so that nothing is compiled twice.
+
+    Its steps have empty batches: each releases a stand-in, and nothing of a record.
+
+    :raises ArgumentError: see `rehearse_update`.
+    """
+    _rehearse_optimizer(kernel, state)
+    for released in _stand_ins(kernel):
+        on_grid = np.rint(np.ldexp(released, plan.grid_bits)).astype(np.int64)
+        own = jax.tree_util.tree_map(jnp.array, state)  # the loop overwrites what it is given
+        after, _, _ = runner(own, chunk_over_nobody(plan, kernel.shape.num_values, on_grid))
+        _check_finite(kernel, after)
+
+
+def _stand_ins(kernel: Kernel) -> tuple[np.ndarray, np.ndarray]:
+    """Two releases [D] that no record had a part in: zeros, and noise as large as the plan's."""
+    noise = np.random.default_rng(0).normal(0.0, kernel.shape.noise_stddev, kernel.shape.num_values)
+    return np.zeros_like(noise), noise
 
 
 def _rehearse_optimizer(kernel: Kernel, state: DPVIState) -> None:

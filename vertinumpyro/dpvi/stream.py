@@ -8,12 +8,12 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.rng import RandomSource, SystemRandomSource
 from vertinumpyro.dpvi.kernel import StepInput
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.privacy.sampling import BatchStream
 
-__all__ = ["Chunk", "Pace", "chunk_length", "chunks", "draw_inputs"]
+__all__ = ["Chunk", "Pace", "chunk_length", "chunk_over_nobody", "chunks", "draw_inputs"]
 
 _NOISE_BYTES = 2**24
 _MAX_CHUNK = 200
@@ -98,6 +98,15 @@ def draw_inputs(
     indices, mask = batches.next(num_steps)
     shares = [plan.draw_noise_share(num_values, num_steps, source) for source in share_sources]
     return StepInput(indices, mask, np.stack(shares, axis=1))
+
+
+def chunk_over_nobody(plan: PrivacyPlan, num_values: int, noise: np.ndarray) -> Chunk:
+    """A chunk of one step, in the form of every other, whose batch is empty: its sum is `noise` [D], on the grid."""
+    shares = np.zeros((1, plan.num_shares, num_values), np.int64)
+    shares[0, 0] = noise
+    drawn = plan.sampling.start(plan.num_records, SystemRandomSource()).next(1)
+    nobody = StepInput(np.zeros_like(drawn.indices), np.zeros_like(drawn.mask), shares)
+    return _padded(nobody, chunk_length(plan.num_steps, num_values, plan.num_shares))
 
 
 def _padded(inputs: StepInput, length: int) -> Chunk:

@@ -141,7 +141,8 @@ def _values(model: Model, schema: Schema) -> ObservedValues:
 
 def _sites(model: Model, schema: Schema) -> Mapping[str, SiteFacts]:
     """The model's sites; refuses a model that has others, or other plates or latents, on another number of records."""
-    few, more = (traced(model, stand_in_columns(schema, n), n) for n in (_NUM_STAND_INS, _MANY_STAND_INS))
+    few = traced(model, stand_in_columns(schema, _NUM_STAND_INS), _NUM_STAND_INS)
+    more = traced(model, stand_in_columns(schema, _MANY_STAND_INS), _MANY_STAND_INS, densities=False)
     _check_plates(few, more)
     if few.error is not None:
         raise few.error

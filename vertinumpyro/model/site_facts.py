@@ -63,8 +63,11 @@ class TracedModel:
     error: Exception | None
 
 
-def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int) -> TracedModel:
-    """Trace the model abstractly: nothing is compiled or drawn."""
+def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int, *, densities: bool = True) -> TracedModel:
+    """Trace the model abstractly: nothing is compiled or drawn.
+
+    :param densities: whether anybody asks for `SiteFacts.density_shape`, which costs as much as the rest.
+    """
     sites: dict[str, SiteFacts] = {}
     plates: dict[str, int] = {}
     recorder = handlers.trace(handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=start_value))
@@ -74,7 +77,7 @@ def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int) ->
             recorder.get_trace(_KnownColumns(columns), num_records)
         finally:
             plates.update({n: site["args"][0] for n, site in recorder.trace.items() if site["type"] == "plate"})
-        sites.update({name: _facts_of(site, columns) for name, site in recorder.trace.items()})
+        sites.update({name: _facts_of(site, columns, densities) for name, site in recorder.trace.items()})
 
     try:
         jax.eval_shape(run, {name: jnp.asarray(column) for name, column in columns.items()})
@@ -90,7 +93,7 @@ class _KnownColumns(dict[str, Any]):
         raise ModelContractError(f"the model reads column '{name}', which the schema does not list")
 
 
-def _facts_of(site: Site, columns: Mapping[str, Any]) -> SiteFacts:
+def _facts_of(site: Site, columns: Mapping[str, Any], densities: bool) -> SiteFacts:
     is_sample = site["type"] == "sample"
     discrete = is_sample and is_discrete(site["fn"])
     latent = is_sample and not site["is_observed"]
@@ -104,7 +107,7 @@ def _facts_of(site: Site, columns: Mapping[str, Any]) -> SiteFacts:
         party=infer.get(PARTY),
         observes=next((name for name, column in columns.items() if column is site["value"]), None),
         is_factor=is_sample and bool(infer.get("is_auxiliary")),
-        density_shape=site["fn"].log_prob(site["value"]).shape if is_sample else (),
+        density_shape=site["fn"].log_prob(site["value"]).shape if is_sample and densities else (),
         support_size=_support_size(site["fn"]) if latent and discrete else 0,
         unconstrained_shape=biject_to(site["fn"].support).inv(site["value"]).shape if latent and not discrete else (),
     )

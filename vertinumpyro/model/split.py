@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
 from vertinumpyro.data import Schema
 from vertinumpyro.model import local_gradient
@@ -99,7 +100,7 @@ class SplitModel:
         """Unconstrained sites as flat theta."""
         return jnp.concatenate([jnp.ravel(theta[name]) for name in self._positions])
 
-    def unflatten(self, flat: Float[Array, " theta"]) -> dict[str, jax.Array]:
+    def unflatten(self, flat: Float[Array | np.ndarray, " theta"]) -> dict[str, Any]:
         """Flat theta as a dictionary of unconstrained sites."""
         return {
             name: flat[position.flat[0] : position.flat[0] + position.size].reshape(position.shape)
@@ -147,7 +148,9 @@ class SplitModel:
             sites = {name: trace[name] for name in self.structure.latents}
             return self.flatten({n: biject_to(s["fn"].support).inv(s["value"]) for n, s in sites.items()})
 
-        return self._compiled_inits.setdefault(init_loc_fn, jax.jit(run))(rng_key)
+        if init_loc_fn not in self._compiled_inits:
+            self._compiled_inits[init_loc_fn] = compat.compiled_fast(jax.jit(run).lower(rng_key))
+        return self._compiled_inits[init_loc_fn](rng_key)
 
     @cached_property
     def _compiled_inits(self) -> dict[Callable[..., Any], Callable[..., jax.Array]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 
 from vertinumpyro.core import compat
+from vertinumpyro.core.compat import compiled_fast
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Schema
 from vertinumpyro.model.enumeration import Site, log_densities, trace_at
@@ -19,9 +21,6 @@ from vertinumpyro.model.stand_ins import stand_in_columns
 __all__ = ["NUM_RECORDS", "Arrays", "StandInRuns"]
 
 NUM_RECORDS = 31
-
-# Each program runs a few dozen times on a few records, so compiling it well costs more than it gains.
-_COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -45,10 +44,13 @@ class StandInRuns:
     num_components: int
     of_records: tuple[str, ...]
     in_double: bool = True
-    _programs: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False)
+    _programs: Mapping[str, Future[Callable[..., Any]]] = dataclasses.field(default_factory=dict, repr=False)
 
     def compiled(self) -> StandInRuns:
-        """With both programs, in double precision if the model can be traced in it."""
+        """With both programs, in double precision if the model can be traced in it.
+
+        They are compiled in the background, while the caller goes on tracing.
+        """
         try:
             return self._compiled()
         except Exception:
@@ -57,9 +59,11 @@ class StandInRuns:
     def _compiled(self) -> StandInRuns:
         arguments = self.theta(0), self.columns(0)
         with compat.precision(self.in_double):
-            programs = {fn.__name__: jax.jit(fn).lower(*arguments) for fn in (self._each_alone, self._all_together)}
-            compiled = {name: program.compile(compiler_options=_COMPILE_FAST) for name, program in programs.items()}
-        return dataclasses.replace(self, _programs=compiled)
+            lowered = {fn.__name__: jax.jit(fn).lower(*arguments) for fn in (self._each_alone, self._all_together)}
+        background = ThreadPoolExecutor(1)  # the compiler lets go of the interpreter
+        programs = {name: background.submit(compiled_fast, program) for name, program in lowered.items()}
+        background.shutdown(wait=False)
+        return dataclasses.replace(self, _programs=programs)
 
     # -- arguments --------------------------------------------------------------------------------
 
@@ -81,11 +85,11 @@ class StandInRuns:
 
     def together(self, theta: Arrays, columns: Arrays) -> Arrays:
         """Log densities [K, n] of the record-level sites, from one call of the model."""
-        return self._run(self._programs["_all_together"], theta, columns)
+        return self._run(self._programs["_all_together"].result(), theta, columns)
 
     def alone(self, theta: Arrays, columns: Arrays) -> Arrays:
         """The same from a call for each record, with num_records = 1: what the parties compute."""
-        return self._run(self._programs["_each_alone"], theta, columns)
+        return self._run(self._programs["_each_alone"].result(), theta, columns)
 
     def globals_at(self, num_records: int) -> tuple[str, Callable[[Arrays], dict[str, tuple[np.ndarray, ...]]]]:
         """Every other sample site's summed log density, and its value if it is a latent, as a function of theta.
