@@ -1,7 +1,7 @@
 """How long a run takes to its first step, everything compiled: this checkout against another one.
 
     python benchmarks/start_of_run.py --quick
-    git worktree add ../before v0.1.0
+    git worktree add ../before COMMIT
     python benchmarks/start_of_run.py --against ../before --json results/start_of_run.json [--runs 5]
 
 A process of its own for every run: imports, RAND HIE, the library's mixture with 20 components split, a plan, one step
