@@ -139,7 +139,7 @@ def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pyte
 
     def interrupted(self, *arguments):
         calls.append(1)
-        if len(calls) == 2:
+        if len(calls) == 4:  # after two rehearsals and the first chunk
             raise KeyboardInterrupt
         return step(self, *arguments)
 
@@ -157,7 +157,7 @@ def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pyte
     assert resumed.exit_code == 0, resumed.stderr
     after = json.loads((project.run_dir / "privacy.json").read_text())
     assert (after["status"], after["steps_spent"], after["plan"]) == ("finished", 6, record["plan"])
-    assert len(calls) > 3
+    assert len(calls) > 7
     assert "Norm of each noisy gradient" in (project.run_dir / "report.html").read_text()
 
 
