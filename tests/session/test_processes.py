@@ -28,7 +28,7 @@ from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.privacy import NoiseSource, PoissonSampling
 from vertinumpyro.regression.objective import noisy_moments
 from vertinumpyro.secure import FixedPoint
-from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession
+from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run
 from vertinumpyro.transport import group
 
 pytestmark = pytest.mark.skipif(not parties.INSTALLED, reason="parties as processes: extra `crypten` or `spu`")
@@ -138,6 +138,27 @@ def test_parties_release_what_one_process_releases_on_the_same_noise(seeded, nam
     assert (record["status"], record["steps_spent"]) == ("finished", plan.num_steps)
     assert not any(row["claim"] for row in record["adversaries"])  # the noise is from a seed
     replies.hold_what_is_released(plan, found)
+
+
+def test_a_starter_that_dies_before_it_has_the_last_round_gets_it_again(seeded, tmp_path):
+    session, _, backend = seeded
+    made = method("adaptive", backend)
+    plan, honest = plan_for("adaptive", made, session), Run.keep
+
+    def dies(run, index, payload):
+        if index == plan.num_steps - 1:
+            raise KeyboardInterrupt
+        honest(run, index, payload)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "keep", dies)
+        with pytest.raises(KeyboardInterrupt):
+            released(session, made, plan, tmp_path, insecure_seed=SEED)
+    assert json.loads((tmp_path / PRIVACY_RECORD).read_text())["steps_spent"] == plan.num_steps  # counted, not received
+    found = released(session, made, plan, tmp_path, resume=True, insecure_seed=SEED)
+    across = sum(release.num_tables for release in plan.cross_releases)
+    assert len(found) > across  # every round's tables, and the parties' own
+    assert json.loads((tmp_path / PRIVACY_RECORD).read_text())["status"] == "finished"
 
 
 class Replies:

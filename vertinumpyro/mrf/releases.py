@@ -96,7 +96,9 @@ class Releases:
     def _adaptive_tables(self, own: Sequence[Measurement]) -> tuple[Measurement, ...]:
         """Cross products whose exact results stay shared, then a first look and the rounds."""
         pairs = cross_pairs(self.columns, self.plan.parties)
-        if self.run.ledger.steps_left:  # reveals nothing, so a run that goes on may compute the shares anew
+        if any(self.run.stored(step) is None for step in range(_ACROSS, self.plan.num_steps)):
+            # Reveals nothing, so a run that goes on may compute the shares anew: for a step that was counted, too, and
+            # not received, which the parties open again as they did.
             self.session.cross_products(None, PADS, {})
         seen = self._reveal(_ACROSS, lambda: pairs)
 
