@@ -7,6 +7,7 @@ FOLDER/run                     the run: its plan is what `privacy.json` says
 FOLDER/started                 there once the fit begins, and all processes stand
 FOLDER/pids/<pid>              the parties' processes and the dealer's
 FOLDER/witness/<who>.jsonl     what was handed on ("run") and what each party sends, before it is sent, flushed
+FOLDER/step_s                  the time of a step of DPVI, once more than the first chunk was seen
 FOLDER/lost_s                  the most time that one kill cost of what was counted
 FOLDER/complete                the fit is done
 """
@@ -129,7 +130,7 @@ class Witness:
     """Writes down, and flushes, what leaves a process."""
 
     def __init__(self, folder: Path, who: str) -> None:
-        self._path = folder / "witness" / f"{who}.jsonl"
+        self._path, self._pace = folder / "witness" / f"{who}.jsonl", folder / "step_s"
         self._path.parent.mkdir(exist_ok=True)
 
     def saw(self, what: str, step: int, content: bytes, count: int = 1) -> None:
@@ -141,12 +142,15 @@ class Witness:
 
     def of_steps(self, first: int) -> Callable[[int, Any], None]:
         """For `after_chunk`: the state after further steps."""
-        done = first
+        done, since = first, 0.0
 
         def after_chunk(steps: int, params: Mapping[str, Any]) -> None:
-            nonlocal done
+            nonlocal done, since
             self.saw("state", done, digest(params), steps - done)
-            done = steps
+            now = time.perf_counter()
+            if since:  # the first chunk compiles
+                self._pace.write_text(str((now - since) / (steps - done)))
+            done, since = steps, now
 
         return after_chunk
 
@@ -252,8 +256,9 @@ class Losses:
 
     def in_seconds(self, found: Any, seconds: float) -> float:
         if self._name in ("dpvi", "horizontal"):
-            made = len(found.diagnostics.released_norm)
-            return max(self._known()) * seconds / made if made else 0.0
+            made, pace = len(found.diagnostics.released_norm), self._folder / "step_s"
+            a_step = float(pace.read_text()) if pace.exists() else seconds / max(made, 1)
+            return max(self._known()) * a_step
         if self._name == "vertimrf":
             return found.seconds["parties"] if found.missing else 0.0
         return 0.0  # the others end with an error where a release was lost
