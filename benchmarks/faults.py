@@ -61,10 +61,12 @@ class Arm:
         self.found: dict[str, float] = dict.fromkeys(
             ("kills", "released_twice", "under_counted", "lost", "longest_lost_s", "runs"), 0
         )
-        self._length = 5.0  # of a fit that nobody kills, in seconds; then the mean of those
+        self._length = 0.0  # of fits that nobody kills, in seconds; kills beyond it shorten it, so it starts too long
 
     def run(self, kills: int, bar: Any) -> None:
-        """Runs until there were so many kills."""
+        """Runs until there were so many kills; before them a whole run, which says how long a fit is."""
+        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+            self._attempt(pathlib.Path(folder), first=True, kill=False)
         while self.found["kills"] < kills:
             with tempfile.TemporaryDirectory(prefix="faults-") as folder:
                 self._one_run(pathlib.Path(folder), kills, bar)
@@ -112,7 +114,8 @@ class Arm:
                     killed = kill and _kill_one(folder, process, self._rng)
                     _ended(process, _PATIENCE_S if killed else _LONGEST_S)
                 if not killed:
-                    self._length = 0.5 * (self._length + time.monotonic() - begun)
+                    length = time.monotonic() - begun
+                    self._length = 0.5 * (self._length + length) if self._length else length
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
