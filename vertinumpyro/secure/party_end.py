@@ -34,18 +34,14 @@ class PartyEnd(abc.ABC):
     public numbers by itself, and on other processors floating point may round them to other integers. A product of
     numbers that differ is garbage, and no clip is proved for it. That takes one round.
 
-    A backend fills in the methods with an underscore.
+    A backend sets both numbers and fills in the methods with an underscore.
+
+    :ivar rank: this party's number.
+    :ivar num_parties: P.
     """
 
-    @property
-    @abc.abstractmethod
-    def rank(self) -> int:
-        """This party's number."""
-
-    @property
-    @abc.abstractmethod
-    def num_parties(self) -> int:
-        """P."""
+    rank: int
+    num_parties: int
 
     @property
     @abc.abstractmethod

@@ -62,17 +62,8 @@ class CryptenEnd(PartyEnd):
     ) -> None:
         from vertinumpyro.secure.crypten.engine import Engine
 
+        self.rank, self.num_parties = rank, len(links) + 1
         self._engine, self._formulation = Engine(rank, links, dealer, watch), formulation
-
-    @property
-    def rank(self) -> int:
-        """This party's number."""
-        return self._engine.rank
-
-    @property
-    def num_parties(self) -> int:
-        """P."""
-        return self._engine.num_parties
 
     @property
     def traffic(self) -> Traffic:

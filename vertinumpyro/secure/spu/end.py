@@ -33,17 +33,8 @@ class SpuEnd(PartyEnd):
 
     def __init__(self, seat: Seat, num_nodes: int, protocol: str, watch: Watch | None = None) -> None:
         self._seat, self._helpers, self._watch = seat, range(seat.num_parties, num_nodes), watch
+        self.rank, self.num_parties = seat.rank, seat.num_parties
         self._node = Node(seat, num_nodes, protocol)
-
-    @property
-    def rank(self) -> int:
-        """This party's number."""
-        return self._seat.rank
-
-    @property
-    def num_parties(self) -> int:
-        """P."""
-        return self._seat.num_parties
 
     @property
     def traffic(self) -> Traffic:
