@@ -78,7 +78,7 @@ from tqdm.auto import tqdm
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.stream import Chunk, chunk_length, chunks
+from vertinumpyro.dpvi.stream import Chunk, chunk_length_of, chunks
 from vertinumpyro.secure import Backend, FixedPoint, Plaintext
 
 try:
@@ -142,7 +142,7 @@ def exact_noise_arm(experiment: Experiment) -> Arm:
 def zero_noise_arm(experiment: Experiment) -> Arm:
     """Everything prepared ahead, no noise."""
     plan = experiment.plan
-    length = chunk_length(plan.num_steps, experiment.num_values, plan.num_shares)
+    length = chunk_length_of(plan, experiment.num_values)
     ready: list[Chunk] = list(chunks_without_noise(experiment, SystemRandomSource(), length))
     return lambda: milliseconds_a_step(experiment, lambda: ready)
 

@@ -109,7 +109,8 @@ def problem_of(quick: bool) -> Problem:
     sampling = PoissonSampling(sampling_prob=n / data.num_records, num_steps=1_000, max_batch_size=n)
     plan = dpvi.plan(data, noise_multiplier=SIGMA, clip_norm=1.0, sampling=sampling)
     kernel, state = dpvi.kernel(data, plan, compat.random_key(0))
-    contributions, prior = jax.jit(kernel.local)(state, device_columns(data), jnp.arange(n))
+    contributions = jax.jit(kernel.local)(state, device_columns(data), jnp.arange(n))
+    prior = jax.jit(kernel.component_prior)(state)
     return kernel.shape, contributions, prior, jnp.ones(n, bool)
 
 

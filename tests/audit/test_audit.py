@@ -96,7 +96,8 @@ def _run(bug: str | None = None) -> tuple[Run, tuple[str, ...]]:
         drawn = plan.draw_noise_shares(kernel.guide.split.num_values, RUNS, SystemRandomSource())
         added = {"half noise": drawn // 2, "missing share": drawn * np.array([1, 0])[:, None]}.get(bug or "", drawn)
         with compat.x64():
-            contributions, prior = jax.jit(kernel.local)(state, device_columns(table), jnp.arange(NUM_RECORDS))
+            contributions = jax.jit(kernel.local)(state, device_columns(table), jnp.arange(NUM_RECORDS))
+            prior = jax.jit(kernel.component_prior)(state)
             mask = jnp.ones(NUM_RECORDS, bool)
             protocol = partial(kernel.backend.clipped_noisy_sum, kernel.shape, contributions, prior, mask)
             release = jax.jit(jax.vmap(protocol))

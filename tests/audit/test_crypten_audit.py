@@ -45,7 +45,8 @@ def run(backend, sends_noise):
         drawn = plan.draw_noise_shares(kernel.guide.split.num_values, RUNS, SystemRandomSource())
         added = drawn * np.array(sends_noise)[:, None]
         with compat.x64():
-            contributions, prior = jax.jit(kernel.local)(state, device_columns(table), jnp.arange(n))
+            contributions = jax.jit(kernel.local)(state, device_columns(table), jnp.arange(n))
+            prior = jax.jit(kernel.component_prior)(state)
             inputs = kernel.shape, contributions, prior, jnp.ones(n, bool)
             released.append([np.asarray(backend.clipped_noisy_sum(*inputs, share)) for share in added])
         shares.append(added)

@@ -132,13 +132,36 @@ def test_the_loop_compiles_once_and_padding_changes_nothing(dpvi: DPVI, dataset:
     assert runner._run._cache_size() == 1
 
 
-@pytest.mark.parametrize(("steps", "values", "shares"), [(2000, 2240, 2), (7, 10, 2), (20000, 10**7, 6), (1, 1, 1)])
-def test_chunks_cover_all_steps_with_little_padding(steps: int, values: int, shares: int) -> None:
-    length = chunk_length(steps, values, shares)
+@pytest.mark.parametrize(("size", "settings"), [(7, {}), (50, {"batch_size": NUM_RECORDS})], ids=["batches", "full"])
+def test_a_step_in_blocks_is_the_same_step(
+    dpvi: DPVI, dataset: VerticalDataset, size: int, settings: dict[str, Any]
+) -> None:
+    """Sums of integers are the same in any order, so whatever follows from them is, bit for bit."""
+    at_once = dataclasses.replace(dpvi, block_size=10 * NUM_RECORDS, diagnostics=True)
+    in_blocks = dataclasses.replace(at_once, block_size=size)
+    plan = make_plan(at_once, dataset, **settings)
+    assert in_blocks.kernel(dataset, plan, compat.random_key(0))[0].shape.num_blocks > 1
+    expected, found = (fit(d, dataset, plan if d is at_once else renewed(plan), insecure_seed=5)
+                       for d in (at_once, in_blocks))  # fmt: skip
+    assert same(expected.params, found.params)
+    np.testing.assert_allclose(found.diagnostics.objective, expected.diagnostics.objective, rtol=1e-5)
+
+
+def renewed(plan: PrivacyPlan) -> PrivacyPlan:
+    """The same plan as a budget of its own."""
+    return dataclasses.replace(plan, plan_id=plan.plan_id[::-1])
+
+
+@pytest.mark.parametrize(
+    ("steps", "values", "shares", "batch"),
+    [(2000, 2240, 2, 1000), (7, 10, 2, 8), (20000, 10**7, 6, 100), (1, 1, 1, 1), (150, 10, 2, 10**6)],
+)
+def test_chunks_cover_all_steps_with_little_padding(steps: int, values: int, shares: int, batch: int) -> None:
+    length = chunk_length(steps, values, shares, batch)
     count = -(-steps // length)
     assert 1 <= length <= 200
     assert 0 <= count * length - steps < count
-    assert length == 1 or length * values * shares * 8 <= 2**24
+    assert length == 1 or max(length * values * shares * 8, length * batch * 5) <= 2**24
 
 
 def test_resume_continues_as_if_nothing_had_happened(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> None:

@@ -75,7 +75,8 @@ def test_clients_vectors_add_up_to_the_pooled_integers(dataset: HorizontalDatase
     vectors = ClientSteps(kernel, dataset).vectors(state, batch)
 
     def pooled(state: Any, columns: Any, indices: jax.Array, mask: jax.Array) -> jax.Array:
-        contributions, prior = compat.at_precision(False, kernel.local)(state, columns, indices)
+        contributions = compat.at_precision(False, kernel.local)(state, columns, indices)
+        prior = compat.at_precision(False, kernel.component_prior)(state)
         return clipped_sum(kernel.shape, contributions, prior, mask)
 
     with compat.x64():

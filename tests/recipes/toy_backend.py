@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.secure import BackendInfo, InProcess
-from vertinumpyro.secure.backend import cross_products, total, vector_sum
+from vertinumpyro.secure.backend import cross_products, over_blocks, total, vector_sum
 from vertinumpyro.secure.plaintext import clipped_sum
 from vertinumpyro.secure.range_proof import fixed_point_format
 
@@ -28,7 +28,7 @@ class Backwards(InProcess):
     def clipped_noisy_sum(self, shape, contributions, prior, mask, noise_shares):
         with compat.x64():
             noise = ring.decode(total(noise_shares), self.grid_bits(shape))
-            return clipped_sum(shape, contributions, prior, mask) + noise
+            return over_blocks(lambda c, m: clipped_sum(shape, c, prior, m), contributions, mask) + noise
 
     def noisy_cross_products(self, matrices, noise_shares):
         return cross_products(matrices, noise_shares)

@@ -15,7 +15,9 @@ import vertinumpyro
 from tests.secure import problems
 from tests.secure.problems import run
 from tests.secure.toy_backend import Toy
+from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.types import Contribution
 from vertinumpyro.secure import (
     BACKENDS,
     BatchShape,
@@ -178,6 +180,35 @@ def test_masked_records_add_nothing(case):
     ]
     atol = case.apart(shape, (contributions, prior), 0)
     np.testing.assert_allclose(run(case.backend, shape, (hidden, prior, first)), halves[0], rtol=0, atol=atol)
+
+
+@every_backend
+@pytest.mark.parametrize("sizes", [{}, {"t": 2}], ids=["rows", "tables"])
+def test_a_batch_in_blocks_gives_the_sum_over_them_with_the_noise_once(case, sizes):
+    whole = problems.shape_of(n=6, **sizes)
+    contributions, prior, mask = problems.benign(n=6, **sizes)
+    shape = dataclasses.replace(whole, batch_size=2, num_blocks=3)
+    noise = np.random.default_rng(1).integers(-(2**30), 2**30, (2, shape.num_values))
+    mask = mask.at[3].set(False)
+
+    def of_block(number):
+        def rows(array):
+            return jax.lax.dynamic_slice_in_dim(array, 2 * number, 2)
+
+        return [
+            Contribution(*(rows(leaf) for leaf in c[:3]), tuple(t._replace(codes=rows(t.codes)) for t in c.tables))
+            for c in contributions
+        ]
+
+    @jax.jit
+    def in_blocks(prior, mask, noise):
+        return case.backend.clipped_noisy_sum(shape, of_block, prior, shape.blocks(mask), noise)
+
+    with compat.x64():
+        found = np.asarray(in_blocks(prior, mask, jnp.asarray(noise)))
+    expected = run(case.backend, whole, (contributions, prior, mask), noise)
+    rounding = 0 if isinstance(case.backend, FixedPoint) else 1e-13
+    np.testing.assert_allclose(found, expected, rtol=0, atol=case.apart(whole, (contributions, prior), rounding))
 
 
 @every_backend

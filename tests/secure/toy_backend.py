@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 
 from vertinumpyro.core import compat, ring
-from vertinumpyro.secure.backend import BackendInfo, InProcess, check_shape, cross_products, total, vector_sum
+from vertinumpyro.secure import backend
+from vertinumpyro.secure.backend import BackendInfo, InProcess, check_shape, over_blocks, total
 from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior
 from vertinumpyro.secure.range_proof import fixed_point_format
 
@@ -22,22 +23,23 @@ class Toy(InProcess):
         return 1e-11 * shape.batch_size * shape.clip_norm
 
     def clipped_noisy_sum(self, shape, contributions, prior, mask, noise_shares):
-        check_shape(shape, contributions, prior, mask)
         limits, bits = (shape.clip_norm, shape.link.bounded), self.grid_bits(shape)
         prior = bounded_prior(prior, *limits)
-        parties = [bounded(c, *limits).without_tables() for c in contributions]
-        with compat.x64():
+
+        def summed(contributions, mask):
+            check_shape(shape, contributions, prior, mask)
+            parties = [bounded(c, *limits).without_tables() for c in contributions]
             e = shape.link.plaintext(sum((c.log_density for c in parties), start=prior.log_weights))
             r = e / e.sum(-1, keepdims=True)
-            blocks = [r @ prior.scores]
+            g = [r @ prior.scores]
             for c in parties:
-                blocks += [
-                    (r[..., None] * c.plated_scores).reshape(len(r), -1),
-                    (r[..., None] * c.shared_scores).sum(1),
-                ]
-            g = jnp.concatenate(blocks, axis=1)
+                g += [(r[..., None] * c.plated_scores).reshape(len(r), -1), (r[..., None] * c.shared_scores).sum(1)]
+            g = jnp.concatenate(g, axis=1)
             factor = mask / jnp.maximum(1, jnp.linalg.norm(g, axis=1) / shape.clip_norm)
-            return ring.decode(ring.encode(factor @ g, bits) + total(noise_shares), bits)
+            return ring.encode(factor @ g, bits)
 
-    noisy_cross_products = staticmethod(cross_products)
-    noisy_sum = staticmethod(vector_sum)
+        with compat.x64():
+            return ring.decode(over_blocks(summed, contributions, mask) + total(noise_shares), bits)
+
+    noisy_cross_products = staticmethod(backend.cross_products)
+    noisy_sum = staticmethod(backend.vector_sum)

@@ -24,6 +24,7 @@ def method(name, backend):
     fields = {"max_cells": 4, "iterations": 10, "clique_limit": 1000, "backend": BACKENDS[backend]}
     made = {
         "dpvi": lambda: DPVI(num_components=2, backend=BACKENDS[backend]),
+        "dpvi in blocks": lambda: DPVI(num_components=2, backend=BACKENDS[backend], block_size=25),
         "all": lambda: VertiMRF(**fields),
         "adaptive": lambda: VertiMRF(selection="adaptive", num_rounds=2, tables_per_round=2, **fields),
         "linear": lambda: VerticalLinearRegression(backend=BACKENDS[backend]),

@@ -207,10 +207,10 @@ def test_a_session_of_seeds_takes_no_run_without_and_no_plan_that_parties_cannot
 
 @each_backend
 def test_a_fit_between_processes_learns_what_fixed_point_learns(tmp_path, two, backend):
-    tasks = two.tasks(functools.partial(method, "dpvi", backend), tmp_path)
+    tasks = two.tasks(functools.partial(method, "dpvi in blocks", backend), tmp_path)
     with ProcessSession(tasks) as session:
         assert session.num_records == NUM_RECORDS
-        pids, dpvi = session.pids, method("dpvi", backend)
+        pids, dpvi = session.pids, method("dpvi in blocks", backend)
         everyone = PoissonSampling(sampling_prob=1.0, num_steps=6, max_batch_size=NUM_RECORDS)
         little_noise = {"noise_multiplier": 1e-4, "sampling": everyone, "clip_norm": 1.0}
         plan, seen = dpvi.plan(session, **little_noise), []

@@ -93,6 +93,7 @@ class FitSettings:
     clip_norm: float | None = positive()
     guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
     learning_rate: float | None = positive()
+    block_size: int | None = positive()
     backend: str = one_of(BACKENDS, "fixed_point")
 
 

@@ -40,6 +40,7 @@ def build_dpvi(config: Config, num_steps: int | None = None) -> DPVI:
     settings: dict[str, Any] = {
         "backend": BACKENDS[config.fit.backend](),
         "diagnostics": config.run.diagnostics,
+        "block_size": config.fit.block_size,
     }
     if config.fit.guide is not None:
         settings["guide"] = _GUIDES[config.fit.guide]

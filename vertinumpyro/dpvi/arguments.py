@@ -39,10 +39,17 @@ def check_settings(dpvi: DPVI) -> None:
             f"init_loc_fn={shown(dpvi.init_loc_fn)} is no strategy; give one of numpyro.infer's, as init_to_median"
         )
     check_optimizer(dpvi.optimizer)
+    _check_numbers(dpvi)
     _check_backend(dpvi.backend)
     check_guide(dpvi.guide, dpvi.model)
     if dpvi.init_loc_fn is not default_init and chosen_init(dpvi.guide) is not None:
         raise ArgumentError("init_loc_fn is given to the guide and to DPVI; give it once")
+
+
+def _check_numbers(dpvi: DPVI) -> None:
+    block = dpvi.block_size
+    if block is not None and not (isinstance(block, int) and block >= 1):
+        raise ArgumentError(f"block_size={shown(block)} must be a number of records, at least 1")
 
 
 def _check_backend(backend: Any) -> None:

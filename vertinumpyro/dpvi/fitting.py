@@ -17,7 +17,7 @@ from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
 from vertinumpyro.dpvi.posterior import Diagnostics
 from vertinumpyro.dpvi.rehearsal import rehearse_steps, rehearse_update
-from vertinumpyro.dpvi.stream import Pace, chunk_length, chunks
+from vertinumpyro.dpvi.stream import Pace, chunk_length_of, chunks
 from vertinumpyro.dpvi.work import state_leaves, state_of
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.session import InProcessSession, Run, Session
@@ -109,7 +109,7 @@ def _in_process(
     """Chunks of the jitted scan; each is on record, and stored, before anything of it is handed on."""
     plan = run.plan
     assert isinstance(plan, PrivacyPlan)
-    pace = Pace(chunk_length(plan.num_steps, num_values, plan.num_shares))
+    pace = Pace(chunk_length_of(plan, num_values))
     for chunk in chunks(plan, num_values, source, first, pace):
         started = time.perf_counter()
         state, info, internal = runner(state, chunk)

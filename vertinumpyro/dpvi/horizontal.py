@@ -296,8 +296,8 @@ class ClientSteps:
 
     def _client_vectors(self, state: DPVIState, columns: Columns, indices: jax.Array, members: jax.Array) -> jax.Array:
         kernel = self._kernel
-        local = compat.at_precision(kernel.user_x64, kernel.local)
-        contributions, prior = local(state, columns, indices)
+        local, prior_of = (compat.at_precision(kernel.user_x64, f) for f in (kernel.local, kernel.component_prior))
+        contributions, prior = local(state, columns, indices), prior_of(state)
         with compat.x64():
             inputs = encoded(kernel.shape, contributions, prior)
             if self._owners is None:

@@ -51,6 +51,7 @@ from vertinumpyro.session import Run, Session, session_of
 __all__ = ["DPVI"]
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
+_BLOCK_VALUES = 2**24  # records times released values that a block of a batch holds: what memory it takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,8 @@ class DPVI:
     :param init_loc_fn: a NumPyro init strategy for the model's own sites, unless the guide has one of its own.
     :param num_components: K of the mixture when `model` is None.
     :param model_kwargs: further arguments of the model.
+    :param block_size: records of a batch that are computed at a time, under every backend; None takes as many as keep
+        an array of one number for each record and released value below 128 MiB.
     :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
     :raises ArgumentError: names what no fit can use, and what to give instead.
     """
@@ -81,6 +84,7 @@ class DPVI:
     num_components: int = 20
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: bool = False
+    block_size: int | None = None
     _splits: dict[Schema, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -160,7 +164,7 @@ class DPVI:
                 epsilon=epsilon, adversary=adversary, grid_bits=_PROVISIONAL_GRID_BITS, **settings
             )
         assert noise_multiplier is not None
-        shape = _batch_shape(split, settings["sampling"], settings["noise"], clip_norm, noise_multiplier)
+        shape = self._batch_shape(split, settings["sampling"], settings["noise"], clip_norm, noise_multiplier)
         grid_bits = self.backend.grid_bits(shape)
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
@@ -259,17 +263,33 @@ class DPVI:
         )
 
     def computations(self, facts: Facts, plan: PrivacyPlan) -> list[tuple[Computation, int]]:
-        """What the parties compute together, and how often: one clipped sum a step."""
+        """What the parties compute together, and how often: one clipped sum for each block of a step."""
         kernel, state = self.kernel(facts, plan, compat.random_key(0))
-        return [(ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts)), plan.num_steps)]
+        summed = ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts))
+        return [(summed.of_one_block, plan.num_steps * kernel.shape.num_blocks)]
 
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""
         return StepsWork(self, facts, party, columns, plan, source)
 
-    @staticmethod
-    def _shape(split: SplitModel, plan: PrivacyPlan) -> BatchShape:
-        return _batch_shape(split, plan.sampling, plan.noise, plan.clip_norm, plan.noise_multiplier)
+    def _shape(self, split: SplitModel, plan: PrivacyPlan) -> BatchShape:
+        return self._batch_shape(split, plan.sampling, plan.noise, plan.clip_norm, plan.noise_multiplier)
+
+    def _batch_shape(
+        self, split: SplitModel, sampling: Sampling, noise: NoiseSource, clip_norm: float, noise_multiplier: float
+    ) -> BatchShape:
+        largest = self.block_size or max(1, _BLOCK_VALUES // split.num_values)
+        num_blocks = -(-sampling.max_batch_size // largest)
+        return BatchShape(
+            batch_size=-(-sampling.max_batch_size // num_blocks),
+            num_blocks=num_blocks,
+            num_components=split.num_components,
+            num_parties=len(split.parties),
+            num_values=split.num_values,
+            clip_norm=clip_norm,
+            noise_stddev=noise_multiplier * clip_norm * (noise.num_shares / noise.num_covering) ** 0.5,
+            link=score_link(split),
+        )
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
@@ -310,18 +330,4 @@ def _default_sampling(num_records: int, batch_size: int | None, num_steps: int |
         default_batch_size(num_records) if batch_size is None else batch_size,
         num_records,
         DEFAULT_NUM_STEPS if num_steps is None else num_steps,
-    )
-
-
-def _batch_shape(
-    split: SplitModel, sampling: Sampling, noise: NoiseSource, clip_norm: float, noise_multiplier: float
-) -> BatchShape:
-    return BatchShape(
-        batch_size=sampling.max_batch_size,
-        num_components=split.num_components,
-        num_parties=len(split.parties),
-        num_values=split.num_values,
-        clip_norm=clip_norm,
-        noise_stddev=noise_multiplier * clip_norm * (noise.num_shares / noise.num_covering) ** 0.5,
-        link=score_link(split),
     )

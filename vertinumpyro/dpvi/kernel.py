@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -16,7 +17,7 @@ from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
 from vertinumpyro.dpvi.optimizers import first_state
 from vertinumpyro.model import SplitModel
-from vertinumpyro.secure.backend import Backend, BatchShape, in_process
+from vertinumpyro.secure.backend import Backend, BatchShape, Contributions, in_process, over_blocks
 from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 
 __all__ = ["Columns", "DPVIState", "InternalInfo", "Kernel", "StepInfo", "StepInput", "score_link"]
@@ -90,40 +91,37 @@ class Kernel:
         self, state: DPVIState, columns: Columns, inputs: StepInput
     ) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
         """One release: local contributions, the cross-party protocol, the update."""
-        local, update, objective = (
-            compat.at_precision(self.user_x64, part) for part in (self.local, self.update, self._objective)
+        local, prior_of, update, objective = (
+            compat.at_precision(self.user_x64, part)
+            for part in (self.local, self.component_prior, self.update, self._objective)
         )
-        contributions, prior = local(state, columns, inputs.indices)
+        indices, mask, prior = inputs.indices, inputs.mask, prior_of(state)
+        if self.shape.num_blocks > 1:
+            indices, mask = self.shape.blocks(indices), self.shape.blocks(mask)
+        contributions = _by_block(partial(local, state, columns), indices)
         with compat.x64():
             released = (
                 in_process(self.backend)
-                .clipped_noisy_sum(self.shape, contributions, prior, inputs.mask, inputs.noise_shares)
+                .clipped_noisy_sum(self.shape, contributions, prior, mask, inputs.noise_shares)
                 .astype(prior.log_weights.dtype)
             )
-        internal = InternalInfo(objective(state, contributions, prior, inputs.mask) if self.diagnostics else None)
+        internal = InternalInfo(objective(state, columns, indices, prior, mask) if self.diagnostics else None)
         new_state, info = update(state, released)
         return new_state, (info, internal)
 
-    def local(
-        self, state: DPVIState, columns: Columns, indices: Int[Array, " n"]
-    ) -> tuple[list[Contribution], ComponentPrior]:
-        """Each party's contribution from its own columns, and the public component prior."""
-        theta = self.guide.sample(state.params, _eta_key(state))
-        contributions = [
-            self._contribution(party, theta, columns[party], indices) for party in self.guide.split.parties
-        ]
-        return contributions, self.guide.split.component_prior(theta)
+    def component_prior(self, state: DPVIState) -> ComponentPrior:
+        """The public component prior of a step."""
+        return self.guide.split.component_prior(self.guide.sample(state.params, _eta_key(state)))
+
+    def local(self, state: DPVIState, columns: Columns, indices: Int[Array, " n"]) -> list[Contribution]:
+        """Each party's contribution from its own columns."""
+        return [self.local_of(party, state, columns[party], indices) for party in self.guide.split.parties]
 
     def local_of(
         self, party: str, state: DPVIState, own_columns: Mapping[str, jax.Array], indices: Int[Array, " n"]
-    ) -> tuple[Contribution, ComponentPrior]:
-        """What one party computes in its own process: `local` with its columns [N] alone."""
-        theta = self.guide.sample(state.params, _eta_key(state))
-        return self._contribution(party, theta, own_columns, indices), self.guide.split.component_prior(theta)
-
-    def _contribution(
-        self, party: str, theta: jax.Array, own_columns: Mapping[str, jax.Array], indices: jax.Array
     ) -> Contribution:
+        """What one party computes in its own process, from its columns [N] alone."""
+        theta = self.guide.sample(state.params, _eta_key(state))
         batch = {name: column[indices] for name, column in own_columns.items()}
         return self.guide.split.contribution(party, theta, batch)
 
@@ -138,13 +136,23 @@ class Kernel:
         return DPVIState(params, optimizer_state, _next_key(state)), info
 
     def _objective(
-        self, state: DPVIState, contributions: list[Contribution], prior: ComponentPrior, mask: jax.Array
+        self, state: DPVIState, columns: Columns, indices: jax.Array, prior: ComponentPrior, mask: jax.Array
     ) -> jax.Array:
         """Negative ELBO per record, estimated on the batch. Not DP."""
-        z = sum((c.log_density for c in contributions), start=prior.log_weights)
-        batch = jnp.where(mask, self.shape.link.log_density(z), 0.0).sum() / self.expected_batch_size
+
+        def log_density(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
+            z = sum((c.log_density for c in contributions), start=prior.log_weights)
+            return jnp.where(mask, self.shape.link.log_density(z), 0.0).sum()
+
+        contributions = _by_block(partial(self.local, state, columns), indices)
+        batch = over_blocks(log_density, contributions, mask) / self.expected_batch_size
         public = self.guide.entropy_bound(state.params, _eta_key(state)) / self.num_records
         return -(batch + public)
+
+
+def _by_block(local: Callable[[jax.Array], Sequence[Contribution]], indices: jax.Array) -> Contributions:
+    """What `local` gives for a batch's records [n]; by the number of a block where they come in blocks [b, n]."""
+    return local(indices) if indices.ndim == 1 else lambda number: local(indices[number])
 
 
 def score_link(split: SplitModel) -> ScoreLink:

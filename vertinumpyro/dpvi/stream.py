@@ -13,9 +13,10 @@ from vertinumpyro.dpvi.kernel import StepInput
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.privacy.sampling import BatchStream
 
-__all__ = ["Chunk", "Pace", "chunk_length", "chunk_over_nobody", "chunks", "draw_inputs"]
+__all__ = ["Chunk", "Pace", "chunk_length", "chunk_length_of", "chunk_over_nobody", "chunks", "draw_inputs"]
 
-_NOISE_BYTES = 2**24
+_BYTES = 2**24
+_BYTES_OF_AN_INDEX = 5  # and its place in the mask
 _MAX_CHUNK = 200
 _CHUNK_S = 3.0
 
@@ -57,11 +58,16 @@ class Pace:
             self.count = max(1, min(self._longest, _MAX_CHUNK, 2 * self.count, fits))
 
 
-def chunk_length(num_steps: int, num_values: int, num_shares: int) -> int:
-    """Steps in a chunk at most: its noise takes at most 16 MiB, and progress shows at least every 200 steps."""
-    room = _NOISE_BYTES // (8 * num_values * num_shares)
+def chunk_length(num_steps: int, num_values: int, num_shares: int, batch_size: int) -> int:
+    """Steps in a chunk at most: noise and batches take 16 MiB each, and progress shows at least every 200 steps."""
+    room = min(_BYTES // (8 * num_values * num_shares), _BYTES // (_BYTES_OF_AN_INDEX * batch_size))
     longest = max(1, min(room, _MAX_CHUNK, num_steps))
     return -(-num_steps // -(-num_steps // longest))
+
+
+def chunk_length_of(plan: PrivacyPlan, num_values: int) -> int:
+    """A plan's."""
+    return chunk_length(plan.num_steps, num_values, plan.num_shares, plan.sampling.max_batch_size)
 
 
 def chunks(
@@ -74,7 +80,7 @@ def chunks(
     """
     batch_source, *share_sources = source.spawn(1 + plan.num_shares)
     batches = plan.sampling.start(plan.num_records, batch_source, first_step=first_step)
-    length = chunk_length(plan.num_steps, num_values, plan.num_shares)
+    length = chunk_length_of(plan, num_values)
 
     def draw(wanted: int) -> Chunk | None:
         count = min(wanted, length, plan.num_steps - batches.step)
@@ -106,7 +112,7 @@ def chunk_over_nobody(plan: PrivacyPlan, num_values: int, noise: np.ndarray) -> 
     shares[0, 0] = noise
     drawn = plan.sampling.start(plan.num_records, SystemRandomSource()).next(1)
     nobody = StepInput(np.zeros_like(drawn.indices), np.zeros_like(drawn.mask), shares)
-    return _padded(nobody, chunk_length(plan.num_steps, num_values, plan.num_shares))
+    return _padded(nobody, chunk_length_of(plan, num_values))
 
 
 def _padded(inputs: StepInput, length: int) -> Chunk:

@@ -83,16 +83,17 @@ class _Steps:
         self._columns = {name: jnp.asarray(column) for name, column in columns.items()}
         self._layout = release_layout(kernel, first, facts)
         self._local = jax.jit(partial(kernel.local_of, party))
+        self._prior = jax.jit(kernel.component_prior)
         self._update = jax.jit(kernel.update)
 
     def step(
         self, end: PartyEnd, indices: np.ndarray, mask: np.ndarray, noise_share: np.ndarray, grid_bits: int
     ) -> float:
         """One release; the norm of the noisy gradient."""
-        contribution, prior = self._local(self.state, self._columns, indices)
-        shape = self.kernel.shape
-        own, common = encode_party(shape, contribution), encode_prior(shape, prior)
-        summed = end.clipped_noisy_sum(shape, self._layout, own, common, mask, noise_share)
+        prior, shape = self._prior(self.state), self.kernel.shape
+        own = (encode_party(shape, self._local(self.state, self._columns, rows)) for rows in shape.blocks(indices))
+        common = encode_prior(shape, prior)
+        summed = end.clipped_noisy_sum(shape, self._layout, own, common, np.asarray(shape.blocks(mask)), noise_share)
         with compat.x64():
             released = np.asarray(ring.decode(jnp.asarray(summed), grid_bits))
         self.state, info = self._update(self.state, released.astype(prior.log_weights.dtype))
@@ -109,8 +110,8 @@ def release_layout(kernel: Kernel, state: DPVIState, facts: Facts) -> Layout:
         for party in facts.parties
     }
     indices = jax.ShapeDtypeStruct((kernel.shape.batch_size,), jnp.int32)
-    contributions, prior = jax.eval_shape(kernel.local, state, columns, indices)
-    return Layout.of(contributions, prior)
+    contributions = jax.eval_shape(kernel.local, state, columns, indices)
+    return Layout.of(contributions, jax.eval_shape(kernel.component_prior, state))
 
 
 def state_leaves(state: DPVIState) -> dict[str, np.ndarray]:

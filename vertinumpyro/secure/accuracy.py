@@ -44,7 +44,7 @@ def fused_error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> 
     clip = 1.2 * slack + norm_units + math.sqrt(D) * 2.0 ** (-14 - bits) / C
     scores = math.sqrt(D) * 2.0 ** -(bits + 1)
     record = (responsibilities + 2 * K * _UNIT) * longest + scores + clip * C
-    return shape.batch_size * record
+    return shape.num_padded * record
 
 
 def paper_error_bound(shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
@@ -67,4 +67,4 @@ def paper_error_bound(shape: BatchShape, *, score_norm: float, least_evidence: f
     responsibilities = 2.02 * K * (2 * P + 1) * unit / least_evidence + 4 * unit + (P + 1) * _FLOAT64
     coordinates = math.sqrt(D) * unit * (3 + K + K / least_evidence) + K * unit * longest
     clip = unit * (D / (2 * C**2) + C + 1 / C + 1026)
-    return shape.batch_size * (responsibilities * longest + 1.01 * coordinates + 1.01 * clip * C)
+    return shape.num_padded * (responsibilities * longest + 1.01 * coordinates + 1.01 * clip * C)

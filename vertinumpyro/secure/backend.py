@@ -10,8 +10,8 @@ import abc
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
-from typing import ClassVar, final
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,9 @@ from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 AnyArray = jax.Array | np.ndarray
 """Integers may come as NumPy's: outside 64-bit mode jax would narrow them."""
 
+Contributions: TypeAlias = Sequence[Contribution] | Callable[[jax.Array], Sequence[Contribution]]
+"""Each party's contribution to a batch, or, where it comes in blocks, to the block of a number."""
+
 __all__ = ["Backend", "BackendInfo", "BatchShape", "InProcess", "in_process"]
 
 
@@ -34,7 +37,11 @@ __all__ = ["Backend", "BackendInfo", "BatchShape", "InProcess", "in_process"]
 class BatchShape:
     """The public size of one `clipped_noisy_sum`: all that a range proof needs.
 
-    :ivar batch_size: padded records n in a batch.
+    A large batch comes in blocks: memory holds one at a time, their sums are added before anything is opened, and the
+    noise is added once.
+
+    :ivar batch_size: padded records n in a block.
+    :ivar num_blocks: blocks in a batch.
     :ivar num_components: K.
     :ivar num_parties: P.
     :ivar num_values: length D of the released vector.
@@ -50,13 +57,24 @@ class BatchShape:
     clip_norm: float
     noise_stddev: float
     link: ScoreLink = SOFTMAX
+    num_blocks: int = 1
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
-        for name in ("batch_size", "num_components", "num_parties", "num_values"):
+        for name in ("batch_size", "num_components", "num_parties", "num_values", "num_blocks"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
         self.link.check_components(self.num_components)
+
+    @property
+    def num_padded(self) -> int:
+        """Records that one sum is over, padding included."""
+        return self.batch_size * self.num_blocks
+
+    def blocks(self, rows: Any) -> Any:
+        """A batch's rows [n] as [num_blocks, batch_size], padded with zeros: record 0, which the mask leaves out."""
+        module = jnp if isinstance(rows, jax.Array) else np
+        return module.pad(rows, (0, self.num_padded - len(rows))).reshape(self.num_blocks, self.batch_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,9 +130,9 @@ class InProcess(Backend):
     def clipped_noisy_sum(
         self,
         shape: BatchShape,
-        contributions: Sequence[Contribution],
+        contributions: Contributions,
         prior: ComponentPrior,
-        mask: Bool[Array, " n"],
+        mask: Bool[Array, "*blocks n"],
         noise_shares: Int[Array, "shares D"],
     ) -> Float[Array, " D"]:
         """sum_n clip(g_n, C) + noise, where g_n is record n's gradient of the link's log density.
@@ -123,6 +141,9 @@ class InProcess(Backend):
 
         Coordinates: the component prior's d0, then for each party its plated [K, d] (tables included) and its
         shared [s] scores, flattened. The L2 norm of what a record adds is at most C, rounding included.
+
+        :param contributions: each party's; of a batch in blocks, a function from a block's number to them.
+        :param mask: False for padding; of a batch in blocks [num_blocks, n].
         """
 
     @abc.abstractmethod
@@ -162,6 +183,25 @@ def in_process(backend: Backend) -> InProcess:
         "backend: here one process would hold every party's columns. Run `vertinumpyro fit --backend "
         f"{backend.option}`, where each party is a process, or rehearse with InsecureRehearsal({name}())"
     )
+
+
+def over_blocks(
+    summed: Callable[[Sequence[Contribution], jax.Array], jax.Array], contributions: Contributions, mask: jax.Array
+) -> jax.Array:
+    """What `summed` makes of a batch's contributions and mask; of a batch in blocks, the sum over its blocks.
+
+    In integers modulo 2^64 that is the same, whatever the blocks.
+    """
+    if not callable(contributions):
+        return summed(contributions, mask)
+
+    def of_block(number: jax.Array) -> jax.Array:
+        return summed(contributions(number), mask[number])
+
+    numbers = jnp.arange(len(mask))
+    like = jax.eval_shape(of_block, numbers[0])
+    nothing = jnp.zeros(like.shape, like.dtype)
+    return jax.lax.scan(lambda so_far, number: (so_far + of_block(number), None), nothing, numbers)[0]
 
 
 def total(noise_shares: Int[AnyArray, "shares ..."]) -> jax.Array:

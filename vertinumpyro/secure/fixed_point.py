@@ -20,9 +20,11 @@ from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
     BatchShape,
+    Contributions,
     InProcess,
     check_shape,
     cross_products,
+    over_blocks,
     total,
     vector_sum,
 )
@@ -94,19 +96,21 @@ class FixedPoint(InProcess):
     def clipped_noisy_sum(
         self,
         shape: BatchShape,
-        contributions: Sequence[Contribution],
+        contributions: Contributions,
         prior: ComponentPrior,
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
         """See `InProcess.clipped_noisy_sum`."""
         bits = self.grid_bits(shape)
-        with compat.x64():
+
+        def summed(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
             if self.formulation == "fused":
-                exact = clipped_sum(shape, contributions, prior, mask)
-            else:
-                exact = paper.ring_clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
-            return ring.decode(exact + total(noise_shares), bits)
+                return clipped_sum(shape, contributions, prior, mask)
+            return paper.ring_clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
+
+        with compat.x64():
+            return ring.decode(over_blocks(summed, contributions, mask) + total(noise_shares), bits)
 
     def noisy_cross_products(self, matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:
         """See `InProcess.noisy_cross_products`; everything modulo 2^64."""

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, final
 
 import numpy as np
@@ -83,23 +83,24 @@ class PartyEnd(abc.ABC):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: PartyInputs | paper.PartyInputs,
+        own: Iterable[PartyInputs | paper.PartyInputs],
         prior: PriorInputs | paper.PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,
     ) -> np.ndarray:
         """sum_n clip(g_n, C) + noise on the grid of the backend's `grid_bits`, int64 [D]; see `inputs` for g.
 
-        :param own: this party's numbers. Secret.
+        :param own: this party's numbers for each block of the batch, asked for one after the other. Secret.
         :param prior: public; every party has the same.
-        :param mask: bool [n], False for padding; every party has the same.
+        :param mask: bool [num_blocks, n], False for padding; every party has the same.
         :param noise_share: this party's noise, int64 [D].
         :raises ArgumentError: mask or noise have another type or shape.
         :raises BackendError: the parties' shapes, priors or masks differ; nothing was opened.
         """
         computation = ClippedSum(shape=shape, layout=layout)
-        if mask.dtype != bool or mask.shape != (shape.batch_size,):
-            raise ArgumentError(f"mask must be bool [{shape.batch_size}], got {mask.dtype} {list(mask.shape)}")
+        if mask.dtype != bool or mask.shape != (shape.num_blocks, shape.batch_size):
+            wanted = [shape.num_blocks, shape.batch_size]
+            raise ArgumentError(f"mask must be bool {wanted}, got {mask.dtype} {list(mask.shape)}")
         self._check(computation, "noise_share", noise_share, (shape.num_values,))
         self._agree(computation, *prior, mask)
         return self._clipped_noisy_sum(shape, layout, own, prior, mask, noise_share)
@@ -146,12 +147,12 @@ class PartyEnd(abc.ABC):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: PartyInputs | paper.PartyInputs,
+        own: Iterable[PartyInputs | paper.PartyInputs],
         prior: PriorInputs | paper.PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,
     ) -> np.ndarray:
-        """The protocol."""
+        """The protocol: the blocks' sums are added as shares, and opened with the noise."""
 
     @abc.abstractmethod
     def _noisy_cross_products(

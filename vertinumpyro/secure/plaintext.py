@@ -16,9 +16,11 @@ from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
     BatchShape,
+    Contributions,
     InProcess,
     check_shape,
     cross_products,
+    over_blocks,
     total,
     vector_sum,
 )
@@ -74,24 +76,27 @@ class Plaintext(InProcess):
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
         """Float64's own rounding, with room to spare."""
-        return 1e-11 * shape.batch_size * shape.clip_norm
+        return 1e-11 * shape.num_padded * shape.clip_norm
 
     def clipped_noisy_sum(
         self,
         shape: BatchShape,
-        contributions: Sequence[Contribution],
+        contributions: Contributions,
         prior: ComponentPrior,
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
         """See `InProcess.clipped_noisy_sum`."""
-        check_shape(shape, contributions, prior, mask)
         bits = self.grid_bits(shape)
-        with compat.x64():
+
+        def summed(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
+            check_shape(shape, contributions, prior, mask)
             if self.formulation == "fused":
-                exact = clipped_sum(shape, contributions, prior, mask)
-            else:
-                exact = paper.clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
+                return clipped_sum(shape, contributions, prior, mask)
+            return paper.clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
+
+        with compat.x64():
+            exact = over_blocks(summed, contributions, mask)
             return exact + ring.decode(total(noise_shares), bits).astype(exact.dtype)
 
     def noisy_cross_products(self, matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:

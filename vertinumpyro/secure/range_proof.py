@@ -1,7 +1,7 @@
 """Number formats of the fixed-point protocols, chosen so that no value can wrap around the 64-bit ring.
 
-The fused protocol's values and where they live (C the clip norm, n the padded batch, K components, P parties,
-D released values; S = `SCORE_BOUND`):
+The fused protocol's values and where they live (C the clip norm, n the padded batch with all its blocks, K
+components, P parties, D released values; S = `SCORE_BOUND`):
 
 | value | fractional bits | largest magnitude |
 |---|---|---|
@@ -69,7 +69,7 @@ def fixed_point_format(shape: BatchShape) -> FixedPointFormat:
     """
     _check_common_range(shape)
     _check_norm_range(shape)
-    largest = shape.batch_size * shape.clip_norm + _NOISE_STDDEVS * shape.noise_stddev
+    largest = shape.num_padded * shape.clip_norm + _NOISE_STDDEVS * shape.noise_stddev
     score_room = _SCORE_ROOM - math.ceil(math.log2(SCORE_BOUND * shape.clip_norm))
     sum_room = _RING_BITS - EXP_FRACTIONAL_BITS - math.ceil(math.log2(largest))
     score_bits = min(_MAX_SCORE_BITS, score_room, sum_room)
@@ -97,7 +97,7 @@ def check_paper_range(shape: BatchShape) -> None:
         )
     _check_common_range(shape)
     longest = 1.01 * (shape.clip_norm + math.sqrt(shape.num_values) * 2.0**-16)
-    largest = shape.batch_size * longest + _NOISE_STDDEVS * shape.noise_stddev
+    largest = shape.num_padded * longest + _NOISE_STDDEVS * shape.noise_stddev
     if largest > 2.0 ** (_RING_BITS - PAPER_BITS):
         raise RangeError(
             f"{_could_wrap(shape)} do not fit the {PAPER_BITS} fractional bits of the paper's formulation; "
@@ -107,7 +107,7 @@ def check_paper_range(shape: BatchShape) -> None:
 
 def _could_wrap(shape: BatchShape) -> str:
     return (
-        f"the clipped sum could wrap around the 64-bit ring: batch size {shape.batch_size}, clip_norm "
+        f"the clipped sum could wrap around the 64-bit ring: batch size {shape.num_padded}, clip_norm "
         f"{shape.clip_norm:g} and noise standard deviation {shape.noise_stddev:g}"
     )
 

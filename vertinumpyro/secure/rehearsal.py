@@ -17,7 +17,7 @@ from vertinumpyro.core import compat, ring
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure import paper
-from vertinumpyro.secure.backend import AnyArray, BackendInfo, BatchShape, InProcess, check_shape, total
+from vertinumpyro.secure.backend import AnyArray, BackendInfo, BatchShape, Contributions, InProcess, check_shape, total
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
 from vertinumpyro.secure.inputs import Layout, encode_party_traced, encode_prior_traced
@@ -72,18 +72,28 @@ class InsecureRehearsal(InProcess):
     def clipped_noisy_sum(
         self,
         shape: BatchShape,
-        contributions: Sequence[Contribution],
+        contributions: Contributions,
         prior: ComponentPrior,
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
-        """See `InProcess.clipped_noisy_sum`. Every party's noise is its part of the shares."""
-        check_shape(shape, contributions, prior, mask)
+        """See `InProcess.clipped_noisy_sum`. Every party's noise is its part of the shares.
+
+        The parties' processes take a batch's blocks one by one; here they are all held at once.
+        """
         bits, formulation = self.grid_bits(shape), self.backend.formulation
-        computation = ClippedSum(shape=shape, layout=Layout.of(contributions, prior), formulation=formulation)
+        numbers = jnp.arange(shape.num_blocks)
+        first = jax.eval_shape(contributions, numbers[0]) if callable(contributions) else contributions
+        check_shape(shape, first, prior, mask.reshape(shape.num_blocks, -1)[0])
+        computation = ClippedSum(shape=shape, layout=Layout.of(first, prior), formulation=formulation)
         with compat.x64():
             _ = total(noise_shares)  # refuses narrow noise
-            common, parties = _encoded(formulation, shape, contributions, prior)
+            common = _encoded_prior(formulation, shape, prior)
+            if callable(contributions):
+                of_block = contributions
+                parties = jax.lax.map(lambda i: _encoded_parties(formulation, shape, of_block(i)), numbers)
+            else:
+                parties = _encoded_parties(formulation, shape, contributions)
             run = partial(self.processes(shape.num_parties).run, computation)
             summed = handed_out(run, shape.num_values, parties, {**common, "mask": mask}, noise_shares)
             return ring.decode(summed, bits)
@@ -241,16 +251,18 @@ def run_worker(seat: Seat, backend: BetweenProcesses, watched: bool) -> None:
         arrays = {f"opened_{index}_{why}": value for index, (why, value) in enumerate(seen)} | {"result": result}
 
 
-def _encoded(
-    formulation: str, shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(what is public, what each party puts in), by name, inside a JAX program in 64-bit mode."""
-    if formulation == "fused":
-        common, parties = encode_prior_traced(shape, prior), [encode_party_traced(shape, c) for c in contributions]
-    else:
-        common = paper.ring_prior(shape, prior)
-        parties = [paper.ring_party(shape, c, renormalise=True) for c in contributions]
-    return {f"prior_{name}": leaf for name, leaf in common._asdict().items()}, [own._asdict() for own in parties]
+def _encoded_prior(formulation: str, shape: BatchShape, prior: ComponentPrior) -> dict[str, Any]:
+    """What is public, by name, inside a JAX program in 64-bit mode."""
+    encode = encode_prior_traced if formulation == "fused" else paper.ring_prior
+    return {f"prior_{name}": leaf for name, leaf in encode(shape, prior)._asdict().items()}
+
+
+def _encoded_parties(
+    formulation: str, shape: BatchShape, contributions: Sequence[Contribution]
+) -> list[dict[str, Any]]:
+    """What each party puts in, by name."""
+    encode = encode_party_traced if formulation == "fused" else partial(paper.ring_party, renormalise=True)
+    return [encode(shape, contribution)._asdict() for contribution in contributions]
 
 
 def handed_out(

@@ -92,7 +92,7 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     least_w = 2.0 ** (-(LARGEST_BIT - EXP_BITS - bits + 1) / 2)
     too_large = (P + 5) * 2.0**-bits + (P + 1) * float64_room(D)
     clip = clip_share_kept(shape) + too_large / 2 + ROOT_ERROR + 6 * 2.0**-WEIGHT_BITS / least_w
-    return shape.batch_size * (responsibilities * longest + scores + 1.2 * clip * C)
+    return shape.num_padded * (responsibilities * longest + scores + 1.2 * clip * C)
 
 
 def paper_error_bound(shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
@@ -102,4 +102,4 @@ def paper_error_bound(shape: BatchShape, *, score_norm: float, least_evidence: f
     which is in the root.
     """
     rounded = accuracy.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
-    return 10 * rounded + shape.batch_size * shape.clip_norm * (ROOT_ERROR + 2.0**-23)
+    return 10 * rounded + shape.num_padded * shape.clip_norm * (ROOT_ERROR + 2.0**-23)

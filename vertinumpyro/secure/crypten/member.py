@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -92,7 +92,7 @@ class CryptenEnd(PartyEnd):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: PartyInputs | paper.PartyInputs,
+        own: Iterable[PartyInputs | paper.PartyInputs],
         prior: PriorInputs | paper.PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,

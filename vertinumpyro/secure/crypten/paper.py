@@ -14,7 +14,7 @@ differs is what is computed: every coordinate of every record's gradient, four t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, reduce
 from typing import Any
 
@@ -43,7 +43,7 @@ def clipped_noisy_sum(
     engine: Engine,
     shape: BatchShape,
     layout: Layout,
-    own: PartyInputs,
+    own: Iterable[PartyInputs],
     prior: PriorInputs,
     mask: np.ndarray,
     noise_share: np.ndarray,
@@ -52,9 +52,25 @@ def clipped_noisy_sum(
     """The noisy clipped sum at scale 2^32, int64 [D].
 
     :param product: `mult` or `signed_mult`.
-    :param own: `paper.ring_party` at this party.
+    :param own: `paper.ring_party` at this party, block by block.
     """
-    engine.dealer.begin(f"paper {product.__name__} {shape} {layout}")
+    share = torch.from_numpy(np.array(noise_share))
+    for block, rows in zip(own, mask, strict=True):
+        engine.dealer.begin(f"paper {product.__name__} {shape} {layout}")
+        share = share + _clipped_sum(engine, shape, layout, block, prior, rows, product)
+    return engine.reveal(share).numpy()
+
+
+def _clipped_sum(
+    engine: Engine,
+    shape: BatchShape,
+    layout: Layout,
+    own: PartyInputs,
+    prior: PriorInputs,
+    mask: np.ndarray,
+    product: Product,
+) -> Any:
+    """This party's share of the clipped sum over one block."""
     mult = partial(product, engine)
     n, K = shape.batch_size, shape.num_components
     pi, prior_scores = (_held_by(engine, 0, known) for known in prior)
@@ -69,8 +85,7 @@ def clipped_noisy_sum(
         g += [mult(q[:, None, None], plated).reshape(n, -1), mult(q[:, None], shared.sum(1))]
     records = torch.cat(g, dim=1)
     factor = _clip_factor(engine, mult, records, shape.clip_norm) * torch.from_numpy(np.array(mask)).long()
-    share = mult(records, factor[:, None]).sum(0)
-    return engine.reveal(share + torch.from_numpy(np.array(noise_share))).numpy()
+    return mult(records, factor[:, None]).sum(0)
 
 
 def mult(engine: Engine, a: Any, b: Any) -> Any:

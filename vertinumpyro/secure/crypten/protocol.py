@@ -6,6 +6,7 @@ Only the last line of each opens anything but uniformly masked values.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,25 +27,34 @@ def clipped_noisy_sum(
     engine: Engine,
     shape: BatchShape,
     layout: Layout,
-    own: PartyInputs,
+    own: Iterable[PartyInputs],
     prior: PriorInputs,
     mask: np.ndarray,
     noise_share: np.ndarray,
 ) -> np.ndarray:
     """The noisy clipped sum on its grid, int64 [D].
 
-    :param own: this party's numbers.
-    :param mask: [n], False for padding; every party knows it.
+    :param own: this party's numbers, block by block.
+    :param mask: [num_blocks, n], False for padding; every party knows it.
     :param noise_share: this party's noise, int64 [D].
     """
-    engine.dealer.begin(f"clipped_noisy_sum {shape} {layout}")
+    share = _tensor(noise_share)
+    for block, rows in zip(own, mask, strict=True):
+        engine.dealer.begin(f"clipped_noisy_sum {shape} {layout}")
+        share = share + _clipped_sum(engine, shape, layout, block, prior, rows)
+    return engine.reveal(share).numpy()
+
+
+def _clipped_sum(
+    engine: Engine, shape: BatchShape, layout: Layout, own: PartyInputs, prior: PriorInputs, mask: np.ndarray
+) -> Any:
+    """This party's share of the clipped sum over one block."""
     own = PartyInputs(*(_tensor(array) for array in own))
     z = fixed.public(engine, own.log_density, _tensor(prior.log_weights))  # the parties' contributions are shares of it
     e = shape.link.shares(engine, z)
     norms = _squared_norm(engine, shape, layout, e, own, prior)
     W = _weights(engine, shape, e, norms) * _tensor(mask).long()[:, None]
-    share = _weighted_scores(engine, layout, W, own, prior)
-    return engine.reveal(share + _tensor(noise_share)).numpy()
+    return _weighted_scores(engine, layout, W, own, prior)
 
 
 def noisy_cross_products(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -63,14 +63,18 @@ class SpuEnd(PartyEnd):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: PartyInputs | paper.PartyInputs,
+        own: Iterable[PartyInputs | paper.PartyInputs],
         prior: PriorInputs | paper.PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,
     ) -> np.ndarray:
-        mine: dict[str, Any] = {f"prior_{name}": value for name, value in prior._asdict().items()}
-        mine |= own._asdict() | {"mask": mask, "noise": noise_share}
-        return self._computed(ClippedSum(shape=shape, layout=layout), mine)
+        computation, known = ClippedSum(shape=shape, layout=layout), prior._asdict()
+        common: dict[str, Any] = {f"prior_{name}": value for name, value in known.items()}
+        result = np.zeros(0, np.int64)
+        for number, (block, rows) in enumerate(zip(own, mask, strict=True)):
+            noise = noise_share if number == shape.num_blocks - 1 else np.zeros_like(noise_share)
+            result = self._computed(computation, {**common, **block._asdict(), "mask": rows, "noise": noise}, number)
+        return result
 
     def _noisy_cross_products(
         self, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
@@ -80,13 +84,13 @@ class SpuEnd(PartyEnd):
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
         return self._computed(computation, {"vector": noisy_vector})
 
-    def _computed(self, computation: Computation, mine: Mapping[str, Any]) -> np.ndarray:
+    def _computed(self, computation: Computation, mine: Mapping[str, Any], block: int = 0) -> np.ndarray:
         if computation.num_values == 0:
             return np.zeros(0, np.int64)  # SPU takes no empty arrays
         for rank in self._helpers if self.rank == 0 else ():
-            self._seat.links[rank].send(pack(described(computation)))
-        result = _run(self._node, computation, mine)
-        if self._watch is not None:
+            self._seat.links[rank].send(pack({"computation": described(computation), "block": block}))
+        result = _run(self._node, computation, mine, block)
+        if self._watch is not None and len(result):
             self._watch("reveal", result)
         return result
 
@@ -97,7 +101,7 @@ def run_helper(seat: Seat, num_nodes: int, protocol: str) -> None:
     while True:
         seat.links[0].wait_forever()  # between two computations nobody asks; a party that dies breaks its link
         words, _ = unpack(seat.links[0].receive(limit=_ANNOUNCEMENT_BYTES))
-        _run(node, computation_of(words), {})
+        _run(node, computation_of(words["computation"]), {}, words["block"])
 
 
 def inputs_of(computation: Computation, rank: int, mine: Mapping[str, Any]) -> dict[str, Input]:
@@ -117,10 +121,21 @@ def inputs_of(computation: Computation, rank: int, mine: Mapping[str, Any]) -> d
     }
 
 
-def _run(node: Node, computation: Computation, mine: Mapping[str, Any]) -> np.ndarray:
-    field = "FM128" if isinstance(computation, ClippedSum) else "FM64"
+def _run(node: Node, computation: Computation, mine: Mapping[str, Any], block: int) -> np.ndarray:
+    """A program's result; nothing for a block that others follow, whose sum stays shared."""
+    field, blocks = "FM64", 1
+    if isinstance(computation, ClippedSum):
+        field, blocks = "FM128", computation.shape.num_blocks
     inputs = inputs_of(computation, node.rank, mine)
-    return node.run(str(computation), field, lambda: _program(computation), inputs)
+    return node.run(
+        str(computation),
+        field,
+        lambda: _program(computation),
+        inputs,
+        carried=program.SO_FAR,
+        goes_on=block > 0,
+        opened=block == blocks - 1,
+    )
 
 
 def _program(computation: Computation) -> Callable[[Mapping[str, Any]], Any]:
@@ -143,6 +158,7 @@ def _sizes(computation: Computation) -> tuple[Sizes, list[Sizes]]:
         case ClippedSum(shape=shape, layout=layout):
             n, K = shape.batch_size, shape.num_components
             known: Sizes = {"prior_log_weights": (K,), "prior_scores": (K, layout.prior), "prior_gram": (K, K)}
+            known |= {program.SO_FAR: (D,)} if shape.num_blocks > 1 else {}
             return {**known, "mask": (n,)}, [_clipped_sizes(n, K, layout, p) | {"noise": (D,)} for p in parties]
         case CrossProducts(num_records=n, widths=widths):
             return {}, [{"matrix": (n, width), "noise": (D,)} for width in widths]

@@ -77,10 +77,23 @@ class Node:
         self._programs: dict[str, Any] = {}
         self._placed = ""
 
-    def run(self, key: str, field: str, build: Callable[[], Any], inputs: Mapping[str, Input]) -> np.ndarray:
+    def run(
+        self,
+        key: str,
+        field: str,
+        build: Callable[[], Any],
+        inputs: Mapping[str, Input],
+        *,
+        carried: str | None = None,
+        goes_on: bool = False,
+        opened: bool = True,
+    ) -> np.ndarray:
         """A program's result int64, at the parties; empty at helpers.
 
         :param key: describes program and shapes; every node gives the same.
+        :param carried: the input that a result which stays shared comes back by.
+        :param goes_on: the result of the program before does; otherwise that input is what was given.
+        :param opened: False leaves the result shared, and returns nothing.
         """
         if field not in self._runtimes:
             self._runtimes[field] = self._spu.Runtime(self._link.spawn(), self._configs[field])
@@ -89,7 +102,10 @@ class Node:
             self._programs[key] = compiled(build(), inputs)
         io = self._spu.Io(self._num_nodes, config)
         for name, given in inputs.items():
-            if given.owner != self.rank and key == self._placed:
+            if name == carried and goes_on:
+                runtime.set_var(name, runtime.get_var("out"))
+                continue
+            if given.owner != self.rank and key == self._placed and name != carried:
                 continue  # what stands in for another node's numbers stays where it is
             shares = io.make_shares(given.value, self._lib.Visibility.VIS_SECRET, given.owner)
             runtime.set_var(name, shares[self._seat.rank])
@@ -97,7 +113,7 @@ class Node:
         self._log.forget()
         runtime.run(self._programs[key])
         self._count(self._log.read())
-        return self._opened(io, runtime.get_var("out"))
+        return self._opened(io, runtime.get_var("out")) if opened else np.zeros(0, np.int64)
 
     def _count(self, log: str) -> None:
         """SPU's own links, by what it says at the end of a program; it does not say which messages wait for others."""

@@ -45,9 +45,12 @@ from vertinumpyro.secure.inputs import Layout
 from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.secure.range_proof import fixed_point_format
 
-__all__ = ["FRACTION_BITS", "clipped_noisy_sum", "error_bound", "noisy_cross_products", "noisy_sum"]
+__all__ = ["FRACTION_BITS", "SO_FAR", "clipped_noisy_sum", "error_bound", "noisy_cross_products", "noisy_sum"]
 
 Arrays = Mapping[str, Any]
+
+SO_FAR = "so_far"
+"""The input that holds the sum over the blocks before."""
 
 FRACTION_BITS = 40
 """Of SPU's own fixed-point numbers: the estimate of the reciprocal square root."""
@@ -81,7 +84,8 @@ def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], j
         plated = _beside(arrays, "plated", layout.plated, lambda scores: jnp.einsum("nk,knd->kd", W, scores))
         shared = _beside(arrays, "shared", layout.shared, lambda scores: W.reshape(1, -1) @ scores)
         blocks += [sums for p in parties for sums in (plated[p], shared[p])]
-        return jnp.concatenate([block.ravel() for block in blocks]) + sum(arrays[f"noise_{p}"] for p in parties)
+        summed = jnp.concatenate([block.ravel() for block in blocks]) + sum(arrays[f"noise_{p}"] for p in parties)
+        return summed + arrays[SO_FAR] if shape.num_blocks > 1 else summed
 
     return program
 
@@ -198,4 +202,4 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     too_large = (P + 5) * 2.0**-bits + (P + 1) * formats.float64_room(D) + 2.0 ** -(16 + bits)
     root = 1e-4 + _ROOT_SLACK + 2 * 2.0**-ROOT_BITS / min(least_w, 1 / (1 + score_norm * math.sqrt(P + 1) * K))
     clip = formats.clip_share_kept(shape) + too_large / 2 + root
-    return shape.batch_size * (responsibilities * longest + scores + 1.2 * clip * C)
+    return shape.num_padded * (responsibilities * longest + scores + 1.2 * clip * C)
