@@ -8,7 +8,7 @@ from rich.console import Console
 
 from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
 from vertinumpyro.cli.display import plan_view, schema_table
-from vertinumpyro.cli.wording import rounded_up
+from vertinumpyro.cli.wording import plan_facts, rounded_up
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.evaluation.report import RELATIONS
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource, PoissonSampling, PrivacyPlan
@@ -104,7 +104,7 @@ def test_nothing_of_a_plan_or_schema_is_left_out(width):
     columns = {"systolic_blood_pressure_mmhg": unit, "ward": CategoricalColumn(categories=("day", "night"))}
     schema = Schema({LONG[0]: PartySchema(columns), "b": PartySchema({"income": unit})})
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(*plan_view(plan(LONG), "fixed_point"), schema_table(schema))
+    console.print(*plan_view(plan(LONG), plan_facts(plan(LONG), "fixed_point")), schema_table(schema))
     shown = console.file.getvalue()
     assert "…" not in shown
     assert "zeroed" in shown

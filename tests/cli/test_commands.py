@@ -1,6 +1,7 @@
 """Every command end to end on a small table."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import NUM_RECORDS, Project, invoke, one_line
 from vertinumpyro.cli.outputs import FILES
+from vertinumpyro.cli.wording import rounded_up
 from vertinumpyro.dpvi import loop, stream
 from vertinumpyro.evaluation.palette import NOT_DP_NOTE
 
@@ -38,6 +40,25 @@ def test_plan_shows_a_row_for_each_adversary(project: Project):
     assert [line.split()[0] for line in lines] == ["outside", "insurer", "clinic", "outside"]
     assert "compare only" in result.output.split(lines[-1].strip())[-1] + lines[-1], "beside the row, or below it"
     assert not project.run_dir.exists()
+
+
+def test_the_largest_epsilon_leads_and_to_narrow_it_is_said(project: Project):
+    everyone = "against everyone: outside analyst, insurer, clinic"
+    project.replace("noise_multiplier = 8.0", "epsilon = 1.0")
+    shown = one_line(project.run("plan", project.config).output)
+    assert re.search(rf"ε ≤ (0\.99\d|1\.000), δ = 1e-05, {everyone}", shown)
+    assert "calibrated to one adversary" not in shown
+    project.replace("epsilon = 1.0", 'epsilon = 1.0\nadversary = "outside analyst"')
+    result = project.run("fit", project.config)
+    assert result.exit_code == 0, result.stderr
+    shown, said = one_line(result.output), "calibrated to one adversary alone, outside analyst, ε = "
+    record, report = (project.run_dir / name for name in ("privacy.json", "report.html"))
+    worst = json.loads(record.read_text())["epsilon"]
+    assert worst > 1.5
+    assert said in shown
+    assert said in report.read_text()
+    assert f"ε ≤ {rounded_up(worst)}, δ = 1e-05, {everyone}" in shown
+    assert f"ε against everyone</dt><dd>{rounded_up(worst)}" in report.read_text()
 
 
 def test_plan_reads_ids_only(project: Project):

@@ -47,7 +47,11 @@ def test_plan_and_check_spend_nothing(field: Project):
 
 def test_an_encoder_without_a_claim_against_parties_says_so(field: Project):
     field.replace("max_cells = 4", 'max_cells = 4\nencoder = "sketch"\nnum_keys = 100')
+    refused = field.run("plan", field.config, "--method", "vertimrf")
+    assert "parties know hash keys" in one_line(refused.stderr)
+    field.replace("epsilon = 4.0", 'epsilon = 4.0\nadversary = "outside analyst"')
     shown = field.run("plan", field.config, "--method", "vertimrf").output
+    assert "No guarantee against insurer" in shown
     rows = [
         line for line in shown.splitlines() if line.strip().startswith(("insurer  ", "clinic  ")) and "VPDP" in line
     ]

@@ -156,9 +156,16 @@ def test_secure_noise_is_the_default(records: VerticalDataset) -> None:
 
 def test_plans_follow_theorem_one(dataset: HorizontalDataset) -> None:
     plan = make_plan(dataset, noise_multiplier=None, epsilon=2.0, num_steps=50, max_unreliable=1)
-    assert 1.99 < plan.adversaries[0].epsilon <= 2
+    assert 1.99 < plan.epsilon() <= 2
     assert plan.noise.num_covering == 1
     assert plan.participation == ("known" if dataset.owners is None else "hidden")
+
+
+def test_defaults_follow_who_knows_the_batches(dataset: HorizontalDataset) -> None:
+    plan = HorizontalDPVI(DPVI_).plan(dataset, noise_multiplier=2.0, noise_clients=3)
+    known = dataset.owners is None
+    assert plan.sampling.full_batch == known
+    assert plan.num_steps == (150 if known else 1000)
 
 
 def test_big_holders_become_one_dataset(records: VerticalDataset) -> None:

@@ -27,7 +27,7 @@ from vertinumpyro.mrf.release import count_table
 from vertinumpyro.mrf.shared_key import SharedKeyDesign, harmonic_pair
 from vertinumpyro.mrf.sketch import KEY_BYTES, SketchDesign, sketch_column_pair
 from vertinumpyro.mrf.sketch_estimate import count_pair, count_single, estimator_bytes
-from vertinumpyro.privacy import PrivacyWarning
+from vertinumpyro.privacy import OUTSIDE_ANALYST, PrivacyWarning
 from vertinumpyro.session import Session
 
 SMALL: dict[str, Any] = {"max_cells": 4, "iterations": 100, "clique_limit": 3_000}
@@ -197,7 +197,7 @@ def test_an_encoder_keeps_its_contract(kind, dataset):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         system = VertiMRF(encoder=kind.name, allow_unproven=True, num_keys=50, **SMALL)
-    plan, columns = system.plan(dataset, epsilon=5.0), system.columns(SCHEMA)
+    plan, columns = system.plan(dataset, epsilon=5.0, adversary=OUTSIDE_ANALYST), system.columns(SCHEMA)
     encoding = plan.encoding
     assert type(encoding) is kind
     assert encoding_from_dict(json.loads(json.dumps(encoding.to_dict()))) == encoding
@@ -215,8 +215,9 @@ def test_an_encoder_keeps_its_contract(kind, dataset):
 
 @pytest.mark.parametrize("encoder", ["sketch", "randomized_response"])
 def test_a_plan_meets_epsilon_and_is_stored(encoder, dataset):
-    plan = VertiMRF(encoder=encoder, num_keys=300, **SMALL).plan(dataset, epsilon=2.0)
-    assert 1.9 < plan.epsilon() <= 2.0
+    adversary = OUTSIDE_ANALYST if encoder == "sketch" else None
+    plan = VertiMRF(encoder=encoder, num_keys=300, **SMALL).plan(dataset, epsilon=2.0, adversary=adversary)
+    assert 1.9 < plan.epsilon(adversary) <= 2.0
     assert plan.num_steps == 2
     assert MRFPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     by_name = {row.adversary: row for row in plan.adversaries}
@@ -228,19 +229,19 @@ def test_a_plan_meets_epsilon_and_is_stored(encoder, dataset):
 
 def test_a_fit_spends_the_plan_and_learns_the_dependence(dataset, tmp_path):
     system = VertiMRF(encoder="sketch", num_keys=500, **SMALL)
-    plan = system.plan(dataset, epsilon=30.0)
+    plan = system.plan(dataset, epsilon=30.0, adversary=OUTSIDE_ANALYST)
     twin = system.fit(dataset, plan, run_dir=tmp_path)
     record = json.loads((tmp_path / "privacy.json").read_text())
     assert (record["status"], record["steps_spent"]) == ("finished", 2)
     synthetic = twin.sample_synthetic(rng_key=jax.random.PRNGKey(0))
     assert pairwise_tvd(dataset.to_frame(), synthetic, SCHEMA, max_bins=4).loc[("ill", "visits")] < 0.2
     with pytest.raises(ArgumentError, match="encoder"):
-        VertiMRF(**SMALL).fit(dataset, system.plan(dataset, epsilon=30.0))
+        VertiMRF(**SMALL).fit(dataset, system.plan(dataset, epsilon=30.0, adversary=OUTSIDE_ANALYST))
 
 
 def test_without_local_tables_counts_come_from_the_sketches(dataset):
     system = VertiMRF(encoder="sketch", num_keys=300, **SMALL)
-    twin = system.fit(dataset, system.plan(dataset, epsilon=10.0, cross_share=1.0))
+    twin = system.fit(dataset, system.plan(dataset, epsilon=10.0, adversary=OUTSIDE_ANALYST, cross_share=1.0))
     assert len(twin.measurements) == 12
 
 
@@ -249,7 +250,7 @@ def test_the_papers_sketches_need_an_opt_in_and_claim_nothing(dataset):
         VertiMRF(encoder="sketch_shared_key")
     with pytest.warns(PrivacyWarning, match="reconstructed"):
         system = VertiMRF(encoder="sketch_shared_key", allow_unproven=True, num_keys=200, **SMALL)
-    plan = system.plan(dataset, epsilon=2.0)
+    plan = system.plan(dataset, epsilon=2.0, adversary=OUTSIDE_ANALYST)
     assert not any(row["claim"] for row in plan.table_rows())
     assert all("reconstructed" in row.unproven[0] for row in plan.adversaries)
     assert len(system.fit(dataset, plan).sample_synthetic(50, rng_key=jax.random.PRNGKey(0))) == 50
@@ -261,7 +262,7 @@ def test_parties_in_processes_of_their_own_are_refused_before_anything_is_opened
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         system = VertiMRF(encoder=encoder, num_keys=300, allow_unproven=True, **SMALL)
-    plan = system.plan(dataset, epsilon=2.0)
+    plan = system.plan(dataset, epsilon=2.0, adversary=OUTSIDE_ANALYST)
     with pytest.raises(ArgumentError, match=f"encoder='{encoder}'.*encoder=\"secure_marginals\""):
         system.fit(Elsewhere(dataset.schema, dataset.num_records), plan)
     plan = VertiMRF(**SMALL).plan(dataset, epsilon=2.0)
@@ -290,7 +291,8 @@ class Elsewhere(Session):
 def test_what_an_encoder_cannot_do_is_said(dataset):
     with pytest.raises(ArgumentError, match="adaptive"):
         VertiMRF(encoder="sketch", selection="adaptive")
-    with pytest.raises(ArgumentError, match="hash keys"):
-        VertiMRF(encoder="sketch").plan(dataset, epsilon=1.0, adversary="clinic")
+    for adversary in ("clinic", None):
+        with pytest.raises(ArgumentError, match="hash keys"):
+            VertiMRF(encoder="sketch").plan(dataset, epsilon=1.0, adversary=adversary)
     with pytest.raises(ArgumentError, match="replace"):
         VertiMRF(encoder="randomized_response").plan(dataset, epsilon=1.0, relation="add_remove")

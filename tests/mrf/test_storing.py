@@ -20,7 +20,7 @@ from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF, vertimrf
 from vertinumpyro.mrf.work import TablesWork
-from vertinumpyro.privacy import Book, Ledger, PrivacyWarning, ledger
+from vertinumpyro.privacy import OUTSIDE_ANALYST, Book, Ledger, PrivacyWarning, ledger
 from vertinumpyro.session import InProcessSession, Run, recorded_plan
 
 SYSTEM = VertiMRF(max_cells=3, iterations=30, clique_limit=1_000)
@@ -392,7 +392,8 @@ def test_an_older_copy_of_the_results_leaves_what_it_lacks_lost(
 
 def test_sketches_go_on_without_the_parties_own_counts(few, tmp_path, monkeypatch):
     system = dataclasses.replace(SYSTEM, encoder="sketch", num_keys=50)
-    plan = system.plan(few, epsilon=3.0)
+    with pytest.warns(PrivacyWarning, match="narrows"):
+        plan = system.plan(few, epsilon=3.0, adversary=OUTSIDE_ANALYST)
     with killed(monkeypatch, Ledger, "reserve", 1):
         system.fit(few, plan, run_dir=tmp_path)
     (tmp_path / "released.npz").unlink()

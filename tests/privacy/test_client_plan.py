@@ -53,14 +53,14 @@ def test_whoever_sees_participation_gets_no_amplification():
     assert hidden[2].epsilon == hidden[1].epsilon
 
 
-@pytest.mark.parametrize("outside", [True, False])
-def test_calibration_meets_the_target_and_wastes_little(outside):
+@pytest.mark.parametrize("adversary", ["outside analyst", None])
+def test_calibration_meets_the_target_and_wastes_little(adversary):
     settings = {name: value for name, value in vars(plan()).items() if name in plan().to_dict()}
-    for name in ("noise_multiplier", "plan_id"):
+    for name in ("noise_multiplier", "plan_id", "adversary"):
         settings.pop(name)
-    made = ClientPlan.calibrated(epsilon=1.0, outside=outside, **settings)
-    reached = made.adversaries[0].epsilon if outside else made.worst.epsilon
-    assert 0.999 < reached <= 1
+    made = ClientPlan.calibrated(epsilon=1.0, adversary=adversary, **settings)
+    assert 0.999 < made.epsilon(adversary) <= 1
+    assert bool(made.above) == (adversary is not None)
 
 
 def test_restores_from_json():

@@ -8,8 +8,8 @@ class OfRidge(OfLinear):
 
     name = "ridge"
 
-    def __init__(self, config, num_steps=None):
-        super().__init__(config, num_steps)
+    def __init__(self, config):
+        super().__init__(config)
         self.method.set_params(estimator="minimiser")
 
     def plan(self, facts):

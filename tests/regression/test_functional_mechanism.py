@@ -213,7 +213,7 @@ def test_own_epsilons_follow_the_sensitivities_of_theorem_2():
 
 
 def test_a_known_share_leaves_pure_epsilon_only_above_the_threshold():
-    open_to_parties = {row.adversary: row.epsilon for row in linear_plan(4000, collusion_threshold=0).adversaries}
+    open_to_parties = {row.adversary: row.epsilon for row in linear_plan(4000, adversary="outside analyst").adversaries}
     assert math.isinf(open_to_parties["bank"])
     assert math.isfinite(open_to_parties["outside analyst"])
     default = linear_plan(4000)
@@ -380,7 +380,7 @@ def test_the_number_of_parties_does_not_change_the_law_of_the_release(dataset):
     layouts.append({f"p{i}": [name] for i, name in enumerate((*FEATURES, "debt"))})
     plans = [
         FunctionalMechanismPlan.of(regrouped(dataset, parties).schema, "debt", num_records=dataset.num_records,
-                                   model="linear", epsilon=1.0, delta=DELTA)
+                                   model="linear", epsilon=1.0, delta=DELTA, adversary="outside analyst")
         for parties in layouts
     ]  # fmt: skip
     assert np.allclose(plans[0].noise_variance, plans[1].noise_variance, rtol=1e-6)
@@ -527,8 +527,10 @@ def test_the_package_imports_without_scikit_learn():
 
 
 def test_the_papers_sensitivity_is_noisier_and_stated(dataset):
-    plan = linear_plan(dataset.num_records, label="late", model="logistic", sensitivity="paper", collusion_threshold=0)
-    tight = linear_plan(dataset.num_records, label="late", model="logistic", collusion_threshold=0)
+    plan = linear_plan(
+        dataset.num_records, label="late", model="logistic", sensitivity="paper", adversary="outside analyst"
+    )
+    tight = linear_plan(dataset.num_records, label="late", model="logistic", adversary="outside analyst")
     label = plan.layout.label_index
     assert plan.noise_variance[1, 2] > 4 * tight.noise_variance[1, 2]
     assert plan.noise_variance[1, 2] == pytest.approx(4 * plan.noise_variance[1, label])

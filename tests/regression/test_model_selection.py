@@ -263,6 +263,11 @@ def test_what_cannot_be_a_table_is_refused_by_name(frame, dataset):
 def test_a_plan_takes_its_settings_from_the_constructor_and_others_win(frame):
     model = vertical(VerticalLinearRegression, plan_settings={"feature_bits": 10, "collusion_threshold": 1})
     plan = model.plan(num_records=100)
-    assert (plan.layout.feature_bits, plan.threshold, plan.target_epsilon, plan.delta) == (10, 1, 8.0, DELTA)
+    assert (plan.layout.feature_bits, plan.collusion_threshold, plan.target_epsilon, plan.delta) == (10, 1, 8.0, DELTA)
     other = model.plan(num_records=100, epsilon=0.5, delta=0.0, feature_bits=12)
-    assert (other.layout.feature_bits, other.threshold, other.target_epsilon, other.delta) == (12, 1, 0.5, 0.0)
+    assert (other.layout.feature_bits, other.collusion_threshold, other.target_epsilon, other.delta) == (
+        12,
+        1,
+        0.5,
+        0.0,
+    )

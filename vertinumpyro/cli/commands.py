@@ -8,17 +8,15 @@ from typing import Any
 
 import pandas as pd
 from rich.markup import escape
-from rich.padding import Padding
 
 from vertinumpyro.cli import outputs, sessions
-from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
 from vertinumpyro.cli.config import CONFIG_COPY, load_config
-from vertinumpyro.cli.display import facts_grid, schema_table
+from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job, plan_to_continue, refuse_changed, refuse_started
 from vertinumpyro.cli.of_dpvi import POSTERIOR
 from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.terminal import console, heading, ticked
-from vertinumpyro.cli.wording import count, rounded_up
+from vertinumpyro.cli.wording import count, headline, rounded_up
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
@@ -59,7 +57,7 @@ def check(path: Path, *, method: str, backend: str | None = None) -> None:
         found += job.method.checked()
     with ticked("plan") as found:
         plan = job.method.plan(facts)
-        found += [f"{row.adversary} ε = {rounded_up(row.epsilon)}" for row in plan.adversaries]
+        found += [headline(plan), *(f"{row.adversary} ε = {rounded_up(row.epsilon)}" for row in plan.adversaries)]
     with ticked("range") as found:
         found += [f"no value wraps around the {job.method.method.backend.info().name} ring"]
     for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
@@ -85,8 +83,7 @@ def _computations(job: Job, facts: Facts, plan: Plan) -> Any:
 
 
 def _show(job: Job, plan: Plan, facts: Facts) -> None:
-    table = Padding(AdversaryTable(plan), (1, 0, 1, 0))
-    console.print(heading("Privacy plan"), facts_grid(job.method.facts(plan)), table, privacy_legend(plan))
+    console.print(heading("Privacy plan"), *plan_view(plan, job.method.facts(plan)))
     for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
 
@@ -99,7 +96,6 @@ def fit(path: Path, *, method: str, resume: bool, out: Path | None, backend: str
     if resume:
         plan = plan_to_continue(run_dir, method)
         refuse_changed(job.config, run_dir)
-        job = Job.load(path, method, plan=plan, backend=backend)
     else:
         refuse_started(run_dir)
     job.method.checked()

@@ -19,7 +19,7 @@ from vertinumpyro.cli.job import refuse_started
 from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.sessions import cost_lines, parties_of_public_table
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import count, duration
+from vertinumpyro.cli.wording import count, duration, plan_facts
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset, load_rand_hie
@@ -93,7 +93,7 @@ class Demo:
     def _fit(self, dataset: VerticalDataset, rng_key: jax.Array) -> Posterior:
         with self._stage("privacy plan"):
             plan = self.dpvi.plan(dataset, epsilon=self.epsilon, num_steps=self.num_steps)
-            table = list(plan_view(plan, self.dpvi.backend.info().name))
+            table = list(plan_view(plan, plan_facts(plan, self.dpvi.backend.info().name)))
             table += (
                 list(cost_lines(self.dpvi.backend, self.dpvi.computations(dataset, plan))) if self._in_processes else []
             )

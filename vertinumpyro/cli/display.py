@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
-from vertinumpyro.cli.wording import plan_facts
+from vertinumpyro.cli.wording import cautions, headline
 from vertinumpyro.data import Schema
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import Plan
 
 __all__ = ["facts_grid", "plan_view", "schema_table"]
 
@@ -32,10 +32,13 @@ def schema_table(schema: Schema) -> Table:
     return table
 
 
-def plan_view(plan: PrivacyPlan, backend: str) -> Iterator[RenderableType]:
-    """The plan's facts, then a row for each adversary, then how to read them."""
-    yield facts_grid(plan_facts(plan, backend))
+def plan_view(plan: Plan, facts: Mapping[str, str]) -> Iterator[RenderableType]:
+    """The largest ε, the plan's facts, then a row for each adversary, who gets more, and how to read them."""
+    yield Padding(Text(headline(plan), style="bold"), (0, 0, 1, 0))
+    yield facts_grid(facts)
     yield Padding(AdversaryTable(plan), (1, 0, 1, 0))
+    for line in cautions(plan):
+        yield Padding(Text(f"! {line}", style="yellow"), (0, 0, 1, 0))
     yield privacy_legend(plan)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -27,14 +26,10 @@ class Job:
     method: CommandMethod
 
     @classmethod
-    def load(cls, path: Path, method: str, *, plan: Plan | None = None, backend: str | None = None) -> Job:
-        """Read a configuration and import its model.
-
-        :param plan: of a run that is continued.
-        """
+    def load(cls, path: Path, method: str, *, backend: str | None = None) -> Job:
+        """Read a configuration and import its model."""
         config = load_config(path, backend)
-        arguments: dict[str, Any] = {} if plan is None else {"num_steps": plan.num_steps}
-        return cls(config=config, method=method_of(method)(config, **arguments))
+        return cls(config=config, method=method_of(method)(config))
 
     @property
     def schema(self) -> Schema:

@@ -94,7 +94,7 @@ def _version(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the outputs.")] = Path("vertinumpyro-demo"),
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.", show_default="the library's")] = None,
-    epsilon: Annotated[float, typer.Option(help="ε against an outside analyst, at δ = 1e-5.")] = 1.0,
+    epsilon: Annotated[float, typer.Option(help="ε against everyone, at δ = 1e-5.")] = 1.0,
     backend: Annotated[str, typer.Option(help="fixed_point; crypten, spu: a process a party.")] = "fixed_point",
     seed: Seed = 0,
     debug: Debug = False,

@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import optax
 from numpyro.infer import autoguide
 
-from vertinumpyro.cli.config import Config, FitSettings, ModelSettings
+from vertinumpyro.cli.config import Config, ModelSettings
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS, default_guide, default_optimizer
+from vertinumpyro.dpvi.defaults import default_guide
 from vertinumpyro.secure import BACKENDS
 
 __all__ = ["build_dpvi", "import_model"]
@@ -31,21 +30,19 @@ _GUIDES: dict[str, Callable[..., Any]] = {
 }
 
 
-def build_dpvi(config: Config, num_steps: int | None = None) -> DPVI:
+def build_dpvi(config: Config) -> DPVI:
     """The inference that a configuration describes; what it leaves out keeps the library's defaults.
 
-    :param num_steps: of the plan, for the learning rate's schedule; None takes the configuration's.
     :raises ArgumentError: the model's function cannot be imported.
     """
     settings: dict[str, Any] = {
         "backend": BACKENDS[config.fit.backend](),
         "diagnostics": config.run.diagnostics,
+        "learning_rate": config.fit.learning_rate,
         "block_size": config.fit.block_size,
     }
     if config.fit.guide is not None:
         settings["guide"] = _GUIDES[config.fit.guide]
-    if config.fit.learning_rate is not None:
-        settings["optimizer"] = _optimizer(config.fit, num_steps)
     return DPVI(**settings, **_model_settings(config))
 
 
@@ -109,8 +106,3 @@ def _forget_namesake(name: str, folder: Path) -> None:
     own = folder.resolve() / f"{name.replace('.', '/')}.py"
     if loaded is not None and own.is_file() and Path(getattr(loaded, "__file__", None) or "").resolve() != own:
         del sys.modules[name]
-
-
-def _optimizer(fit: FitSettings, num_steps: int | None) -> optax.GradientTransformation:
-    steps = num_steps or fit.num_steps or DEFAULT_NUM_STEPS
-    return default_optimizer(steps, fit.learning_rate or 0.0)

@@ -38,9 +38,9 @@ class OfDPVI(CommandMethod):
     plan_class = PrivacyPlan
     own_settings: Mapping[str, tuple[str, ...]] = {}
 
-    def __init__(self, config: Config, num_steps: int | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.method = build_dpvi(config, num_steps)
+        self.method = build_dpvi(config)
         self._twin: pd.DataFrame | None = None
 
     def about(self) -> str:

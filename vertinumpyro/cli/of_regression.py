@@ -30,7 +30,7 @@ FILES = {
     "report.html": "guarantees, coefficients, configuration",
 }
 
-_PRIVACY = ("epsilon", "delta", "relation", "collusion_threshold")
+_PRIVACY = ("epsilon", "delta", "adversary", "relation", "collusion_threshold")
 _OF_THE_PLAN = ("features", "expand", "feature_bits")
 
 
@@ -41,7 +41,7 @@ class _OfRegression(CommandMethod):
     own_settings: Mapping[str, tuple[str, ...]] = {"privacy": _PRIVACY, "fit": ("backend",), "model": ()}
     estimator: ClassVar[type]
 
-    def __init__(self, config: Config, num_steps: int | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         if config.regression.label is None:
             raise ArgumentError(
@@ -143,11 +143,11 @@ class OfLinear(_OfRegression):
     name = "linear"
     estimator = VerticalLinearRegression
 
-    def __init__(self, config: Config, num_steps: int | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         for key in ("surrogate", "score_range", "threshold"):
             if getattr(config.regression, key) is not None:
                 raise ArgumentError(f"[regression] {key} belongs to --method logistic; leave it out with linear")
-        super().__init__(config, num_steps)
+        super().__init__(config)
 
 
 class OfLogistic(_OfRegression):

@@ -48,7 +48,7 @@ class OfVertiMRF(CommandMethod):
         "model": (),
     }
 
-    def __init__(self, config: Config, num_steps: int | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         settings = {k: v for k, v in given(config.mrf).items() if k not in _OF_THE_PLAN}
         allow = bool(config.privacy.allow_unproven)

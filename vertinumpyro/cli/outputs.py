@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from vertinumpyro.cli.wording import count, duration, report_facts, report_rows
+from vertinumpyro.cli.wording import cautions, count, duration, report_facts, report_rows, rounded_up
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, Posterior
@@ -102,7 +102,7 @@ def assembled(
     return ReportContent(
         title=title,
         summary=summary,
-        facts=facts,
+        facts={"ε against everyone": rounded_up(plan.worst.epsilon), **facts},
         adversary_rows=report_rows(plan),
         figures=[item for item in items if isinstance(item, ReportFigure)],
         tables=[item for item in items if isinstance(item, ReportTable)],
@@ -153,7 +153,7 @@ def run_warnings(plan: Plan, secure_noise: bool, others: Sequence[str] = ()) -> 
     """What a reader of a report must know first."""
     insecure = [] if secure_noise else ["The noise came from a seed: this run has no privacy."]
     unproven = sorted({step for row in plan.adversaries for step in row.unproven})
-    return [*insecure, *(f"Not proved: {step}." for step in unproven), *others]
+    return [*insecure, *(f"Not proved: {step}." for step in unproven), *cautions(plan), *others]
 
 
 def adversary_figure(plan: Plan) -> Iterator[ReportFigure]:

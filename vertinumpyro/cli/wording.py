@@ -8,8 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy.plan import rows_in_words
 
-__all__ = ["count", "duration", "plan_facts", "report_facts", "report_rows", "rounded_up"]
+__all__ = ["cautions", "count", "duration", "headline", "plan_facts", "report_facts", "report_rows", "rounded_up"]
 
 _SMALLEST_DECIMAL = 0.001
 _TWO_DIGITS = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING)
@@ -35,6 +36,28 @@ def count(number: int, noun: str) -> str:
 def duration(seconds: float) -> str:
     """Seconds as people say them."""
     return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {seconds % 60:.0f} s"
+
+
+def headline(plan: Plan) -> str:
+    """The largest ε of all whom the plan covers, and who they are."""
+    names = [observer.name for observer in plan.covered]
+    everyone = f"everyone: {', '.join(names)}" if len(names) > 1 else names[0]
+    if math.isinf(plan.worst.epsilon):
+        return f"No guarantee against {plan.worst.adversary}, δ = {plan.delta:g}"
+    return f"ε ≤ {rounded_up(plan.worst.epsilon)}, δ = {plan.delta:g}, against {everyone}"
+
+
+def cautions(plan: Plan) -> list[str]:
+    """Who gets more than the noise was calibrated to, in words."""
+    lines = []
+    if plan.above:
+        lines.append(
+            f"The noise was calibrated to one adversary alone, {plan.adversary}, ε = "
+            f"{rounded_up(plan.epsilon(plan.adversary))}; {rows_in_words(plan.above)}."
+        )
+    if plan.uncovered:
+        lines.append(f"Not covered: {rows_in_words(plan.uncovered)}. A larger collusion_threshold covers coalitions.")
+    return lines
 
 
 def plan_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +48,15 @@ def check_settings(dpvi: DPVI) -> None:
 
 
 def _check_numbers(dpvi: DPVI) -> None:
-    block = dpvi.block_size
+    rate, block = dpvi.learning_rate, dpvi.block_size
     if block is not None and not (isinstance(block, int) and block >= 1):
         raise ArgumentError(f"block_size={shown(block)} must be a number of records, at least 1")
+    if rate is not None and dpvi.optimizer is not None:
+        raise ArgumentError(
+            "learning_rate is the default optimiser's: give optimizer its own, or leave one of both out"
+        )
+    if rate is not None and not (isinstance(rate, int | float) and 0 < rate < math.inf):
+        raise ArgumentError(f"learning_rate={shown(rate)} must be a positive number")
 
 
 def _check_backend(backend: Any) -> None:

@@ -1,4 +1,19 @@
-"""Settings chosen from public facts alone: N, the privacy target and the schema, never the data."""
+"""Settings chosen from public facts alone: N, the privacy target and the schema, never the data.
+
+| whom ε is for | batch | steps |
+|---|---|---|
+| someone who knows who is in a batch, as parties do | N | 150 |
+| nobody who does: one party alone, hidden batches, `adversary="outside analyst"` | N / 30, at least 100 | 1,000 |
+
+Towards somebody who knows the batches sub-sampling buys nothing: noise against a step's signal is least with everybody
+in it, and every further step costs in full. Towards the others batches of N / 30 amplify: sqrt(T) n / sigma, the
+signal-to-noise ratio of the whole run, is within 2% of its limit from there on, and smaller batches compute less.
+
+| setting | default | why |
+|---|---|---|
+| clip norm | 0.6 sqrt(columns) | see `default_clip_norm` |
+| rate of Adam | 0.1 sqrt(1000 / T), at most 0.3 | fewer steps have to be longer |
+"""
 
 from __future__ import annotations
 
@@ -15,18 +30,15 @@ from vertinumpyro.data import Schema
 from vertinumpyro.dpvi.guide import GuideFactory
 
 __all__ = [
-    "DEFAULT_NUM_STEPS",
-    "default_batch_size",
+    "default_batch",
     "default_clip_norm",
     "default_guide",
     "default_init",
     "default_optimizer",
 ]
 
-DEFAULT_NUM_STEPS = 1000
-"""At a given epsilon the signal-to-noise ratio of all steps together hardly depends on their number once
-batches are large, so the number of steps is what convergence needs and the time allows."""
-
+_KNOWN_STEPS, _AMPLIFIED_STEPS = 150, 1000
+_LARGEST_RATE = 0.3
 _NUM_BATCHES_AN_EPOCH = 30
 _SMALLEST_BATCH = 100
 
@@ -37,13 +49,14 @@ default_init: Callable[..., Any] = partial(init_to_uniform, **{"radius": 0.1})
 """Small random unconstrained values, so that the components of a mixture differ."""
 
 
-def default_batch_size(num_records: int) -> int:
-    """About N / 30, at least 100: large batches pay, because noise does not grow with the batch.
+def default_batch(num_records: int, *, amplified: bool) -> tuple[int, int]:
+    """(batch size, number of steps), as the module's table has them.
 
-    sqrt(T) n / sigma, the signal-to-noise ratio of the whole run at a fixed epsilon, is within 2% of its limit
-    from there on, and smaller batches compute less.
+    :param amplified: whether sub-sampling counts against everyone whom ε is for: nobody of them knows the batches.
     """
-    return min(num_records, max(_SMALLEST_BATCH, round(num_records / _NUM_BATCHES_AN_EPOCH)))
+    if not amplified:
+        return num_records, _KNOWN_STEPS
+    return min(num_records, max(_SMALLEST_BATCH, round(num_records / _NUM_BATCHES_AN_EPOCH))), _AMPLIFIED_STEPS
 
 
 def default_clip_norm(schema: Schema) -> float:
@@ -55,6 +68,8 @@ def default_clip_norm(schema: Schema) -> float:
     return round(0.6 * math.sqrt(len(schema.columns)), 3)
 
 
-def default_optimizer(num_steps: int, learning_rate: float = 0.1) -> optax.GradientTransformation:
+def default_optimizer(num_steps: int, learning_rate: float | None = None) -> optax.GradientTransformation:
     """Adam whose step size falls by a cosine, so that the last iterates average out the noise."""
+    if learning_rate is None:
+        learning_rate = min(_LARGEST_RATE, 0.1 * math.sqrt(_AMPLIFIED_STEPS / num_steps))
     return optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.05))

@@ -24,7 +24,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan, checked_key
 from vertinumpyro.dpvi.checkpoint import tree_arrays
-from vertinumpyro.dpvi.defaults import DEFAULT_NUM_STEPS, default_batch_size, default_clip_norm
+from vertinumpyro.dpvi.defaults import default_batch, default_clip_norm
 from vertinumpyro.dpvi.fitting import CHECKPOINT, restored
 from vertinumpyro.dpvi.guide import ReparameterisedGuide
 from vertinumpyro.dpvi.inference import DPVI
@@ -34,7 +34,7 @@ from vertinumpyro.dpvi.optimizers import as_optax
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
 from vertinumpyro.dpvi.rehearsal import rehearse_update
 from vertinumpyro.dpvi.stream import Pace
-from vertinumpyro.privacy import ClientPlan, PoissonSampling, neighbouring
+from vertinumpyro.privacy import OUTSIDE_ANALYST, ClientPlan, PoissonSampling, neighbouring
 from vertinumpyro.privacy.sampling import Batches
 from vertinumpyro.secure import BatchShape, FixedPoint
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, SumBackend
@@ -45,6 +45,7 @@ __all__ = ["HorizontalDPVI", "HorizontalDataset"]
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than the real grid: a multiplier that holds here holds there
 _DEFAULT_NOISE_CLIENTS = 100
+_MOST_VALUES = 2**26  # of all vectors of a step together, by default: half a GiB
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -118,17 +119,18 @@ class HorizontalDPVI:
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         delta: float = 1e-5,
+        adversary: str | None = None,
         relation: Literal["replace", "add_remove"] = "replace",
         clip_norm: float | None = None,
         batch_size: int | None = None,
-        num_steps: int = DEFAULT_NUM_STEPS,
+        num_steps: int | None = None,
         noise_clients: int | None = None,
         max_unreliable: int = 0,
         participation: Literal["hidden", "known"] | None = None,
     ) -> ClientPlan:
         """The privacy plan of one fit; reads public facts only. As `DPVI.plan`, but for the clients.
 
-        :param epsilon: towards the outside analyst; the table says what the others get.
+        :param epsilon: what everyone gets at most, a client and colluding nodes too; `adversary` narrows it to one row.
         :param noise_clients: how many clients add noise to each sum: None takes every big holder, or 100 of many
             clients with a record each, who need not be those whose records are drawn.
         :param max_unreliable: T of those may drop out or collude.
@@ -142,27 +144,35 @@ class HorizontalDPVI:
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
         self.dpvi.twin_columns(dataset.records.schema).warn(stacklevel=2)
         many = dataset.owners is None
-        batch_size = default_batch_size(dataset.num_records) if batch_size is None else batch_size
+        participation = participation or ("known" if many else "hidden")
+        amplified = participation == "hidden" or adversary == OUTSIDE_ANALYST
+        size, steps = default_batch(dataset.num_records, amplified=amplified)
+        if many:  # every record of a batch is a vector of its own
+            size = min(size, max(1, _MOST_VALUES // self.dpvi.split(dataset.records.schema).num_values))
+        size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps
         default_noise = min(_DEFAULT_NOISE_CLIENTS, dataset.num_clients) if many else dataset.num_clients
         settings: dict[str, Any] = {
-            "sampling": PoissonSampling.for_batch_size(batch_size, dataset.num_records, num_steps),
+            "sampling": PoissonSampling.for_batch_size(size, dataset.num_records, steps),
             "clip_norm": default_clip_norm(dataset.records.schema) if clip_norm is None else clip_norm,
             "num_clients": default_noise if noise_clients is None else noise_clients,
             "max_unreliable": max_unreliable,
             "num_records": dataset.num_records,
             "delta": delta,
             "relation": neighbouring(relation),
-            "participation": participation or ("known" if many else "hidden"),
+            "participation": participation,
+            "adversary": adversary,
         }
         if settings["num_clients"] > dataset.num_clients:
             raise ArgumentError(f"noise_clients must be at most the {dataset.num_clients} clients there are")
         if epsilon is not None:
-            rough = ClientPlan.calibrated(epsilon=epsilon, outside=True, grid_bits=_PROVISIONAL_GRID_BITS, **settings)
+            rough = ClientPlan.calibrated(epsilon=epsilon, grid_bits=_PROVISIONAL_GRID_BITS, **settings)
             noise_multiplier = rough.noise_multiplier
         assert noise_multiplier is not None
         rough = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=_PROVISIONAL_GRID_BITS, **settings)
         grid_bits = FixedPoint().grid_bits(self._shape(dataset, rough))
-        return ClientPlan(noise_multiplier=noise_multiplier, grid_bits=grid_bits, **settings)
+        plan = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=grid_bits, **settings)
+        plan.warn_if_narrowed(stacklevel=2)
+        return plan
 
     def kernel(self, dataset: HorizontalDataset, plan: ClientPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """`DPVI`'s kernel for this plan, of which a step uses `local` and `update`, and its first state.
@@ -180,7 +190,7 @@ class HorizontalDPVI:
         guide, params = ReparameterisedGuide.create(self.dpvi.guide, split, self.dpvi.init_loc_fn, guide_key)
         kernel = Kernel(
             guide=guide,
-            optimizer=as_optax(self.dpvi.optimizer, plan.num_steps),
+            optimizer=as_optax(self.dpvi.optimizer, plan.num_steps, self.dpvi.learning_rate),
             backend=FixedPoint(),
             shape=shape,
             num_records=plan.num_records,

@@ -17,8 +17,7 @@ from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_schema, check_settings, checked_key
 from vertinumpyro.dpvi.defaults import (
-    DEFAULT_NUM_STEPS,
-    default_batch_size,
+    default_batch,
     default_clip_norm,
     default_guide,
     default_init,
@@ -43,7 +42,8 @@ from vertinumpyro.privacy import (
     calibrate_noise_multiplier,
     neighbouring,
 )
-from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST
+from vertinumpyro.privacy.adversary import list_adversaries
+from vertinumpyro.privacy.plan import targeted
 from vertinumpyro.secure import Backend, BatchShape, FixedPoint
 from vertinumpyro.secure.computation import ClippedSum, Computation
 from vertinumpyro.session import Run, Session, session_of
@@ -65,6 +65,7 @@ class DPVI:
     :param guide: one of NumPyro's autoguides of the model, `AutoNormal(model)`, its class, or a `functools.partial` of
         that; `dpvi.autoguides.SUPPORTED` lists them.
     :param optimizer: an optax optimiser, or one of `numpyro.optim`; None takes Adam with a cosine schedule.
+    :param learning_rate: of that Adam at its first step; None takes the one in `dpvi.defaults`.
     :param backend: how the cross-party step is computed.
     :param init_loc_fn: a NumPyro init strategy for the model's own sites, unless the guide has one of its own.
     :param num_components: K of the mixture when `model` is None.
@@ -79,6 +80,7 @@ class DPVI:
     _: dataclasses.KW_ONLY
     guide: GuideFactory = default_guide
     optimizer: Optimizer | None = None
+    learning_rate: float | None = None
     backend: Backend = dataclasses.field(default_factory=FixedPoint)
     init_loc_fn: Callable[..., Any] = default_init
     num_components: int = 20
@@ -116,7 +118,7 @@ class DPVI:
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         delta: float = 1e-5,
-        adversary: str = OUTSIDE_ANALYST,
+        adversary: str | None = None,
         relation: NeighbouringRelation | Literal["replace", "add_remove"] = NeighbouringRelation.REPLACE,
         clip_norm: float | None = None,
         batch_size: int | None = None,
@@ -129,10 +131,13 @@ class DPVI:
     ) -> PrivacyPlan:
         """The privacy plan of one fit, from schema and N alone: of a dataset, a session or `TableFacts`.
 
-        Give `epsilon`, and the noise is calibrated so that `adversary` gets at most that; or give
-        `noise_multiplier`. Records are sampled by Poisson with expected size `batch_size` for `num_steps`
-        steps, unless `sampling` says otherwise. Where clip_norm, batch_size or num_steps is None, it is chosen
-        from N and the schema (`dpvi.defaults`). Under `relation="replace"` one record becomes any other, under
+        Give `epsilon`, and the noise is calibrated so that nobody gets more: not the outside analyst, not a party, not
+        a coalition of up to `collusion_threshold`. `adversary`, the name of a row of the privacy table, narrows that
+        to one, and a `PrivacyWarning` says what the others get. Or give `noise_multiplier`.
+
+        Records are sampled by Poisson with expected size `batch_size` for `num_steps` steps, unless `sampling` says
+        otherwise. Where clip_norm, batch_size or num_steps is None, it is chosen from N, the schema and whom ε
+        is for (`dpvi.defaults`). Under `relation="replace"` one record becomes any other, under
         "add_remove" one record's contribution is there or zeroed; N is public either way. A `TwinWarning` says what
         the model cannot give a synthetic table of.
 
@@ -149,10 +154,18 @@ class DPVI:
         split = self.split(dataset.schema)
         self.twin_columns(dataset.schema).warn(stacklevel=2)
         clip_norm = default_clip_norm(dataset.schema) if clip_norm is None else clip_norm
+        shares = NoiseSource(kind=noise, num_parties=len(split.parties), collusion_threshold=collusion_threshold)
+        if sampling is None:
+            watchers = list_adversaries(split.parties, batch_indices=batch_indices)
+            targets = targeted(watchers, [watcher for watcher in watchers if shares.covers(watcher)], adversary)
+            amplified = not any(target.knows_indices for target in targets)
+            size, steps = default_batch(dataset.num_records, amplified=amplified)
+            size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps
+            sampling = PoissonSampling.for_batch_size(size, dataset.num_records, steps)
         settings: dict[str, Any] = {
-            "sampling": sampling or _default_sampling(dataset.num_records, batch_size, num_steps),
+            "sampling": sampling,
             "clip_norm": clip_norm,
-            "noise": NoiseSource(kind=noise, num_parties=len(split.parties), collusion_threshold=collusion_threshold),
+            "noise": shares,
             "num_records": dataset.num_records,
             "parties": split.parties,
             "delta": delta,
@@ -168,13 +181,16 @@ class DPVI:
         grid_bits = self.backend.grid_bits(shape)
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
-        return PrivacyPlan(
+        plan = PrivacyPlan(
             **settings,
             noise_multiplier=noise_multiplier,
             grid_bits=grid_bits,
             unproven=self.backend.info().unproven,
             allow_unproven=allow_unproven,
+            adversary=adversary,
         )
+        plan.warn_if_narrowed(stacklevel=2)
+        return plan
 
     def kernel(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
@@ -191,7 +207,7 @@ class DPVI:
         guide, params = ReparameterisedGuide.create(self.guide, split, self.init_loc_fn, guide_key)
         kernel = Kernel(
             guide=guide,
-            optimizer=as_optax(self.optimizer, plan.num_steps),
+            optimizer=as_optax(self.optimizer, plan.num_steps, self.learning_rate),
             backend=self.backend,
             shape=shape,
             num_records=plan.num_records,
@@ -323,11 +339,3 @@ class DPVI:
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
         if set(self.backend.info().unproven) - set(plan.unproven):
             raise ArgumentError("plan was made for a backend with a proved bound; make a new plan for this one")
-
-
-def _default_sampling(num_records: int, batch_size: int | None, num_steps: int | None) -> Sampling:
-    return PoissonSampling.for_batch_size(
-        default_batch_size(num_records) if batch_size is None else batch_size,
-        num_records,
-        DEFAULT_NUM_STEPS if num_steps is None else num_steps,
-    )

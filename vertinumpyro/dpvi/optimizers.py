@@ -39,13 +39,16 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
-def as_optax(optimizer: Optimizer | None, num_steps: int) -> optax.GradientTransformation:
+def as_optax(
+    optimizer: Optimizer | None, num_steps: int, learning_rate: float | None = None
+) -> optax.GradientTransformation:
     """The optimiser as an optax transformation; the library's default for None.
 
     :param num_steps: of the plan, for the default's schedule.
+    :param learning_rate: of the default.
     """
     if optimizer is None:
-        return default_optimizer(num_steps)
+        return default_optimizer(num_steps, learning_rate)
     if isinstance(optimizer, optax.MultiSteps):
         return optimizer.gradient_transformation()
     return _of_numpyro(optimizer) if isinstance(optimizer, _NumPyroOptim) else optimizer

@@ -21,35 +21,33 @@ def with_encoder(
     columns: Sequence[CellColumn],
     *,
     epsilon: float,
-    adversary: str = OUTSIDE_ANALYST,
     num_keys: int = 2000,
 ) -> MRFPlan:
     """The plan with an encoder instead of secure marginals: its local part stays, the rest of ε is the encoder's.
 
     Args:
-        plan: calibrated for secure marginals.
+        plan: calibrated for secure marginals, and for whom.
         encoder: which.
         columns: all columns.
-        epsilon: what `adversary` gets at most.
-        adversary: the name of a row of the privacy table.
+        epsilon: what they get at most.
         num_keys: hash keys of each pair of columns.
 
     Raises:
-        ArgumentError: the encoder holds nothing against this adversary, or ε is out of reach.
+        ArgumentError: the encoder holds nothing against one of them, or ε is out of reach.
     """
     if encoder == SECURE_MARGINALS or not plan.cross_releases:
         return plan
     kind = ENCODERS[encoder]
-    if adversary != OUTSIDE_ANALYST and not kind.holds_against_parties:
+    if not kind.holds_against_parties and any(target.colluders for target in plan.targets()):
         others = [SECURE_MARGINALS, *(name for name, other in ENCODERS.items() if other.holds_against_parties)]
         choices = " or ".join(f'encoder="{name}"' for name in others)
         raise ArgumentError(
-            f"adversary={adversary!r} knows hash keys, and encoder={encoder!r} holds nothing against it: choose "
-            f'"{OUTSIDE_ANALYST}" (which the server is, too), {choices}'
+            f"parties know hash keys, and encoder={encoder!r} holds nothing against them: choose {choices}, or on "
+            f'purpose adversary="{OUTSIDE_ANALYST}" (which the server is, too)'
         )
 
     def holds(encoding: Encoding) -> bool:
-        return dataclasses.replace(plan, encoding=encoding).delta_at(epsilon, adversary) <= plan.delta
+        return dataclasses.replace(plan, encoding=encoding).delta_at(epsilon) <= plan.delta
 
     budget = Budget(
         columns=columns,

@@ -13,8 +13,8 @@ import functools
 import itertools
 import math
 import secrets
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, final
 
 import dp_accounting
 
@@ -34,7 +34,7 @@ from vertinumpyro.privacy import (
 )
 from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
-from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target
+from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target, targeted
 
 __all__ = ["MRFPlan"]
 
@@ -69,8 +69,11 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
         encoding: the encoder's parameters where cross-party tables are not secure marginals; `noise_multiplier` then
             fixes the local releases alone.
+        adversary: whom alone a target ε was for; None for everyone (`covered`).
         plan_id: a random name, made here; a plan with another id is another budget.
     """
+
+    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
 
     noise_multiplier: float
     num_records: int
@@ -88,6 +91,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     tables_per_round: int = 0
     first_share: float = 1.0
     encoding: Encoding | None = None
+    adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
@@ -102,7 +106,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
             raise ArgumentError(f"noise_multiplier must be positive and finite, got {self.noise_multiplier}")
         self._check_shares()
-        _ = self.cross_releases  # validates noise and grid
+        _ = self.cross_releases, self.targets()  # validates noise and grid; the adversary's name
 
     def _check_shares(self) -> None:
         for name in ("cross_share", "recovery_share", "first_share"):
@@ -126,19 +130,20 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
             raise ArgumentError("first_share must lie between 0 and 1, and cross_share above 0, where rounds follow")
 
     @classmethod
-    def calibrated(cls, *, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any) -> MRFPlan:
-        """The plan with the smallest σ, rounded up to 4 decimals, that gives `adversary` at most `epsilon`."""
+    def calibrated(cls, *, epsilon: float, **settings: Any) -> MRFPlan:
+        """The plan with the smallest σ, rounded up to 4 decimals, that gives everyone at most `epsilon`.
+
+        Args:
+            epsilon: the target, > 0.
+            **settings: all other fields; `adversary` narrows the target to one row of the table.
+        """
         check_target(epsilon)
-        observers = {o.name: o for o in list_adversaries(settings["parties"], batch_indices="hidden")}
-        if adversary not in observers:
-            raise ArgumentError(f"adversary must be one of {', '.join(observers)}")
 
-        def delta_at(sigma: float) -> float:
+        def enough(sigma: float) -> bool:
             plan = cls(noise_multiplier=sigma, **settings)
-            return plan._event(observers[adversary]).delta(epsilon, plan.relation)
+            return all(plan._event(o).delta(epsilon, plan.relation) <= plan.delta for o in plan.targets())
 
-        sigma = rounded_up_multiplier(lambda sigma: delta_at(sigma) <= settings["delta"])
-        return cls(noise_multiplier=sigma, **settings)
+        return cls(noise_multiplier=rounded_up_multiplier(enough), **settings)
 
     # -- the budget ------------------------------------------------------------------------------
 
@@ -249,18 +254,21 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         )
         return EncodedEvent(encoding=self.encoding, observed=observed, is_party=bool(coalition))
 
-    def delta_at(self, epsilon: float, adversary: str = OUTSIDE_ANALYST) -> float:
-        """δ(ε) against the adversary of that name in the table."""
-        observers = {o.name: o for o in list_adversaries(self.parties, batch_indices="hidden")}
-        if adversary not in observers:
-            raise ArgumentError(f"adversary must be one of {', '.join(observers)}")
-        return self._delta(observers[adversary], epsilon)
+    def delta_at(self, epsilon: float, adversary: str | None = None) -> float:
+        """δ(ε) against the adversary of that name in the table; for None against all whom the target is for."""
+        observers = targeted(self.observers, self.targets(), adversary)
+        return max(self._delta(observer, epsilon) for observer in observers)
 
     def local_epsilon(self) -> float:
         """ε of the local releases alone against the outside analyst."""
         mu = math.sqrt(sum(self.local_mu(party) ** 2 for party in self.parties))
         event = GaussianEvent(noise_multiplier=self.relation.sensitivity / max(mu, 1e-12), count=1)
         return event.epsilon(self.delta, self.relation)
+
+    @property
+    def covered(self) -> tuple[Adversary, ...]:
+        """See `Plan.covered`."""
+        return tuple(observer for observer in self.observers if self.noise.covers(observer))
 
     @property
     def observers(self) -> tuple[Adversary, ...]:

@@ -31,7 +31,7 @@ from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.mrf.stored import columns_to_list
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.work import TablesWork
-from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
+from vertinumpyro.privacy import NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
 from vertinumpyro.session import InProcessSession, Run, Session, session_of
@@ -122,7 +122,7 @@ class VertiMRF:
         *,
         epsilon: float,
         delta: float = 1e-5,
-        adversary: str = OUTSIDE_ANALYST,
+        adversary: str | None = None,
         relation: NeighbouringRelation | Literal["replace", "add_remove"] = NeighbouringRelation.REPLACE,
         noise: Literal["collaborative", "trusted"] = "collaborative",
         collusion_threshold: int = 0,
@@ -135,9 +135,10 @@ class VertiMRF:
 
         Args:
             dataset: the parties' tables, a session, or `TableFacts`.
-            epsilon: what `adversary` gets at most.
+            epsilon: what everyone gets at most: the outside analyst, each party, coalitions of up to
+                `collusion_threshold`.
             delta: δ; at 1/N, the choice of the papers on these models, and above it warns.
-            adversary: the name of a row of the privacy table.
+            adversary: the name of a row of the privacy table, to narrow ε to it; rows above it are warned of.
             relation: "replace", one record becomes any other, or "add_remove", one record's contribution is there or
                 zeroed; N is public either way.
             noise: who adds noise to cross-party tables.
@@ -176,7 +177,8 @@ class VertiMRF:
             refinement_share=refinement_share if self.refinement_rounds else 0.0,
             **self._rounds(held, first_share),
         )
-        plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, adversary=adversary, num_keys=self.num_keys)
+        plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
+        plan.warn_if_narrowed(stacklevel=2)
         require_memory(columns, plan, self.clique_limit, self.memory_limit)
         return plan
 

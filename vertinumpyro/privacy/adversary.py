@@ -77,6 +77,10 @@ class NoiseSource:
         """The number of shares whose variances add up to σ²C²."""
         return self.num_parties - self.collusion_threshold if self.kind == "collaborative" else 1
 
+    def covers(self, adversary: "Adversary") -> bool:
+        """Whether a budget for everyone counts this adversary: an outsider, a party, up to c that collude."""
+        return adversary.colluders <= max(1, self.collusion_threshold)
+
     def num_unknown(self, colluders: int) -> int:
         """How many shares stay unknown to an adversary who holds `colluders` parties."""
         return self.num_parties - colluders if self.kind == "collaborative" else 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import secrets
-from typing import Any, Literal, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
@@ -48,8 +49,11 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
         relation: the neighbouring relation of the union of the clients' records.
         participation: "known" when the compute nodes see who takes part in which sum; "hidden" when every client
             sends something in every round, or draws from many records of its own. The outside analyst never sees it.
+        adversary: whom alone a target ε was for; None for every row of the table.
         plan_id: a random name, made here; a plan with another id is another budget.
     """
+
+    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
 
     sampling: Sampling
     clip_norm: float
@@ -61,6 +65,7 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
     delta: float
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
     participation: Literal["hidden", "known"] = "known"
+    adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
@@ -69,32 +74,28 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
             raise ArgumentError("relation must be a NeighbouringRelation")
         if self.participation not in ("hidden", "known"):
             raise ArgumentError(f'participation must be "hidden" or "known", got {self.participation!r}')
-        _ = self.noisy_sum  # validates clip, noise, grid and sampling
+        _ = self.noisy_sum, self.targets()  # validates clip, noise, grid and sampling; the adversary's name
 
     @classmethod
-    def calibrated(cls, *, epsilon: float, outside: bool = False, **settings: Any) -> ClientPlan:
+    def calibrated(cls, *, epsilon: float, **settings: Any) -> ClientPlan:
         """The plan with the smallest σ, rounded up to 4 decimals, that gives at most this ε.
 
         Args:
             epsilon: the target, > 0.
-            outside: towards the outside analyst only; otherwise towards every row of the table.
-            **settings: all other fields.
+            **settings: all other fields; `adversary` narrows the target to one row of the table.
         """
         check_target(epsilon)
         if "noise_multiplier" in settings:
             raise ArgumentError("noise_multiplier is what calibration chooses: leave it out")
 
-        def watched(plan: ClientPlan) -> tuple[Adversary, ...]:
-            return plan.observers[: 1 if outside else None]
-
         def likely(sigma: float) -> bool:
             plan = cls(noise_multiplier=sigma, **settings)
-            events = (plan.noisy_sum.event(observer) for observer in watched(plan))
+            events = (plan.noisy_sum.event(observer) for observer in plan.targets())
             return all(event.delta(epsilon, plan.relation) <= plan.delta for event in events)
 
         def enough(sigma: float) -> bool:
             plan = cls(noise_multiplier=sigma, **settings)
-            return all(plan.epsilon(observer.name) <= epsilon for observer in watched(plan))
+            return all(plan.row(observer).epsilon <= epsilon for observer in plan.targets())
 
         return cls(noise_multiplier=rounded_up_multiplier(enough, likely=likely), **settings)
 

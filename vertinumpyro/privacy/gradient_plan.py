@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import secrets
-from typing import Any, Literal, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, final
 
 import dp_accounting
 import numpy as np
@@ -22,7 +23,7 @@ from vertinumpyro.privacy.adversary import (
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
-from vertinumpyro.privacy.plan import check_delta, check_party_names, check_target
+from vertinumpyro.privacy.plan import check_delta, check_party_names, check_target, targeted
 from vertinumpyro.privacy.sampling import Sampling
 
 __all__ = ["PrivacyPlan", "calibrate_noise_multiplier"]
@@ -52,8 +53,11 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
             keeps that from them as well. The outside analyst never sees it.
         unproven: the steps of the formulation whose clip or noise bound is not proved.
         allow_unproven: must be True for a plan with such steps.
+        adversary: whom alone a target ε was for; None for everyone (`covered`).
         plan_id: a random name, made here; a plan with another id is another budget.
     """
+
+    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
 
     sampling: Sampling
     clip_norm: float
@@ -67,6 +71,7 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     batch_indices: Literal["known", "hidden"] = "known"
     unproven: tuple[str, ...] = ()
     allow_unproven: bool = False
+    adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
@@ -83,17 +88,17 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
                 f"the privacy bound is not proved for: {', '.join(self.unproven)}. "
                 "Choose a proved formulation, or pass allow_unproven=True and publish nothing of it"
             )
-        _ = self.noisy_sum  # validates clip, noise, grid and sampling
+        _ = self.noisy_sum, self.targets()  # validates clip, noise, grid and sampling; the adversary's name
 
     @classmethod
-    def calibrated(cls, *, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any) -> "PrivacyPlan":
-        """A plan with the smallest σ that gives `adversary` at most `epsilon`; all other fields as above."""
+    def calibrated(cls, *, epsilon: float, adversary: str | None = None, **settings: Any) -> "PrivacyPlan":
+        """A plan with the smallest σ that gives everyone, or `adversary` alone, at most `epsilon`."""
         if "noise_multiplier" in settings:
             raise ArgumentError("noise_multiplier is what calibration chooses: leave it out")
         names = {field.name for field in dataclasses.fields(_Calibration)}
         chosen = {key: value for key, value in settings.items() if key in names}
         sigma = calibrate_noise_multiplier(epsilon=epsilon, adversary=adversary, **chosen)
-        return cls(noise_multiplier=sigma, **settings)
+        return cls(noise_multiplier=sigma, adversary=adversary, **settings)
 
     @property
     def observers(self) -> tuple[Adversary, ...]:
@@ -156,12 +161,13 @@ class _Calibration:
         return NoisySum(noise_multiplier=sigma, **{name: getattr(self, name) for name in names})
 
 
-def calibrate_noise_multiplier(*, epsilon: float, adversary: str = OUTSIDE_ANALYST, **settings: Any) -> float:
-    """The smallest σ, rounded up to 4 decimals, for which one adversary's ε is at most `epsilon`.
+def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, **settings: Any) -> float:
+    """The smallest σ, rounded up to 4 decimals, for which everyone's ε is at most `epsilon`.
 
     Args:
         epsilon: the target, > 0.
-        adversary: the name of a row of the privacy table.
+        adversary: the name of a row of the privacy table, whom alone it is for; None for the outside analyst, every
+            party, and coalitions of up to `noise.collusion_threshold`.
         **settings: the fields of `PrivacyPlan` up to `batch_indices`, without `noise_multiplier`.
 
     Raises:
@@ -170,15 +176,17 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str = OUTSIDE_ANALY
     check_target(epsilon)
     task = _Calibration(**settings)
     check_delta(task.delta, task.num_records, warn=False)
-    observers = {o.name: o for o in list_adversaries(task.parties, batch_indices=task.batch_indices)}
-    if adversary not in observers:
-        raise ArgumentError(f"adversary must be one of {', '.join(observers)}")
-    observer = observers[adversary]
+    observers = list_adversaries(task.parties, batch_indices=task.batch_indices)
+    targets = targeted(observers, [o for o in observers if task.noise.covers(o)], adversary)
+
+    def events(sigma: float) -> Mapping[Any, None]:
+        """What the targets observe; parties observe the same."""
+        return dict.fromkeys(map(task.noisy_sum(sigma).event, targets))
 
     def likely(sigma: float) -> bool:
-        return task.noisy_sum(sigma).event(observer).delta(epsilon, task.relation) <= task.delta
+        return all(event.delta(epsilon, task.relation) <= task.delta for event in events(sigma))
 
     def enough(sigma: float) -> bool:
-        return task.noisy_sum(sigma).epsilon(observer, task.delta, task.relation) <= epsilon
+        return all(event.epsilon(task.delta, task.relation) <= epsilon for event in events(sigma))
 
     return rounded_up_multiplier(enough, likely=likely)

@@ -229,6 +229,8 @@ class Ledger:
             _write_durably(self._path, self._as_dict())
 
     def _as_dict(self) -> dict[str, Any]:
+        """The largest ε stands first; of a run with insecure noise it claims nothing, as its rows say."""
+        worst = self.plan.worst.to_dict()
         return {
             "format": _FORMAT,
             "fingerprint": self.plan.fingerprint(),
@@ -236,6 +238,9 @@ class Ledger:
             "steps_spent": self._steps_spent,
             "num_steps": self.plan.num_steps,
             "noise": SYSTEM_NOISE if self._secure_noise else INSECURE_SEED,
+            "epsilon": worst["epsilon"],
+            "delta": worst["delta"],
+            "against": [observer.name for observer in self.plan.covered],
             "plan": self.plan.to_dict(),
             "adversaries": self.plan.table_rows(secure_noise=self._secure_noise),
         }

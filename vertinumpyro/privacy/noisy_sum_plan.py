@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.privacy.adversary import NoiseSource, NoisySum
+from vertinumpyro.privacy.adversary import Adversary, NoiseSource, NoisySum
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.plan import Plan
 from vertinumpyro.privacy.sampling import Sampling
@@ -38,6 +38,11 @@ class NoisySumPlan(Plan):
             grid_bits=self.grid_bits,
             noise=self.noise,
         )
+
+    @property
+    def covered(self) -> tuple[Adversary, ...]:
+        """See `Plan.covered`."""
+        return tuple(observer for observer in self.observers if self.noise.covers(observer))
 
     @property
     def releases(self) -> tuple[NoisySum]:

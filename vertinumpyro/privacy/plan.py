@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
@@ -37,20 +37,25 @@ class Plan(abc.ABC):
     :cvar kind: the method, as the JSON form and `--method` call it.
     :cvar own_field: a field that no other kind has: records from before plans named their kind are told apart by it.
     :cvar json_names: fields that stand under another name in JSON.
+    :cvar earlier: fields that earlier records lack, and the value that those meant. It is not written either, so that
+        such a plan keeps its fingerprint.
     :ivar plan_id: a random name; a plan with another id is another budget.
     :ivar num_records: N, public.
     :ivar delta: δ.
     :ivar relation: the neighbouring relation.
+    :ivar adversary: the one row that the noise was calibrated to; None for all whom the plan covers.
     """
 
     kind: ClassVar[str]
     own_field: ClassVar[str]
     json_names: ClassVar[Mapping[str, str]] = {}
+    earlier: ClassVar[Mapping[str, Any]] = {}
     _kinds: ClassVar[dict[str, type[Plan]]] = {}
 
     plan_id: str
     num_records: int
     delta: float
+    adversary: str | None = None
 
     def __init_subclass__(cls, *, kind: str | None = None, own_field: str = "", **settings: Any) -> None:
         """A kind registers itself, so that `from_dict` finds it; without one the class is what kinds share."""
@@ -83,21 +88,60 @@ class Plan(abc.ABC):
         """The privacy table, a row for each observer."""
         return tuple(self.row(observer) for observer in self.observers)
 
+    @property
+    def covered(self) -> tuple[Adversary, ...]:
+        """Whom a budget for everyone counts; larger coalitions have a row, and no claim to the target."""
+        return self.observers
+
     @final
-    def epsilon(self, adversary: str = OUTSIDE_ANALYST) -> float:
-        """ε against the adversary of that name in the table.
+    def epsilon(self, adversary: str | None = None) -> float:
+        """ε against the adversary of that name in the table; against everyone whom the plan covers for None.
 
         :raises ArgumentError: lists the table's names.
         """
+        if adversary is None:
+            return self.worst.epsilon
         rows = {row.adversary: row for row in self.adversaries}
         if adversary not in rows:
             raise ArgumentError(f"adversary must be one of {', '.join(rows)}")
         return rows[adversary].epsilon
 
-    @property
+    @functools.cached_property
     def worst(self) -> AdversaryRow:
-        """The row with the largest ε."""
-        return max(self.adversaries, key=lambda row: row.epsilon)
+        """The row with the largest ε of all whom the plan covers: the number to print large."""
+        return max((self.row(observer) for observer in self.covered), key=lambda row: row.epsilon)
+
+    @property
+    def above(self) -> tuple[AdversaryRow, ...]:
+        """Those covered who get more than the one adversary that the noise was calibrated to."""
+        limit = self.epsilon(self.adversary)
+        rows = (self.row(observer) for observer in self.covered)
+        return tuple(row for row in rows if row.epsilon > limit)
+
+    @property
+    def uncovered(self) -> tuple[AdversaryRow, ...]:
+        """Coalitions larger than the noise is for, where they get more than everyone else."""
+        names = {observer.name for observer in self.observers} - {observer.name for observer in self.covered}
+        return tuple(row for row in self.adversaries if row.adversary in names and row.epsilon > self.worst.epsilon)
+
+    @final
+    def warn_if_narrowed(self, stacklevel: int) -> None:
+        """Says in a `PrivacyWarning` who gets more than the one adversary that the noise was calibrated to."""
+        if self.above:
+            warnings.warn(
+                f"{rows_in_words(self.above)}: adversary={self.adversary!r} narrows ε = "
+                f"{self.epsilon(self.adversary):.3g} to that row. Leave adversary out, and ε holds against everyone",
+                PrivacyWarning,
+                stacklevel=stacklevel + 1,
+            )
+
+    @final
+    def targets(self) -> tuple[Adversary, ...]:
+        """Whom a calibration looks at: the adversary that it was narrowed to, or all that are covered.
+
+        :raises ArgumentError: lists the table's names.
+        """
+        return targeted(self.observers, self.covered, self.adversary)
 
     @property
     def num_steps(self) -> int:
@@ -148,7 +192,7 @@ class Plan(abc.ABC):
             raise ArgumentError(f"a plan of kind {cls.kind!r} has no field {', '.join(sorted(unknown))}")
         if "plan_id" not in settings:
             raise ArgumentError("a stored plan needs its plan_id, or its budget could be spent twice")
-        return cls(**cls._decoded({fields[name]: value for name, value in settings.items()}))
+        return cls(**cls._decoded({**cls.earlier, **{fields[name]: value for name, value in settings.items()}}))
 
     @classmethod
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -157,8 +201,9 @@ class Plan(abc.ABC):
         return {name: decoders[name](value) if name in decoders else value for name, value in fields.items()}
 
     def _content(self) -> dict[str, Any]:
-        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
-        return {self.json_names.get(name, name): self._encoded(name, getattr(self, name)) for name in names}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        names = [name for name, value in values.items() if name not in self.earlier or value != self.earlier[name]]
+        return {self.json_names.get(name, name): self._encoded(name, values[name]) for name in names}
 
     def _encoded(self, name: str, value: Any) -> Any:
         """A field as plain data; a subclass with fields of its own types adds them."""
@@ -169,6 +214,28 @@ class Plan(abc.ABC):
         """The plan's id and a digest of its contents: parties compare it before they start."""
         digest = hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
         return f"{self.plan_id}-{digest[:16]}"
+
+
+def targeted(
+    observers: Sequence[Adversary], covered: Sequence[Adversary], adversary: str | None
+) -> tuple[Adversary, ...]:
+    """The observer of that name, or all that are covered for None; those who know most come first.
+
+    :raises ArgumentError: lists the names.
+    """
+    found = [o for o in observers if o.name == adversary] if adversary is not None else covered
+    if not found:
+        raise ArgumentError(f"adversary must be one of {', '.join(o.name for o in observers)}; None covers everyone")
+    return tuple(sorted(found, key=lambda o: -o.colluders))
+
+
+def rows_in_words(rows: Iterable[AdversaryRow]) -> str:
+    """Say "insurer and clinic get ε = 11.4", the names of equal ε together."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        what = "no guarantee" if math.isinf(row.epsilon) else f"ε = {row.epsilon:.3g}"
+        names.setdefault(what, []).append(row.adversary)
+    return ", ".join(f"{' and '.join(found)} get{'s' * (len(found) == 1)} {what}" for what, found in names.items())
 
 
 def check_delta(delta: float, num_records: int, *, warn: bool = True) -> None:

@@ -162,6 +162,24 @@ class FeatureLayout:
         """The coordinates of the features, without intercept and label."""
         return np.delete(np.arange(1, self.size), self.label_index - 1)
 
+    def noise_multipliers(self, *, paper: bool, logistic: bool) -> np.ndarray:
+        """Each product's noise `[D, D]` over that of a product of two columns: 2 for squares, 0 where public.
+
+        :param paper: as Xu et al.: every coefficient noised, and logistic ones of the label with half the noise.
+        """
+        out = np.ones((self.size, self.size))
+        np.fill_diagonal(out, 2.0)
+        out[0, 0] = 0.0
+        if paper:
+            if logistic:
+                out[self.label_index, :] = out[:, self.label_index] = 0.5
+            return out
+        for group in self.groups:
+            if group.shape != "scalar":
+                own = slice(self.starts[group.column], self.starts[group.column] + group.size)
+                out[own, own] = 0.0
+        return out
+
     def counts(self, changing: Iterable[str] | None = None) -> GroupCounts:
         """The groups by shape, of which those of the parties `changing` may change; None for all."""
 

@@ -41,7 +41,7 @@ from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.discrete_laplace import require_laplace_drawable, sample_laplace_shares
 from vertinumpyro.privacy.plan import Plan, check_delta, check_target
 from vertinumpyro.regression.features import FeatureGroup, FeatureLayout
-from vertinumpyro.regression.sensitivity import l1_sensitivity, l2_sensitivity, paper_sensitivity
+from vertinumpyro.regression.sensitivity import GroupCounts, l1_sensitivity, l2_sensitivity, paper_sensitivity
 
 __all__ = ["FunctionalMechanismPlan"]
 
@@ -67,13 +67,14 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         layout: the coordinates.
         num_records: N, public.
         model: "linear" or "logistic".
-        target_epsilon: towards an outside analyst; `epsilon(adversary)` says what each gets.
+        target_epsilon: what everyone gets at most; `epsilon(adversary)` says what each gets.
         delta: 0 for pure ε by discrete Laplace noise; above 0 discrete Gaussian noise.
         relation: the neighbouring relation.
-        collusion_threshold: c: towards so many colluding parties, too, the noise is whole. None takes 0 for Gaussian
-            noise, and 1 for Laplace noise between parties, where a known share would leave nothing proved.
+        collusion_threshold: c: towards so many colluding parties, too, the noise is whole. A target for everyone takes
+            at least 1 between parties, each of which knows one share.
         sensitivity: "tight", or "paper" for comparison: Δ_f of Xu et al., every coefficient noised.
         block_epsilon: bottom-up only: ((party, party), ε) for own and cross products.
+        adversary: whom alone the target is for; None for everyone (`covered`).
         plan_id: a random name, made here.
     """
 
@@ -83,25 +84,28 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
     target_epsilon: float
     delta: float = 0.0
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
-    collusion_threshold: int | None = None
+    collusion_threshold: int = 0
     sensitivity: Literal["tight", "paper"] = "tight"
     block_epsilon: tuple[tuple[tuple[str, str], float], ...] = ()
+    adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     json_names: ClassVar[Mapping[str, str]] = {"target_epsilon": "epsilon"}
+    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
 
     def __post_init__(self) -> None:
         self._check_choices()
-        if self.collusion_threshold is None:
-            object.__setattr__(self, "collusion_threshold", min(1, len(self.parties) - 1) if self.pure else 0)
-        if not 0 <= self.threshold < len(self.parties):
+        if not 0 <= self.collusion_threshold < len(self.parties):
             raise ArgumentError(
                 f"collusion_threshold must lie between 0 and the number of parties less one, "
-                f"{len(self.parties) - 1}, got {self.threshold}: if all collude, nothing is left to protect"
+                f"{len(self.parties) - 1}, got {self.collusion_threshold}: if all collude, nothing is left to protect"
             )
+        least = int(self.adversary != OUTSIDE_ANALYST and len(self.parties) > 1)
+        object.__setattr__(self, "collusion_threshold", max(self.collusion_threshold, least))
         if self.num_records * self.layout.scale**2 > 2**53:
             raise RangeError("sums of products could exceed 2^53 grid units: lower feature_bits")
         self._check_noise()
+        _ = self.targets()  # validates the adversary's name
 
     def _check_choices(self) -> None:
         if self.model not in ("linear", "logistic"):
@@ -121,6 +125,8 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
             raise ArgumentError(f'sensitivity must be "tight" or "paper", got {self.sensitivity!r}')
         if self.sensitivity == "paper" and (self.delta or self.block_epsilon):
             raise ArgumentError('sensitivity="paper" has pure epsilon, top-down only: set delta=0')
+        if self.adversary not in (None, OUTSIDE_ANALYST) and (self.sensitivity == "paper" or self.block_epsilon):
+            raise ArgumentError(f'adversary must be None or "{OUTSIDE_ANALYST}" bottom-up and with sensitivity="paper"')
 
     def _check_noise(self) -> None:
         for block in self.blocks:
@@ -147,7 +153,7 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
             >>> plan = FunctionalMechanismPlan.of(
             ...     schema, "debt", num_records=1000, model="linear", epsilon=1.0, delta=1e-5)
             >>> [(row.adversary, row.guarantee, round(row.epsilon, 2)) for row in plan.adversaries][:3]
-            [('outside analyst', 'DP', 1.0), ('clinic', 'VPDP', 1.47), ('bank', 'VPDP', 1.25)]
+            [('outside analyst', 'DP', 1.0), ('clinic', 'VPDP', 1.0), ('bank', 'VPDP', 0.85)]
         """
         layout = FeatureLayout.of(schema, label, features=features, expand=expand, feature_bits=feature_bits)
         return cls(layout=layout, num_records=num_records, model=model, target_epsilon=epsilon, **settings)
@@ -189,14 +195,9 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         return self.delta == 0
 
     @property
-    def threshold(self) -> int:
-        """c, once chosen."""
-        return self.collusion_threshold or 0
-
-    @property
     def num_covering(self) -> int:
         """P - c: how many shares make the whole noise of a cross product."""
-        return len(self.parties) - self.threshold
+        return len(self.parties) - self.collusion_threshold
 
     @property
     def blocks(self) -> tuple[tuple[str, str], ...]:
@@ -210,17 +211,26 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
     def noise_size(self, block: tuple[str, str]) -> int:
         """The whole noise of a product in grid units: scale b of Laplace, variance of Gaussian noise; rounded up."""
         if not self.pure:
-            sensitivity = Fraction(l2_sensitivity(self.layout.counts(), self.relation) * self.layout.scale**2)
+            sensitivity = Fraction(l2_sensitivity(self._target_counts, self.relation) * self.layout.scale**2)
             multiplier = gaussian_noise_multiplier(self.target_epsilon, self.delta, self.relation)
             return math.ceil((sensitivity * Fraction(multiplier * _ROUNDING)) ** 2)
         epsilon = Fraction(self._block_epsilon.get(block, self.target_epsilon))
         return 2 * math.ceil(self._l1(block) * self.layout.scale**2 / epsilon / 2)  # even: the paper needs its half
 
+    @property
+    def _may_change(self) -> list[str]:
+        """Whose columns may change for the adversary that the target is for."""
+        return [party for party in self.parties if party != self.adversary]
+
+    @functools.cached_property
+    def _target_counts(self) -> GroupCounts:
+        return self.layout.counts(self._may_change)
+
     def _l1(self, block: tuple[str, str]) -> Fraction:
         if self.block_epsilon:
             return self._block_l1(block)
         if self.sensitivity == "tight":
-            return l1_sensitivity(self.layout.counts(), self.relation)
+            return l1_sensitivity(self._target_counts, self.relation)
         # In units of our products: 2 x_a x_b / 8 and y x / 2 (y = ±1) are the paper's coefficients, or 2 x_a x_b.
         paper = paper_sensitivity(self.layout.size - 1, self.model == "logistic")
         return paper * 4 if self.model == "logistic" else paper / 2
@@ -235,19 +245,7 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
     @functools.cached_property
     def multipliers(self) -> np.ndarray:
         """Each product's noise `[D, D]` in units of `noise_size`: 2 for squares, 0 where nothing is released."""
-        layout = self.layout
-        out = np.ones((layout.size, layout.size))
-        np.fill_diagonal(out, 2.0)
-        out[0, 0] = 0.0
-        if self.sensitivity == "paper":
-            if self.model == "logistic":
-                out[layout.label_index, :] = out[:, layout.label_index] = 0.5
-            return out
-        for group in layout.groups:
-            if group.shape != "scalar":
-                own = slice(layout.starts[group.column], layout.starts[group.column] + group.size)
-                out[own, own] = 0.0
-        return out
+        return self.layout.noise_multipliers(paper=self.sensitivity == "paper", logistic=self.model == "logistic")
 
     @functools.cached_property
     def noise_variance(self) -> np.ndarray:
@@ -272,13 +270,7 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         return size if self.pure else -(-size // self.num_covering)
 
     def draw_noise(self, block: tuple[str, str], times: np.ndarray, source: RandomSource) -> np.ndarray:
-        """One party's noise for products of a block, in grid units, int64 like `times`. Secret.
-
-        Args:
-            block: own or cross products.
-            times: the products' `multipliers`.
-            source: the party's random bits.
-        """
+        """One party's noise for own or cross products, in grid units, int64 like `times`, their multipliers. Secret."""
         own = block[0] == block[1]
         size = self.noise_size(block) if own else self._share_size(block)
         out = np.zeros(times.shape, np.int64)
@@ -296,6 +288,11 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         """Each party's own products, then the products across parties where there are several."""
         own, across = (_Products(self, what) for what in ("the parties' own products", "the products across parties"))
         return (own, across) if len(self.parties) > 1 else (own,)
+
+    @property
+    def covered(self) -> tuple[Adversary, ...]:
+        """See `Plan.covered`."""
+        return tuple(observer for observer in self.observers if observer.colluders <= max(1, self.collusion_threshold))
 
     @functools.cached_property
     def adversaries(self) -> tuple[AdversaryRow, ...]:
@@ -353,7 +350,7 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
             multiplier = self.relation.sensitivity * unknown / l2_sensitivity(counts, self.relation)
             event = GaussianEvent(noise_multiplier=multiplier, count=1)
             return event.epsilon(self.delta, self.relation), multiplier
-        if colluders > self.threshold:
+        if colluders > self.collusion_threshold:
             return math.inf, 0.0
         epsilon = self._pure_epsilon(changing)
         return epsilon, self.relation.sensitivity * math.sqrt(2.0) / epsilon
@@ -365,7 +362,8 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
             return self.target_epsilon
         size = self.noise_size((self.parties[0], self.parties[0]))
         exact = l1_sensitivity(self.layout.counts(changing), self.relation) * self.layout.scale**2 / size
-        return min(self.target_epsilon, math.nextafter(float(exact), math.inf))
+        stated = math.nextafter(float(exact), math.inf)
+        return min(self.target_epsilon, stated) if set(changing) <= set(self._may_change) else stated
 
     @classmethod
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class VerticalEstimator(SpendsOwnBudgets):
             schema: the parties' columns; this and what else is left out is taken from the constructor.
             label: the column to predict.
             num_records: N.
-            epsilon: the target towards an outside analyst.
+            epsilon: what everyone gets at most.
             **settings: as in `FunctionalMechanismPlan.of`.
         """
         own = {"schema": self.schema, "label": self.label, "epsilon": self.epsilon}
@@ -77,10 +77,12 @@ class VerticalEstimator(SpendsOwnBudgets):
                     f"or give the constructor {name}="
                 )
         defaults = {"delta": self.delta, "features": self.features, **(self.plan_settings or {})}
-        return FunctionalMechanismPlan.of(
+        plan = FunctionalMechanismPlan.of(
             chosen["schema"], chosen["label"], num_records=num_records, model=self._model, epsilon=chosen["epsilon"],
             **{**defaults, **settings},
         )  # fmt: skip
+        plan.warn_if_narrowed(stacklevel=2)
+        return plan
 
     # -- tables in -------------------------------------------------------------------------------
 
