@@ -283,6 +283,24 @@ def chunks_without_noise(experiment: Experiment, source: RandomSource, length: i
         yield Chunk(StepInput(indices, mask, zeros), np.arange(length) < count)
 
 
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """The parties' files, and the table that they hold when they are read."""
+
+    paths: Mapping[str, Path]
+    dataset: VerticalDataset
+
+
+def written(dataset: VerticalDataset, folder: Path) -> Files:
+    """Each party's columns in a file of its own."""
+    schema, frame = dataset.schema, dataset.to_frame()
+    frame.insert(0, schema.id_column, [f"{i:06d}" for i in range(dataset.num_records)])
+    paths = {party: folder / f"{party}.csv" for party in schema.parties}
+    for party, part in schema.parties.items():
+        frame[[schema.id_column, *part.columns]].to_csv(paths[party], index=False)
+    return Files(paths, VerticalDataset.from_files(schema, paths))
+
+
 def insecure_source(insecure_seed: int) -> InsecureSeededSource:
     """A repeatable source, for arms that must see the same batches. NOT DP; the warning of it is left out."""
     with warnings.catch_warnings():

@@ -20,7 +20,18 @@ figure3   The paper's setting: batches of 100 (Poisson), clip 1, sigma 2.042, Ad
 scale     What the NLL is worth. Both without clip and noise, NOT DP.
           nll_k1                       one component: columns independent of each other
           nll_nonprivate               the K = 20 mixture with figure3's batches, steps and optimiser
-default   `DPVI()` and its plan at epsilon = 1, delta = 1e-5 against the outside analyst; median of up to
+everyone  `DPVI()` and its plan at epsilon = 1, delta = 1e-5, replace, against everyone: outside analyst and both
+          parties. Median of 5 runs.
+          nll_everyone, nll_everyone_runs
+          epsilon_worst                the largest row of the plan's table
+          record_steps                 records times steps of a run
+          nll_everyone_small_batches   the same budget by batches of N / 30 in 1,000 steps
+everyone_secure   One run of that plan between CrypTen processes on this machine, each with its own file.
+          nll_everyone_secure
+          secure_minutes               from the start of the processes to the posterior
+          secure_gib                   the most memory that one of the processes took
+          Null without the extra `crypten`.
+default   `DPVI()` and its plan at epsilon = 1, delta = 1e-5 against the outside analyst alone; median of up to
           3 runs.
           nll_default                  add/remove, as the paper counts
           nll_default_replace          replace, the library's default relation
@@ -45,8 +56,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import resource
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,17 +80,21 @@ from common import (
     median,
     parser,
     regrouped,
+    written,
 )
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.rng import RandomSource, SystemRandomSource
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
+from vertinumpyro.dpvi.defaults import default_batch
 from vertinumpyro.dpvi.stream import chunks
 from vertinumpyro.evaluation.plots import plot_curves, plot_nll_boxes
-from vertinumpyro.privacy import NeighbouringRelation
-from vertinumpyro.secure import Backend, FixedPoint, Plaintext
+from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation
+from vertinumpyro.secure import Backend, Crypten, FixedPoint, Plaintext
+from vertinumpyro.session import PartyTask, ProcessSession
 
 Results = dict[str, Any]
 Figures = dict[str, Figure]
@@ -95,6 +114,7 @@ class Settings:
 
     repeats: int
     default_repeats: int
+    everyone_repeats: int
     batch_size: int = 100
     num_steps: int = 20_000
     figure2_steps: int = 1_000
@@ -114,10 +134,13 @@ class Task:
     @classmethod
     def create(cls, args: argparse.Namespace) -> Task:
         if not args.quick:
-            return cls(Settings(repeats=args.repeats, default_repeats=min(3, args.repeats)), *adult())
+            return cls(
+                Settings(repeats=args.repeats, default_repeats=min(3, args.repeats), everyone_repeats=5), *adult()
+            )
         small = Settings(
             repeats=min(2, args.repeats),
             default_repeats=1,
+            everyone_repeats=1,
             num_steps=60,
             figure2_steps=60,
             default_steps=40,
@@ -192,13 +215,70 @@ def scale(task: Task) -> tuple[Results, Figures]:
     return results, {}
 
 
+def everyone(task: Task) -> tuple[Results, Figures]:
+    """`DPVI()` as a user who sets nothing gets it, at epsilon = 1, and the same budget spent on small batches."""
+    size, steps = default_batch(task.train.num_records, amplified=True)
+    arms = {
+        "nll_everyone": {},
+        "nll_everyone_small_batches": {"batch_size": size, "num_steps": steps},
+    }
+    results: Results = {}
+    for key, settings in arms.items():
+        experiment = _everyone(task, DPVI(num_components=task.settings.num_components), **settings)
+        _, values = _repeats(experiment, task.settings.everyone_repeats, task.settings, key)
+        results |= {key: median(list(values[:, -1])), f"{key}_runs": values[:, -1]}
+        if not settings:
+            plan = experiment.plan
+            results["epsilon_worst"] = max(row.epsilon for row in plan.adversaries)
+            results["record_steps"] = round(plan.expected_batch_size * plan.num_steps)
+    return results, {}
+
+
+def _everyone(task: Task, dpvi: DPVI, **settings: Any) -> Experiment:
+    given = {} if task.settings.default_steps is None else {"num_steps": task.settings.default_steps}
+    plan = dpvi.plan(task.train, epsilon=1.0, delta=DELTA, **{**settings, **given})
+    return Experiment(dpvi, plan, task.train, task.test)
+
+
+def everyone_secure(task: Task) -> tuple[Results, Figures]:
+    """The same plan between processes; the posterior's NLL is computed here, of what was released."""
+    if Crypten().missing() is not None:
+        return dict.fromkeys(("nll_everyone_secure", "secure_minutes", "secure_gib")), {}
+    build = partial(DPVI, backend=Crypten(), num_components=task.settings.num_components)
+    experiment = _everyone(task, build())
+    with tempfile.TemporaryDirectory(prefix="everyone-") as folder:
+        files = written(task.train, Path(folder))
+        parties = [
+            PartyTask(party=p, schema=task.train.schema.to_dict(), table=files.paths[p], build=build)
+            for p in task.train.schema.parties
+        ]
+        started = time.perf_counter()
+        with ProcessSession(parties, timeout_s=600.0) as session:
+            posterior = build().fit(session, experiment.plan, compat.random_key(0), run_dir=Path(folder) / "run")
+        seconds = time.perf_counter() - started
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the largest child that has ended
+    results = {
+        "nll_everyone_secure": experiment.held_out_nll(posterior.params),
+        "secure_minutes": seconds / 60,
+        "secure_gib": usage.ru_maxrss / 2**20,
+    }
+    return results, {}
+
+
 def default(task: Task) -> tuple[Results, Figures]:
-    """`DPVI()` as a user who sets nothing gets it, at epsilon = 1 under both relations."""
+    """`DPVI()` with its budget narrowed to the outside analyst, at epsilon = 1 under both relations."""
     results: Results = {}
     relations = {"": NeighbouringRelation.ADD_REMOVE, "_replace": NeighbouringRelation.REPLACE}
     for suffix, relation in relations.items():
         dpvi = DPVI(num_components=task.settings.num_components)
-        plan = dpvi.plan(task.train, epsilon=1.0, delta=DELTA, relation=relation, num_steps=task.settings.default_steps)
+        plan = dpvi.plan(
+            task.train,
+            epsilon=1.0,
+            delta=DELTA,
+            adversary=OUTSIDE_ANALYST,
+            relation=relation,
+            num_steps=task.settings.default_steps,
+        )
         experiment = Experiment(dpvi, plan, task.train, task.test)
         label = f"defaults, {relation.value}"
         _, values = _repeats(experiment, task.settings.default_repeats, task.settings, label)
@@ -257,6 +337,8 @@ def _repeats(experiment: Experiment, repeats: int, settings: Settings, label: st
 PARTS: Mapping[str, Callable[[Task], tuple[Results, Figures]]] = {
     "figure3": figure3,
     "scale": scale,
+    "everyone": everyone,
+    "everyone_secure": everyone_secure,
     "default": default,
     "figure2": figure2,
 }

@@ -10,7 +10,8 @@ Methods: non_private   scikit-learn's logistic, or least-squares, regression on 
          paper         the paper's sensitivity and coefficients, pure epsilon, ridge of 4 standard deviations
          pure          ours, discrete Laplace, the library's defaults: whole noise towards each of the parties, too
          pure_analyst  ours, discrete Laplace, calibrated towards an outside analyst alone, as the paper's
-         gaussian      ours, (epsilon, 1e-5), calibrated towards an outside analyst
+         gaussian      ours, (epsilon, 1e-5), towards everyone
+         gaussian_analyst  ours, (epsilon, 1e-5), calibrated towards an outside analyst alone
          majority      the most frequent class; the mean label in linear regression
          peer          diffprivlib's logistic regression, pooled, pure epsilon, add/remove (the weaker relation), rows
                        bounded by the norm of their groups; null where it is not installed (see --peer)
@@ -67,6 +68,7 @@ from vertinumpyro.data import (
     load_wine,
 )
 from vertinumpyro.evaluation.palette import LINE_STYLES, MARKERS, MUTED, SERIES, grid, new_figure, styled
+from vertinumpyro.privacy import OUTSIDE_ANALYST
 from vertinumpyro.regression import NoisyFitWarning, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout, scaled
 from vertinumpyro.regression.objective import MOMENTS, noisy_moments
@@ -78,10 +80,11 @@ EPSILONS, DELTA = (0.1, 1.0, 10.0), 1e-5
 PAPER_ADULT = {0.1: 0.6412, 1.0: 0.7315, 10.0: 0.8132}
 PAPER_DUTCH = {0.1: 0.5783, 1.0: 0.7166, 10.0: 0.8105}
 PRIVATE: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {  # the estimator's settings, the plan's
-    "paper": ({"estimator": "minimiser", "ridge": 4.0}, {"sensitivity": "paper", "collusion_threshold": 0}),
+    "paper": ({"estimator": "minimiser", "ridge": 4.0}, {"sensitivity": "paper", "adversary": OUTSIDE_ANALYST}),
     "pure": ({}, {}),
-    "pure_analyst": ({}, {"collusion_threshold": 0}),
+    "pure_analyst": ({}, {"adversary": OUTSIDE_ANALYST}),
     "gaussian": ({}, {"delta": DELTA}),
+    "gaussian_analyst": ({}, {"delta": DELTA, "adversary": OUTSIDE_ANALYST}),
 }
 
 
@@ -387,7 +390,8 @@ def coverage(settings: Settings) -> dict[str, Any]:
 LINES = {
     "non_private": ("not private", MUTED, ":"),
     "majority": ("majority class", MUTED, "-."),
-    "gaussian": (f"ours, (ε, {DELTA:g})", SERIES[0], "-"),
+    "gaussian_analyst": (f"ours, (ε, {DELTA:g}), outside analyst", SERIES[0], "-"),
+    "gaussian": (f"ours, (ε, {DELTA:g}), parties too", SERIES[0], LINE_STYLES[1]),
     "pure_analyst": ("ours, pure ε, outside analyst", SERIES[2], "-"),
     "pure": ("ours, pure ε, parties too", SERIES[2], LINE_STYLES[1]),
     "paper": ("paper's sensitivity, pure ε", SERIES[1], "-"),

@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 import optax
-from common import SIGMA, regrouped
+from common import SIGMA, Files, regrouped, written
 from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
@@ -106,24 +106,6 @@ def with_nulls(found: Mapping[str, Any]) -> dict[str, Any]:
         known = found.get(task.method, {}).get(task.data, {})
         every.setdefault(task.method, {})[task.data] = {name: known.get(name) for name in BACKENDS}
     return every
-
-
-@dataclasses.dataclass(frozen=True)
-class Files:
-    """The parties' files, and the table that they hold when they are read."""
-
-    paths: Mapping[str, Path]
-    dataset: VerticalDataset
-
-
-def written(dataset: VerticalDataset, folder: Path) -> Files:
-    """Each party's columns in a file of its own."""
-    schema, frame = dataset.schema, dataset.to_frame()
-    frame.insert(0, schema.id_column, [f"{i:06d}" for i in range(dataset.num_records)])
-    paths = {party: folder / f"{party}.csv" for party in schema.parties}
-    for party, part in schema.parties.items():
-        frame[[schema.id_column, *part.columns]].to_csv(paths[party], index=False)
-    return Files(paths, VerticalDataset.from_files(schema, paths))
 
 
 def _measured(task: Task, files: Files, backend: Crypten | Spu) -> dict[str, Any]:

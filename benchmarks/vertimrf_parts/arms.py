@@ -22,7 +22,7 @@ from vertinumpyro.data import VerticalDataset, decode_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation import k_way_tvd, train_on_synthetic_test_on_real
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.privacy import PrivacyWarning
+from vertinumpyro.privacy import OUTSIDE_ANALYST, PrivacyWarning
 
 __all__ = [
     "ABLATIONS",
@@ -119,7 +119,7 @@ def make_twin(
 
 def _field(held: VerticalDataset, arm: Arm, epsilon: float, seed: int, iterations: int, started: float) -> Twin:
     system = VertiMRF(iterations=iterations, **arm.system)
-    plan = system.plan(held, epsilon=epsilon, delta=1 / held.num_records, **arm.plan)
+    plan = system.plan(held, epsilon=epsilon, delta=1 / held.num_records, adversary=OUTSIDE_ANALYST, **arm.plan)
     twin = system.fit(held, plan)
     table = twin.sample_synthetic(rng_key=jax.random.PRNGKey(seed))
     worst = max((row.epsilon for row in plan.adversaries[1:]), default=float("nan"))
@@ -129,7 +129,7 @@ def _field(held: VerticalDataset, arm: Arm, epsilon: float, seed: int, iteration
 
 def _mixture(held: VerticalDataset, epsilon: float, seed: int, started: float) -> Twin:
     dpvi, key = DPVI(), jax.random.PRNGKey(seed)
-    plan = dpvi.plan(held, epsilon=epsilon, delta=1 / held.num_records)
+    plan = dpvi.plan(held, epsilon=epsilon, delta=1 / held.num_records, adversary=OUTSIDE_ANALYST)
     posterior = dpvi.fit(held, plan, key, progress_bar=False)
     table = posterior.sample_synthetic(held.num_records, rng_key=key)
     worst = max(row.epsilon for row in plan.adversaries[1:])

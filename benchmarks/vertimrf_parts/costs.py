@@ -11,7 +11,7 @@ from vertimrf_parts.arms import ARMS, Arm
 
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.privacy import PrivacyWarning
+from vertinumpyro.privacy import OUTSIDE_ANALYST, PrivacyWarning
 from vertinumpyro.secure import Computation, CrossProducts, Crypten, VectorSum
 from vertinumpyro.transport import Traffic
 
@@ -36,7 +36,7 @@ def _cost_of(dataset: VerticalDataset, arm: Arm, epsilon: float) -> Cost | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # the papers' delta is 1/n; one encoder is not private
         system = VertiMRF(**arm.system)
-        plan = system.plan(dataset, epsilon=epsilon, delta=1 / dataset.num_records)
+        plan = system.plan(dataset, epsilon=epsilon, delta=1 / dataset.num_records, adversary=OUTSIDE_ANALYST)
     if plan.encoding is None:
         return None if Crypten().missing() else _protocol_cost(dataset, plan.num_rounds)
     sent = plan.encoding.reported_bytes(system.columns(dataset.schema), dataset.num_records)

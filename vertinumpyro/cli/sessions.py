@@ -56,8 +56,8 @@ def cost_lines(backend: Any, computations: Sequence[tuple[Computation, int]]) ->
         return
     for computation, times in computations:
         cost = backend.cost(computation)
-        each = "A step" if times > 1 else "The computation across parties"
-        total = f"The {count(times, 'step')} would take" if times > 1 else "It would take"
+        each = f"Each of {count(times, 'secure sum')}" if times > 1 else "The computation across parties"
+        total = "All of them would take" if times > 1 else "It would take"
         yield Text(
             f"\n{each}: {cost.traffic.rounds} rounds, {cost.traffic.bytes_sent / 1e6:.1f} MB sent by a party, "
             f"{cost.dealer_traffic.bytes_received / 1e6:.1f} MB by the dealer. {total} about "
