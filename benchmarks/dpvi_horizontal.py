@@ -4,10 +4,10 @@
     python benchmarks/dpvi_horizontal.py --json results/dpvi_horizontal.json [--repeats 8]
 
 30,162 training and 15,060 test records of Adult, 13 columns, a mixture, the library's defaults at epsilon = 1, delta =
-1e-5, replace, against the outside analyst alone. `pooled` is `DPVI` in fixed point; `holders` five clients with a fifth of
-the records each, who all add noise; `clients` one client for each record, of whom 100 add noise to each sum.
-Both of the latter go through the Distributed Compute Algorithm with three nodes. Every NLL is the mean over the test
-records of -log p(x | theta) at the guide's location, in nats: not DP, internal.
+1e-5, replace, against the outside analyst alone. `pooled` is `DPVI` in fixed point; `holders` five clients with a fifth
+of the records each, who all add noise; `clients` one client for each record, of whom 100 add noise to each sum. Both
+of the latter go through the Distributed Compute Algorithm with three nodes. Every NLL is the mean over the test records
+of -log p(x | theta) at the guide's location, in nats: not DP, internal.
 
 Keys: nll_{pooled,holders,clients}        medians over `--repeats` runs with independent batches, noise and starts
       nll_{pooled,holders,clients}_runs   every run

@@ -109,20 +109,26 @@ class Plan(abc.ABC):
     @functools.cached_property
     def worst(self) -> AdversaryRow:
         """The row with the largest ε of all whom the plan covers: the number to print large."""
-        return max((self.row(observer) for observer in self.covered), key=lambda row: row.epsilon)
+        return max(self._covered_rows, key=lambda row: row.epsilon)
+
+    @property
+    def _covered_rows(self) -> tuple[AdversaryRow, ...]:
+        names = {observer.name for observer in self.covered}
+        return tuple(row for row in self.adversaries if row.adversary in names)
 
     @property
     def above(self) -> tuple[AdversaryRow, ...]:
         """Those covered who get more than the one adversary that the noise was calibrated to."""
+        if self.adversary is None:
+            return ()
         limit = self.epsilon(self.adversary)
-        rows = (self.row(observer) for observer in self.covered)
-        return tuple(row for row in rows if row.epsilon > limit)
+        return tuple(row for row in self._covered_rows if row.epsilon > limit)
 
     @property
     def uncovered(self) -> tuple[AdversaryRow, ...]:
         """Coalitions larger than the noise is for, where they get more than everyone else."""
-        names = {observer.name for observer in self.observers} - {observer.name for observer in self.covered}
-        return tuple(row for row in self.adversaries if row.adversary in names and row.epsilon > self.worst.epsilon)
+        others = {observer.name for observer in self.observers} - {observer.name for observer in self.covered}
+        return tuple(row for row in self.adversaries if row.adversary in others and row.epsilon > self.worst.epsilon)
 
     @final
     def warn_if_narrowed(self, stacklevel: int) -> None:
