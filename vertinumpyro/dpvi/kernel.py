@@ -115,13 +115,18 @@ class Kernel:
 
     def local(self, state: DPVIState, columns: Columns, indices: Int[Array, " n"]) -> list[Contribution]:
         """Each party's contribution from its own columns."""
-        return [self.local_of(party, state, columns[party], indices) for party in self.guide.split.parties]
+        theta = self.guide.sample(state.params, _eta_key(state))
+        return [self._contribution(party, theta, columns[party], indices) for party in self.guide.split.parties]
 
     def local_of(
         self, party: str, state: DPVIState, own_columns: Mapping[str, jax.Array], indices: Int[Array, " n"]
     ) -> Contribution:
         """What one party computes in its own process, from its columns [N] alone."""
-        theta = self.guide.sample(state.params, _eta_key(state))
+        return self._contribution(party, self.guide.sample(state.params, _eta_key(state)), own_columns, indices)
+
+    def _contribution(
+        self, party: str, theta: jax.Array, own_columns: Mapping[str, jax.Array], indices: jax.Array
+    ) -> Contribution:
         batch = {name: column[indices] for name, column in own_columns.items()}
         return self.guide.split.contribution(party, theta, batch)
 
