@@ -17,7 +17,7 @@ Methods: non_private   scikit-learn's logistic, or least-squares, regression on 
                        bounded by the norm of their groups; null where it is not installed (see --peer)
 
 Keys: adult, dutch   {method: {epsilon: mean accuracy}}; adult_std, dutch_std the standard deviations over repeats
-      parties        {dataset: {K: mean accuracy}} of `gaussian` at epsilon = 1, K = 1, 2, 4, 8 parties (Claim 1)
+      parties        {dataset: {K: mean accuracy}} of `gaussian_analyst` at epsilon = 1, K = 1, 2, 4, 8 (Claim 1)
       surrogates     {dataset: {surrogate: {curvature, log_loss, slope}}}: the logistic surrogates without noise to
                      speak of (epsilon = 1000) beside the exact logistic fit; slope: regression of exact scores on the
                      surrogate's, 1 without bias of scale
@@ -230,7 +230,8 @@ def over_parties(dataset: VerticalDataset, label: str, settings: Settings, name:
     for repeat in tqdm(range(settings.repeats), desc=f"{name}, parties", unit="split"):
         for K in found:
             train, test = among_parties(dataset, K).split(0.8, repeat)
-            model = private_fit(VerticalLogisticRegression(backend=Plaintext()), train, label, 1.0, delta=DELTA)
+            plan = PRIVATE["gaussian_analyst"][1]
+            model = private_fit(VerticalLogisticRegression(backend=Plaintext()), train, label, 1.0, **plan)
             found[K].append(model.score(test))
     return {K: float(np.mean(values)) for K, values in found.items()}
 
