@@ -157,7 +157,7 @@ class DPVI:
         shares = NoiseSource(kind=noise, num_parties=len(split.parties), collusion_threshold=collusion_threshold)
         if sampling is None:
             watchers = list_adversaries(split.parties, batch_indices=batch_indices)
-            targets = targeted(watchers, [watcher for watcher in watchers if shares.covers(watcher)], adversary)
+            targets = targeted(watchers, shares.covered(watchers), adversary)
             amplified = not any(target.knows_indices for target in targets)
             size, steps = default_batch(dataset.num_records, amplified=amplified)
             size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps

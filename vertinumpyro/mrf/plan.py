@@ -13,8 +13,8 @@ import functools
 import itertools
 import math
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import dp_accounting
 
@@ -72,8 +72,6 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         adversary: whom alone a target ε was for; None for everyone (`covered`).
         plan_id: a random name, made here; a plan with another id is another budget.
     """
-
-    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
 
     noise_multiplier: float
     num_records: int
@@ -268,7 +266,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     @property
     def covered(self) -> tuple[Adversary, ...]:
         """See `Plan.covered`."""
-        return tuple(observer for observer in self.observers if self.noise.covers(observer))
+        return self.noise.covered(self.observers)
 
     @property
     def observers(self) -> tuple[Adversary, ...]:

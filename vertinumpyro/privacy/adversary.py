@@ -77,9 +77,9 @@ class NoiseSource:
         """The number of shares whose variances add up to σ²C²."""
         return self.num_parties - self.collusion_threshold if self.kind == "collaborative" else 1
 
-    def covers(self, adversary: "Adversary") -> bool:
-        """Whether a budget for everyone counts this adversary: an outsider, a party, up to c that collude."""
-        return adversary.colluders <= max(1, self.collusion_threshold)
+    def covered(self, observers: Sequence["Adversary"]) -> tuple["Adversary", ...]:
+        """Those whom a budget for everyone counts: an outsider, each party, coalitions of up to c."""
+        return tuple(o for o in observers if o.colluders <= max(1, self.collusion_threshold))
 
     def num_unknown(self, colluders: int) -> int:
         """How many shares stay unknown to an adversary who holds `colluders` parties."""

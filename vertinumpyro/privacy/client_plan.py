@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import secrets
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 
@@ -52,8 +51,6 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
         adversary: whom alone a target ε was for; None for every row of the table.
         plan_id: a random name, made here; a plan with another id is another budget.
     """
-
-    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
 
     sampling: Sampling
     clip_norm: float

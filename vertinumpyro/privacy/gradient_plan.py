@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import secrets
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, final
+from typing import Any, Literal, final
 
 import dp_accounting
 import numpy as np
@@ -56,8 +56,6 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         adversary: whom alone a target ε was for; None for everyone (`covered`).
         plan_id: a random name, made here; a plan with another id is another budget.
     """
-
-    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
 
     sampling: Sampling
     clip_norm: float
@@ -177,7 +175,7 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, 
     task = _Calibration(**settings)
     check_delta(task.delta, task.num_records, warn=False)
     observers = list_adversaries(task.parties, batch_indices=task.batch_indices)
-    targets = targeted(observers, [o for o in observers if task.noise.covers(o)], adversary)
+    targets = targeted(observers, task.noise.covered(observers), adversary)
 
     def events(sigma: float) -> Mapping[Any, None]:
         """What the targets observe; parties observe the same."""

@@ -42,7 +42,7 @@ class NoisySumPlan(Plan):
     @property
     def covered(self) -> tuple[Adversary, ...]:
         """See `Plan.covered`."""
-        return tuple(observer for observer in self.observers if self.noise.covers(observer))
+        return self.noise.covered(self.observers)
 
     @property
     def releases(self) -> tuple[NoisySum]:

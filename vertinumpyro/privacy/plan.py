@@ -49,7 +49,7 @@ class Plan(abc.ABC):
     kind: ClassVar[str]
     own_field: ClassVar[str]
     json_names: ClassVar[Mapping[str, str]] = {}
-    earlier: ClassVar[Mapping[str, Any]] = {}
+    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
     _kinds: ClassVar[dict[str, type[Plan]]] = {}
 
     plan_id: str
@@ -198,7 +198,8 @@ class Plan(abc.ABC):
             raise ArgumentError(f"a plan of kind {cls.kind!r} has no field {', '.join(sorted(unknown))}")
         if "plan_id" not in settings:
             raise ArgumentError("a stored plan needs its plan_id, or its budget could be spent twice")
-        return cls(**cls._decoded({**cls.earlier, **{fields[name]: value for name, value in settings.items()}}))
+        earlier = {name: value for name, value in cls.earlier.items() if name in fields.values()}
+        return cls(**cls._decoded({**earlier, **{fields[name]: value for name, value in settings.items()}}))
 
     @classmethod
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,6 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     json_names: ClassVar[Mapping[str, str]] = {"target_epsilon": "epsilon"}
-    earlier: ClassVar[Mapping[str, Any]] = {"adversary": OUTSIDE_ANALYST}
 
     def __post_init__(self) -> None:
         self._check_choices()
