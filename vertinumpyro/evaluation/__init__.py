@@ -3,6 +3,7 @@
 Whatever takes a real table here is exact, not differentially private, and marked so.
 """
 
+from vertinumpyro.evaluation.combining import CombinedEstimate, combine_estimates
 from vertinumpyro.evaluation.downstream import DownstreamResult, Scores, train_on_synthetic_test_on_real
 from vertinumpyro.evaluation.marginals import (
     KWayResult,
@@ -38,6 +39,7 @@ from vertinumpyro.evaluation.report import (
 
 __all__ = [
     "ADVERSARY_COLUMNS",
+    "CombinedEstimate",
     "DownstreamResult",
     "KWayResult",
     "ReportContent",
@@ -45,6 +47,7 @@ __all__ = [
     "ReportTable",
     "ReportText",
     "Scores",
+    "combine_estimates",
     "cross_party_pairs",
     "cross_party_tvd",
     "k_way_tvd",

@@ -1,0 +1,198 @@
+"""What every posterior of a split model can do, whatever it was learned from: twins, densities, ArviZ."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax.scipy.special import logsumexp
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import VerticalDataset
+from vertinumpyro.dpvi.arguments import checked_key
+from vertinumpyro.dpvi.arviz_export import as_arviz
+from vertinumpyro.dpvi.kernel import score_link
+from vertinumpyro.dpvi.loop import device_columns
+from vertinumpyro.dpvi.synthesis import Records, encoded_covariates, twin_frame
+from vertinumpyro.dpvi.twin_columns import TwinColumns, twin_columns
+from vertinumpyro.model import SplitModel
+
+__all__ = ["PredictivePosterior"]
+
+_RECORDS_AT_A_TIME = 4096
+
+
+class PredictivePosterior(abc.ABC):
+    """A posterior of the global latents of a split model."""
+
+    @property
+    @abc.abstractmethod
+    def split(self) -> SplitModel:
+        """The model."""
+
+    @property
+    @abc.abstractmethod
+    def num_learned(self) -> int:
+        """N, the number of records that it was learned from, public."""
+
+    @abc.abstractmethod
+    def sample_flat(self, rng_key: jax.Array, num_samples: int) -> jax.Array:
+        """Draws of flat unconstrained theta, [num_samples, theta]."""
+
+    @abc.abstractmethod
+    def centre(self) -> jax.Array:
+        """Flat unconstrained theta in the middle."""
+
+    @cached_property
+    def _constrained(self) -> Any:
+        return jax.jit(jax.vmap(self.split.constrain))
+
+    def sample(self, rng_key: jax.Array, num_samples: int) -> dict[str, jax.Array]:
+        """Draws of the global latents on their own supports, each [num_samples, ...]."""
+        return dict(self._constrained(self.sample_flat(checked_key(rng_key), num_samples)))
+
+    def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000) -> Any:
+        """Draws of the global latents for ArviZ's tables and plots: one chain, plates as named dimensions.
+
+        Post-processing, as `sample`. Nothing of the records is in it, so no observed data and no log likelihood.
+
+        :returns: `arviz.InferenceData`, or from ArviZ 1 on an `xarray.DataTree`.
+        :raises ArgumentError: arviz (extra `arviz`) is not installed.
+        """
+        return as_arviz(self.split, self.sample(rng_key, num_samples))
+
+    @cached_property
+    def twin_columns(self) -> TwinColumns:
+        """Which columns a synthetic table has, which covariates it needs, and what it leaves out."""
+        return twin_columns(self.split.structure)
+
+    @overload
+    def sample_synthetic(
+        self,
+        num_records: int | None = None,
+        *,
+        rng_key: jax.Array,
+        num_posterior_samples: int = 20,
+        num_tables: None = None,
+        covariates: Any = None,
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def sample_synthetic(
+        self,
+        num_records: int | None = None,
+        *,
+        rng_key: jax.Array,
+        num_posterior_samples: int = 20,
+        num_tables: int,
+        covariates: Any = None,
+    ) -> list[pd.DataFrame]: ...
+
+    def sample_synthetic(
+        self,
+        num_records: int | None = None,
+        *,
+        rng_key: jax.Array,
+        num_posterior_samples: int = 20,
+        num_tables: int | None = None,
+        covariates: Any = None,
+    ) -> pd.DataFrame | list[pd.DataFrame]:
+        """A synthetic table from the posterior predictive distribution, in the storage types of the dataset's schema.
+
+        Records are spread evenly over `num_posterior_samples` draws of the latents. Post-processing: as many
+        tables as you like cost no further privacy. A column that the model does not draw is left out, with a
+        `TwinWarning`.
+
+        :param num_records: by default N of the plan, or the number of covariates' rows.
+        :param num_tables: return so many tables in a list, each from one draw of the latents: what
+            `evaluation.combine_estimates` needs for intervals that know all uncertainty.
+        :param covariates: the columns that the model reads and does not draw (`twin_columns.given`), as a table of
+            any library in the schema's units, with a row for each synthetic record. They stand in the result as they
+            are and nothing protects them: give public or synthetic ones.
+        :returns: a data frame, or a list of them.
+        :raises ArgumentError: the model draws no column, covariates are missing or too many, or the numbers of records
+            differ; names the columns.
+        :raises DataError: a covariate breaks the schema.
+        """
+        twin = self.twin_columns
+        if not twin.drawn:
+            raise ArgumentError(twin.describe())
+        covariates, arrays = encoded_covariates(self.split.schema, twin, covariates)
+        num_records = self._num_synthetic(num_records, covariates)
+        for name, number in (("num_posterior_samples", num_posterior_samples), ("num_tables", num_tables)):
+            if number is not None and number < 1:
+                raise ArgumentError(f"{name}={number}; give 1 or more")
+        if twin.left_out:
+            dataclasses.replace(twin, given=()).warn(stacklevel=2)
+        made = partial(self._table, num_records, arrays, covariates)
+        if num_tables is None:
+            return made(checked_key(rng_key), num_posterior_samples)
+        return [made(key, 1) for key in jax.random.split(checked_key(rng_key), num_tables)]
+
+    def _table(
+        self,
+        num_records: int,
+        arrays: Mapping[str, np.ndarray],
+        covariates: pd.DataFrame,
+        rng_key: jax.Array,
+        num_posterior_samples: int,
+    ) -> pd.DataFrame:
+        latent_key, record_key = jax.random.split(rng_key)
+        latents = self.sample(latent_key, min(num_posterior_samples, num_records))
+        drawn = self._records.draw(latents, record_key, num_records, arrays)
+        rng = np.random.default_rng(np.asarray(latent_key).ravel())
+        return twin_frame(self.split.schema, self.twin_columns, drawn, rng, covariates)
+
+    @cached_property
+    def _records(self) -> Records:
+        return Records(self.split, self.twin_columns)
+
+    def _num_synthetic(self, num_records: int | None, covariates: pd.DataFrame) -> int:
+        if self.twin_columns.given:
+            if num_records not in (None, len(covariates)):
+                raise ArgumentError(
+                    f"num_records={num_records}, and covariates has {len(covariates)} rows; leave num_records out"
+                )
+            return len(covariates)
+        num_records = self.num_learned if num_records is None else num_records
+        if num_records < 1:
+            raise ArgumentError(f"num_records={num_records}; give 1 or more")
+        return num_records
+
+    def log_density(
+        self, dataset: VerticalDataset, *, rng_key: jax.Array | None = None, num_samples: int = 64
+    ) -> np.ndarray:
+        """log p(x_n | theta) [N] at the posterior's centre, or log of its mean over draws when rng_key is given.
+
+        NOT DP, internal: it depends on the records of `dataset`, which must not be the released side's secret.
+        """
+        draws = self.centre()[None] if rng_key is None else self.sample_flat(checked_key(rng_key), num_samples)
+        columns = device_columns(dataset)
+        evaluate = jax.jit(partial(_log_densities, self.split, draws))
+        blocks = range(0, dataset.num_records, _RECORDS_AT_A_TIME)
+        cut = jax.tree_util.tree_map
+        return np.concatenate(
+            [np.asarray(evaluate(cut(lambda c, s=s: c[s : s + _RECORDS_AT_A_TIME], columns))) for s in blocks]
+        )
+
+    def held_out_nll(self, dataset: VerticalDataset, **kwargs: Any) -> float:
+        """Mean of -`log_density` over a held-out dataset, in nats per record. NOT DP, internal."""
+        return float(-self.log_density(dataset, **kwargs).mean())
+
+
+def _log_densities(split: SplitModel, draws: jax.Array, columns: Mapping[str, Mapping[str, jax.Array]]) -> jax.Array:
+    """log mean over draws of p(x_n | theta), [n]."""
+    link = score_link(split)
+
+    def at(theta: jax.Array) -> jax.Array:
+        parts = (split.log_density(party, theta, columns[party]) for party in split.parties)
+        return link.log_density(sum(parts, start=split.component_prior(theta).log_weights))
+
+    return logsumexp(jax.lax.map(at, draws), axis=0) - jnp.log(len(draws))
