@@ -15,7 +15,7 @@ from tests.mrf.conftest import SCHEMA, frame
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.mrf import VertiMRF, rehearsal, vertimrf
-from vertinumpyro.mrf.rehearsal import rehearse
+from vertinumpyro.mrf.rehearsal import rehearse_field
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.privacy import OUTSIDE_ANALYST, PrivacyWarning
 from vertinumpyro.session import InProcessSession
@@ -81,7 +81,7 @@ def test_stand_ins_are_uniform_and_as_many_as_large_and_as_noisy_as_what_is_rele
 
     with monkeypatch.context() as patch:
         patch.setattr(VerticalDataset, "arrays", fail)  # nothing of a party is looked at
-        rehearse(few.schema, system.columns(few.schema), plan, estimate)
+        rehearse_field(few.schema, system.columns(few.schema), plan, estimate)
     twin = system.fit(few, plan)
     stand_ins = seen[-1]
     assert all(np.ptp(m.values) < 1e-9 and m.values.sum() == pytest.approx(few.num_records) for m in stand_ins)

@@ -105,7 +105,8 @@ def same_tables(some, others):
 @pytest.fixture(autouse=True)
 def _no_rehearsal(monkeypatch):
     """It touches no file, has tests of its own, and compiles a field every time."""
-    monkeypatch.setattr(vertimrf, "rehearse", lambda *args: None)
+    for name in ("rehearse_field", "rehearse_tables"):
+        monkeypatch.setattr(vertimrf, name, lambda *args: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """Synthetic tables from Markov random fields over columns that several parties hold: VertiMRF, made private."""
 
+from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.vertimrf import VertiMRF
 
-__all__ = ["MRFPlan", "MarkovTwin", "VertiMRF"]
+__all__ = ["MRFPlan", "Marginals", "MarkovTwin", "VertiMRF"]

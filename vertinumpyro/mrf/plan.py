@@ -21,6 +21,7 @@ import dp_accounting
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.encoders import encoding_from_dict
 from vertinumpyro.mrf.encoding import EncodedEvent, Encoding, Observed
+from vertinumpyro.mrf.local_budget import LocalBudget
 from vertinumpyro.mrf.release import TableRelease
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
@@ -181,6 +182,23 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         weights, index = self._local_weights, self.parties.index(party)
         share = (1 - self._effective_cross_share) * weights[index] / max(sum(weights), 1)
         return math.sqrt(self._mu_squared * share)
+
+    def local_budget(self, party: str) -> LocalBudget:
+        """A party's part for its own tables."""
+        return LocalBudget(
+            mu=self.local_mu(party),
+            recovery_share=self.recovery_share,
+            num_records=self.num_records,
+            relation=self.relation,
+            refinement_rounds=self.refinement_rounds,
+            refinement_share=self.refinement_share,
+        )
+
+    def fine_stddev(self, party: str) -> float:
+        """Noise of a cell of the finer histograms of a party that has some."""
+        index = self.parties.index(party)
+        share = self.recovery_share if self.num_columns[index] > 1 else 1.0
+        return self.local_budget(party).release(self.num_binned[index], share).stddev
 
     @functools.cached_property
     def cross_releases(self) -> tuple[TableRelease, ...]:

@@ -23,14 +23,15 @@ from vertinumpyro.mrf.cross_tables import cross_pairs
 from vertinumpyro.mrf.encoded_tables import encoded_pairs
 from vertinumpyro.mrf.encoding import Reporting
 from vertinumpyro.mrf.local_model import MOST_TRIPLES
+from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.refinement import ROUND_TABLES, Estimate
 from vertinumpyro.mrf.release import Measurement, useful_cells
 from vertinumpyro.mrf.stored import Released, pack_model, pack_released, unpack_model, unpack_released
 from vertinumpyro.mrf.twin import MarkovTwin
-from vertinumpyro.mrf.work import OWN, TablesWork, budget_of
+from vertinumpyro.mrf.work import OWN, TablesWork
 
-__all__ = ["rehearse", "require_memory"]
+__all__ = ["rehearse_field", "rehearse_tables", "require_memory"]
 
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
@@ -74,7 +75,7 @@ def _table_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
 
 def _own_cells(columns: Sequence[CellColumn], plan: MRFPlan, party: str) -> int:
     """A party's tables of three columns and its rounds': k tables have k^-1/2 of one table's useful cells each."""
-    budget = budget_of(plan, party)
+    budget = plan.local_budget(party)
     sizes = sorted((c.num_cells for c in columns), reverse=True)
     if not budget.mu or len(sizes) < 2:
         return 0
@@ -85,30 +86,36 @@ def _own_cells(columns: Sequence[CellColumn], plan: MRFPlan, party: str) -> int:
     return math.ceil(triples + plan.refinement_rounds * again)
 
 
-def rehearse(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
-    """Takes every step that follows the releases: the choice of rounds, packing, the field, a few synthetic records.
+def rehearse_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Released:
+    """Takes every step of the releases themselves, and gives uniform tables as they would.
 
-    :param estimate: fits the field, with one step of mirror descent.
+    Args:
+        columns: in cells.
+        plan: the plan.
+        estimate: fits the field between rounds, with one step of mirror descent.
     """
     own = _own_tables(columns, plan, estimate)
     across = _across(columns, plan, own.measurements)
-    released = Released((*own.measurements, *across), own.fine)
-    released = unpack_released(*pack_released(released), columns)
-    model = estimate(columns, released.measurements)
+    released = unpack_released(*pack_released(Released((*own.measurements, *across), own.fine)), columns)
     if plan.num_rounds:
+        model = estimate(columns, released.measurements)
         worst_fitted(model, released.measurements, cross_pairs(columns, plan.parties), plan.num_records)
-    entry, arrays = pack_model(model)
-    twin = MarkovTwin(
+    return released
+
+
+def rehearse_field(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
+    """Takes every step that follows the releases, too: packing, the field, a few synthetic records."""
+    released = rehearse_tables(columns, plan, estimate)
+    model = unpack_model(*pack_model(estimate(columns, released.measurements)), columns)
+    tables = Marginals(
         schema=schema,
         columns=columns,
         plan=plan,
-        model=unpack_model(entry, arrays, columns),
         measurements=released.measurements,
         fine=released.fine,
         secure_noise=False,
-        seconds={},
     )
-    twin.sample_synthetic(_RECORDS, rng_key=jax.random.PRNGKey(0))
+    MarkovTwin.of(tables, model, {}).sample_synthetic(_RECORDS, rng_key=jax.random.PRNGKey(0))
 
 
 def _own_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Released:

@@ -5,31 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import jax
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import Schema, decode_table
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.graphical_model import GraphicalModel
+from vertinumpyro.mrf.marginals import Marginals, held_release, held_words
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.release import Measurement
-from vertinumpyro.mrf.stored import (
-    Released,
-    columns_from_list,
-    columns_to_list,
-    named,
-    pack_model,
-    pack_released,
-    unpack_model,
-    unpack_released,
-)
+from vertinumpyro.mrf.stored import named, pack_model, unpack_model
 from vertinumpyro.mrf.synthesis import draw_cells
-from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.session import PRIVACY_RECORD
 
 __all__ = ["FIELD", "MarkovTwin"]
@@ -66,6 +57,17 @@ class MarkovTwin:
     seconds: Mapping[str, float]
     missing: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, released: Marginals, model: GraphicalModel, seconds: Mapping[str, float]) -> MarkovTwin:
+        """The field of a release."""
+        shared = {field.name: getattr(released, field.name) for field in dataclasses.fields(released)}
+        return cls(**shared, model=model, seconds=seconds)
+
+    @property
+    def marginals(self) -> Marginals:
+        """The release that the field was made from, for other models (`MarginalInference`)."""
+        return Marginals(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Marginals)})
+
     def sample_synthetic(self, num_records: int | None = None, *, rng_key: jax.Array) -> pd.DataFrame:
         """A synthetic table in the schema's own types; N of the plan by default.
 
@@ -92,20 +94,10 @@ class MarkovTwin:
         folder = Path(folder)
         if not folder.is_dir():
             raise ArgumentError(f"there is no folder {str(folder)!r}; create it first")
-        released, arrays = pack_released(Released(self.measurements, self.fine))
+        words, arrays = held_words(self.marginals)
         model, cliques = pack_model(self.model)
-        metadata = {
-            "schema": self.schema.to_dict(),
-            "columns": columns_to_list(self.columns),
-            "plan": self.plan.to_dict(),
-            "fingerprint": self.plan.fingerprint(),
-            "secure_noise": self.secure_noise,
-            "seconds": dict(self.seconds),
-            "missing": list(self.missing),
-            "released": released,
-            "model": model,
-        }
-        save_arrays(folder / FIELD, {**arrays, **cliques}, metadata)
+        words |= {"seconds": dict(self.seconds), "model": model}
+        save_arrays(folder / FIELD, {**arrays, **cliques}, words)
 
     @classmethod
     def load(cls, folder: str | Path) -> MarkovTwin:
@@ -120,42 +112,13 @@ class MarkovTwin:
         path = Path(folder) / FIELD
         if not path.exists():
             raise ArgumentError(f"{str(folder)!r} holds no {FIELD}, the file that MarkovTwin.save writes")
-        metadata, arrays = load_arrays(path)
+        words, arrays = load_arrays(path)
         with named(FIELD):
-            schema, columns = Schema.from_dict(metadata["schema"]), columns_from_list(metadata["columns"])
-            if {c.name: c.party for c in columns} != {name: schema.party_of(name) for name in schema.columns}:
-                raise ArgumentError("its columns are not its schema's")
-            released = unpack_released(metadata["released"], arrays, columns)
-            return cls(
-                schema=schema,
-                columns=columns,
-                plan=_plan(metadata, Path(folder) / PRIVACY_RECORD),
-                model=unpack_model(metadata["model"], arrays, columns),
-                measurements=released.measurements,
-                fine=released.fine,
-                secure_noise=bool(metadata["secure_noise"]),
-                seconds=metadata["seconds"],
-                missing=tuple(metadata["missing"]),
-            )
+            released = held_release(words, arrays, Path(folder) / PRIVACY_RECORD)
+            model = unpack_model(words["model"], arrays, released.columns)
+            return cls.of(released, model, words["seconds"])
 
     def __repr__(self) -> str:
         """Shows public facts."""
         size = sum(table.size for table in self.model.tables)
         return f"MarkovTwin({len(self.columns)} columns, {len(self.model.cliques)} cliques, {size} cells)"
-
-
-def _plan(metadata: Mapping[str, Any], record: Path) -> MRFPlan:
-    """The stored plan, which is the one that its fingerprint says, and the one that was spent in this folder."""
-    plan = MRFPlan.from_dict(metadata["plan"])
-    if plan.fingerprint() != metadata["fingerprint"]:
-        raise ArgumentError("its plan was changed since")
-    if record.exists() and _recorded_fingerprint(record) != plan.fingerprint():
-        raise ArgumentError(f"it belongs to another plan than the {PRIVACY_RECORD} beside it")
-    return plan
-
-
-def _recorded_fingerprint(record: Path) -> str:
-    try:
-        return read_record(record).plan.fingerprint()
-    except PlanSpentError:
-        raise ArgumentError(f"the {record.name} beside it is not a readable record") from None

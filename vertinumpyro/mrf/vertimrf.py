@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
@@ -24,8 +24,10 @@ from vertinumpyro.mrf.encoder_plan import with_encoder
 from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, encoder_names, encoder_of
 from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, select_measurements
 from vertinumpyro.mrf.graphical_model import GraphicalModel, fit_graphical_model, require_engine
+from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.rehearsal import rehearse, require_memory
+from vertinumpyro.mrf.refinement import Estimate
+from vertinumpyro.mrf.rehearsal import rehearse_field, rehearse_tables, require_memory
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.mrf.stored import columns_to_list
@@ -151,7 +153,6 @@ class VertiMRF:
         Raises:
             ArgumentError: names the argument and the fix.
         """
-        require_engine()
         columns = self.columns(dataset.schema)
         if delta >= 1 / dataset.num_records:
             warnings.warn(
@@ -217,33 +218,71 @@ class VertiMRF:
             PlanSpentError: the plan was spent before, or none of what it paid for is stored.
         """
         require_engine()
+        started = time.perf_counter()
+        rehearsed = partial(rehearse_field, data.schema)
+        released = self._released(data, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)
+        parties_done = time.perf_counter()
+        model = self.field(released)
+        seconds = {"parties": parties_done - started, "server": time.perf_counter() - parties_done}
+        return MarkovTwin.of(released, model, seconds)
+
+    def release(
+        self,
+        data: VerticalDataset | Session,
+        plan: MRFPlan,
+        *,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
+        insecure_seed: int | None = None,
+    ) -> Marginals:
+        """Spend the plan and return its tables, for any number of models; arguments and errors as `fit`.
+
+        The engine of Markov random fields is needed only where rounds choose tables by a field.
+        """
+
+        def rehearsed(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
+            if plan.num_rounds or plan.refinement_rounds:
+                require_engine()
+            rehearse_tables(columns, plan, estimate)
+
+        return self._released(data, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)
+
+    def _released(
+        self,
+        data: VerticalDataset | Session,
+        plan: MRFPlan,
+        rehearsed: Callable[[tuple[CellColumn, ...], MRFPlan, Estimate], object],
+        *,
+        run_dir: str | Path | None,
+        resume: bool,
+        insecure_seed: int | None,
+    ) -> Marginals:
         session = session_of(data, self.backend)
         columns = self.columns(session.schema)
         self.check(session, plan)
         self._check_encoder(session)
         require_memory(columns, plan, self.clique_limit, self.memory_limit)
-        rehearse(session.schema, columns, plan, partial(self._field, plan, iterations=1))
-        started = time.perf_counter()
+        rehearsed(columns, plan, partial(self._field, plan, iterations=1))
         facts = {"columns": columns_to_list(columns)}
         with session.open(
             self, plan, run_dir=run_dir, results=RELEASED, resume=resume, facts=facts, insecure_seed=insecure_seed
         ) as run:
             estimate = partial(self._field, plan)
-            released = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
+            found = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
             _warn_of_loss(run)
-        parties_done = time.perf_counter()
-        model = self._field(plan, columns, released.measurements)
-        return MarkovTwin(
+        return Marginals(
             schema=session.schema,
             columns=columns,
             plan=plan,
-            model=model,
-            measurements=released.measurements,
-            fine=released.fine,
+            measurements=found.measurements,
+            fine=found.fine,
             secure_noise=run.secure_noise,
-            seconds={"parties": parties_done - started, "server": time.perf_counter() - parties_done},
             missing=run.missing(),
         )
+
+    def field(self, released: Marginals) -> GraphicalModel:
+        """The field fitted to a release. Post-processing."""
+        return self._field(released.plan, released.columns, released.measurements)
 
     def computations(self, facts: Facts, plan: MRFPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: one cross product, and a sum in each round."""

@@ -11,7 +11,6 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import cross_pairs, one_hot, pads, party_columns, table_slices
-from vertinumpyro.mrf.local_budget import LocalBudget
 from vertinumpyro.mrf.local_model import measure_locally
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.refinement import Estimate
@@ -19,23 +18,11 @@ from vertinumpyro.mrf.stored import Released, pack_released
 from vertinumpyro.privacy import sample_discrete_gaussian
 from vertinumpyro.session import Payload, Work
 
-__all__ = ["ACROSS", "OWN", "PADS", "ROUND", "TablesWork", "budget_of"]
+__all__ = ["ACROSS", "OWN", "PADS", "ROUND", "TablesWork"]
 
 OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
 
 Words = Mapping[str, Any]
-
-
-def budget_of(plan: MRFPlan, party: str) -> LocalBudget:
-    """A party's part of the plan for its own tables."""
-    return LocalBudget(
-        mu=plan.local_mu(party),
-        recovery_share=plan.recovery_share,
-        num_records=plan.num_records,
-        relation=plan.relation,
-        refinement_rounds=plan.refinement_rounds,
-        refinement_share=plan.refinement_share,
-    )
 
 
 @final
@@ -91,7 +78,7 @@ class TablesWork(Work):
 
     def publish(self, what: str, words: Words) -> Payload:
         """The party's own tables, with its noise alone."""
-        budget = budget_of(self._plan, self._party)
+        budget = self._plan.local_budget(self._party)
         if not budget.mu:
             return Payload(*pack_released(Released((), {})))
         measured = measure_locally(self._own, self._arrays, budget, self._source, self._estimate)

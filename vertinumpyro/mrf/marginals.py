@@ -1,0 +1,146 @@
+"""A release of noisy tables: what any number of models can be fitted to afterwards, at no further cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
+from vertinumpyro.data import Schema
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf.stored import Released, columns_from_list, columns_to_list, named, pack_released, unpack_released
+from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.session import PRIVACY_RECORD
+
+__all__ = ["MARGINALS", "Marginals", "held_release", "held_words"]
+
+MARGINALS = "marginals.npz"
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Marginals:
+    """Noisy tables of one data set. Everything in it is released, so whatever is computed from it costs nothing more.
+
+    Attributes:
+        schema: the public schema.
+        columns: its columns in cells, the tables' axes.
+        plan: what was spent.
+        measurements: the tables, each with the standard deviation of its cells' discrete Gaussian noise.
+        fine: noisy histograms of single columns in finer cells.
+        secure_noise: whether the noise came from the operating system's CSPRNG; where it is False there is no privacy.
+        missing: releases that were spent and lost in a crash.
+    """
+
+    schema: Schema
+    columns: tuple[CellColumn, ...]
+    plan: MRFPlan
+    measurements: tuple[Measurement, ...]
+    fine: Mapping[str, np.ndarray]
+    secure_noise: bool
+    missing: tuple[str, ...] = ()
+
+    @property
+    def num_records(self) -> int:
+        """N, public."""
+        return self.plan.num_records
+
+    @property
+    def fine_stddevs(self) -> dict[str, float]:
+        """The noise of the cells of each finer histogram, which the plan fixes."""
+        return {name: self.plan.fine_stddev(self._party_of(name)) for name in self.fine}
+
+    def _party_of(self, name: str) -> str:
+        return next(column.party for column in self.columns if column.name == name)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tables to ``folder/marginals.npz``: arrays and JSON, no pickles; `load` reads it.
+
+        Raises:
+            ArgumentError: there is no such folder.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise ArgumentError(f"there is no folder {str(folder)!r}; create it first")
+        words, arrays = held_words(self)
+        save_arrays(folder / MARGINALS, arrays, words)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Marginals:
+        """The tables that `save` wrote.
+
+        Raises:
+            ArgumentError: the folder holds none, their plan was changed since or is not that of the folder's privacy
+                record, or tables do not fit the schema.
+        """
+        path = Path(folder) / MARGINALS
+        if not path.exists():
+            raise ArgumentError(f"{str(folder)!r} holds no {MARGINALS}, the file that Marginals.save writes")
+        words, arrays = load_arrays(path)
+        with named(MARGINALS):
+            return held_release(words, arrays, Path(folder) / PRIVACY_RECORD)
+
+    def __repr__(self) -> str:
+        """Shows public facts."""
+        return f"Marginals({len(self.columns)} columns, {len(self.measurements)} tables)"
+
+
+def held_words(marginals: Marginals) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A release as JSON and arrays."""
+    released, arrays = pack_released(Released(marginals.measurements, marginals.fine))
+    words = {
+        "schema": marginals.schema.to_dict(),
+        "columns": columns_to_list(marginals.columns),
+        "plan": marginals.plan.to_dict(),
+        "fingerprint": marginals.plan.fingerprint(),
+        "secure_noise": marginals.secure_noise,
+        "missing": list(marginals.missing),
+        "released": released,
+    }
+    return words, arrays
+
+
+def held_release(words: Mapping[str, Any], arrays: Mapping[str, np.ndarray], record: Path) -> Marginals:
+    """What `held_words` made; `record` is the privacy record that lies beside it, if one does.
+
+    Raises:
+        ArgumentError: it does not fit together; says what.
+        KeyError: something is missing.
+    """
+    schema, columns = Schema.from_dict(words["schema"]), columns_from_list(words["columns"])
+    if {c.name: c.party for c in columns} != {name: schema.party_of(name) for name in schema.columns}:
+        raise ArgumentError("its columns are not its schema's")
+    released = unpack_released(words["released"], arrays, columns)
+    return Marginals(
+        schema=schema,
+        columns=columns,
+        plan=_plan(words, record),
+        measurements=released.measurements,
+        fine=released.fine,
+        secure_noise=bool(words["secure_noise"]),
+        missing=tuple(words["missing"]),
+    )
+
+
+def _plan(words: Mapping[str, Any], record: Path) -> MRFPlan:
+    """The stored plan, which is the one that its fingerprint says, and the one that was spent in this folder."""
+    plan = MRFPlan.from_dict(words["plan"])
+    if plan.fingerprint() != words["fingerprint"]:
+        raise ArgumentError("its plan was changed since")
+    if record.exists() and _recorded_fingerprint(record) != plan.fingerprint():
+        raise ArgumentError(f"it belongs to another plan than the {PRIVACY_RECORD} beside it")
+    return plan
+
+
+def _recorded_fingerprint(record: Path) -> str:
+    try:
+        return read_record(record).plan.fingerprint()
+    except PlanSpentError:
+        raise ArgumentError(f"the {record.name} beside it is not a readable record") from None
