@@ -28,8 +28,9 @@ if TYPE_CHECKING:
         load_wine,
     )
     from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior
+    from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
     from vertinumpyro.model import mixture_model, party_plate
-    from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF
+    from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
     from vertinumpyro.privacy import DisjointBatches, NeighbouringRelation, PoissonSampling, PrivacyPlan
     from vertinumpyro.secure import FixedPoint, Plaintext
 
@@ -41,6 +42,9 @@ __all__ = [
     "DisjointBatches",
     "FixedPoint",
     "MRFPlan",
+    "MarginalInference",
+    "MarginalPosterior",
+    "Marginals",
     "MarkovTwin",
     "NeighbouringRelation",
     "Plaintext",
@@ -63,6 +67,7 @@ __all__ = [
     "mixture_model",
     "party_plate",
     "privacy",
+    "release_marginals",
 ]
 
 _MODULES = {"data": "data", "errors": "core.errors", "evaluation": "evaluation", "privacy": "privacy"}
@@ -78,8 +83,9 @@ _HOMES = {
         "load_wine",
     ),
     "dpvi": ("DPVI", "Diagnostics", "Posterior"),
+    "marginals": ("MarginalInference", "MarginalPosterior", "release_marginals"),
     "model": ("mixture_model", "party_plate"),
-    "mrf": ("MRFPlan", "MarkovTwin", "VertiMRF"),
+    "mrf": ("MRFPlan", "Marginals", "MarkovTwin", "VertiMRF"),
     "privacy": ("DisjointBatches", "NeighbouringRelation", "PoissonSampling", "PrivacyPlan"),
     "secure": ("FixedPoint", "Plaintext"),
 }

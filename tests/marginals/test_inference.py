@@ -1,0 +1,186 @@
+"""Models fitted to one release: both laws, both methods, twins, stored posteriors, and what is refused."""
+
+import warnings
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import vertinumpyro as vnp
+from tests.marginals.conftest import SETTINGS, TRUTH, apart, by_age
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import PartySchema, Schema
+from vertinumpyro.dpvi.twin_columns import TwinWarning
+from vertinumpyro.evaluation import combine_estimates, cross_party_tvd, pairwise_tvd
+from vertinumpyro.marginals import InferenceWarning, MarginalInference, inference
+from vertinumpyro.mrf.graphical_model import require_engine
+
+KEY = jax.random.PRNGKey(0)
+
+
+def has_engine():
+    try:
+        require_engine()
+    except ArgumentError:
+        return False
+    return True
+
+
+needs_engine = pytest.mark.skipif(not has_engine(), reason="Markov random fields: extra `mrf`")
+
+
+WEIGHTS = np.array([0.65, 0.35])
+AGED = WEIGHTS[:, None] * np.stack([1 - TRUTH["old_prob"], TRUTH["old_prob"]], 1)  # [group, old]
+BY_AGE = {"share": AGED[:, 1].sum(), "plan_probs": (AGED / AGED.sum(0)).T @ TRUTH["plan_probs"]}
+
+
+MADE = {m: MarginalInference(by_age, method=m, num_steps=300, num_starts=1) for m in ("svi", "nuts")}
+
+
+@pytest.fixture(scope="module")
+def posterior(release):
+    return MADE["svi"].fit(release, KEY, num_samples=600, progress_bar=False)
+
+
+def test_the_tables_law_is_taken_where_they_determine_the_model(posterior):
+    assert (posterior.law, posterior.why) == ("tables", "the tables determine every parameter")
+
+
+def test_both_methods_agree_and_hold_the_truth(release, posterior):
+    by_nuts = MADE["nuts"].fit(release, KEY, num_samples=600, progress_bar=False)
+    assert by_nuts.law == "tables"
+    draws, chain = (p.sample(jax.random.PRNGKey(1), 600) for p in (posterior, by_nuts))
+    for name, truth in BY_AGE.items():
+        svi, nuts = np.asarray(draws[name]), np.asarray(chain[name])
+        assert np.abs(svi.mean(0) - nuts.mean(0)).max() < 0.5 * nuts.std(0).max(), name
+        assert np.allclose(svi.std(0), nuts.std(0), rtol=0.35), name
+        assert (np.abs(nuts.mean(0) - truth) < 4.5 * nuts.std(0)).all(), name
+
+
+def test_more_noise_is_known_and_compiles_nothing(dataset, posterior):
+    plan = SETTINGS.plan(dataset, epsilon=0.5)
+    noisy = vnp.release_marginals(dataset, plan, SETTINGS, insecure_seed=1)
+    programs = dict(MADE["svi"]._programs)
+    noisier = MADE["svi"].fit(noisy, KEY, num_samples=600, progress_bar=False)
+    assert programs == MADE["svi"]._programs
+    wide = np.asarray(noisier.sample(KEY, 400)["plan_probs"]).std(0)
+    assert (wide > 1.3 * np.asarray(posterior.sample(KEY, 400)["plan_probs"]).std(0)).all()
+
+
+def test_many_tables_and_rubins_rules(posterior, dataset):
+    with pytest.warns(TwinWarning, match="'claims'"):
+        tables = posterior.sample_synthetic(1000, rng_key=KEY, num_tables=8)
+    assert [len(table) for table in tables] == [1000] * 8
+    assert not any(tables[0].equals(other) for other in tables[1:])
+    assert list(tables[0].columns) == ["old", "plan"]
+    means = np.array([table["old"].mean() for table in tables])
+    low, high = combine_estimates(means, means * (1 - means) / 1000).interval()
+    assert low < dataset.to_frame()["old"].mean() < high
+    with pytest.raises(ArgumentError, match="num_tables=0"):
+        posterior.sample_synthetic(rng_key=KEY, num_tables=0)
+
+
+def test_a_posterior_is_stored_and_restored(posterior, tmp_path):
+    posterior.save(tmp_path / "posterior.npz")
+    restored = MarginalInference(by_age).load(tmp_path / "posterior.npz")
+    assert np.array_equal(restored.draws, posterior.draws)
+    assert restored.plan.fingerprint() == posterior.plan.fingerprint()
+    assert (restored.law, restored.why) == ("tables", posterior.why)
+    with pytest.raises(ArgumentError, match="saved for another model"):
+        MarginalInference(num_components=3).load(tmp_path / "posterior.npz")
+
+
+def test_a_release_is_stored_and_restored(release, tmp_path):
+    release.save(tmp_path)
+    restored = vnp.Marginals.load(tmp_path)
+    assert restored.plan.fingerprint() == release.plan.fingerprint()
+    assert all(
+        np.array_equal(a.values, b.values) for a, b in zip(restored.measurements, release.measurements, strict=True)
+    )
+    assert restored.fine_stddevs == release.fine_stddevs
+    assert repr(restored) == repr(release)
+    with pytest.raises(ArgumentError, match=r"holds no marginals\.npz"):
+        vnp.Marginals.load(tmp_path / "elsewhere")
+
+
+def test_a_release_spends_its_plan_once(dataset, tmp_path):
+    plan = SETTINGS.plan(dataset, epsilon=1.0)
+    vnp.release_marginals(dataset, plan, SETTINGS, run_dir=tmp_path)
+    with pytest.raises(vnp.errors.PlanSpentError):
+        vnp.release_marginals(dataset, plan, SETTINGS, run_dir=tmp_path)
+    again = vnp.release_marginals(dataset, plan, SETTINGS, run_dir=tmp_path, resume=True)
+    assert again.secure_noise
+
+
+def test_finer_histograms_have_the_noise_that_the_plan_says(dataset):
+    plan = SETTINGS.plan(dataset, epsilon=1.0)
+    released = vnp.release_marginals(dataset, plan, SETTINGS, insecure_seed=3)
+    for column in released.columns:
+        if column.name in released.fine:
+            codes = column.codes(dataset.arrays(column.party), fine=True)
+            noise = released.fine[column.name] - np.bincount(codes, minlength=column.num_fine)
+            stddev = released.fine_stddevs[column.name]
+            assert (noise**2).mean() == pytest.approx(stddev**2, abs=6 * stddev**2 * np.sqrt(2 / len(noise)))
+
+
+@needs_engine
+def test_a_mixture_is_learned_through_the_field(release, dataset):
+    posterior = MarginalInference(num_components=8, num_steps=600, settings=SETTINGS).fit(
+        release, KEY, progress_bar=False
+    )
+    assert posterior.law == "field"
+    assert "components" in posterior.why
+    twin, real = posterior.sample_synthetic(rng_key=KEY), dataset.to_frame()
+    assert list(twin.columns) == list(real.columns)
+    loose = real[["plan", "claims"]].sample(frac=1, random_state=0, ignore_index=True)
+    shuffled = pd.concat([real[["old", "ill", "weight"]], loose], axis=1)
+    distances = [cross_party_tvd(pairwise_tvd(real, t, dataset.schema), dataset.schema) for t in (twin, shuffled)]
+    assert distances[0] < 0.5 * distances[1]
+
+
+@needs_engine
+def test_a_model_that_the_tables_leave_open_goes_by_the_field(release):
+    held = {"clinic": ("old", "ill"), "bank": ("plan",)}
+    few = Schema({party: PartySchema({n: release.schema.columns[n] for n in names}) for party, names in held.items()})
+    made = MarginalInference(vnp.mixture_model(few, 3), num_steps=200, num_starts=1, settings=SETTINGS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InferenceWarning)
+        posterior = made.fit(release, KEY, progress_bar=False)
+    assert (posterior.law, posterior.why) == ("field", "the tables leave some parameters to the prior")
+
+
+def test_the_field_without_its_engine_says_what_to_install(release, monkeypatch):
+    def missing():
+        raise ArgumentError("pip install 'vertinumpyro[mrf]'")
+
+    monkeypatch.setattr(inference, "require_engine", missing)
+    with pytest.raises(ArgumentError, match="mrf"):
+        MarginalInference(num_components=3).fit(release, KEY, progress_bar=False)
+
+
+def test_a_model_that_cannot_have_made_the_tables_is_said(release):
+    alone = MarginalInference(apart, law="tables", num_steps=300, num_starts=1)
+    with pytest.warns(InferenceWarning, match="times as far"):
+        alone.fit(release, KEY, progress_bar=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"law": "exact"}, "law='exact'"),
+        ({"method": "vi"}, "method='vi'"),
+        ({"law": "field", "method": "nuts"}, 'method="nuts"'),
+        ({"num_steps": 5}, "num_steps=5"),
+        ({"num_starts": 0}, "num_starts=0"),
+        ({"model": "mixture"}, "model is no function"),
+    ],
+)
+def test_bad_settings_are_refused(settings, words):
+    with pytest.raises(ArgumentError, match=words):
+        MarginalInference(**settings)
+
+
+def test_what_is_no_release_is_refused(dataset):
+    with pytest.raises(ArgumentError, match="release_marginals"):
+        MarginalInference().fit(dataset, KEY)

@@ -1,0 +1,200 @@
+"""`MarginalInference`: an ordinary NumPyro model fitted to a release of noisy tables, at no further cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer.autoguide import AutoDelta
+from numpyro.infer.initialization import init_to_uniform
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.stored_arrays import load_arrays
+from vertinumpyro.core.types import Model
+from vertinumpyro.data import Schema
+from vertinumpyro.dpvi.arguments import checked_key
+from vertinumpyro.dpvi.guide import GuideFactory
+from vertinumpyro.marginals.field_law import fit_to_field
+from vertinumpyro.marginals.posterior import MarginalPosterior
+from vertinumpyro.marginals.table_law import MOST_PARAMETERS, Law, ReleasedCells, TableLaw, table_keys
+from vertinumpyro.marginals.whitened import Draws, InferenceWarning, Whitened
+from vertinumpyro.model import SplitModel, mixture_model, split_model
+from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
+from vertinumpyro.mrf.graphical_model import require_engine
+
+__all__ = ["MarginalInference"]
+
+_START_RADIUS = 1.0
+_DRAW_VALUES = 2**24
+_LARGEST_MISFIT, _LARGEST_TREND = 1.5, 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginalInference:
+    """Bayesian inference for a NumPyro model from a release of noisy tables: the contract is `DPVI`'s.
+
+    Every fit is post-processing: any number of models can be fitted to one release, and cost nothing.
+
+    :param model: `model(data, num_records, **model_kwargs)`, or None for `mixture_model` of the schema.
+    :param law: how the release enters. "tables": the law of the tables themselves, exact noise and all correlations
+        between the tables of one sample included; intervals cover. "field": through the Markov field of the tables
+        (extra `mrf`), for models that tables of pairs do not determine, as mixtures of many components; twins are as
+        near as the field's, intervals are not promised to cover. "auto": the tables' law where the tables determine
+        every parameter, the field otherwise; `MarginalPosterior.why` says which and why.
+    :param method: "svi", or "nuts", which is for the tables' law.
+    :param guide: of the field's law: the posterior's mode by default, which makes the best twins, or an autoguide of
+        `DPVI`'s. The tables' law has a full-rank Normal up to 200 parameters, a mean field beyond.
+    :param num_components: K of the mixture when `model` is None; None takes N / 200, at least 10 and at most 100.
+    :param model_kwargs: further arguments of the model.
+    :param num_steps: of the descent to the first estimate, and on the field's records.
+    :param num_starts: descents to the first estimate of the tables' law; the best is taken.
+    :param settings: cells and limits of the field.
+    """
+
+    model: Model | None = None
+    _: dataclasses.KW_ONLY
+    law: Literal["auto", "tables", "field"] = "auto"
+    method: Literal["svi", "nuts"] = "svi"
+    guide: GuideFactory = AutoDelta
+    num_components: int | None = None
+    model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    num_steps: int = 3000
+    num_starts: int = 3
+    settings: VertiMRF = dataclasses.field(default_factory=VertiMRF)
+    _programs: dict[Any, Whitened] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Before any release is known."""
+        if self.model is not None and not callable(self.model):
+            raise ArgumentError("model is no function; give model(data, num_records), not its name")
+        for name, choices in (("law", ("auto", "tables", "field")), ("method", ("svi", "nuts"))):
+            if getattr(self, name) not in choices:
+                raise ArgumentError(f"{name}={getattr(self, name)!r} must be one of {choices}")
+        if self.method == "nuts" and self.law == "field":
+            raise ArgumentError('method="nuts" samples the law of the tables; with law="field" give method="svi"')
+        for name, least in (("num_steps", 100), ("num_starts", 1), ("num_components", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ArgumentError(f"{name}={value} must be at least {least}")
+
+    def split(self, schema: Schema, num_records: int) -> SplitModel:
+        """The model split between the schema's parties.
+
+        :raises ModelContractError: names the site and says what to change.
+        """
+        components = self.num_components or int(np.clip(num_records // 200, 10, 100))
+        model = mixture_model(schema, components) if self.model is None else self.model
+        return split_model(model, schema, self.model_kwargs)
+
+    def fit(
+        self, release: Marginals, rng_key: jax.Array, *, num_samples: int = 1000, progress_bar: bool = True
+    ) -> MarginalPosterior:
+        """The posterior of the model's latents given the tables.
+
+        :param release: of `release_marginals`, or `MarkovTwin.marginals`.
+        :param num_samples: draws to keep; of NUTS, after half as many of warm-up.
+        :raises ModelContractError: the model breaks the contract, or its tables cannot be computed; names the site.
+        :raises ArgumentError: the law cannot be had for this model; says what to give.
+        """
+        if not isinstance(release, Marginals):
+            raise ArgumentError("release must be tables: of release_marginals(dataset, plan), or twin.marginals")
+        start_key, law_key, fit_key = jax.random.split(checked_key(rng_key), 3)
+        program = self._program(release)
+        split, cells = program.of.split, program.of.cells(release)
+        law, why = self._law(program.of, cells, start_key, law_key)
+        if law is None:
+            found = self._from_field(split, release, fit_key, num_samples, progress_bar)
+        elif self.method == "nuts":
+            found = program.nuts(law, fit_key, num_samples, progress_bar=progress_bar)
+        else:
+            found = program.svi(law, fit_key, num_samples)
+        posterior = MarginalPosterior(
+            model=split,
+            plan=release.plan,
+            draws=np.asarray(found.draws),
+            middle=np.asarray(found.centre),
+            law="field" if law is None else "tables",
+            why=why,
+            misfit=program.of.misfit(found.centre, cells),
+            secure_noise=release.secure_noise,
+        )
+        if posterior.misfit > _LARGEST_MISFIT:
+            warnings.warn(
+                f"the tables are {posterior.misfit:.1f} times as far from the model's as noise and sampling explain: "
+                "it cannot have made them, or the fit has not converged. Give it more components or num_steps",
+                InferenceWarning,
+                stacklevel=2,
+            )
+        return posterior
+
+    def load(self, path: str | Path) -> MarginalPosterior:
+        """The posterior that `MarginalPosterior.save` wrote, of this model.
+
+        :raises ArgumentError: it is of another model.
+        """
+        words, arrays = load_arrays(path)
+        plan = MRFPlan.from_dict(words["plan"])
+        split = self.split(Schema.from_dict(words["schema"]), plan.num_records)
+        if arrays["draws"].shape[1:] != (split.num_parameters,):
+            raise ArgumentError(f"{Path(path).name} was saved for another model")
+        kept = {name: words[name] for name in ("law", "why", "misfit", "secure_noise")}
+        return MarginalPosterior(model=split, plan=plan, draws=arrays["draws"], middle=arrays["middle"], **kept)
+
+    # -- the laws ---------------------------------------------------------------------------------
+
+    def _program(self, release: Marginals) -> Whitened:
+        """The model's tables, and what is compiled for them, once for all releases of the same tables."""
+        key = (release.schema, release.columns, release.num_records, tuple(table_keys(release)))
+        if key not in self._programs:
+            self._programs[key] = Whitened(TableLaw(self.split(release.schema, release.num_records), release))
+        return self._programs[key]
+
+    def _law(
+        self, of: TableLaw, cells: ReleasedCells, start_key: jax.Array, law_key: jax.Array
+    ) -> tuple[Law | None, str]:
+        """The tables' law, or None for the field's; and why."""
+        if self.law == "field":
+            return None, "law='field' was asked for"
+        split, count = of.split, int(cells.modelled.sum())
+        asked = self.law == "tables" or self.method == "nuts"
+        if not asked and split.num_parameters > min(count, MOST_PARAMETERS):
+            return None, f"{count} cells of tables cannot determine {split.num_parameters} parameters"
+        if not asked and self.model is None and split.num_components > 1:
+            return None, f"the {split.num_components} components of a mixture can change places"
+        init = partial(init_to_uniform, **{"radius": _START_RADIUS})
+        starts = jnp.stack([split.init(init, key) for key in jax.random.split(start_key, self.num_starts)])
+        law = of.at(of.estimate(starts, cells, self.num_steps), cells, law_key)
+        if asked:
+            return law, "the law of the tables was asked for"
+        if law.information < 1:
+            return None, "the tables leave some parameters to the prior"
+        return law, "the tables determine every parameter"
+
+    def _from_field(
+        self, split: SplitModel, release: Marginals, rng_key: jax.Array, num_samples: int, progress_bar: bool
+    ) -> Draws:
+        require_engine()
+        fit_key, draw_key = jax.random.split(rng_key)
+        found = fit_to_field(
+            split, release, self.settings, self.guide, fit_key, num_steps=self.num_steps, progress_bar=progress_bar
+        )
+        if found.trend > _LARGEST_TREND:
+            warnings.warn(
+                f"the last tenth of the steps still gained {found.trend:.3f} nats a record: the fit has not converged. "
+                "Raise num_steps",
+                InferenceWarning,
+                stacklevel=3,
+            )
+        is_point = isinstance(found.guide.guide, AutoDelta)
+        kept = 1 if is_point else max(20, min(num_samples, _DRAW_VALUES // split.num_parameters))
+        draw = jax.jit(jax.vmap(partial(found.guide.sample, found.params)))
+        draws = draw(jax.random.split(draw_key, kept))
+        location = found.guide.location(found.params)
+        return Draws(draws, draws.mean(0) if location is None else location)

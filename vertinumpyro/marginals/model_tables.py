@@ -1,0 +1,276 @@
+"""The tables that a model expects: the probability of every cell of every released table, as a function of theta.
+
+Given theta and the component z the sites of one party that read no common column are independent, so a table's cell
+has probability sum_k pi_k prod_b P(cell of the columns of block b | z = k, theta). A block is a set of a party's
+columns that its sites tie together; its cells are summed up over the points of a public grid, exactly for finite
+domains and by quadrature for real ones, and normalised over the domain: values outside it cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from vertinumpyro.core.errors import ModelContractError
+from vertinumpyro.data import OBSERVED_SUFFIX
+from vertinumpyro.marginals.grids import Grid, column_grid, product_grid
+from vertinumpyro.model import SplitModel
+from vertinumpyro.model.enumeration import log_densities, trace_at
+from vertinumpyro.model.stand_ins import stand_in_columns
+from vertinumpyro.mrf.cells import CellColumn
+
+__all__ = ["ModelTables", "TableKey"]
+
+_TINY = 1e-30
+_MOST_POINTS = 2**16
+"""Points of a block's grid; K times as many densities are held at once."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TableKey:
+    """Which table: its columns in their order, in cells, or a single column in the cells of its finer histogram."""
+
+    columns: tuple[str, ...]
+    fine: bool = False
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Block:
+    """Columns of one party that sites tie together, the sites, and the points to sum over."""
+
+    columns: tuple[str, ...]
+    sites: tuple[str, ...]
+    grid: Grid
+
+
+@final
+class ModelTables:
+    """Probabilities of the cells of tables under a split model.
+
+    Args:
+        split: the model.
+        columns: all columns in cells.
+        keys: the tables. Cells of values that are missing under a mask are not modelled and have probability 0: the
+            others are given that both are present.
+
+    Raises:
+        ModelContractError: a column's tables cannot be computed from the model; names the site and what to do.
+    """
+
+    def __init__(self, split: SplitModel, columns: Sequence[CellColumn], keys: Sequence[TableKey]) -> None:
+        self._split = split
+        self._cells = {column.name: column for column in columns}
+        self._blocks = self._made_blocks()
+        self._block_of = {name: block for block in self._blocks for name in block.columns}
+        self.keys = tuple(keys)
+        self.shapes = tuple(self._shape(key) for key in self.keys)
+        self._features, self._places = self._layout()
+
+    @property
+    def num_cells(self) -> int:
+        """M, the cells of all tables together."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def __call__(self, flat: Float[Array, " theta"]) -> Float[Array, " M"]:
+        """Probabilities of all cells, table after table."""
+        log_weights = self._split.component_prior(flat).log_weights
+        weights = jnp.exp(log_weights)
+        masses = self._masses(flat)
+        features = [jnp.ones((self._split.num_components, 1), weights.dtype)]
+        for block, kept, fine in self._features:
+            features.append(self._summed(block, masses[block.columns], kept, fine))
+        Q = jnp.concatenate(features, axis=1)
+        found = []
+        for places, order in self._places:
+            if len(places) == 1:
+                values = (weights @ Q)[places[0]]
+            elif len(places) == 2:
+                values = ((Q * weights[:, None]).T @ Q)[places[0], places[1]]
+            else:
+                product = weights[:, None] * Q[:, places[0]]
+                for place in places[1:]:
+                    product = product * Q[:, place]
+                values = product.sum(0)
+            found.append((values, order))
+        together = jnp.concatenate([values for values, _ in found])
+        return together[np.argsort(np.concatenate([order for _, order in found]))]
+
+    def of_records(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The place of every record among the cells of each block, `[n, blocks]`, for `log_density`.
+
+        Args:
+            arrays: encoded records `[n]` with their masks.
+        """
+        found = []
+        for block in self._blocks:
+            fine = bool(block.grid.fine)
+            codes = [self._cells[name].codes(arrays, fine=fine) for name in block.columns]
+            found.append(np.ravel_multi_index(codes, self._shape(TableKey(block.columns, fine))))
+        return np.stack(found, axis=1)
+
+    def log_density(self, flat: Float[Array, " theta"], places: Int[Array, "n blocks"]) -> Float[Array, " n"]:
+        """log P(a record's cells | theta), of records at these places; a masked value that is missing says nothing."""
+        masses = self._masses(flat)
+        total = self._split.component_prior(flat).log_weights[:, None]
+        for number, block in enumerate(self._blocks):
+            mass = self._summed(block, masses[block.columns], block.columns, bool(block.grid.fine))
+            log_mass = jnp.log(jnp.maximum(mass, _TINY))
+            unmodelled = self._masked(block)
+            log_mass = log_mass if unmodelled is None else jnp.where(unmodelled, 0.0, log_mass)
+            total = total + log_mass[:, places[:, number]]
+        return jax.nn.logsumexp(total, axis=0)
+
+    def _masked(self, block: _Block) -> np.ndarray | None:
+        """Cells of a block in which a masked value is missing."""
+        shape = self._shape(TableKey(block.columns, bool(block.grid.fine)))
+        masked = [self._cells[name].missing == "mask" for name in block.columns]
+        if not any(masked):
+            return None
+        cells = np.indices(shape).reshape(len(shape), -1)
+        return np.any([cells[i] == shape[i] - 1 for i, is_masked in enumerate(masked) if is_masked], axis=0)
+
+    def cells_of(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The cell of every record in each table, `[n, tables]`, numbered as `__call__` has them.
+
+        Args:
+            arrays: encoded records `[n]` with their masks, of simulated records.
+        """
+        coarse = {name: self._cells[name].codes(arrays) for key in self.keys for name in key.columns}
+        found, start = [], 0
+        for key, shape in zip(self.keys, self.shapes, strict=True):
+            codes = [self._cells[name].codes(arrays, fine=True) if key.fine else coarse[name] for name in key.columns]
+            found.append(start + np.ravel_multi_index(codes, shape))
+            start += math.prod(shape)
+        return np.stack(found, axis=1)
+
+    # -- blocks -----------------------------------------------------------------------------------
+
+    def _made_blocks(self) -> list[_Block]:
+        structure, schema = self._split.structure, self._split.schema
+        blocks: list[_Block] = []
+        for party, sites in structure.party_sites.items():
+            groups: list[tuple[set[str], list[str]]] = []
+            for site in sites:
+                read = {name.removesuffix(OBSERVED_SUFFIX) for name in structure.site_columns[site]}
+                joined = [group for group in groups if group[0] & read]
+                groups = [group for group in groups if not group[0] & read]
+                groups.append((read.union(*(g[0] for g in joined)), [*(s for g in joined for s in g[1]), site]))
+            for read, names in groups:
+                self._check(party, read, names)
+                columns = tuple(name for name in schema.columns if name in read)
+                blocks.append(_Block(columns=columns, sites=tuple(names), grid=self._grid(columns, names)))
+        return blocks
+
+    def _check(self, party: str, columns: set[str], sites: Sequence[str]) -> None:
+        structure = self._split.structure
+        for name in sorted(columns):
+            if name in structure.covariates:
+                site = next(s for s in sites if name in structure.site_columns[s])
+                raise ModelContractError(
+                    f"site '{site}' of party '{party}' reads column '{name}', which the model does not model: a table "
+                    f"of '{name}' with others has no probability under it. Observe '{name}' at a site of its own, or "
+                    "fit the model by DPVI"
+                )
+            at = structure.modelled_columns.get(name)
+            if at is None or at.site not in sites:
+                raise ModelContractError(
+                    f"column '{name}' of party '{party}' is modelled through something computed from it; observe the "
+                    "column itself, with numpyro.distributions.TransformedDistribution where a transform is meant, or "
+                    "fit the model by DPVI"
+                )
+
+    def _grid(self, columns: tuple[str, ...], sites: Sequence[str]) -> Grid:
+        schema = self._split.schema
+        for coarse in (False, True):
+            grids = [column_grid(schema.columns[name], self._cells[name], coarse=coarse) for name in columns]
+            if math.prod(map(len, grids)) <= _MOST_POINTS or (len(columns) == 1 and coarse):
+                return product_grid(grids)
+        sizes = ", ".join(f"'{name}' ({len(grid)} points)" for name, grid in zip(columns, grids, strict=True))
+        raise ModelContractError(
+            f"sites {sorted(sites)} tie the columns {sizes} together: too many combinations to sum over. Let fewer "
+            "columns share a site, lower their bins, or fit the model by DPVI"
+        )
+
+    # -- layout -----------------------------------------------------------------------------------
+
+    def _shape(self, key: TableKey) -> tuple[int, ...]:
+        columns = [self._cells[name] for name in key.columns]
+        return tuple(column.num_fine if key.fine else column.num_cells for column in columns)
+
+    def has(self, key: TableKey) -> bool:
+        """Whether the model has the table's columns, and points fine enough for it."""
+        if any(name not in self._block_of for name in key.columns):
+            return False
+        return not key.fine or key.columns[0] in self._block_of[key.columns[0]].grid.fine
+
+    def _layout(self) -> tuple[list[tuple[_Block, tuple[str, ...], bool]], list[tuple[list[np.ndarray], np.ndarray]]]:
+        """Which sums of blocks are needed, and where the factors of every cell stand among them."""
+        starts: dict[tuple[tuple[str, ...], bool], int] = {}
+        features: list[tuple[_Block, tuple[str, ...], bool]] = []
+        by_factors: dict[int, list[tuple[list[np.ndarray], np.ndarray]]] = {}
+        size, start = 1, 0
+        for key, shape in zip(self.keys, self.shapes, strict=True):
+            cells = np.indices(shape).reshape(len(shape), -1)
+            factors = []
+            for block in dict.fromkeys(self._block_of[name] for name in key.columns):
+                kept = tuple(name for name in block.columns if name in key.columns)
+                if (kept, key.fine) not in starts:
+                    starts[kept, key.fine] = size
+                    features.append((block, kept, key.fine))
+                    size += math.prod(self._shape(TableKey(kept, key.fine)))
+                at = [cells[key.columns.index(name)] for name in kept]
+                flat = np.ravel_multi_index(at, self._shape(TableKey(kept, key.fine)))
+                factors.append(starts[kept, key.fine] + flat)
+            order = np.arange(start, start + cells.shape[1])
+            by_factors.setdefault(len(factors), []).append((factors, order))
+            start += cells.shape[1]
+        places = [
+            (
+                [np.concatenate([f[i] for f, _ in parts]) for i in range(count)],
+                np.concatenate([order for _, order in parts]),
+            )
+            for count, parts in sorted(by_factors.items())
+        ]
+        return features, places
+
+    # -- numbers ----------------------------------------------------------------------------------
+
+    def _masses(self, flat: Float[Array, " theta"]) -> dict[tuple[str, ...], Float[Array, "K G"]]:
+        """P(point of a block's grid | z = k), by the block's columns: all sites in one trace."""
+        split, rows = self._split, max(len(block.grid) for block in self._blocks)
+        columns = {name: jnp.asarray(values) for name, values in self._stand_ins(rows).items()}
+        trace = trace_at(split.model, split.unflatten(flat), split.structure.component_site, columns, rows)
+        sites = tuple(itertools.chain.from_iterable(block.sites for block in self._blocks))
+        densities = log_densities(trace, sites, split.num_components, rows)
+        found = {}
+        for block in self._blocks:
+            log_density = jnp.stack([densities[site] for site in block.sites]).sum(0)[:, : len(block.grid)]
+            found[block.columns] = jax.nn.softmax(log_density + block.grid.log_weights, axis=1)
+        return found
+
+    def _stand_ins(self, rows: int) -> Mapping[str, np.ndarray]:
+        """Every block's points in the first rows of its columns, and the first point in what is left."""
+        found = stand_in_columns(self._split.schema, rows)
+        for block in self._blocks:
+            for name, points in block.grid.columns.items():
+                found[name] = np.concatenate([points, np.repeat(points[:1], rows - len(points))])
+        return found
+
+    def _summed(self, block: _Block, masses: Float[Array, "K G"], kept: tuple[str, ...], fine: bool) -> jax.Array:
+        """A block's mass in the cells of some of its columns, [K, cells]."""
+        shape = self._shape(TableKey(kept, fine))
+        at = [(block.grid.fine if fine else block.grid.cells)[name] for name in kept]
+        flat = np.ravel_multi_index(at, shape)
+        if len(flat) == math.prod(shape) and (flat == np.arange(len(flat))).all():
+            return masses
+        return jnp.zeros((len(masses), math.prod(shape)), masses.dtype).at[:, flat].add(masses)
