@@ -11,7 +11,7 @@ DP; of a twin of N records, and of one of 10 N, in which hardly any of the dista
 Coverage: how often a 95% interval holds the truth, over 200 simulated data sets of 4,000 records, two predictors at one
 party and a binary outcome at the other, epsilon = 1 for everyone, tables new every time. The model is a logistic
 regression of the outcome, in which nothing can change places. `svi` and `nuts`: quantiles of the posterior. `rubin`:
-scikit-learn's maximum likelihood on each of 20 twins of the same posterior, put together by `combine_estimates`.
+maximum likelihood on each of 100 twins of the same posterior, put together by `combine_estimates`.
 
 Keys: tvd3               {data set: {arm: {epsilon: median over repeats}}}; arms mixture, mixture_10n, secure_marginals
       over_field         {data set: {epsilon: tvd3 of mixture over that of secure_marginals, median of the pairs}}
@@ -129,7 +129,7 @@ SCHEMA = Schema(
 )
 CELLS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 WEIGHTS, TRUTH, NUM_RECORDS = np.array([0.4, 0.2, 0.15, 0.25]), np.array([-1.0, 0.8, -0.5]), 4000
-TABLES = 20
+TABLES = 100
 
 
 def logistic(data: Mapping[str, Any], num_records: int) -> None:

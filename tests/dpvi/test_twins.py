@@ -441,9 +441,13 @@ def test_horizontal_plans_say_it_too(dataset: VerticalDataset) -> None:
 
 
 def test_the_draw_compiles_once_for_a_size(dataset: VerticalDataset) -> None:
-    posterior = posterior_of(regression)
+    posterior, programs = posterior_of(regression), set()
     for seed in range(3):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TwinWarning)
             posterior.sample_synthetic(rng_key=jax.random.PRNGKey(seed), covariates=dataset.to_frame()[["x"]])
-    assert posterior._records._draw._cache_size() == 1
+        programs.add(posterior._records._draw._cache_size())
+    assert len(programs) == 1
+
+    another = dataclasses.replace(posterior, secure_noise=False)
+    assert another._records is posterior._records  # programs are the model's: posteriors of it share them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, overload
 
@@ -50,9 +50,16 @@ class PredictivePosterior(abc.ABC):
     def centre(self) -> jax.Array:
         """Flat unconstrained theta in the middle."""
 
-    @cached_property
-    def _constrained(self) -> Any:
-        return jax.jit(jax.vmap(self.split.constrain))
+    def _shared(self, name: str, make: Callable[[], Any]) -> Any:
+        """A program that depends on the model alone, made once for all posteriors of it."""
+        compiled = self.split.compiled
+        if name not in compiled:
+            compiled[name] = make()
+        return compiled[name]
+
+    @property
+    def _constrained(self) -> Callable[[jax.Array], Mapping[str, jax.Array]]:
+        return self._shared("constrained", lambda: jax.jit(jax.vmap(self.split.constrain)))
 
     def sample(self, rng_key: jax.Array, num_samples: int) -> dict[str, jax.Array]:
         """Draws of the global latents on their own supports, each [num_samples, ...]."""
@@ -150,9 +157,9 @@ class PredictivePosterior(abc.ABC):
         rng = np.random.default_rng(np.asarray(latent_key).ravel())
         return twin_frame(self.split.schema, self.twin_columns, drawn, rng, covariates)
 
-    @cached_property
+    @property
     def _records(self) -> Records:
-        return Records(self.split, self.twin_columns)
+        return self._shared("records", lambda: Records(self.split, self.twin_columns))
 
     def _num_synthetic(self, num_records: int | None, covariates: pd.DataFrame) -> int:
         if self.twin_columns.given:
@@ -175,11 +182,11 @@ class PredictivePosterior(abc.ABC):
         """
         draws = self.centre()[None] if rng_key is None else self.sample_flat(checked_key(rng_key), num_samples)
         columns = device_columns(dataset)
-        evaluate = jax.jit(partial(_log_densities, self.split, draws))
+        evaluate = self._shared("log_densities", lambda: jax.jit(partial(_log_densities, self.split)))
         blocks = range(0, dataset.num_records, _RECORDS_AT_A_TIME)
         cut = jax.tree_util.tree_map
         return np.concatenate(
-            [np.asarray(evaluate(cut(lambda c, s=s: c[s : s + _RECORDS_AT_A_TIME], columns))) for s in blocks]
+            [np.asarray(evaluate(draws, cut(lambda c, s=s: c[s : s + _RECORDS_AT_A_TIME], columns))) for s in blocks]
         )
 
     def held_out_nll(self, dataset: VerticalDataset, **kwargs: Any) -> float:

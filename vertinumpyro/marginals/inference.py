@@ -31,7 +31,7 @@ from vertinumpyro.mrf.graphical_model import require_engine
 
 __all__ = ["MarginalInference"]
 
-_START_RADIUS = 1.0
+_START = partial(init_to_uniform, **{"radius": 1.0})
 _DRAW_VALUES = 2**24
 _LARGEST_MISFIT, _LARGEST_TREND = 1.5, 0.01
 
@@ -112,7 +112,7 @@ class MarginalInference:
         if law is None:
             found = self._from_field(split, release, fit_key, num_samples, progress_bar)
         elif self.method == "nuts":
-            found = program.nuts(law, fit_key, num_samples, progress_bar=progress_bar)
+            found = program.nuts(law, fit_key, num_samples)
         else:
             found = program.svi(law, fit_key, num_samples)
         posterior = MarginalPosterior(
@@ -168,8 +168,7 @@ class MarginalInference:
             return None, f"{count} cells of tables cannot determine {split.num_parameters} parameters"
         if not asked and self.model is None and split.num_components > 1:
             return None, f"the {split.num_components} components of a mixture can change places"
-        init = partial(init_to_uniform, **{"radius": _START_RADIUS})
-        starts = jnp.stack([split.init(init, key) for key in jax.random.split(start_key, self.num_starts)])
+        starts = jnp.stack([split.init(_START, key) for key in jax.random.split(start_key, self.num_starts)])
         law = of.at(of.estimate(starts, cells, self.num_steps), cells, law_key)
         if asked:
             return law, "the law of the tables was asked for"

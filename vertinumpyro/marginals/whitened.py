@@ -13,7 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.diagnostics import split_gelman_rubin
-from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO, init_to_value
+from numpyro.infer import NUTS, SVI, Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal
 
 from vertinumpyro.marginals.table_law import Law, TableLaw
@@ -46,7 +46,6 @@ class Whitened:
         family = AutoMultivariateNormal if self._size <= _MOST_FULL_RANK else AutoDiagonalNormal
         self._start, self._guide = start, family(self._model, init_loc_fn=start, init_scale=1.0)
         self._svi = SVI(self._model, self._guide, numpyro.optim.Adam(_RATE), Trace_ELBO(num_particles=_PARTICLES))
-        self._chains: dict[tuple[int, bool], MCMC] = {}
 
     def _model(self, law: Law) -> None:
         eta = jnp.asarray(numpyro.sample("eta", dist.Normal(0.0, 1.0).expand([self._size]).to_event(1)))
@@ -74,21 +73,9 @@ class Whitened:
 
         return jax.jit(fitted, static_argnames="num_samples")
 
-    def nuts(self, law: Law, rng_key: jax.Array, num_samples: int, *, progress_bar: bool) -> Draws:
+    def nuts(self, law: Law, rng_key: jax.Array, num_samples: int) -> Draws:
         """A chain, after half as many steps of warm-up; warns where its halves differ."""
-        key = (num_samples, progress_bar)
-        if key not in self._chains:
-            kernel = NUTS(self._model, init_strategy=self._start)
-            self._chains[key] = MCMC(
-                kernel,
-                num_warmup=num_samples // 2,
-                num_samples=num_samples,
-                progress_bar=progress_bar,
-                jit_model_args=True,
-            )
-        chain = self._chains[key]
-        chain.run(rng_key, law)
-        etas = chain.get_samples()["eta"]
+        etas = self._sampled(law, rng_key, num_samples)
         worst = float(np.max(split_gelman_rubin(np.asarray(etas)[None])))
         if worst > _LARGEST_R_HAT:
             warnings.warn(
@@ -98,6 +85,23 @@ class Whitened:
             )
         draws = _theta(law, etas)
         return Draws(draws, draws.mean(0))
+
+    @cached_property
+    def _sampled(self) -> Any:
+        """`numpyro.infer.MCMC` compiles a chain anew for every release; this is its kernel in one program."""
+
+        def sampled(law: Law, rng_key: jax.Array, num_samples: int) -> jax.Array:
+            kernel = NUTS(self._model, init_strategy=self._start)
+            state = kernel.init(rng_key, num_samples // 2, init_params=None, model_args=(law,), model_kwargs={})
+
+            def step(state: Any, _: None) -> tuple[Any, jax.Array]:
+                state = kernel.sample(state, (law,), {})
+                return state, state.z["eta"]
+
+            steps = num_samples // 2 + num_samples
+            return jax.lax.scan(step, state, None, length=steps)[1][num_samples // 2 :]
+
+        return jax.jit(sampled, static_argnames="num_samples")
 
 
 def _theta(law: Law, eta: jax.Array) -> jax.Array:

@@ -153,6 +153,11 @@ class SplitModel:
         return self._compiled_inits[init_loc_fn](rng_key)
 
     @cached_property
+    def compiled(self) -> dict[str, Any]:
+        """Compiled programs of whoever works with this model, by their names: all posteriors of it share them."""
+        return {}
+
+    @cached_property
     def _compiled_inits(self) -> dict[Callable[..., Any], Callable[..., jax.Array]]:
         """`init` for each strategy, compiled once."""
         return {}
