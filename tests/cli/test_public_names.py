@@ -14,6 +14,9 @@ NAMES = [
     "DisjointBatches",
     "FixedPoint",
     "MRFPlan",
+    "MarginalInference",
+    "MarginalPosterior",
+    "Marginals",
     "MarkovTwin",
     "NeighbouringRelation",
     "Plaintext",
@@ -36,6 +39,7 @@ NAMES = [
     "mixture_model",
     "party_plate",
     "privacy",
+    "release_marginals",
 ]
 
 
