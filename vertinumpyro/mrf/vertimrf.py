@@ -218,13 +218,12 @@ class VertiMRF:
             PlanSpentError: the plan was spent before, or none of what it paid for is stored.
         """
         require_engine()
+        released, by_parties = self._released(
+            data, plan, rehearse_field, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed
+        )
         started = time.perf_counter()
-        rehearsed = partial(rehearse_field, data.schema)
-        released = self._released(data, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)
-        parties_done = time.perf_counter()
         model = self.field(released)
-        seconds = {"parties": parties_done - started, "server": time.perf_counter() - parties_done}
-        return MarkovTwin.of(released, model, seconds)
+        return MarkovTwin.of(released, model, {"parties": by_parties, "server": time.perf_counter() - started})
 
     def release(
         self,
@@ -240,29 +239,31 @@ class VertiMRF:
         The engine of Markov random fields is needed only where rounds choose tables by a field.
         """
 
-        def rehearsed(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
+        def rehearsed(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
             if plan.num_rounds or plan.refinement_rounds:
                 require_engine()
             rehearse_tables(columns, plan, estimate)
 
-        return self._released(data, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)
+        return self._released(data, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)[0]
 
     def _released(
         self,
         data: VerticalDataset | Session,
         plan: MRFPlan,
-        rehearsed: Callable[[tuple[CellColumn, ...], MRFPlan, Estimate], object],
+        rehearsed: Callable[[Schema, tuple[CellColumn, ...], MRFPlan, Estimate], None],
         *,
         run_dir: str | Path | None,
         resume: bool,
         insecure_seed: int | None,
-    ) -> Marginals:
+    ) -> tuple[Marginals, float]:
+        """The release, and the seconds that it took after its rehearsal."""
         session = session_of(data, self.backend)
         columns = self.columns(session.schema)
         self.check(session, plan)
         self._check_encoder(session)
         require_memory(columns, plan, self.clique_limit, self.memory_limit)
-        rehearsed(columns, plan, partial(self._field, plan, iterations=1))
+        rehearsed(session.schema, columns, plan, partial(self._field, plan, iterations=1))
+        started = time.perf_counter()
         facts = {"columns": columns_to_list(columns)}
         with session.open(
             self, plan, run_dir=run_dir, results=RELEASED, resume=resume, facts=facts, insecure_seed=insecure_seed
@@ -270,7 +271,7 @@ class VertiMRF:
             estimate = partial(self._field, plan)
             found = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
             _warn_of_loss(run)
-        return Marginals(
+        released = Marginals(
             schema=session.schema,
             columns=columns,
             plan=plan,
@@ -279,6 +280,7 @@ class VertiMRF:
             secure_noise=run.secure_noise,
             missing=run.missing(),
         )
+        return released, time.perf_counter() - started
 
     def field(self, released: Marginals) -> GraphicalModel:
         """The field fitted to a release. Post-processing."""
