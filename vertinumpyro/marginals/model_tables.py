@@ -76,20 +76,12 @@ class ModelTables:
         self.shapes = tuple(self._shape(key) for key in self.keys)
         self._features, self._places = self._layout()
 
-    @property
-    def num_cells(self) -> int:
-        """M, the cells of all tables together."""
-        return sum(math.prod(shape) for shape in self.shapes)
-
     def __call__(self, flat: Float[Array, " theta"]) -> Float[Array, " M"]:
         """Probabilities of all cells, table after table."""
-        log_weights = self._split.component_prior(flat).log_weights
-        weights = jnp.exp(log_weights)
+        weights = jnp.exp(self._split.component_prior(flat).log_weights)
         masses = self._masses(flat)
-        features = [jnp.ones((self._split.num_components, 1), weights.dtype)]
-        for block, kept, fine in self._features:
-            features.append(self._summed(block, masses[block.columns], kept, fine))
-        Q = jnp.concatenate(features, axis=1)
+        sums = [self._summed(block, masses[block.columns], kept, fine) for block, kept, fine in self._features]
+        Q = jnp.concatenate(sums, axis=1)
         found = []
         for places, order in self._places:
             if len(places) == 1:
@@ -218,7 +210,7 @@ class ModelTables:
         starts: dict[tuple[tuple[str, ...], bool], int] = {}
         features: list[tuple[_Block, tuple[str, ...], bool]] = []
         by_factors: dict[int, list[tuple[list[np.ndarray], np.ndarray]]] = {}
-        size, start = 1, 0
+        size, start = 0, 0
         for key, shape in zip(self.keys, self.shapes, strict=True):
             cells = np.indices(shape).reshape(len(shape), -1)
             factors = []
