@@ -12,8 +12,11 @@ Distances are evaluations on real records, not DP.
 Arms: `secure_marginals`, the library's default; `adaptive`, the same with rounds that measure chosen pairs again;
 `sketch`, `randomized_response` and the paper's `sketch_shared_key`, which has no privacy; `dpvi`, the library's own
 mixture; `apart`, each party's tables only, joined independently (the floor); `pooled`, all columns at one party with
-PrivMRF-style tables (the ceiling); with `--dpmm PYTHON` also `aim` of the library dpmm on pooled data,
-accounted for replace (see `vertimrf_parts/pooled_aim.py`; about 20 minutes a fit).
+PrivMRF-style tables (the ceiling); `everyone`, the default with epsilon for every adversary; with
+`--private-pgm PYTHON CLONE` also `aim` and `mst` on pooled columns: their authors' code, triples as the workload,
+accounted for replace in zCDP (see `vertimrf_parts/pooled_mechanisms.py`). CLONE is a clone of
+github.com/ryan112358/private-pgm, PYTHON an environment of its own: `pip install CLONE matplotlib "jax==0.4.38"
+"chex<0.1.90" "optax==0.2.4" "pandas<2.3"`. AIM takes half an hour to an hour a fit.
 
 Keys: tvd3, tvd4, tvd5     {data set: {arm: {epsilon: mean over repeats}}}
       tvd3_sd              standard deviation over repeats; null for a single one
@@ -27,6 +30,10 @@ Keys: tvd3, tvd4, tvd5     {data set: {arm: {epsilon: mean over repeats}}}
       parties              {number of parties: tvd3 on NLTCS at epsilon 0.8}, Figure 6 of the paper
       svm                  {data set: {arm: mean misclassification of linear SVMs at epsilon 0.8}}, five folds; the
                            test fold takes no part in the synthesis
+      everyone             {data set: {arm: {epsilon: median tvd3}}} of small_epsilon, epsilon every adversary's
+      ratio_to_aim         {data set: {epsilon: `everyone` over AIM on pooled columns}}; ratio_to_mst likewise
+      monotone             {data set: {largest_rise: of the median from one epsilon to the next, spread: of the fits
+                           there, holds: whether the rise is within it}}
       cost                 {data set: {arm: bytes_per_party, bytes_to_server, rounds, seconds_wan}}: what cross-party
                            tables cost at epsilon 0.8, counted and not measured, see `vertimrf_parts/costs.py`
       time_and_bytes       {data set: {arm: party_seconds, server_seconds, bytes_per_party, bytes_to_server}}, Table 2
@@ -58,13 +65,16 @@ from vertimrf_parts.arms import (
     misclassification,
 )
 from vertimrf_parts.costs import counted_cost, time_and_bytes
+from vertimrf_parts.small_epsilon import SmallEpsilon, ratios, small_epsilon
 
 from vertinumpyro.data import VerticalDataset, load_adult, load_nltcs
 from vertinumpyro.evaluation.palette import MARKERS, SERIES, grid, new_figure, styled
+from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS
 
 EPSILONS = (0.2, 0.4, 0.8, 1.6, 3.2)
 EPSILON = 0.8  # of every part that has only one
-PARTS = ("nltcs", "adult", "ablations", "splits", "parties", "svm", "cost")
+PARTS = ("nltcs", "adult", "ablations", "splits", "parties", "svm", "cost", "small_epsilon")
+DEFAULT_ARMS = tuple(name for name, arm in ARMS.items() if arm.kind in ("field", "dpvi") and arm.adversary)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,13 +84,14 @@ class Settings:
     epsilons: tuple[float, ...] = EPSILONS
     repeats: int = 3
     num_marginals: int = 300
-    iterations: int = 1000
+    iterations: int = DEFAULT_ITERATIONS
     columns_each: int | None = None  # of each party; None keeps all
     parties: tuple[int, ...] = (2, 4, 8, 16)
-    arms: tuple[str, ...] = tuple(name for name, arm in ARMS.items() if arm.kind != "aim")
-    svm_tables: tuple[str, ...] = ("nltcs", "adult")
+    arms: tuple[str, ...] = DEFAULT_ARMS
+    tables: tuple[str, ...] = ("nltcs", "adult")
     folds: int = 5
-    dpmm: str | None = None  # an interpreter that has the library dpmm
+    pooled_by: tuple[str, ...] | None = None  # an interpreter and a clone, for AIM and MST
+    small: SmallEpsilon = dataclasses.field(default_factory=SmallEpsilon)
 
     def table(self, name: str) -> VerticalDataset:
         """A data set at two parties."""
@@ -90,10 +101,14 @@ class Settings:
         names = {party: dataset.schema.column_names(party) for party in dataset.parties}
         return regrouped(dataset, {party: own[-self.columns_each :] for party, own in names.items()})
 
+    def twin(self, dataset: VerticalDataset, arm: Arm, epsilon: float, seed: int) -> Twin:
+        """One synthetic table."""
+        return make_twin(dataset, arm, epsilon, seed, iterations=self.iterations, pooled_by=self.pooled_by)
+
 
 def one_fit(dataset: VerticalDataset, arm: Arm, epsilon: float, settings: Settings, seed: int) -> Outcome:
     """Plan, fit, sample, compare."""
-    twin = make_twin(dataset, arm, epsilon, seed, iterations=settings.iterations, dpmm=settings.dpmm)
+    twin = settings.twin(dataset, arm, epsilon, seed)
     return Outcome(distances(dataset, twin, settings.num_marginals), twin)
 
 
@@ -185,10 +200,19 @@ def run_parties(settings: Settings) -> dict[str, Any]:
     return {"parties": run_variants(variants, settings, "parties")}
 
 
+def run_small_epsilon(settings: Settings) -> dict[str, Any]:
+    """Everyone's ε against AIM and MST, and over a wide range of budgets."""
+
+    def fit(dataset: VerticalDataset, arm: str, epsilon: float, seed: int) -> float:
+        return one_fit(dataset, ARMS[arm], epsilon, settings, seed).tvd[3]
+
+    return small_epsilon({name: settings.table(name) for name in settings.tables}, fit, settings.small)
+
+
 def run_svm(settings: Settings) -> dict[str, Any]:
     """Linear SVMs on five folds: every item of NLTCS in turn, Adult's income."""
     found: dict[str, dict[str, float]] = {}
-    for name in settings.svm_tables:
+    for name in settings.tables:
         dataset = settings.table(name)
         targets = list(dataset.schema.columns) if name == "nltcs" else ["income"]
         folds = np.random.default_rng(0).permutation(dataset.num_records) % settings.folds
@@ -196,7 +220,9 @@ def run_svm(settings: Settings) -> dict[str, Any]:
         rates: dict[str, list[float]] = {arm: [] for arm in settings.arms}
         for arm, fold in tqdm(tasks, desc=f"svm on {name}", unit="fold"):
             train, test = (dataset.take(np.flatnonzero(chosen)) for chosen in (folds != fold, folds == fold))
-            twin = make_twin(train, ARMS[arm], EPSILON, fold, iterations=settings.iterations, dpmm=settings.dpmm)
+            twin = make_twin(
+                train, ARMS[arm], EPSILON, fold, iterations=settings.iterations, pooled_by=settings.pooled_by
+            )
             rates[arm].append(misclassification(dataset, test, twin, targets))
         found[name] = {arm: float(np.mean(values)) for arm, values in rates.items()}
     return {"svm": found}
@@ -211,7 +237,8 @@ QUICK: dict[str, Any] = {
     "parties": (2, 4),
     "folds": 2,
     "arms": ("secure_marginals", "sketch", "apart", "pooled"),
-    "svm_tables": ("adult",),
+    "tables": ("adult",),
+    "small": SmallEpsilon(fits={"everyone": 1}, grid=(0.1, 0.2, 0.4, 0.8)),
 }
 
 
@@ -257,20 +284,30 @@ def plot_tvd(results: Mapping[str, Any]) -> Figure:
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--only", nargs="+", choices=PARTS, help="parts to run")
+    arguments.add_argument("--tables", nargs="+", choices=("nltcs", "adult"), help="of svm and small_epsilon (both)")
     arguments.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     arguments.add_argument("--repeats", type=int, default=3, help="fits for each setting (3)")
-    arguments.add_argument("--arms", nargs="+", choices=list(ARMS), help="arms to run (all that need no --dpmm)")
-    arguments.add_argument("--dpmm", metavar="PYTHON", help="an interpreter with the library dpmm, for aim")
+    arguments.add_argument("--arms", nargs="+", choices=list(ARMS), help="arms to run (all that need nothing else)")
+    arguments.add_argument(
+        "--private-pgm", nargs=2, metavar=("PYTHON", "CLONE"), help="AIM and MST, see above; without: left out"
+    )
     args = arguments.parse_args()
     compile_fast(args.quick)
-    settings = Settings(epsilons=tuple(args.epsilons), repeats=args.repeats, dpmm=args.dpmm)
+    pooled_by = tuple(args.private_pgm) if args.private_pgm else None
+    fits = {"everyone": args.repeats, **dict.fromkeys(("aim", "mst") if pooled_by else (), 1)}
+    small = SmallEpsilon(fits={arm: fits[arm] for arm in args.arms or fits if arm in fits})
+    settings = Settings(epsilons=tuple(args.epsilons), repeats=args.repeats, pooled_by=pooled_by, small=small)
     if args.quick:
         settings = dataclasses.replace(settings, **QUICK)
+    if args.tables:
+        settings = dataclasses.replace(settings, tables=tuple(args.tables))
     if args.arms:
         settings = dataclasses.replace(settings, arms=tuple(args.arms))
     results = with_stored({"environment": environment(), **run_parts(args.only or PARTS, settings)}, args)
     if "tvd3" in results:
         results |= {"over_pooled": over_pooled(results["tvd3"]), "time_and_bytes": time_and_bytes(results)}
+    if "everyone" in results:
+        results |= {f"ratio_to_{arm}": ratios(results["everyone"], arm) for arm in ("aim", "mst")}
     finish(results, args, {"vertimrf_tvd": plot_tvd(results)} if "tvd3" in results else {})
 
 
@@ -282,7 +319,13 @@ def run_parts(parts: Sequence[str], settings: Settings) -> dict[str, Any]:
     for name in [part for part in parts if part in ("nltcs", "adult")]:
         for key, value in run_table(name, settings).items():
             results.setdefault(key, {}).setdefault(name, {}).update(value)
-    for part, run in {"ablations": run_ablations, "splits": run_splits, "parties": run_parties, "svm": run_svm}.items():
+    for part, run in {
+        "ablations": run_ablations,
+        "splits": run_splits,
+        "parties": run_parties,
+        "svm": run_svm,
+        "small_epsilon": run_small_epsilon,
+    }.items():
         if part in parts:
             results |= run(settings)
     return results

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from vertinumpyro.data import VerticalDataset, decode_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation import k_way_tvd, train_on_synthetic_test_on_real
 from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS
 from vertinumpyro.privacy import OUTSIDE_ANALYST, PrivacyWarning
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "misclassification",
 ]
 
-_AIM_SCRIPT = Path(__file__).with_name("pooled_aim.py")
+_POOLED_SCRIPT = Path(__file__).with_name("pooled_mechanisms.py")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,10 +44,11 @@ class Arm:
 
     Attributes:
         label: in figures.
-        kind: "field" (VertiMRF), "dpvi" (the library's mixture), "aim" (of the library `dpmm`, pooled).
+        kind: "field" (VertiMRF), "dpvi" (the library's mixture), "aim" or "mst" (their authors' code, pooled).
         system: settings of `VertiMRF`.
         plan: settings of its plan.
         pooled: all columns at one party.
+        adversary: whose row ε is; None is everyone's.
     """
 
     label: str
@@ -54,6 +56,7 @@ class Arm:
     system: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     plan: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pooled: bool = False
+    adversary: str | None = OUTSIDE_ANALYST
 
 
 ARMS = {
@@ -67,14 +70,15 @@ ARMS = {
     "dpvi": Arm(label="DPVI, the library's mixture", kind="dpvi"),
     "apart": Arm(label="local models apart", plan={"cross_share": 0.0}),
     "pooled": Arm(label="pooled (no parties)", pooled=True),
-    "aim": Arm(label="AIM, pooled (dpmm)", kind="aim", pooled=True),
+    "everyone": Arm(label="secure marginals, ε for everyone", adversary=None),
+    "aim": Arm(label="AIM, pooled", kind="aim", pooled=True),
+    "mst": Arm(label="MST, pooled", kind="mst", pooled=True),
 }
 
 ABLATIONS = {
     "full": Arm(label="everything"),
     "without_local": Arm(label="without local models", plan={"cross_share": 1.0}),
     "without_recovery": Arm(label="without recovery", system={"recovery": False}),
-    "without_consistency": Arm(label="without consistency", system={"consistency": False}),
     **{
         f"refinement_{rounds}": Arm(label=f"rounds of local refinement: {rounds}", system={"refinement_rounds": rounds})
         for rounds in (1, 2)
@@ -101,9 +105,19 @@ class Twin:
 
 
 def make_twin(
-    dataset: VerticalDataset, arm: Arm, epsilon: float, seed: int, *, iterations: int = 1000, dpmm: str | None = None
+    dataset: VerticalDataset,
+    arm: Arm,
+    epsilon: float,
+    seed: int,
+    *,
+    iterations: int = DEFAULT_ITERATIONS,
+    pooled_by: Sequence[str] | None = None,
 ) -> Twin:
-    """Plan, fit and sample, replace, δ = 1/n; noise from the operating system."""
+    """Plan, fit and sample, replace, δ = 1/n; noise from the operating system.
+
+    Args:
+        pooled_by: an interpreter and a clone, for AIM and MST; see `pooled_mechanisms.py`.
+    """
     held = at_one_party(dataset) if arm.pooled else dataset
     started = time.perf_counter()
     with warnings.catch_warnings():
@@ -112,14 +126,14 @@ def make_twin(
             return _field(held, arm, epsilon, seed, iterations, started)
         if arm.kind == "dpvi":
             return _mixture(held, epsilon, seed, started)
-    if dpmm is None:
-        raise SystemExit(f"the arm {arm.kind} needs --dpmm, an interpreter that has the library dpmm")
-    return _aim(held, epsilon, seed, dpmm, started)
+    if pooled_by is None:
+        raise SystemExit(f"the arm {arm.kind} needs --private-pgm PYTHON CLONE; see pooled_mechanisms.py")
+    return _pooled(held, arm.kind, epsilon, seed, pooled_by, started)
 
 
 def _field(held: VerticalDataset, arm: Arm, epsilon: float, seed: int, iterations: int, started: float) -> Twin:
     system = VertiMRF(iterations=iterations, **arm.system)
-    plan = system.plan(held, epsilon=epsilon, delta=1 / held.num_records, adversary=OUTSIDE_ANALYST, **arm.plan)
+    plan = system.plan(held, epsilon=epsilon, delta=1 / held.num_records, adversary=arm.adversary, **arm.plan)
     twin = system.fit(held, plan)
     table = twin.sample_synthetic(rng_key=jax.random.PRNGKey(seed))
     worst = max((row.epsilon for row in plan.adversaries[1:]), default=float("nan"))
@@ -136,15 +150,18 @@ def _mixture(held: VerticalDataset, epsilon: float, seed: int, started: float) -
     return Twin(table=table, seconds=time.perf_counter() - started, party_epsilon=worst)
 
 
-def _aim(held: VerticalDataset, epsilon: float, seed: int, dpmm: str, started: float) -> Twin:
-    """Codes out, synthetic codes back; the other library's interpreter never sees a schema."""
+def _pooled(
+    held: VerticalDataset, name: str, epsilon: float, seed: int, pooled_by: Sequence[str], started: float
+) -> Twin:
+    """Codes out, synthetic codes back; the other interpreter never sees a schema."""
+    python, clone = pooled_by
     columns = VertiMRF().columns(held.schema)
     codes = np.column_stack([c.codes(held.arrays(c.party)) for c in columns])
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
         np.savez(source, codes=codes, cells=np.array([c.num_cells for c in columns]))
-        delta = str(1 / held.num_records)
-        subprocess.run([dpmm, str(_AIM_SCRIPT), str(source), str(target), str(epsilon), delta], check=True)
+        words = [clone, name, source, target, epsilon, 1 / held.num_records]
+        subprocess.run([python, _POOLED_SCRIPT, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
         drawn = np.load(target)["codes"]
     rng = default_rng(seed)
     arrays: dict[str, np.ndarray] = {}

@@ -1,11 +1,15 @@
+import itertools
+
 import numpy as np
 import pytest
 
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning
+from vertinumpyro.mrf.dependence import one_way
 from vertinumpyro.mrf.graph import check_clique_limit, select_measurements
-from vertinumpyro.mrf.graphical_model import fit_graphical_model, junction_tree_cells
+from vertinumpyro.mrf.graphical_model import fit_graphical_model, junction_tree_cells, require_engine
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.synthesis import draw_cells
 
@@ -21,7 +25,7 @@ def chain():
     table = table * rng.dirichlet(np.ones(4), 3)[None, :, :, None] * rng.dirichlet(np.ones(2), 4)[None, None]
     pairs = [("a", "b"), ("b", "c"), ("c", "d")]
     measured = [Measurement(columns=p, values=N * onto(table, p), stddev=1.0) for p in pairs]
-    return table, measured, fit_graphical_model(SIZES, measured, N, iterations=500)
+    return table, measured, fit_graphical_model(SIZES, measured, N)
 
 
 def onto(table, columns):
@@ -73,8 +77,9 @@ def test_clique_limit_keeps_the_strongest(chain):
     _, measured, _ = chain
     cells = junction_tree_cells(SIZES, [m.columns for m in measured])
     assert cells == 6 + 12 + 8
-    assert len(select_measurements(measured, SIZES, N, cells)) == 3
-    tight = select_measurements(measured, SIZES, N, 20)
+    singles = [one_way(name, measured, N) for name in SIZES]
+    assert len(select_measurements(measured, singles, SIZES, cells)) == 3
+    tight = select_measurements(measured, singles, SIZES, 20)
     assert 0 < len([m for m in tight if len(m.columns) == 2]) < 3
     assert junction_tree_cells(SIZES, [m.columns for m in tight]) <= 20
     assert {name for m in tight for name in m.columns} == set(SIZES)
@@ -84,3 +89,48 @@ def test_a_domain_beyond_the_limit_names_the_columns_and_what_to_bin():
     with pytest.raises(ArgumentError, match=r"'wide'.*'wider'|'wider'.*'wide'.*bins="):
         check_clique_limit({"a": 2, "wide": 900, "wider": 1000}, 100_000)
     check_clique_limit({"a": 2, "wide": 90, "wider": 100}, 100_000)
+
+
+def test_a_path_that_is_cut_short_says_so(chain):
+    with pytest.warns(InferenceWarning, match=r"after 100 steps.*raise iterations"):
+        fit_graphical_model(SIZES, chain[1], N, iterations=100)
+
+
+@pytest.mark.parametrize("stddev", [30.0, 300.0])
+def test_the_path_ends_before_it_learns_the_noise(stddev):
+    """Against the path's own end, over ten tables of independent columns: the end knows nothing better."""
+    gains = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        single = {name: rng.dirichlet(np.full(size, 5.0)) for name, size in SIZES.items()}
+        pairs = list(itertools.combinations(SIZES, 2))
+        exact = {pair: np.outer(single[pair[0]], single[pair[1]]) for pair in pairs}
+        measured = [
+            Measurement(columns=p, values=N * t + rng.normal(0, stddev, t.shape), stddev=stddev)
+            for p, t in exact.items()
+        ]
+        singles = [one_way(name, measured, N) for name in SIZES]
+        early = fit_graphical_model(SIZES, measured, N, singles=singles)
+        late = at_the_end(measured)
+        gains.append(
+            np.log(
+                sum(np.abs(late(p) - t).sum() for p, t in exact.items())
+                / sum(np.abs(early.marginal(p) - t).sum() for p, t in exact.items())
+            )
+        )
+    assert np.mean(gains) > 4 * np.std(gains) / 10**0.5
+
+
+def at_the_end(measured):
+    """Margins of the field after 3,000 steps."""
+    mbi = require_engine()
+    with compat.x64():
+        domain = mbi.Domain(tuple(SIZES), tuple(SIZES.values()))
+        tables = [mbi.LinearMeasurement(m.values.ravel(), m.columns, m.stddev) for m in measured]
+        model = mbi.estimation.MirrorDescent().estimate(domain, tables, known_total=float(N), iters=3000)
+
+    def margin(columns):
+        with compat.x64():
+            return np.asarray(model.project(columns).datavector(flatten=False)) / N
+
+    return margin

@@ -109,7 +109,6 @@ class MRFSettings:
     memory_limit: int | None = positive()
     iterations: int | None = positive()
     num_keys: int | None = positive()
-    consistency: bool | None = None
     recovery: bool | None = None
     cross_share: float | None = None
     recovery_share: float | None = None
@@ -144,7 +143,7 @@ class RunSettings:
 
 
 # post-processing of released tables: a run may go on with others, say where memory did not suffice
-_OF_THE_SERVERS_FIT = ("clique_limit", "consistency", "iterations", "memory_limit")
+_OF_THE_SERVERS_FIT = ("clique_limit", "iterations", "memory_limit")
 
 _CSV_KEYS = ("separator", "encoding", "decimal")
 

@@ -1,8 +1,8 @@
 """Floor 6: NumPyro models learned from one release of noisy tables: as many as you like, at no further cost."""
 
+from vertinumpyro.core.errors import InferenceWarning
 from vertinumpyro.marginals.inference import MarginalInference
 from vertinumpyro.marginals.posterior import MarginalPosterior
 from vertinumpyro.marginals.releasing import release_marginals
-from vertinumpyro.marginals.whitened import InferenceWarning
 
 __all__ = ["InferenceWarning", "MarginalInference", "MarginalPosterior", "release_marginals"]

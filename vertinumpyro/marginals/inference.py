@@ -15,7 +15,7 @@ import numpy as np
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_uniform
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Schema
@@ -24,7 +24,7 @@ from vertinumpyro.dpvi.guide import GuideFactory
 from vertinumpyro.marginals.field_law import fit_to_field
 from vertinumpyro.marginals.posterior import MarginalPosterior
 from vertinumpyro.marginals.table_law import MOST_PARAMETERS, Law, ReleasedCells, TableLaw, table_keys
-from vertinumpyro.marginals.whitened import Draws, InferenceWarning, Whitened
+from vertinumpyro.marginals.whitened import Draws, Whitened
 from vertinumpyro.model import SplitModel, mixture_model, split_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import require_engine

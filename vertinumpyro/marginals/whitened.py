@@ -16,17 +16,14 @@ from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import NUTS, SVI, Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal
 
+from vertinumpyro.core.errors import InferenceWarning
 from vertinumpyro.marginals.table_law import Law, TableLaw
 
-__all__ = ["Draws", "InferenceWarning", "Whitened"]
+__all__ = ["Draws", "Whitened"]
 
 _MOST_FULL_RANK = 200
 _STEPS, _RATE, _PARTICLES = 2000, 0.01, 8
 _LARGEST_R_HAT = 1.05
-
-
-class InferenceWarning(UserWarning):
-    """A fit to released tables has not converged, or the model cannot have made them."""
 
 
 class Draws(NamedTuple):

@@ -1,23 +1,25 @@
-"""Which tables the global field is built on: the strongest first, as long as its cliques stay within a limit.
+"""Which tables the global field is built on: the surest dependences first, as long as its cliques stay within a limit.
 
-GraphCom of the VertiMRF paper (section 5.1) over local and cross-party tables alike: edges in descending R-score,
-each kept if the triangulated graph's maximal cliques still have at most `clique_limit` cells together.
+GraphCom of the VertiMRF paper (section 5.1) over local and cross-party tables alike: each is kept if the triangulated
+graph's maximal cliques still have at most `clique_limit` cells together. The paper takes them in descending R-score,
+in which a wide table's noise counts as dependence; here a table's place is how many standard deviations its
+dependence is above its noise, so that strength, noise and cells all count. Weak tables are no harm: the fit ends
+before it learns their noise.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.mrf.consistency import dependence, one_way
+from vertinumpyro.mrf.dependence import dependence, significance
 from vertinumpyro.mrf.graphical_model import junction_tree_cells
-from vertinumpyro.mrf.release import Measurement, useful_cells
+from vertinumpyro.mrf.release import Measurement
 
 __all__ = ["DEFAULT_CLIQUE_LIMIT", "check_clique_limit", "pair_scores", "select_measurements"]
 
-DEFAULT_CLIQUE_LIMIT = 1_000_000
+DEFAULT_CLIQUE_LIMIT = 300_000
 
 Key = frozenset[str]
 
@@ -51,42 +53,26 @@ def pair_scores(measurements: Sequence[Measurement], num_records: int) -> dict[K
 
 
 def select_measurements(
-    measurements: Sequence[Measurement], sizes: Mapping[str, int], num_records: int, clique_limit: int
+    measurements: Sequence[Measurement], singles: Sequence[Measurement], sizes: Mapping[str, int], clique_limit: int
 ) -> list[Measurement]:
-    """The tables that the field is fitted to, and one-way tables of columns that would have none.
+    """The tables that the field is fitted to. Post-processing of released tables.
 
-    Tables without dependence beyond their noise, and too fine to be θ-useful, are left out: fitting them would
-    only fit noise. Post-processing of released tables.
+    Args:
+        measurements: released tables, one for each set of columns.
+        singles: what they say about single columns.
+        sizes: cells of every column.
+        clique_limit: most cells of all maximal cliques together.
+
+    Returns:
+        Pairs before wider tables, and those of single columns that would otherwise have none.
     """
-    scores = pair_scores(measurements, num_records)
-    by_columns: dict[tuple[str, ...], list[Measurement]] = {}
-    for m in measurements:
-        by_columns.setdefault(m.columns, []).append(m)
-    ranked = sorted(by_columns, key=lambda columns: (len(columns) > 2, -_strength(columns, scores)))
-    chosen: list[tuple[str, ...]] = []
-    for columns in ranked:
-        if not _worthwhile(columns, by_columns[columns], scores, num_records):
-            continue
-        inside = any(set(columns) <= set(other) for other in chosen)
-        if inside or junction_tree_cells(sizes, [*chosen, columns]) <= clique_limit:
-            chosen.append(columns)
-    missing = set(sizes) - {name for columns in chosen for name in columns}
-    singles = [one_way(n, measurements, num_records) for n in sizes if n in missing and _measured(n, measurements)]
-    return [m for columns in chosen for m in by_columns[columns]] + singles
-
-
-def _strength(columns: Sequence[str], scores: Mapping[Key, float]) -> float:
-    pairs = (scores.get(frozenset(pair)) for pair in itertools.combinations(columns, 2))
-    return sum(score for score in pairs if score is not None)
-
-
-def _worthwhile(
-    columns: Sequence[str], tables: Sequence[Measurement], scores: Mapping[Key, float], num_records: int
-) -> bool:
-    stddev = min(m.stddev for m in tables)
-    useful = tables[0].values.size < useful_cells(num_records, stddev)
-    return useful or len(columns) > 2 or _strength(columns, scores) > 0
-
-
-def _measured(name: str, measurements: Sequence[Measurement]) -> bool:
-    return any(name in m.columns for m in measurements)
+    known = {m.columns[0]: m.values for m in singles}
+    ranked = sorted(measurements, key=lambda m: (len(m.columns) > 2, -significance(m, known)))
+    chosen: list[Measurement] = []
+    for m in ranked:
+        cliques = [other.columns for other in chosen]
+        inside = any(set(m.columns) <= set(other) for other in cliques)
+        if inside or junction_tree_cells(sizes, [*cliques, m.columns]) <= clique_limit:
+            chosen.append(m)
+    covered = {name for m in chosen for name in m.columns}
+    return chosen + [m for m in singles if m.columns[0] not in covered]

@@ -17,7 +17,7 @@ import numpy as np
 
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.consistency import dependence
+from vertinumpyro.mrf.dependence import dependence
 from vertinumpyro.mrf.local_budget import LocalBudget
 from vertinumpyro.mrf.refinement import Estimate, refine
 from vertinumpyro.mrf.release import Measurement, count_table, useful_cells

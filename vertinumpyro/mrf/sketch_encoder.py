@@ -16,7 +16,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.consistency import one_way
+from vertinumpyro.mrf.dependence import one_way
 from vertinumpyro.mrf.encoding import Budget, Encoding, Estimator, Observed, Reporting, composed_delta, smallest
 from vertinumpyro.mrf.sketch import KEY_BYTES, SketchDesign, sketch_column_pair
 from vertinumpyro.mrf.sketch_estimate import count_pair, count_single, estimator_bytes, joint_information

@@ -1,34 +1,19 @@
-"""Released tables that agree on single columns, and how far two columns are from independence.
+"""What noisy tables say about single columns, and how far two columns are from independence.
 
-Two tables with a column in common state its counts twice, each with its own noise. Averaging what all tables say, by
-inverse variance, and spreading the difference evenly over each table is the least-squares answer for one column;
-a few sweeps over the columns settle all of them (section 6.2 of the VertiMRF paper, which takes plain means).
+Every table with a column states its counts, each with its own noise; the inverse-variance mean is what all of them say.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from vertinumpyro.mrf.release import Measurement
 
-__all__ = ["consistent", "dependence", "one_way"]
-
-_SWEEPS = 4
-
-
-def consistent(measurements: Sequence[Measurement], num_records: int, sweeps: int = _SWEEPS) -> list[Measurement]:
-    """The same tables with equal one-way marginals, equal totals N, and no negative counts. Post-processing."""
-    values = [np.array(m.values) for m in measurements]
-    columns = sorted({name for m in measurements for name in m.columns})
-    for _ in range(sweeps):
-        for name in columns:
-            _agree_on(name, measurements, values, num_records)
-        values = [_proper(table, num_records) for table in values]
-    return [dataclasses.replace(m, values=table) for m, table in zip(measurements, values, strict=True)]
+__all__ = ["dependence", "one_way", "significance"]
 
 
 def one_way(name: str, measurements: Sequence[Measurement], num_records: int) -> Measurement:
@@ -46,16 +31,17 @@ def dependence(measurement: Measurement, num_records: int) -> float:
     return gap - 0.5 * math.sqrt(2 / math.pi * joint.size * free) * measurement.stddev / num_records
 
 
-def _agree_on(name: str, measurements: Sequence[Measurement], values: list[np.ndarray], num_records: int) -> None:
-    mean, _ = _mean_of(name, measurements, values)
-    mean = mean + (num_records - mean.sum()) / mean.size
-    for i, m in enumerate(measurements):
-        if name in m.columns:
-            axis = m.columns.index(name)
-            off = mean - _onto(values[i], axis)
-            shape = [1] * values[i].ndim
-            shape[axis] = -1
-            values[i] = values[i] + off.reshape(shape) / (values[i].size // off.size)
+def significance(measurement: Measurement, singles: Mapping[str, np.ndarray]) -> float:
+    """How far a noisy table is from independence, in standard deviations of what its noise alone would give.
+
+    Args:
+        measurement: a table.
+        singles: counts of its columns; the expected ones are their product.
+    """
+    counts = [singles[name] / max(singles[name].sum(), 1.0) for name in measurement.columns]
+    expected = functools.reduce(np.multiply.outer, counts) * singles[measurement.columns[0]].sum()
+    squares = ((measurement.values - expected) / measurement.stddev) ** 2
+    return float((squares - 1).sum()) / math.sqrt(2 * squares.size)
 
 
 def _mean_of(name: str, measurements: Sequence[Measurement], values: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vertinumpyro.mrf.consistency import consistent, dependence, one_way
+from vertinumpyro.mrf.dependence import dependence, one_way, significance
 from vertinumpyro.mrf.release import Measurement
 
 N = 10_000
@@ -15,32 +15,6 @@ def noisy(columns, probs, stddev, rng):
 def joint(rng, *sizes):
     table = rng.random(sizes)
     return table / table.sum()
-
-
-def test_tables_agree_and_stay_proper():
-    rng = np.random.default_rng(0)
-    truth = joint(rng, 3, 4, 2)
-    tables = [
-        noisy(("a", "b"), truth.sum(2), 50.0, rng),
-        noisy(("b", "c"), truth.sum(0), 20.0, rng),
-        noisy(("a", "b", "c"), truth, 30.0, rng),
-    ]
-    found = consistent(tables, N)
-    assert all(m.values.min() >= 0 and m.values.sum() == pytest.approx(N) for m in found)
-    b = [found[0].values.sum(0), found[1].values.sum(1), found[2].values.sum((0, 2))]
-    assert np.abs(b[0] - b[1]).max() < 1
-    assert np.abs(b[0] - b[2]).max() < 1
-
-
-def test_agreeing_helps_the_noisier_table():
-    gains = []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        truth = joint(rng, 3, 3)
-        tables = [noisy(("a", "b"), truth, 100.0, rng), noisy(("a",), truth.sum(1), 5.0, rng)]
-        after = consistent(tables, N)[0].values
-        gains.append(np.abs(tables[0].values - N * truth).sum() - np.abs(after - N * truth).sum())
-    assert np.mean(gains) > 0
 
 
 def test_one_way_weighs_by_variance():
@@ -59,3 +33,18 @@ def test_dependence_sees_through_noise():
     nothing = [dependence(noisy(("a", "b"), independent, 200.0, rng), N) for _ in range(200)]
     assert abs(np.mean(nothing)) < 0.01
     assert dependence(noisy(("a", "b"), dependent, 1e-6, rng), N) == pytest.approx(0.2, abs=1e-4)
+
+
+def test_significance_counts_the_noise_s_standard_deviations():
+    """About standard normal where columns are independent, whatever the number of cells; larger the surer."""
+    rng = np.random.default_rng(0)
+    for shape in ((2, 2), (5, 20)):
+        truth = np.outer(joint(rng, shape[0]), joint(rng, shape[1]))
+        singles = {"a": N * truth.sum(1), "b": N * truth.sum(0)}
+        found = [significance(noisy(("a", "b"), truth, 50.0, rng), singles) for _ in range(400)]
+        assert abs(np.mean(found)) < 0.25  # five standard errors
+        assert 0.8 < np.std(found) < 1.25
+    apart = np.array([[0.5, 0.0], [0.0, 0.5]])
+    singles = {"a": N * apart.sum(1), "b": N * apart.sum(0)}
+    sure, less = (significance(noisy(("a", "b"), apart, s, rng), singles) for s in (50.0, 500.0))
+    assert sure > 10 * less > 100

@@ -1,0 +1,74 @@
+"""Small budgets against AIM and MST of the pooled table, and whether more budget ever makes a worse twin."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from vertinumpyro.data import VerticalDataset
+
+__all__ = ["SmallEpsilon", "ratios", "small_epsilon"]
+
+Fit = Callable[[VerticalDataset, str, float, int], float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SmallEpsilon:
+    """The size of the part.
+
+    Attributes:
+        fits: so many of each arm at every ε; AIM's authors' code takes half an hour to an hour for one.
+        small: the budgets of the comparison.
+        grid: those over which the distance may not rise.
+    """
+
+    fits: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"everyone": 5})
+    small: tuple[float, ...] = (0.1, 0.2, 0.4)
+    grid: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0)
+
+
+def small_epsilon(tables: Mapping[str, VerticalDataset], fit: Fit, settings: SmallEpsilon) -> dict[str, Any]:
+    """The keys `everyone` and `monotone`; `fit` gives the mean 3-way TVD of an arm's twin."""
+    medians: dict[str, Any] = {name: {} for name in tables}
+    monotone: dict[str, Any] = {}
+    for name, dataset in tables.items():
+        for arm, fits in settings.fits.items():
+            grid = settings.grid if arm == "everyone" else settings.small
+            found = _all_fits(dataset, arm, grid, fits, fit, name)
+            medians[name][arm] = {f"{e:g}": statistics.median(values) for e, values in found.items()}
+            if arm == "everyone":
+                monotone[name] = _monotone(found)
+    return {"everyone": medians, **({"monotone": monotone} if monotone else {})}
+
+
+def ratios(medians: Mapping[str, Mapping[str, Mapping[str, float]]], arm: str) -> dict[str, dict[str, float]]:
+    """Everyone's distance over that of a pooled mechanism, where both are there."""
+    found = {
+        name: {e: arms["everyone"][e] / theirs for e, theirs in arms.get(arm, {}).items() if e in arms["everyone"]}
+        for name, arms in medians.items()
+        if "everyone" in arms
+    }
+    return {name: of for name, of in found.items() if of}
+
+
+def _all_fits(
+    dataset: VerticalDataset, arm: str, epsilons: tuple[float, ...], fits: int, fit: Fit, name: str
+) -> dict[float, list[float]]:
+    tasks = [(e, seed) for e in epsilons for seed in range(fits)]
+    found: dict[float, list[float]] = {e: [] for e in epsilons}
+    for e, seed in tqdm(tasks, desc=f"{name}: {arm}", unit="fit"):
+        found[e].append(fit(dataset, arm, e, seed))
+    return found
+
+
+def _monotone(fits: Mapping[float, list[float]]) -> dict[str, Any]:
+    """The largest rise of the median from one budget to the next, and the widest range of one budget's fits there."""
+    steps = list(zip(fits, list(fits)[1:], strict=False))
+    rises = {(a, b): statistics.median(fits[b]) - statistics.median(fits[a]) for a, b in steps}
+    a, b = max(rises, key=lambda step: rises[step])
+    spread = max(max(fits[e]) - min(fits[e]) for e in (a, b))
+    return {"largest_rise": rises[a, b], "from": a, "to": b, "spread": spread, "holds": rises[a, b] <= spread}
