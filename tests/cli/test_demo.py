@@ -1,5 +1,6 @@
 """The demonstration, a few steps of it."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -10,13 +11,20 @@ import pytest
 
 from tests.cli.conftest import invoke
 from vertinumpyro.cli import demo
-from vertinumpyro.cli.comparison import compare, joined_at_random
+from vertinumpyro.cli.comparison import APART, compare, joined_at_random
 from vertinumpyro.cli.outputs import FILES
 from vertinumpyro.data import BinaryColumn, PartySchema, Schema, load_rand_hie
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.marginals import MarginalInference
+from vertinumpyro.mrf import VertiMRF
 
 NUM_RECORDS = 1_500
+
+
+def small_tables(law: str, settings: VertiMRF) -> MarginalInference:
+    few = dataclasses.replace(settings, max_cells=3, clique_limit=1_000)
+    return MarginalInference(law="tables", num_components=2, num_steps=100, settings=few)
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +32,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "DPVI", lambda **settings: DPVI(num_components=2, **settings))
+        patch.setattr(demo, "MarginalInference", small_tables)
         patch.setattr(demo, "load_rand_hie", lambda: load_rand_hie().take(np.arange(NUM_RECORDS)))
         result = invoke("demo", "--out", out, "--steps", 6)
     assert result.exit_code == 0, result.output + result.stderr
@@ -34,18 +43,21 @@ def test_all_files_are_written(shown: tuple[Path, str]):
     out, _ = shown
     assert all((out / name).is_file() for name in FILES)
     assert len(pd.read_parquet(out / "synthetic.parquet")) == NUM_RECORDS
-    assert json.loads((out / "privacy.json").read_text())["steps_spent"] == 6
+    assert json.loads((out / "privacy.json").read_text())["steps_spent"] == 2  # the parties' own tables, those across
+    assert json.loads((out / "dpvi" / "privacy.json").read_text())["steps_spent"] == 6
+    assert all((out / "dpvi" / name).is_file() for name in ("synthetic.csv", "posterior.npz"))
 
 
 def test_the_report_marks_what_is_not_dp(shown: tuple[Path, str]):
     report = (shown[0] / "report.html").read_text()
-    assert re.search(f'<p><span class="badge">{NOT_DP_NOTE}</span> (Across|Here) ', report)  # the verdict
+    assert re.search(f'<p><span class="badge">{NOT_DP_NOTE}</span> (Take|Here) ', report)  # the verdict
     assert report.count(f'class="badge">{NOT_DP_NOTE}') >= 5
     for text in (
         "outside analyst",
         "Objective of the inference",
         "Norm of each noisy gradient",
         "learned apart",
+        "DPVI&#x27;s own plan",
     ):
         assert text in report
 
@@ -54,7 +66,8 @@ def test_the_plan_comes_first_and_the_result_last(shown: tuple[Path, str]):
     text = shown[1]
     order = [
         "Schema",
-        "Privacy plan",
+        "First way: one release of noisy tables",
+        "Second way: DPVI",
         "Learning on",
         "For comparison",
         "Written to",
@@ -78,9 +91,25 @@ def test_the_comparison_says_so_when_joint_is_not_closer():
     linked = pd.DataFrame({"a": [0, 1] * 50, "b": [0, 1] * 50})
     loose = joined_at_random([linked[["b"]], linked[["a"]]], SCHEMA, seed=0)
     assert list(loose.columns) == ["a", "b"]
-    better, worse = (compare(linked, *twins, SCHEMA, ("a", "b")) for twins in [(linked, loose), (loose, linked)])
+    better, worse = (
+        compare(linked, {demo.FROM_TABLES: joint, APART: apart}, SCHEMA, ("a", "b"))
+        for joint, apart in [(linked, loose), (loose, linked)]
+    )
     assert better.joint_is_closer
-    assert (better.link_kept, worse.link_kept) == (1.0, 0.0)
+    assert (better.link_kept(demo.FROM_TABLES), worse.link_kept(demo.FROM_TABLES)) == (1.0, 0.0)
     assert "100% closer" in demo._verdict(better)
     assert not worse.joint_is_closer
-    assert "not closer" in demo._verdict(worse)
+    assert "no joint twin is closer" in demo._verdict(worse)
+
+
+def test_the_verdict_names_the_nearer_twin_and_why():
+    linked = pd.DataFrame({"a": [0, 1] * 50, "b": [0, 1] * 50})
+    loose = joined_at_random([linked[["b"]], linked[["a"]]], SCHEMA, seed=0)
+    for names, why in (
+        ((demo.FROM_TABLES, demo.BY_DPVI), "tables once"),
+        ((demo.BY_DPVI, demo.FROM_TABLES), "gradients"),
+    ):
+        found = compare(linked, {names[0]: linked, names[1]: loose, APART: loose}, SCHEMA, ("a", "b"))
+        assert found.best == names[0]
+        assert f"learned {names[0]}:" in demo._verdict(found)
+        assert why in demo._verdict(found)

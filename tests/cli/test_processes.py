@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import invoke, one_line
+from tests.cli.test_demo import small_tables
 from vertinumpyro.cli import demo
 from vertinumpyro.cli.config import load_config
 from vertinumpyro.data import load_rand_hie
@@ -60,6 +61,7 @@ def test_a_fit_with_a_process_for_each_party(project, backend):
 def test_the_demo_with_a_process_for_each_party(tmp_path, monkeypatch, backend):
     monkeypatch.setattr(demo, "load_rand_hie", lambda: load_rand_hie().take(np.arange(400)))
     monkeypatch.setattr(demo, "demo_inference", lambda name: DPVI(backend=INSTALLED[name](), num_components=2))
+    monkeypatch.setattr(demo, "MarginalInference", small_tables)
     result = invoke("demo", "--backend", backend, "--steps", 2, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output + result.stderr
     assert "rounds" in result.output

@@ -90,11 +90,12 @@ def test_heat_map_of_one_party_has_no_outline(real, synthetic, schema):
 
 def test_comparison_shares_one_scale(real, synthetic, schema):
     joint = pairwise_tvd(real, synthetic, schema)
-    figure = plot_tvd_comparison(joint, joint * 2, schema)
-    left, right = figure.axes[:2]
+    figure = plot_tvd_comparison({"one": joint, "two": joint * 2, "three": joint}, schema)
+    left, right, third = figure.axes[:3]
     assert left.collections[0].get_clim() == right.collections[0].get_clim()
     assert left.collections[0].get_clim()[1] == pytest.approx(2 * joint.to_numpy().max())
-    assert len(outlines(left)) == len(outlines(right)) == 1
+    assert len(outlines(left)) == len(outlines(right)) == len(outlines(third)) == 1
+    assert "two" in right.get_title(loc="left")
     assert "cross-party mean" in right.get_title(loc="left")
 
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from vertinumpyro.cli import outputs, sessions
 from vertinumpyro.cli.config import CONFIG_COPY, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
-from vertinumpyro.cli.job import Job, plan_to_continue, refuse_changed, refuse_started
+from vertinumpyro.cli.job import Job, method_to_continue, plan_to_continue, refuse_changed, refuse_started
 from vertinumpyro.cli.of_dpvi import POSTERIOR
 from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.terminal import console, heading, ticked
@@ -21,7 +21,7 @@ from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.evaluation import write_report
-from vertinumpyro.mrf import MarkovTwin
+from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
@@ -33,7 +33,7 @@ _BYTES_OF_A_VALUE = 64  # in both formats of the twin, generously
 _BYTES_OF_THE_REST = 2**26
 
 
-def show_plan(path: Path, *, method: str, backend: str | None = None) -> None:
+def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> None:
     """Print schema and plan. Of the tables only the id columns are read, and not even those if N is given."""
     job = Job.load(path, method, backend=backend)
     with console.status("[dim]privacy plan …"):
@@ -44,11 +44,11 @@ def show_plan(path: Path, *, method: str, backend: str | None = None) -> None:
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
 
 
-def check(path: Path, *, method: str, backend: str | None = None) -> None:
+def check(path: Path, *, method: str | None, backend: str | None = None) -> None:
     """Go through everything that could stop a fit, and stop at the first that does."""
     with ticked("settings") as found:
         job = Job.load(path, method, backend=backend)
-        found += [path.name, job.method.about()]
+        found += [path.name, job.method.name, job.method.about(), *([] if job.why is None else [job.why])]
     with ticked("schema") as found:
         found += [count(len(job.schema.parties), "party").replace("partys", "parties")]
         found += [count(len(job.schema.columns), "column"), f"id column {job.schema.id_column}"]
@@ -83,18 +83,26 @@ def _computations(job: Job, facts: Facts, plan: Plan) -> Any:
 
 
 def _show(job: Job, plan: Plan, facts: Facts) -> None:
+    if job.why is not None:
+        console.print(f"\nMethod: [bold]{job.method.name}[/]. {escape(_sentence(job.why))} `--method` takes another.")
     console.print(heading("Privacy plan"), *plan_view(plan, job.method.facts(plan)))
     for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
 
 
-def fit(path: Path, *, method: str, resume: bool, out: Path | None, backend: str | None = None) -> None:
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:] + "."
+
+
+def fit(path: Path, *, method: str | None, resume: bool, out: Path | None, backend: str | None = None) -> None:
     """Plan, spend, write; or continue what was interrupted, under the plan that it began with."""
+    run_dir = load_config(path, backend).run_dir(out)
+    if resume and method is None:
+        method = method_to_continue(run_dir)
     job = Job.load(path, method, backend=backend)
-    run_dir = job.config.run_dir(out)
     plan = None
     if resume:
-        plan = plan_to_continue(run_dir, method)
+        plan = plan_to_continue(run_dir, job.method.name)
         refuse_changed(job.config, run_dir)
     else:
         refuse_started(run_dir)
@@ -177,7 +185,9 @@ def _released(run_dir: Path, config: Path | None, trust_model: bool) -> Any:
             f"the run's {CONFIG_COPY} names {function!r}, Python code that drawing a table runs. Name the model "
             "yourself, with --config YOUR.toml, or, if you trust the folder, allow it with --trust-model"
         )
-    return Job.load(stored if config is None else config, "dpvi").method.stored(run_dir, _plan_of(run_dir))
+    plan = _plan_of(run_dir)
+    method = "marginals" if isinstance(plan, MRFPlan) else "dpvi"
+    return Job.load(stored if config is None else config, method).method.stored(run_dir, plan)
 
 
 def _plan_of(run_dir: Path) -> Plan:
@@ -189,5 +199,4 @@ def _no_result(run_dir: Path) -> str:
     kind = _plan_of(run_dir).kind
     if kind == "functional_mechanism":
         return f"the run in {str(run_dir)!r} is a regression; it gives coefficients and no table"
-    method = " --method vertimrf" if kind == "vertimrf" else ""
-    return f"the run in {str(run_dir)!r} is not complete; continue it with `vertinumpyro fit --resume{method}`"
+    return f"the run in {str(run_dir)!r} is not complete; continue it with `vertinumpyro fit --resume`"

@@ -1,8 +1,9 @@
-"""What learning on the joined table buys: a joint twin against twins that each party makes alone. Not DP."""
+"""What learning on the joined table buys: joint twins against twins that each party makes alone. Not DP."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -21,43 +22,50 @@ from vertinumpyro.evaluation import (
     within_party_tvd,
 )
 
-__all__ = ["Comparison", "compare", "fit_alone", "joined_at_random"]
+__all__ = ["APART", "Comparison", "compare", "fit_alone", "joined_at_random"]
+
+
+APART = "learned apart"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Comparison:
-    """Distances of two twins from the real table. Exact statistics of real records: not DP.
+    """Distances of twins from the real table. Exact statistics of real records: not DP.
 
-    :ivar joint, apart: the tables of `pairwise_tvd` for the joint twin, and for the twins made apart.
+    :ivar matrices: the tables of `pairwise_tvd`, by how the twin was learned; `APART` is twins of the parties alone.
     :ivar link: two columns of different parties.
-    :ivar dependence: R-score of the link in the real table, the joint twin, the twins made apart.
+    :ivar dependence: R-score of the link in each twin.
+    :ivar real_dependence: in the real table.
     """
 
     schema: Schema
-    joint: pd.DataFrame
-    apart: pd.DataFrame
+    matrices: Mapping[str, pd.DataFrame]
     link: tuple[str, str]
-    dependence: tuple[float, float, float]
+    dependence: Mapping[str, float]
+    real_dependence: float
 
     @property
-    def cross_party(self) -> tuple[float, float]:
-        """Mean cross-party TVD: joint, apart."""
-        return cross_party_tvd(self.joint, self.schema), cross_party_tvd(self.apart, self.schema)
+    def cross_party(self) -> dict[str, float]:
+        """Mean cross-party TVD of each twin."""
+        return {name: cross_party_tvd(matrix, self.schema) for name, matrix in self.matrices.items()}
+
+    @property
+    def best(self) -> str:
+        """The twin of the joined table that is nearest across the parties."""
+        return min((name for name in self.matrices if name != APART), key=lambda name: self.cross_party[name])
 
     @property
     def joint_is_closer(self) -> bool:
-        """Whether the joint twin's cross-party pairs are closer to the real ones."""
-        joint, apart = self.cross_party
-        return joint < apart
+        """Whether the best twin's cross-party pairs are closer to the real ones than those apart."""
+        return self.cross_party[self.best] < self.cross_party[APART]
 
-    @property
-    def link_kept(self) -> float:
-        """How much of the link's dependence beyond chance the joint twin has, 0 to 1.
+    def link_kept(self, name: str) -> float:
+        """How much of the link's dependence beyond chance a twin has, 0 to 1.
 
         Twins joined at random have the R-score that chance alone gives to a table of this size.
         """
-        real, joint, chance = self.dependence
-        return min(1.0, max(0.0, (joint - chance) / (real - chance))) if real > chance else 0.0
+        real, chance = self.real_dependence, self.dependence[APART]
+        return min(1.0, max(0.0, (self.dependence[name] - chance) / (real - chance))) if real > chance else 0.0
 
     def to_frame(self) -> pd.DataFrame:
         """The figures as a table."""
@@ -67,18 +75,16 @@ class Comparison:
             "mean TVD, pairs within a party": within_party_tvd,
             "mean TVD, single columns": one_way_tvd,
         }
-        twins = {"learned jointly": self.joint, "learned apart": self.apart}
         rows = {
-            name: {"real table": None} | {twin: measure(matrix, self.schema) for twin, matrix in twins.items()}
+            name: {"real table": None} | {twin: measure(m, self.schema) for twin, m in self.matrices.items()}
             for name, measure in measures.items()
         }
-        rows[f"R-score {a} × {b}"] = dict(zip(["real table", *twins], self.dependence, strict=True))
+        rows[f"R-score {a} × {b}"] = {"real table": self.real_dependence, **self.dependence}
         return pd.DataFrame.from_dict(rows, orient="index").astype(object)
 
     def items(self) -> list[ReportFigure | ReportTable]:
         """For the report."""
         section = "Pairs of columns: joint against apart"
-        figure = plot_tvd_comparison(self.joint, self.apart, self.schema)
         return [
             ReportTable(
                 frame=self.to_frame(),
@@ -87,7 +93,7 @@ class Comparison:
                 section=section,
             ),
             ReportFigure(
-                figure=figure,
+                figure=plot_tvd_comparison(self.matrices, self.schema),
                 caption="Every pair of columns. Outlined: pairs across the parties.",
                 not_dp=True,
                 section=section,
@@ -95,16 +101,14 @@ class Comparison:
         ]
 
 
-def compare(
-    real: pd.DataFrame, joint: pd.DataFrame, apart: pd.DataFrame, schema: Schema, link: tuple[str, str]
-) -> Comparison:
-    """Measure both twins. Not DP."""
+def compare(real: pd.DataFrame, twins: Mapping[str, pd.DataFrame], schema: Schema, link: tuple[str, str]) -> Comparison:
+    """Measure all twins, of which one is `APART`. Not DP."""
     return Comparison(
         schema=schema,
-        joint=pairwise_tvd(real, joint, schema),
-        apart=pairwise_tvd(real, apart, schema),
+        matrices={name: pairwise_tvd(real, twin, schema) for name, twin in twins.items()},
         link=link,
-        dependence=tuple(r_score(frame, *link, schema) for frame in (real, joint, apart)),  # type: ignore[arg-type]
+        dependence={name: r_score(twin, *link, schema) for name, twin in twins.items()},
+        real_dependence=r_score(real, *link, schema),
     )
 
 

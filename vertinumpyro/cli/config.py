@@ -99,7 +99,7 @@ class FitSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MRFSettings:
-    """`[mrf]`: for `--method vertimrf`; `VertiMRF` and its `plan` say what each key means."""
+    """`[mrf]`: for `--method vertimrf` and `marginals`; `VertiMRF` and its `plan` say what each key means."""
 
     encoder: Literal["secure_marginals", "sketch", "randomized_response", "sketch_shared_key"] | None = None
     selection: Literal["all", "adaptive"] | None = None
@@ -134,9 +134,13 @@ class RegressionSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """`[run]`: where the outputs go. `seed` is model randomness: it protects nothing and may be known."""
+    """`[run]`: where the outputs go, and the method where the command line names none.
+
+    `seed` is model randomness: it protects nothing and may be known.
+    """
 
     out: str = "run"
+    method: Literal["dpvi", "vertimrf", "marginals", "logistic", "linear"] | None = None
     seed: int = 0
     num_synthetic: int | None = positive()
     diagnostics: bool = False
@@ -220,8 +224,8 @@ class Config:
             "run": {"seed": self.run.seed},
         }
 
-    def save_copy(self, run_dir: Path) -> None:
-        """Write config and schema into the run's folder, with every path relative to that folder.
+    def save_copy(self, run_dir: Path, method: str) -> None:
+        """Write config and schema into the run's folder, with every path relative to that folder, and the method.
 
         The copy is a valid configuration of the same run, and names no folder outside the common one.
         """
@@ -237,7 +241,7 @@ class Config:
             "fit": _given(self.fit),
             "mrf": _given(self.mrf),
             "regression": _given(self.regression),
-            "run": _given(self.run) | {"out": "."},
+            "run": _given(self.run) | {"out": ".", "method": method},
         }
         (run_dir / SCHEMA_COPY).write_text(self.schema.to_toml(), encoding="utf-8")
         (run_dir / CONFIG_COPY).write_text(dump(tables), encoding="utf-8")

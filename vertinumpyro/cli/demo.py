@@ -1,36 +1,45 @@
-"""`vertinumpyro demo`: two parties, one private twin, and what they would have lost apart."""
+"""`vertinumpyro demo`: two parties, one model learned in two ways, and what they would have lost apart."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import pandas as pd
+from rich.console import RenderableType
 
 from vertinumpyro.cli import outputs
-from vertinumpyro.cli.comparison import Comparison, compare, fit_alone, joined_at_random
-from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
+from vertinumpyro.cli.comparison import APART, Comparison, compare, fit_alone, joined_at_random
+from vertinumpyro.cli.display import facts_grid, plan_view, results_table, schema_table
 from vertinumpyro.cli.job import refuse_started
 from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.sessions import cost_lines, parties_of_public_table
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import count, duration, plan_facts
+from vertinumpyro.cli.wording import count, duration, plan_facts, report_rows
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset, load_rand_hie
 from vertinumpyro.dpvi import DPVI, Posterior
-from vertinumpyro.evaluation import ReportText, write_report
-from vertinumpyro.secure import BACKENDS, BetweenProcesses, FixedPoint
-from vertinumpyro.session import PRIVACY_RECORD
+from vertinumpyro.evaluation import ReportTable, ReportText, write_report
+from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.privacy import Plan
+from vertinumpyro.secure import BACKENDS, Backend, BetweenProcesses, FixedPoint
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import PRIVACY_RECORD, Session
 
-__all__ = ["Demo", "demo_inference"]
+__all__ = ["Demo", "demo_inference", "demo_tables"]
 
 _BETWEEN_PROCESSES = {name: kind for name, kind in BACKENDS.items() if issubclass(kind, BetweenProcesses)}
+FROM_TABLES, BY_DPVI = "from tables", "by DPVI"
+DPVI_FOLDER = "dpvi"
 LINK = ("mdvis", "disea")  # visits to a doctor, at the insurer; chronic diseases, at the clinic
 
 
@@ -46,6 +55,12 @@ def demo_inference(backend: str) -> DPVI:
     return DPVI(diagnostics=True)
 
 
+def demo_tables(backend: Backend) -> MarginalInference:
+    """The same model from noisy tables: through their Markov field where its engine is there."""
+    law = "tables" if importlib.util.find_spec("mbi") is None else "auto"
+    return MarginalInference(law=law, settings=VertiMRF(backend=backend))
+
+
 @dataclasses.dataclass
 class Demo:
     """The demonstration, stage by stage; `seconds` holds each stage's wall time."""
@@ -55,6 +70,7 @@ class Demo:
     num_steps: int | None
     seed: int
     dpvi: DPVI
+    tables: MarginalInference
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def run(self) -> Comparison:
@@ -63,14 +79,16 @@ class Demo:
         if not outputs.can_draw():
             raise ArgumentError("the demo draws figures: install matplotlib with `pip install 'vertinumpyro[report]'`")
         dataset = self._introduce()
-        joint_key, twin_key, *party_keys = jax.random.split(random_key(self.seed), 2 + len(dataset.parties))
-        posterior = self._fit(dataset, joint_key)
-        with self._stage("synthetic twin"):
-            twin = posterior.sample_synthetic(rng_key=twin_key)
-        apart = self._apart(dataset, list(party_keys))
+        tables_key, joint_key, twin_key, *party_keys = jax.random.split(random_key(self.seed), 3 + len(dataset.parties))
+        learned = self._from_tables(dataset, tables_key)
+        posterior = self._by_dpvi(dataset, joint_key)
+        with self._stage("synthetic twins"):
+            twins = {FROM_TABLES: learned.sample_synthetic(rng_key=twin_key)}
+            twins[BY_DPVI] = posterior.sample_synthetic(rng_key=twin_key)
+        twins[APART] = self._apart(dataset, list(party_keys))
         with self._stage("comparison"):
-            comparison = compare(dataset.to_frame(), twin, apart, dataset.schema, LINK)
-        self._write(posterior, dataset, twin, comparison)
+            comparison = compare(dataset.to_frame(), twins, dataset.schema, LINK)
+        self._write(learned, posterior, dataset, twins, comparison)
         self._conclude(comparison)
         return comparison
 
@@ -90,32 +108,53 @@ class Demo:
         console.print(heading("Schema (public)"), schema_table(dataset.schema))
         return dataset
 
-    def _fit(self, dataset: VerticalDataset, rng_key: jax.Array) -> Posterior:
+    def _from_tables(self, dataset: VerticalDataset, rng_key: jax.Array) -> MarginalPosterior:
+        """One release of noisy tables, and the model learned from it."""
+        system = self.tables.settings
+        with self._stage("privacy plan"):
+            plan = system.plan(dataset, epsilon=self.epsilon)
+            self.tables.rehearse(dataset.schema, plan)
+            facts = {
+                "method": "noisy tables, and a NumPyro model learned from them",
+                "records N (public)": f"{plan.num_records:,}",
+                "releases": f"{plan.num_steps:,}",
+                "backend": system.backend.info().name,
+            }
+            view = [*plan_view(plan, facts), *self._costs(system.computations(dataset, plan))]
+        console.print(heading("First way: one release of noisy tables. Its privacy plan"), *view)
+        with self._timed("from tables"), self._holders(dataset, partial(dataclasses.replace, system)) as data:
+            released = release_marginals(data, plan, system, run_dir=self.out)
+            return self.tables.fit(released, rng_key, progress_bar=console.is_terminal)
+
+    def _by_dpvi(self, dataset: VerticalDataset, rng_key: jax.Array) -> Posterior:
+        """A noisy gradient for every step, under a plan of its own."""
         with self._stage("privacy plan"):
             plan = self.dpvi.plan(dataset, epsilon=self.epsilon, num_steps=self.num_steps)
-            table = list(plan_view(plan, plan_facts(plan, self.dpvi.backend.info().name)))
-            table += (
-                list(cost_lines(self.dpvi.backend, self.dpvi.computations(dataset, plan))) if self._in_processes else []
-            )
-        console.print(heading("Privacy plan (before anything is spent)"), *table)
+            facts = plan_facts(plan, self.dpvi.backend.info().name)
+            view = [*plan_view(plan, facts), *self._costs(self.dpvi.computations(dataset, plan))]
+        console.print(heading("Second way: DPVI, a noisy gradient a step. Its privacy plan"), *view)
         console.print(heading(f"Learning on the joined table, {count(plan.num_steps, 'step')}"))
-        log = progress_in_log(self.out / PRIVACY_RECORD, plan.num_steps)
-        with self._timed("joint fit"), self._fitter(dataset) as fit, log:
-            return fit(plan, rng_key, run_dir=self.out, progress_bar=console.is_terminal)
+        build = partial(DPVI, backend=self.dpvi.backend, num_components=self.dpvi.num_components)
+        folder = self.out / DPVI_FOLDER
+        log = progress_in_log(folder / PRIVACY_RECORD, plan.num_steps)
+        with self._timed("by DPVI"), self._holders(dataset, build) as data, log:
+            return self.dpvi.fit(data, plan, rng_key, run_dir=folder, progress_bar=console.is_terminal)
+
+    def _costs(self, computations: Sequence[tuple[Computation, int]]) -> list[RenderableType]:
+        return list(cost_lines(self.dpvi.backend, computations)) if self._in_processes else []
 
     @property
     def _in_processes(self) -> bool:
         return isinstance(self.dpvi.backend, BetweenProcesses)
 
     @contextmanager
-    def _fitter(self, dataset: VerticalDataset) -> Iterator[Callable[..., Posterior]]:
-        """How a plan is spent: here, or with a process for each party, which reads that party's file alone."""
+    def _holders(self, dataset: VerticalDataset, build: Callable[..., Any]) -> Iterator[VerticalDataset | Session]:
+        """Where a plan is spent: here, or with a process for each party, which reads that party's file alone."""
         if not self._in_processes:
-            yield partial(self.dpvi.fit, dataset)
+            yield dataset
             return
-        build = partial(DPVI, backend=self.dpvi.backend, num_components=self.dpvi.num_components)
         with parties_of_public_table(dataset, self.out / "parties", build) as session:
-            yield partial(self.dpvi.fit, session)
+            yield session
 
     def _apart(self, dataset: VerticalDataset, keys: list[jax.Array]) -> pd.DataFrame:
         """The baseline: each party alone, the same inference and the whole ε for each."""
@@ -146,62 +185,90 @@ class Demo:
         console.print(f"[green]✓[/] {duration(self.seconds[name])}, compilation included")
 
     def _write(
-        self, posterior: Posterior, dataset: VerticalDataset, twin: pd.DataFrame, comparison: Comparison
+        self,
+        learned: MarginalPosterior,
+        posterior: Posterior,
+        dataset: VerticalDataset,
+        twins: Mapping[str, pd.DataFrame],
+        comparison: Comparison,
     ) -> None:
         with self._stage("outputs"):
-            outputs.write_tables(twin, self.out)
-            posterior.save(self.out / "posterior.npz")
+            for folder, name, result in (
+                (self.out, FROM_TABLES, learned),
+                (self.out / DPVI_FOLDER, BY_DPVI, posterior),
+            ):
+                outputs.write_tables(twins[name], folder)
+                result.save(folder / "posterior.npz")
             items = [
                 *comparison.items(),
-                outputs.marginals(dataset.to_frame(), twin, dataset.schema),
-                *outputs.public_items(posterior, twin),
+                outputs.marginals(dataset.to_frame(), twins[FROM_TABLES], dataset.schema),
+                outputs.synthetic_summary(twins[FROM_TABLES], dataset.schema),
+                *outputs.adversary_figure(learned.plan),
+                _other_plan(posterior.plan),
+                *outputs.gradient_norms(posterior),
                 *outputs.training_trace(posterior),
             ]
-            content = outputs.report_content(
-                posterior,
-                self.dpvi,
+            content = outputs.assembled(
+                learned.plan,
+                items,
                 title="A private twin of the RAND Health Insurance Experiment",
                 summary=_summary(comparison),
-                items=items,
-                extra_configuration={name: duration(s) for name, s in self.seconds.items()},
+                facts={"records N (public)": f"{learned.plan.num_records:,}", "releases": f"{learned.plan.num_steps}"},
+                configuration={
+                    "from tables": f"{learned.split.num_components} components, law of the {learned.law}",
+                    **{f"by DPVI: {k}": v for k, v in outputs.configuration(posterior, self.dpvi).items()},
+                    **{name: duration(s) for name, s in self.seconds.items()},
+                },
+                secure_noise=learned.secure_noise and posterior.secure_noise,
+                warnings=[] if self._in_processes else [outputs.SIMULATED],
             )
             write_report(self.out / "report.html", content)
 
     def _conclude(self, comparison: Comparison) -> None:
-        console.print(heading(f"Written to {self.out}/"), facts_grid(outputs.FILES))
+        files = {**outputs.FILES, "released.npz": "the noisy tables: further models cost nothing"}
+        files[f"{DPVI_FOLDER}/"] = "the other twin, its posterior and record"
+        console.print(heading(f"Written to {self.out}/"), facts_grid(files))
         console.print(heading("Was it worth joining?  [not DP: computed on the real table]"))
-        joint, apart = comparison.cross_party
-        (a, b), (real, kept, lost) = comparison.link, comparison.dependence
-        results = {
-            "pairs across the parties": f"mean TVD from the real table: {joint:.3f} joint, {apart:.3f} apart",
-            f"{a} × {b}": f"dependence (R-score): {real:.3f} real, {kept:.3f} joint, {lost:.3f} apart",
-            "time": duration(sum(self.seconds.values())),
-        }
-        console.print(facts_grid(results))
+        console.print(results_table(comparison), f"time  {duration(sum(self.seconds.values()))}\n")
         style = "green" if comparison.joint_is_closer else "yellow"
         console.print(f"[bold {style}]{_verdict(comparison)}[/]")
 
 
+def _other_plan(plan: Plan) -> ReportTable:
+    """The second plan's ε, and what both cost together."""
+    rows = pd.DataFrame.from_records(
+        report_rows(plan), index="adversary", exclude=["knows", "relation", "effective_noise"]
+    )
+    caption = "DPVI's own plan. Whoever sees both releases has seen both budgets spent; a real study would choose one."
+    return ReportTable(frame=rows, caption=caption, not_dp=False, section="Privacy")
+
+
 def _verdict(comparison: Comparison) -> str:
-    joint, apart = comparison.cross_party
     if not comparison.joint_is_closer:
-        return "Here the joint twin is not closer across the parties than twins made apart: try more steps."
-    a, b = comparison.link
+        return "Here no joint twin is closer across the parties than twins made apart: try a larger epsilon."
+    best, (a, b) = comparison.best, comparison.link
+    gain = 1 - comparison.cross_party[best] / comparison.cross_party[APART]
+    why = (
+        "One release pays for its tables once, where DPVI pays for every step: take the twin from tables where the "
+        "model has tables, and DPVI for models that have none"
+        if best == FROM_TABLES
+        else "Here the noisy gradients told more than the noisy tables"
+    )
     return (
-        f"Across the parties the joint twin is {1 - joint / apart:.0%} closer to the real table than twins "
-        f"made apart. It keeps {comparison.link_kept:.0%} of the dependence of {a} and {b} beyond chance, "
-        "twins made apart none."
+        f"Take the twin learned {best}: across the parties it is {gain:.0%} closer to the real table than twins made "
+        f"apart. It keeps {comparison.link_kept(best):.0%} of the dependence of {a} and {b} beyond chance, twins made "
+        f"apart none. {why}."
     )
 
 
 def _summary(comparison: Comparison) -> list[ReportText]:
     released = (
-        "An insurer holds plan and visits, a clinic holds health, of the same people. Released: the noisy "
-        "gradients of a NumPyro mixture with a plate for each party, and all that follows from them, such "
-        "as the synthetic table."
+        "An insurer holds plan and visits, a clinic holds health, of the same people. Released, in two ways with the "
+        "same ε for everybody in each: noisy tables of all pairs of columns, and the noisy gradients of DPVI. A "
+        "NumPyro mixture with a plate for each party was learned from each, and a synthetic table drawn from it."
     )
     baseline = (
-        "The baseline is two twins made apart and joined at random. Each had a plan of its own with the "
+        "The baseline is two twins made apart by DPVI and joined at random. Each had a plan of its own with the "
         "whole ε, which favours it."
     )
     return [

@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
+from vertinumpyro.cli.comparison import Comparison
 from vertinumpyro.cli.wording import cautions, headline
 from vertinumpyro.data import Schema
 from vertinumpyro.privacy import Plan
 
-__all__ = ["facts_grid", "plan_view", "schema_table"]
+__all__ = ["facts_grid", "plan_view", "results_table", "schema_table"]
 
 
 def schema_table(schema: Schema) -> Table:
@@ -40,6 +41,19 @@ def plan_view(plan: Plan, facts: Mapping[str, str]) -> Iterator[RenderableType]:
     for line in cautions(plan):
         yield Padding(Text(f"! {line}", style="yellow"), (0, 0, 1, 0))
     yield privacy_legend(plan)
+
+
+def results_table(comparison: Comparison) -> Table:
+    """A row for each twin: how far it is from the real table across the parties, and what it keeps of the link."""
+    table = _table()
+    a, b = comparison.link
+    table.add_column("the twin was learned", no_wrap=True)
+    table.add_column("pairs across the parties: mean TVD", justify="right")
+    table.add_column(f"{a} × {b}: R-score", justify="right")
+    for name, tvd in comparison.cross_party.items():
+        table.add_row(name.removeprefix("learned "), f"{tvd:.3f}", f"{comparison.dependence[name]:.3f}")
+    table.add_row("(the real table)", "", f"{comparison.real_dependence:.3f}")
+    return table
 
 
 def facts_grid(facts: Mapping[str, str]) -> Table:

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 
+from vertinumpyro.cli.choice import chosen
 from vertinumpyro.cli.config import CONFIG_COPY, Config, load_config
-from vertinumpyro.cli.methods import CommandMethod, method_of
+from vertinumpyro.cli.methods import METHODS, CommandMethod, method_of
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.data import Schema, TableFacts, VerticalDataset, align, read_ids, read_table
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.session import PRIVACY_RECORD, recorded_plan
 
-__all__ = ["Job", "plan_to_continue", "refuse_changed", "refuse_started"]
+__all__ = ["Job", "method_to_continue", "plan_to_continue", "refuse_changed", "refuse_started"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,12 +25,14 @@ class Job:
 
     config: Config
     method: CommandMethod
+    why: str | None = None
 
     @classmethod
-    def load(cls, path: Path, method: str, *, backend: str | None = None) -> Job:
-        """Read a configuration and import its model."""
+    def load(cls, path: Path, method: str | None, *, backend: str | None = None) -> Job:
+        """Read a configuration and import its model; without a method, choose one and say why."""
         config = load_config(path, backend)
-        return cls(config=config, method=method_of(method)(config))
+        name, why = chosen(config) if method is None else (method, None)
+        return cls(config=config, method=method_of(name)(config), why=why)
 
     @property
     def schema(self) -> Schema:
@@ -76,7 +79,7 @@ class Job:
         """
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            self.config.save_copy(run_dir)
+            self.config.save_copy(run_dir, self.method.name)
         except OSError as error:
             raise ArgumentError(f"cannot write to the run's folder {str(run_dir)!r}: {error.strerror}") from None
 
@@ -114,6 +117,16 @@ def plan_to_continue(run_dir: Path, method: str) -> Plan:
     if not record.exists():
         raise PlanSpentError(f"there is no {record}, so there is no run to continue; leave --resume out")
     return recorded_plan(run_dir, method_of(method).plan_class)
+
+
+def method_to_continue(run_dir: Path) -> str | None:
+    """The method of a run that was started before; None where there is none, or its folder does not say."""
+    record, stored = run_dir / PRIVACY_RECORD, run_dir / CONFIG_COPY
+    if not record.exists():
+        return None
+    kind = read_record(record).plan.kind
+    named = load_config(stored).run.method if stored.exists() else None
+    return named or (kind if kind in METHODS else None)
 
 
 def refuse_changed(config: Config, run_dir: Path) -> None:

@@ -38,10 +38,11 @@ Backend = Annotated[
     ),
 ]
 Method = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="dpvi: variational inference of a NumPyro model. vertimrf: a Markov random field. logistic, linear: one "
-        "regression across parties."
+        help="vertimrf: a Markov random field of noisy tables. marginals: a NumPyro model learned from the same. dpvi: "
+        "variational inference of any NumPyro model. logistic, linear: one regression across parties.",
+        show_default="[run] method, or the best that the model allows",
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]
@@ -93,21 +94,23 @@ def _version(
 @_reported
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the outputs.")] = Path("vertinumpyro-demo"),
-    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.", show_default="the library's")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of DPVI.", show_default="the library's")] = None,
     epsilon: Annotated[float, typer.Option(help="ε against everyone, at δ = 1e-5.")] = 1.0,
     backend: Annotated[str, typer.Option(help="fixed_point; crypten, spu: a process a party.")] = "fixed_point",
     seed: Seed = 0,
     debug: Debug = False,
 ) -> None:
     """Two parties publish a private twin of a real table, in a few minutes on a laptop."""
-    from vertinumpyro.cli.demo import Demo, demo_inference
+    from vertinumpyro.cli.demo import Demo, demo_inference, demo_tables
 
-    Demo(out=out, epsilon=epsilon, num_steps=steps, seed=seed, dpvi=demo_inference(backend)).run()
+    dpvi = demo_inference(backend)
+    tables = demo_tables(dpvi.backend)
+    Demo(out=out, epsilon=epsilon, num_steps=steps, seed=seed, dpvi=dpvi, tables=tables).run()
 
 
 @app.command()
 @_reported
-def plan(config: ConfigFile, backend: Backend = None, method: Method = "dpvi", debug: Debug = False) -> None:
+def plan(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> None:
     """Show schema and privacy plan. Needs the number of records, and nothing else of the data."""
     from vertinumpyro.cli import commands
 
@@ -116,7 +119,7 @@ def plan(config: ConfigFile, backend: Backend = None, method: Method = "dpvi", d
 
 @app.command()
 @_reported
-def check(config: ConfigFile, backend: Backend = None, method: Method = "dpvi", debug: Debug = False) -> None:
+def check(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> None:
     """Check settings, tables, record matching, model, plan and range. Spends nothing."""
     from vertinumpyro.cli import commands
 
@@ -133,7 +136,7 @@ def fit(
         typer.Option(help="Folder of the outputs.", show_default="[run] out of the configuration"),
     ] = None,
     backend: Backend = None,
-    method: Method = "dpvi",
+    method: Method = None,
     debug: Debug = False,
 ) -> None:
     """Plan, fit, and write tables or coefficients, what they follow from, privacy record and report."""

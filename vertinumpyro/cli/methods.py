@@ -22,6 +22,7 @@ __all__ = ["METHODS", "CommandMethod", "given", "method_of"]
 METHODS: Mapping[str, str] = {
     "dpvi": "vertinumpyro.cli.of_dpvi:OfDPVI",
     "vertimrf": "vertinumpyro.cli.of_vertimrf:OfVertiMRF",
+    "marginals": "vertinumpyro.cli.of_marginals:OfMarginals",
     "logistic": "vertinumpyro.cli.of_regression:OfLogistic",
     "linear": "vertinumpyro.cli.of_regression:OfLinear",
 }

@@ -20,7 +20,7 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.defaults import default_guide
 from vertinumpyro.secure import BACKENDS
 
-__all__ = ["build_dpvi", "import_model"]
+__all__ = ["build_dpvi", "import_model", "model_settings"]
 
 _GUIDES: dict[str, Callable[..., Any]] = {
     "diagonal": default_guide,
@@ -43,7 +43,7 @@ def build_dpvi(config: Config) -> DPVI:
     }
     if config.fit.guide is not None:
         settings["guide"] = _GUIDES[config.fit.guide]
-    return DPVI(**settings, **_model_settings(config))
+    return DPVI(**settings, **model_settings(config))
 
 
 def import_model(settings: ModelSettings, folder: Path) -> Callable[..., Any]:
@@ -62,7 +62,11 @@ def import_model(settings: ModelSettings, folder: Path) -> Callable[..., Any]:
     return function
 
 
-def _model_settings(config: Config) -> dict[str, Any]:
+def model_settings(config: Config) -> dict[str, Any]:
+    """`[model]` as arguments of the classes that take a model.
+
+    :raises ArgumentError: the model's function cannot be imported.
+    """
     model, given = config.model, config.model.num_components
     components = {} if given is None else {"num_components": given}
     if model.function is None:

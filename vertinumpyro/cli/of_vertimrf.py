@@ -8,18 +8,15 @@ from pathlib import Path
 import jax
 
 from vertinumpyro.cli import outputs
-from vertinumpyro.cli.config import Config
-from vertinumpyro.cli.methods import CommandMethod, given
+from vertinumpyro.cli.of_tables import OfTables
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.cli.wording import count
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.data import Facts, VerticalDataset
-from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, pairwise_tvd, plot_pairwise_tvd
-from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF
+from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
+from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import Plan
-from vertinumpyro.secure import BACKENDS
-from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
 
 __all__ = ["OfVertiMRF"]
@@ -33,58 +30,16 @@ FILES = {
     "report.html": "guarantees, configuration",
 }
 
-_OF_THE_PLAN = ("cross_share", "recovery_share", "refinement_share")
-_PRIVACY = ("epsilon", "delta", "adversary", "relation", "noise", "collusion_threshold")
 
-
-class OfVertiMRF(CommandMethod):
+class OfVertiMRF(OfTables):
     """Noisy tables of columns, and the field that fits them."""
 
     name = "vertimrf"
-    plan_class = MRFPlan
-    own_settings: Mapping[str, tuple[str, ...]] = {
-        "privacy": (*_PRIVACY, "allow_unproven"),
-        "fit": ("backend",),
-        "model": (),
-    }
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        settings = {k: v for k, v in given(config.mrf).items() if k not in _OF_THE_PLAN}
-        allow = bool(config.privacy.allow_unproven)
-        self.method = VertiMRF(**settings, allow_unproven=allow, backend=BACKENDS[config.fit.backend]())
+    own_settings: Mapping[str, tuple[str, ...]] = {**OfTables.own_settings, "model": ()}
 
     def about(self) -> str:
         """See `CommandMethod`."""
         return f"encoder {self.method.encoder}"
-
-    def checked(self) -> Sequence[str]:
-        """The columns in cells."""
-        columns = self.method.columns(self.config.schema)
-        return [f"{count(sum(column.num_cells for column in columns), 'cell')} of {count(len(columns), 'column')}"]
-
-    def plan(self, facts: Facts) -> MRFPlan:
-        """See `CommandMethod`."""
-        privacy = {k: v for k, v in given(self.config.privacy).items() if k in _PRIVACY}
-        shares = {k: v for k, v in given(self.config.mrf).items() if k in _OF_THE_PLAN}
-        return self.method.plan(facts, **privacy, **shares)
-
-    def facts(self, plan: MRFPlan) -> dict[str, str]:
-        """See `CommandMethod`."""
-        return {
-            "method": f"VertiMRF, encoder {self.method.encoder}",
-            "records N (public)": f"{plan.num_records:,}",
-            "releases": f"{plan.num_steps:,}",
-            "tables across parties": f"{plan.num_cross_pairs:,}",
-            "part of the budget for them": f"{plan.cross_share:g}",
-            "noise": f"{plan.noise.kind}, {count(plan.noise.num_shares, 'share')}",
-            "backend": self.method.backend.info().name,
-            "plan": plan.plan_id[:16],
-        }
-
-    def computations(self, facts: Facts, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
-        """See `VertiMRF.computations`."""
-        return self.method.computations(facts, plan)
 
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarkovTwin:
         """See `CommandMethod`."""
@@ -108,19 +63,8 @@ class OfVertiMRF(CommandMethod):
 
     def items(self, result: MarkovTwin) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""
-        return [*outputs.adversary_figure(result.plan), outputs.synthetic_summary(self._twin, result.schema)]
-
-    def internal_items(self, result: MarkovTwin, dataset: VerticalDataset) -> Sequence[ReportFigure | ReportTable]:
-        """See `CommandMethod`."""
-        if not outputs.can_draw():
-            return ()
-        real, schema = dataset.to_frame(), dataset.schema
-        distances = plot_pairwise_tvd(pairwise_tvd(real, self._twin, schema), schema)
-        caption = "Distance of every pair of columns from the real table; pairs across parties are outlined."
-        return [
-            outputs.marginals(real, self._twin, schema),
-            ReportFigure(figure=distances, caption=caption, not_dp=True, section="Pairs of columns"),
-        ]
+        summary = [] if self._twin is None else [outputs.synthetic_summary(self._twin, result.schema)]
+        return [*outputs.adversary_figure(result.plan), *summary]
 
     def report(
         self, result: MarkovTwin, facts: Facts, items: Sequence[ReportFigure | ReportTable], *, simulated: str | None

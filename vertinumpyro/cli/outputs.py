@@ -35,6 +35,7 @@ __all__ = [
     "can_draw",
     "configuration",
     "files",
+    "gradient_norms",
     "internal_items",
     "public_items",
     "report_content",
@@ -182,13 +183,16 @@ def _backend_statement(dpvi: DPVI) -> ReportTable:
 
 def public_items(posterior: Posterior, synthetic: pd.DataFrame | None) -> Iterator[ReportFigure | ReportTable]:
     """What may be published: it is computed from the plan and the releases alone."""
-    norms = posterior.diagnostics.released_norm
     if synthetic is not None:
         yield synthetic_summary(synthetic, posterior.guide.split.schema)
-    if not can_draw():
-        return
     yield from adversary_figure(posterior.plan)
-    if len(norms):
+    yield from gradient_norms(posterior)
+
+
+def gradient_norms(posterior: Posterior) -> Iterator[ReportFigure]:
+    """The norm of what each step released, where figures can be drawn."""
+    norms = posterior.diagnostics.released_norm
+    if can_draw() and len(norms):
         first = posterior.plan.num_steps - len(norms)
         yield ReportFigure(
             figure=plot_objective(

@@ -18,7 +18,7 @@ from vertinumpyro.evaluation import palette
 from vertinumpyro.evaluation.marginals import DEFAULT_MAX_BINS, checked_table, cross_party_tvd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.collections import PatchCollection
@@ -115,36 +115,31 @@ def plot_pairwise_tvd(
 
 @palette.styled
 def plot_tvd_comparison(
-    joint: pd.DataFrame,
-    apart: pd.DataFrame,
-    schema: "Schema",
-    *,
-    titles: tuple[str, str] = ("learned jointly", "learned apart"),
-    note: str | None = palette.NOT_DP_NOTE,
+    matrices: "Mapping[str, pd.DataFrame]", schema: "Schema", *, note: str | None = palette.NOT_DP_NOTE
 ) -> "Figure":
-    """Two heat maps on one scale: what the parties gain where they learn on the joined table.
+    """Heat maps on one scale: what the parties gain where they learn on the joined table.
 
     Args:
-        joint: [d, d] table of `pairwise_tvd` for the twin that was learned jointly.
-        apart: the same for a twin whose parts each party learned alone.
+        matrices: the line above each map, and its [d, d] table of `pairwise_tvd`; the cross-party mean is put under it.
         schema: the public schema of the joined table.
-        titles: a line above each map; the cross-party mean is put under it.
         note: text for the corner, or None.
 
     Raises:
-        ArgumentError: a matrix lacks a column of the schema, or matplotlib is missing.
+        ArgumentError: there is no matrix, one lacks a column of the schema, or matplotlib is missing.
     """
-    for matrix in (joint, apart):
+    if not matrices:
+        raise ArgumentError("matrices is empty; give at least one table of pairwise_tvd")
+    for matrix in matrices.values():
         cross_party_tvd(matrix, schema)  # checks the matrix
     side = _map_side(schema)
-    figure = palette.new_figure(2 * side + 0.7, side + 0.45)
-    pair = figure.subplots(1, 2)
-    end = _scale_end([joint, apart], None)
+    figure = palette.new_figure(len(matrices) * side + 0.7, side + 0.45)
+    row = figure.subplots(1, len(matrices), squeeze=False)[0]
+    end = _scale_end(list(matrices.values()), None)
     maps = []
-    for axes, matrix, title in zip(pair, (joint, apart), titles, strict=True):
+    for axes, (title, matrix) in zip(row, matrices.items(), strict=True):
         maps.append(_draw_heat_map(axes, matrix, schema, end))
         axes.set_title(f"{title}\n{_cross_party_line(matrix, schema)}")
-    figure.colorbar(maps[0], ax=list(pair), label="total variation distance", shrink=0.7, pad=0.02)
+    figure.colorbar(maps[0], ax=list(row), label="total variation distance", shrink=0.7, pad=0.02)
     return palette.noted(figure, note)
 
 

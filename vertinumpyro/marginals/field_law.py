@@ -28,7 +28,7 @@ from vertinumpyro.mrf.synthesis import draw_cells
 
 __all__ = ["FieldFit", "fit_to_field"]
 
-_LEAST_RECORDS, _MOST_RECORDS = 20_000, 60_000
+_NUM_RECORDS = 200_000  # of the field: their own chance should be small beside that of the N real ones
 _BATCH = 2000
 _RATE = 0.1
 _CHUNKS = 20
@@ -92,8 +92,7 @@ def fit_to_field(
 def _records(release: Marginals, settings: VertiMRF, rng_key: jax.Array) -> dict[str, np.ndarray]:
     """Encoded records of the field. Public."""
     rng = np.random.default_rng(np.asarray(rng_key).ravel())
-    count = min(max(release.num_records, _LEAST_RECORDS), _MOST_RECORDS)
-    cells = draw_cells(settings.field(release), count, rng)
+    cells = draw_cells(settings.field(release), _NUM_RECORDS, rng)
     arrays: dict[str, np.ndarray] = {}
     for column in release.columns:
         weights = release.fine.get(column.name)

@@ -33,6 +33,7 @@ __all__ = ["MarginalInference"]
 
 _START = partial(init_to_uniform, **{"radius": 1.0})
 _DRAW_VALUES = 2**24
+_MOST_COMPONENTS, _MOST_OF_TABLES = 200, 20
 _LARGEST_MISFIT, _LARGEST_TREND = 1.5, 0.01
 
 
@@ -51,7 +52,8 @@ class MarginalInference:
     :param method: "svi", or "nuts", which is for the tables' law.
     :param guide: of the field's law: the posterior's mode by default, which makes the best twins, or an autoguide of
         `DPVI`'s. The tables' law has a full-rank Normal up to 200 parameters, a mean field beyond.
-    :param num_components: K of the mixture when `model` is None; None takes N / 200, at least 10 and at most 100.
+    :param num_components: K of the mixture when `model` is None; None takes N / 100, at least 10 and at most 200; at
+        most 20 under the tables' law, which leaves the interactions of many components to chance.
     :param model_kwargs: further arguments of the model.
     :param num_steps: of the descent to the first estimate, and on the field's records.
     :param num_starts: descents to the first estimate of the tables' law; the best is taken.
@@ -89,7 +91,8 @@ class MarginalInference:
 
         :raises ModelContractError: names the site and says what to change.
         """
-        components = self.num_components or int(np.clip(num_records // 200, 10, 100))
+        most = _MOST_OF_TABLES if self.law == "tables" else _MOST_COMPONENTS
+        components = self.num_components or int(np.clip(num_records // 100, 10, most))
         model = mixture_model(schema, components) if self.model is None else self.model
         return split_model(model, schema, self.model_kwargs)
 
@@ -133,6 +136,17 @@ class MarginalInference:
                 stacklevel=2,
             )
         return posterior
+
+    def rehearse(self, schema: Schema, plan: MRFPlan) -> None:
+        """Tries on uniform tables whether a release by this plan could be fitted; before it is spent.
+
+        :raises ModelContractError: the model breaks the contract, or its tables cannot be computed; names the site.
+        :raises ArgumentError: the engine of Markov fields, which the law may need, is missing.
+        """
+        if self.law != "tables":
+            require_engine()
+        release = self.settings.stand_in(schema, plan)
+        self._program(release).of.cells(release)
 
     def load(self, path: str | Path) -> MarginalPosterior:
         """The posterior that `MarginalPosterior.save` wrote, of this model.

@@ -31,7 +31,7 @@ from vertinumpyro.mrf.stored import Released, pack_model, pack_released, unpack_
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.work import OWN, TablesWork
 
-__all__ = ["rehearse_field", "rehearse_tables", "require_memory"]
+__all__ = ["rehearse_field", "rehearse_tables", "require_memory", "stand_in"]
 
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
@@ -103,18 +103,23 @@ def rehearse_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Es
     return released
 
 
-def rehearse_field(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
-    """Takes every step that follows the releases, too: packing, the field, a few synthetic records."""
-    released = rehearse_tables(columns, plan, estimate)
-    model = unpack_model(*pack_model(estimate(columns, released.measurements)), columns)
-    tables = Marginals(
+def stand_in(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Marginals:
+    """Uniform tables, as many, as large and as noisy as the plan's."""
+    tables = rehearse_tables(columns, plan, estimate)
+    return Marginals(
         schema=schema,
         columns=columns,
         plan=plan,
-        measurements=released.measurements,
-        fine=released.fine,
+        measurements=tables.measurements,
+        fine=tables.fine,
         secure_noise=False,
     )
+
+
+def rehearse_field(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
+    """Takes every step that follows the releases, too: packing, the field, a few synthetic records."""
+    tables = stand_in(schema, columns, plan, estimate)
+    model = unpack_model(*pack_model(estimate(columns, tables.measurements)), columns)
     MarkovTwin.of(tables, model, {}).sample_synthetic(_RECORDS, rng_key=jax.random.PRNGKey(0))
 
 

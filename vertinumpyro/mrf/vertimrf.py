@@ -27,7 +27,7 @@ from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS, GraphicalModel,
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.refinement import Estimate
-from vertinumpyro.mrf.rehearsal import rehearse_field, rehearse_tables, require_memory
+from vertinumpyro.mrf.rehearsal import rehearse_field, rehearse_tables, require_memory, stand_in
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.mrf.stored import columns_to_list
@@ -279,6 +279,10 @@ class VertiMRF:
             missing=run.missing(),
         )
         return released, time.perf_counter() - started
+
+    def stand_in(self, schema: Schema, plan: MRFPlan) -> Marginals:
+        """Uniform tables in the place of a release by this plan, to try on them what is to follow it. Public."""
+        return stand_in(schema, self.columns(schema), plan, partial(self._field, plan, iterations=1))
 
     def field(self, released: Marginals) -> GraphicalModel:
         """The field fitted to a release. Post-processing."""

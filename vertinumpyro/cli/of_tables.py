@@ -1,0 +1,80 @@
+"""What the methods that begin with one release of noisy tables share: settings, plan and what compares twins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from vertinumpyro.cli import outputs
+from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.methods import CommandMethod, given
+from vertinumpyro.cli.wording import count
+from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.dpvi.twin_columns import restricted
+from vertinumpyro.evaluation import ReportFigure, pairwise_tvd, plot_pairwise_tvd
+from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.secure import BACKENDS
+from vertinumpyro.secure.computation import Computation
+
+__all__ = ["OfTables"]
+
+_OF_THE_PLAN = ("cross_share", "recovery_share", "refinement_share")
+_PRIVACY = ("epsilon", "delta", "adversary", "relation", "noise", "collusion_threshold")
+
+
+class OfTables(CommandMethod):
+    """Noisy tables of columns, from which a twin follows.
+
+    :ivar method: their cells, budget and backend.
+    """
+
+    plan_class = MRFPlan
+    own_settings: Mapping[str, tuple[str, ...]] = {"privacy": (*_PRIVACY, "allow_unproven"), "fit": ("backend",)}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        settings = {k: v for k, v in given(config.mrf).items() if k not in _OF_THE_PLAN}
+        allow = bool(config.privacy.allow_unproven)
+        self.method = VertiMRF(**settings, allow_unproven=allow, backend=BACKENDS[config.fit.backend]())
+        self._twin: pd.DataFrame | None = None
+
+    def checked(self) -> Sequence[str]:
+        """The columns in cells."""
+        columns = self.method.columns(self.config.schema)
+        return [f"{count(sum(column.num_cells for column in columns), 'cell')} of {count(len(columns), 'column')}"]
+
+    def plan(self, facts: Facts) -> MRFPlan:
+        """See `CommandMethod`."""
+        privacy = {k: v for k, v in given(self.config.privacy).items() if k in _PRIVACY}
+        shares = {k: v for k, v in given(self.config.mrf).items() if k in _OF_THE_PLAN}
+        return self.method.plan(facts, **privacy, **shares)
+
+    def facts(self, plan: MRFPlan) -> dict[str, str]:
+        """See `CommandMethod`."""
+        return {
+            "method": f"VertiMRF, encoder {self.method.encoder}",
+            "records N (public)": f"{plan.num_records:,}",
+            "releases": f"{plan.num_steps:,}",
+            "tables across parties": f"{plan.num_cross_pairs:,}",
+            "part of the budget for them": f"{plan.cross_share:g}",
+            "noise": f"{plan.noise.kind}, {count(plan.noise.num_shares, 'share')}",
+            "backend": self.method.backend.info().name,
+            "plan": plan.plan_id[:16],
+        }
+
+    def computations(self, facts: Facts, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
+        """See `VertiMRF.computations`."""
+        return self.method.computations(facts, plan)
+
+    def internal_items(self, result: object, dataset: VerticalDataset) -> Sequence[ReportFigure]:
+        """See `CommandMethod`."""
+        if self._twin is None or not outputs.can_draw():
+            return ()
+        real, schema = dataset.to_frame(), restricted(dataset.schema, self._twin.columns)
+        distances = plot_pairwise_tvd(pairwise_tvd(real, self._twin, schema), schema)
+        caption = "Distance of every pair of columns from the real table; pairs across parties are outlined."
+        return [
+            outputs.marginals(real, self._twin, schema),
+            ReportFigure(figure=distances, caption=caption, not_dp=True, section="Pairs of columns"),
+        ]
