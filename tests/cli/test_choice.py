@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.cli.conftest import Project, one_line
-from vertinumpyro.cli import choice
+from vertinumpyro.cli import choice, of_marginals
 from vertinumpyro.cli.choice import chosen
 from vertinumpyro.cli.config import load_config
 from vertinumpyro.core.errors import ArgumentError
@@ -38,7 +38,10 @@ def project(tmp_path):
 @pytest.fixture
 def engine(monkeypatch, request):
     """Whether the engine of Markov fields is there."""
-    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: object() if request.param else None)
+    if request.param:
+        pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
+    for module in (choice, of_marginals):
+        monkeypatch.setattr(module, "has_engine", lambda: request.param)
 
 
 def of(project):
@@ -61,7 +64,7 @@ def test_without_the_engine_the_mixture_and_what_to_install(project, engine):
     assert "vertinumpyro[mrf]" in why
 
 
-@pytest.mark.parametrize("engine", [True], indirect=True)
+@pytest.mark.parametrize("engine", [False], indirect=True)
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
@@ -76,7 +79,7 @@ def test_dpvi_where_the_settings_are_its_own_or_tables_do_not_fit(project, engin
     assert re.search(why, of(project).why)
 
 
-@pytest.mark.parametrize("engine", [True], indirect=True)
+@pytest.mark.parametrize("engine", [False], indirect=True)
 @pytest.mark.parametrize(
     ("probs", "name"), [("rate", "marginals"), ('jnp.where(jnp.asarray(data["plan"]) == 0, rate, 0.5)', "dpvi")]
 )

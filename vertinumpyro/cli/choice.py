@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from typing import NamedTuple, final
 
@@ -10,6 +9,7 @@ from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod, given, method_of
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.data import TableFacts
+from vertinumpyro.mrf.graphical_model import has_engine
 
 __all__ = ["Choice", "chosen"]
 
@@ -43,12 +43,11 @@ def chosen(config: Config) -> Choice:
     for section, names in _OF_DPVI.items():
         if own := [name for name in names if name in given(getattr(config, section))]:
             return Choice("dpvi", f"[{section}] {own[0]} is a setting of DPVI's")
-    has_engine = importlib.util.find_spec("mbi") is not None
-    if config.model.function is None and config.model.num_components is None and has_engine:
+    if config.model.function is None and config.model.num_components is None and has_engine():
         wanted = Choice("vertimrf", "no model is given, and a Markov field of noisy tables makes the nearest twins")
     else:
         why = "tables are paid for once, where DPVI pays for every step"
-        wanted = Choice("marginals", why if has_engine else f"{why}; {_ENGINE} makes nearer twins")
+        wanted = Choice("marginals", why if has_engine() else f"{why}; {_ENGINE} makes nearer twins")
     refused = _refusal(wanted, config)
     return wanted if refused is None else Choice("dpvi", f"{wanted.name} cannot be had here: {refused}")
 

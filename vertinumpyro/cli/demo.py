@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.evaluation import ReportTable, ReportText, write_report
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import BACKENDS, Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import Computation
@@ -57,7 +57,7 @@ def demo_inference(backend: str) -> DPVI:
 
 def demo_tables(backend: Backend) -> MarginalInference:
     """The same model from noisy tables: through their Markov field where its engine is there."""
-    law = "tables" if importlib.util.find_spec("mbi") is None else "auto"
+    law = "auto" if has_engine() else "tables"
     return MarginalInference(law=law, settings=VertiMRF(backend=backend))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.privacy import Plan
 from vertinumpyro.session import Session
 
@@ -39,7 +39,7 @@ class OfMarginals(OfTables):
         super().__init__(config)
         if self.method.encoder != "secure_marginals":
             raise ArgumentError(f'[mrf] encoder = "{self.method.encoder}": --method marginals needs "secure_marginals"')
-        law = "auto" if importlib.util.find_spec("mbi") is not None else "tables"
+        law = "auto" if has_engine() else "tables"
         self.inference = MarginalInference(settings=self.method, law=law, **model_settings(config))
 
     def about(self) -> str:

@@ -9,6 +9,7 @@ from released tables.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import math
 import warnings
@@ -24,7 +25,14 @@ from vertinumpyro.mrf.batching import batched
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.stein import SteinRisk
 
-__all__ = ["DEFAULT_ITERATIONS", "GraphicalModel", "fit_graphical_model", "junction_tree_cells", "require_engine"]
+__all__ = [
+    "DEFAULT_ITERATIONS",
+    "GraphicalModel",
+    "fit_graphical_model",
+    "has_engine",
+    "junction_tree_cells",
+    "require_engine",
+]
 
 DEFAULT_ITERATIONS = 5000
 _BLOCK = 50  # steps until the first look at the risk; the engine takes so many at once
@@ -57,6 +65,11 @@ class GraphicalModel(NamedTuple):
         with compat.x64():
             found = np.asarray(self.engine.project(wanted).datavector(flatten=False), np.float64)
         return found / found.sum()
+
+
+def has_engine() -> bool:
+    """Whether the engine is installed; it is not imported."""
+    return importlib.util.find_spec("mbi") is not None
 
 
 def require_engine() -> ModuleType:
