@@ -13,7 +13,6 @@ from vertinumpyro.cli import outputs, sessions
 from vertinumpyro.cli.config import CONFIG_COPY, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job, method_to_continue, plan_to_continue, refuse_changed, refuse_started
-from vertinumpyro.cli.of_dpvi import POSTERIOR
 from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.terminal import console, heading, ticked
 from vertinumpyro.cli.wording import count, headline, rounded_up
@@ -177,7 +176,7 @@ def _released(run_dir: Path, config: Path | None, trust_model: bool) -> Any:
     stored = run_dir / CONFIG_COPY
     if not stored.exists():
         raise ArgumentError(f"{str(run_dir)!r} is not the folder of a fit: it has no {CONFIG_COPY}")
-    if not (run_dir / POSTERIOR).exists():
+    if not (run_dir / outputs.POSTERIOR).exists():
         raise ArgumentError(_no_result(run_dir))
     function = load_config(stored).model.function
     if config is None and function is not None and not trust_model:

@@ -18,7 +18,6 @@ from vertinumpyro.cli.terminal import console
 from vertinumpyro.cli.wording import count, plan_facts
 from vertinumpyro.core import compat
 from vertinumpyro.core.compat import random_key
-from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.dpvi import Posterior, TwinColumns
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
@@ -27,8 +26,6 @@ from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
 
 __all__ = ["OfDPVI"]
-
-POSTERIOR = "posterior.npz"
 
 
 class OfDPVI(CommandMethod):
@@ -76,21 +73,12 @@ class OfDPVI(CommandMethod):
         return self.method.fit(data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
 
     def stored(self, run_dir: Path, plan: Plan) -> Posterior | None:
-        """The posterior, if it is this plan's.
-
-        :raises ArgumentError: it is another plan's.
-        """
-        path = run_dir / POSTERIOR
-        if not path.exists():
-            return None
-        posterior = self.method.load(path)
-        if posterior.plan.fingerprint() != plan.fingerprint():
-            raise ArgumentError(f"{path} belongs to another plan than the record beside it; take it out of the folder")
-        return posterior
+        """See `outputs.stored_posterior`."""
+        return outputs.stored_posterior(run_dir, plan, self.method.load)
 
     def save(self, result: Posterior, run_dir: Path) -> None:
         """See `CommandMethod`."""
-        result.save(run_dir / POSTERIOR)
+        result.save(run_dir / outputs.POSTERIOR)
 
     def outputs(self, result: Posterior, facts: Facts, run_dir: Path) -> Mapping[str, str]:
         """The twin, unless the model cannot draw one by itself, which the plan said."""

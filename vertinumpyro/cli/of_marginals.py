@@ -24,9 +24,8 @@ from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.privacy import Plan
 from vertinumpyro.session import Session
 
-__all__ = ["POSTERIOR", "OfMarginals"]
+__all__ = ["OfMarginals"]
 
-POSTERIOR = "posterior.npz"
 _FILES = {**outputs.FILES, "released.npz": "the noisy tables that it was learned from; further models cost nothing"}
 
 
@@ -67,21 +66,12 @@ class OfMarginals(OfTables):
         return self.inference.fit(released, key, progress_bar=console.is_terminal)
 
     def stored(self, run_dir: Path, plan: Plan) -> MarginalPosterior | None:
-        """The posterior, if it is this plan's.
-
-        :raises ArgumentError: it is another plan's.
-        """
-        path = run_dir / POSTERIOR
-        if not path.exists():
-            return None
-        posterior = self.inference.load(path)
-        if posterior.plan.fingerprint() != plan.fingerprint():
-            raise ArgumentError(f"{path} belongs to another plan than the record beside it; take it out of the folder")
-        return posterior
+        """See `outputs.stored_posterior`."""
+        return outputs.stored_posterior(run_dir, plan, self.inference.load)
 
     def save(self, result: MarginalPosterior, run_dir: Path) -> None:
         """See `CommandMethod`."""
-        result.save(run_dir / POSTERIOR)
+        result.save(run_dir / outputs.POSTERIOR)
 
     def outputs(self, result: MarginalPosterior, facts: Facts, run_dir: Path) -> Mapping[str, str]:
         """The twin, unless the model cannot draw one by itself, which the plan said."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -25,10 +25,12 @@ from vertinumpyro.evaluation import (
     plot_objective,
     plot_pairwise_tvd,
 )
+from vertinumpyro.marginals import MarginalPosterior
 from vertinumpyro.privacy import Plan, PrivacyPlan
 
 __all__ = [
     "FILES",
+    "POSTERIOR",
     "SIMULATED",
     "adversary_figure",
     "assembled",
@@ -40,10 +42,13 @@ __all__ = [
     "public_items",
     "report_content",
     "run_warnings",
+    "stored_posterior",
     "synthetic_summary",
     "write_table",
     "write_tables",
 ]
+
+P = TypeVar("P", Posterior, MarginalPosterior)
 
 FILES: Mapping[str, str] = {
     "synthetic.csv": "the synthetic twin",
@@ -54,6 +59,7 @@ FILES: Mapping[str, str] = {
 }
 
 
+POSTERIOR = "posterior.npz"
 SIMULATED = "One process held every party's columns: the secure computation was simulated, bit for bit."
 
 
@@ -86,6 +92,20 @@ def write_tables(frame: pd.DataFrame, run_dir: Path) -> None:
     """The synthetic table in both formats."""
     for name in ("synthetic.csv", "synthetic.parquet"):
         write_table(frame, run_dir / name)
+
+
+def stored_posterior(run_dir: Path, plan: Plan, load: Callable[[Path], P]) -> P | None:
+    """The posterior that a complete run stored, if it is this plan's; None where there is none.
+
+    :raises ArgumentError: it is another plan's.
+    """
+    path = run_dir / POSTERIOR
+    if not path.exists():
+        return None
+    posterior = load(path)
+    if posterior.plan.fingerprint() != plan.fingerprint():
+        raise ArgumentError(f"{path} belongs to another plan than the record beside it; take it out of the folder")
+    return posterior
 
 
 def assembled(
