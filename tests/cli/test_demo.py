@@ -13,13 +13,21 @@ from tests.cli.conftest import invoke
 from vertinumpyro.cli import demo
 from vertinumpyro.cli.comparison import APART, compare, joined_at_random
 from vertinumpyro.cli.outputs import FILES
-from vertinumpyro.data import BinaryColumn, PartySchema, Schema, load_rand_hie
+from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset, load_rand_hie
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation.palette import NOT_DP_NOTE
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import VertiMRF
 
 NUM_RECORDS = 1_500
+
+
+def few_people(num_records: int) -> VerticalDataset:
+    """Some records of two columns of each party, which compile sooner than ten."""
+    whole = load_rand_hie().take(np.arange(num_records))
+    held = {"insurer": ("idp", "mdvis"), "clinic": ("physlm", "disea")}
+    schema = Schema({p: PartySchema({n: whole.schema.columns[n] for n in names}) for p, names in held.items()})
+    return VerticalDataset.from_pooled(schema, pd.DataFrame(whole.to_frame()[list(schema.columns)]))
 
 
 def small_tables(law: str, settings: VertiMRF) -> MarginalInference:
@@ -33,7 +41,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "DPVI", lambda **settings: DPVI(num_components=2, **settings))
         patch.setattr(demo, "MarginalInference", small_tables)
-        patch.setattr(demo, "load_rand_hie", lambda: load_rand_hie().take(np.arange(NUM_RECORDS)))
+        patch.setattr(demo, "load_rand_hie", lambda: few_people(NUM_RECORDS))
         result = invoke("demo", "--out", out, "--steps", 6)
     assert result.exit_code == 0, result.output + result.stderr
     return out, result.output

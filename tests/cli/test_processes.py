@@ -2,14 +2,12 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from tests.cli.conftest import invoke, one_line
-from tests.cli.test_demo import small_tables
+from tests.cli.test_demo import few_people, small_tables
 from vertinumpyro.cli import demo
 from vertinumpyro.cli.config import load_config
-from vertinumpyro.data import load_rand_hie
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.secure.crypten import Crypten, compat
 from vertinumpyro.secure.spu import Spu
@@ -59,7 +57,7 @@ def test_a_fit_with_a_process_for_each_party(project, backend):
 
 @each_backend
 def test_the_demo_with_a_process_for_each_party(tmp_path, monkeypatch, backend):
-    monkeypatch.setattr(demo, "load_rand_hie", lambda: load_rand_hie().take(np.arange(400)))
+    monkeypatch.setattr(demo, "load_rand_hie", lambda: few_people(400))
     monkeypatch.setattr(demo, "demo_inference", lambda name: DPVI(backend=INSTALLED[name](), num_components=2))
     monkeypatch.setattr(demo, "MarginalInference", small_tables)
     result = invoke("demo", "--backend", backend, "--steps", 2, "--out", tmp_path / "out")
