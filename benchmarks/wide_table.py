@@ -34,6 +34,7 @@ from common import environment, finish, parser, with_stored
 from sklearn.ensemble import HistGradientBoostingClassifier
 from tqdm.auto import tqdm
 
+from vertinumpyro.cli.comparison import joined_at_random
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation import k_way_tvd, train_on_synthetic_test_on_real
@@ -116,15 +117,6 @@ METHODS: dict[str, Callable[[VerticalDataset, jax.Array], Twin]] = {
 }
 
 
-def joined_at_random(real: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """The parties' exact records side by side, each party's in an order of its own."""
-    parts = [
-        real[list(schema.column_names(party))].sample(frac=1.0, random_state=i).reset_index(drop=True)
-        for i, party in enumerate(schema.parties)
-    ]
-    return pd.concat(parts, axis=1)
-
-
 class Evaluation:
     """Distances and accuracies of tables against the real one. Not DP."""
 
@@ -148,7 +140,9 @@ def run(args: Any) -> dict[str, Any]:
     size, repeats = (4000, 1) if args.quick else (250_000, args.repeats)
     dataset, test = (draw(cells, clinic, n, seed) for seed, n in ((1, size), (2, size // 5)))
     judged = Evaluation(dataset, test, 50 if args.quick else 300)
-    apart = joined_at_random(judged.real, judged.schema)
+    schema = judged.schema
+    held = [pd.DataFrame(judged.real[list(schema.column_names(party))]) for party in schema.parties]
+    apart = joined_at_random(held, schema, seed=0)
     share = float(np.mean(np.asarray(judged.test[TARGET], float)))
     tvd3 = {"apart": judged.tvd3(apart)}
     accuracy = {

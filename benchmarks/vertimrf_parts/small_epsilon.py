@@ -21,7 +21,7 @@ class SmallEpsilon:
     """The size of the part.
 
     Attributes:
-        fits: so many of each arm at every ε; AIM's authors' code takes half an hour to an hour for one.
+        fits: so many of each arm at every ε; one of AIM takes five minutes on Adult, half an hour on NLTCS.
         small: the budgets of the comparison.
         grid: those over which the distance may not rise.
     """

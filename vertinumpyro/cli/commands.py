@@ -95,10 +95,11 @@ def _sentence(words: str) -> str:
 
 def fit(path: Path, *, method: str | None, resume: bool, out: Path | None, backend: str | None = None) -> None:
     """Plan, spend, write; or continue what was interrupted, under the plan that it began with."""
-    run_dir = load_config(path, backend).run_dir(out)
+    config = load_config(path, backend)
+    run_dir = config.run_dir(out)
     if resume and method is None:
         method = method_to_continue(run_dir)
-    job = Job.load(path, method, backend=backend)
+    job = Job.of(config, method)
     plan = None
     if resume:
         plan = plan_to_continue(run_dir, job.method.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -44,7 +45,7 @@ class Comparison:
     dependence: Mapping[str, float]
     real_dependence: float
 
-    @property
+    @cached_property
     def cross_party(self) -> dict[str, float]:
         """Mean cross-party TVD of each twin."""
         return {name: cross_party_tvd(matrix, self.schema) for name, matrix in self.matrices.items()}

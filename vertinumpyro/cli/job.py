@@ -29,8 +29,12 @@ class Job:
 
     @classmethod
     def load(cls, path: Path, method: str | None, *, backend: str | None = None) -> Job:
-        """Read a configuration and import its model; without a method, choose one and say why."""
-        config = load_config(path, backend)
+        """Read a configuration, then as `of`."""
+        return cls.of(load_config(path, backend), method)
+
+    @classmethod
+    def of(cls, config: Config, method: str | None) -> Job:
+        """Import the configuration's model; without a method, choose one and say why."""
         name, why = chosen(config) if method is None else (method, None)
         return cls(config=config, method=method_of(name)(config), why=why)
 

@@ -11,8 +11,7 @@ from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod, given
 from vertinumpyro.cli.wording import count
 from vertinumpyro.data import Facts, VerticalDataset
-from vertinumpyro.dpvi.twin_columns import restricted
-from vertinumpyro.evaluation import ReportFigure, pairwise_tvd, plot_pairwise_tvd
+from vertinumpyro.evaluation import ReportFigure
 from vertinumpyro.mrf import MRFPlan, VertiMRF
 from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
@@ -71,10 +70,4 @@ class OfTables(CommandMethod):
         """See `CommandMethod`."""
         if self._twin is None or not outputs.can_draw():
             return ()
-        real, schema = dataset.to_frame(), restricted(dataset.schema, self._twin.columns)
-        distances = plot_pairwise_tvd(pairwise_tvd(real, self._twin, schema), schema)
-        caption = "Distance of every pair of columns from the real table; pairs across parties are outlined."
-        return [
-            outputs.marginals(real, self._twin, schema),
-            ReportFigure(figure=distances, caption=caption, not_dp=True, section="Pairs of columns"),
-        ]
+        return list(outputs.beside_the_real_table(dataset, self._twin))

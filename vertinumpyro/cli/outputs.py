@@ -34,6 +34,7 @@ __all__ = [
     "SIMULATED",
     "adversary_figure",
     "assembled",
+    "beside_the_real_table",
     "can_draw",
     "configuration",
     "files",
@@ -252,6 +253,11 @@ def internal_items(
     yield from training_trace(posterior)
     if synthetic is None:
         return
+    yield from beside_the_real_table(dataset, synthetic)
+
+
+def beside_the_real_table(dataset: VerticalDataset, synthetic: pd.DataFrame) -> Iterator[ReportFigure]:
+    """Marginals, and every pair's distance: not DP. Needs matplotlib."""
     schema, real = restricted(dataset.schema, synthetic.columns), dataset.to_frame()
     yield marginals(real, synthetic, schema)
     yield ReportFigure(

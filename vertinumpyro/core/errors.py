@@ -57,9 +57,9 @@ class UnprovenError(PrivacyError):
     """A privacy bound is not proved for this configuration, and nobody opted in."""
 
 
-class InferenceWarning(UserWarning):
-    """A fit has not converged, or its model cannot have made what it was fitted to."""
-
-
 class BackendError(VertinumpyroError, RuntimeError):
     """A secure backend failed or is not available."""
+
+
+class InferenceWarning(UserWarning):
+    """A fit has not converged, or its model cannot have made what it was fitted to."""
