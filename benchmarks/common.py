@@ -33,9 +33,10 @@ from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSourc
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.data.datasets.adult import load_adult
 from vertinumpyro.dpvi import DPVI, DPVIState, Kernel, StepInput
-from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
-from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
+from vertinumpyro.dpvi.loop import ChunkRunner
 from vertinumpyro.dpvi.stream import Chunk
+from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.secure import Backend
 

@@ -22,10 +22,12 @@ scale     What the NLL is worth. Both without clip and noise, NOT DP.
           nll_nonprivate               the K = 20 mixture with figure3's batches, steps and optimiser
 everyone  `DPVI()` and its plan at epsilon = 1, delta = 1e-5, replace, against everyone: outside analyst and both
           parties. Median of 5 runs.
-          nll_everyone, nll_everyone_runs
+          nll_everyone, nll_everyone_runs   the steps start from noisy tables, half of the budget (extra `mrf`)
           epsilon_worst                the largest row of the plan's table
           record_steps                 records times steps of a run
-          nll_everyone_small_batches   the same budget by batches of N / 30 in 1,000 steps
+          nll_everyone_cold            the same budget from random values, as without the extra
+          nll_everyone_small_batches   the same budget by batches of N / 30 in 1,000 steps, the default once
+          nll_everyone_tables          the same model from tables alone, with all of the budget (`MarginalInference`)
 everyone_secure   One run of that plan between CrypTen processes on this machine, each with its own file.
           nll_everyone_secure
           secure_minutes               from the start of the processes to the posterior
@@ -64,6 +66,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 from common import (
@@ -92,7 +95,11 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.defaults import default_batch
 from vertinumpyro.dpvi.stream import chunks
 from vertinumpyro.evaluation.plots import plot_curves, plot_nll_boxes
-from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation
+from vertinumpyro.marginals import MarginalInference, release_marginals
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.posterior import PredictivePosterior
+from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, PrivacyPlan
 from vertinumpyro.secure import Backend, Crypten, FixedPoint, Plaintext
 from vertinumpyro.session import PartyTask, ProcessSession
 
@@ -218,26 +225,40 @@ def scale(task: Task) -> tuple[Results, Figures]:
 def everyone(task: Task) -> tuple[Results, Figures]:
     """`DPVI()` as a user who sets nothing gets it, at epsilon = 1, and the same budget spent on small batches."""
     size, steps = default_batch(task.train.num_records, amplified=True)
-    arms = {
-        "nll_everyone": {},
-        "nll_everyone_small_batches": {"batch_size": size, "num_steps": steps},
+    num_components = task.settings.num_components
+    default = DPVI(num_components=num_components)
+    plan = _plan_for_everyone(task, default)
+    arms: dict[str, Callable[[jax.Array], PredictivePosterior]] = {
+        "nll_everyone": partial(_fitted, task, default, {}),
+        "nll_everyone_cold": partial(_fitted, task, DPVI(num_components=num_components, warm_start=False), {}),
+        "nll_everyone_small_batches": partial(_fitted, task, default, {"batch_size": size, "num_steps": steps}),
     }
-    results: Results = {}
-    for key, settings in arms.items():
-        experiment = _everyone(task, DPVI(num_components=task.settings.num_components), **settings)
-        _, values = _repeats(experiment, task.settings.everyone_repeats, task.settings, key)
-        results |= {key: median(list(values[:, -1])), f"{key}_runs": values[:, -1]}
-        if not settings:
-            plan = experiment.plan
-            results["epsilon_worst"] = max(row.epsilon for row in plan.adversaries)
-            results["record_steps"] = round(plan.expected_batch_size * plan.num_steps)
+    if has_engine():
+        arms["nll_everyone_tables"] = partial(_from_tables, task)
+    results: Results = {
+        "epsilon_worst": plan.worst.epsilon,
+        "record_steps": round(plan.expected_batch_size * plan.num_gradients),
+    }
+    for key, fit in arms.items():
+        seeds = tqdm(range(task.settings.everyone_repeats), desc=key)
+        runs = [fit(compat.random_key(seed)).held_out_nll(task.test) for seed in seeds]
+        results |= {key: median(runs), f"{key}_runs": runs}
     return results, {}
 
 
-def _everyone(task: Task, dpvi: DPVI, **settings: Any) -> Experiment:
+def _fitted(task: Task, dpvi: DPVI, settings: Mapping[str, Any], key: jax.Array) -> PredictivePosterior:
+    return dpvi.fit(task.train, _plan_for_everyone(task, dpvi, **settings), key, progress_bar=False)
+
+
+def _from_tables(task: Task, key: jax.Array) -> PredictivePosterior:
+    settings = VertiMRF()
+    release = release_marginals(task.train, settings.plan(task.train, epsilon=1.0, delta=DELTA), settings)
+    return MarginalInference(num_components=task.settings.num_components).fit(release, key, progress_bar=False)
+
+
+def _plan_for_everyone(task: Task, dpvi: DPVI, **settings: Any) -> PrivacyPlan:
     given = {} if task.settings.default_steps is None else {"num_steps": task.settings.default_steps}
-    plan = dpvi.plan(task.train, epsilon=1.0, delta=DELTA, **{**settings, **given})
-    return Experiment(dpvi, plan, task.train, task.test)
+    return dpvi.plan(task.train, epsilon=1.0, delta=DELTA, **{**settings, **given})
 
 
 def everyone_secure(task: Task) -> tuple[Results, Figures]:
@@ -245,7 +266,7 @@ def everyone_secure(task: Task) -> tuple[Results, Figures]:
     if Crypten().missing() is not None:
         return dict.fromkeys(("nll_everyone_secure", "secure_minutes", "secure_gib")), {}
     build = partial(DPVI, backend=Crypten(), num_components=task.settings.num_components)
-    experiment = _everyone(task, build())
+    plan = _plan_for_everyone(task, build())
     with tempfile.TemporaryDirectory(prefix="everyone-") as folder:
         files = written(task.train, Path(folder))
         parties = [
@@ -254,11 +275,11 @@ def everyone_secure(task: Task) -> tuple[Results, Figures]:
         ]
         started = time.perf_counter()
         with ProcessSession(parties, timeout_s=600.0) as session:
-            posterior = build().fit(session, experiment.plan, compat.random_key(0), run_dir=Path(folder) / "run")
+            posterior = build().fit(session, plan, compat.random_key(0), run_dir=Path(folder) / "run")
         seconds = time.perf_counter() - started
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the largest child that has ended
     results = {
-        "nll_everyone_secure": experiment.held_out_nll(posterior.params),
+        "nll_everyone_secure": posterior.held_out_nll(task.test),
         "secure_minutes": seconds / 60,
         "secure_gib": usage.ru_maxrss / 2**20,
     }

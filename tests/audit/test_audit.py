@@ -29,8 +29,8 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.loop import device_columns
 from vertinumpyro.model import party_plate
+from vertinumpyro.posterior.columns import device_columns
 from vertinumpyro.privacy import PoissonSampling
 from vertinumpyro.secure import fixed_point
 

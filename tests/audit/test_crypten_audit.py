@@ -14,7 +14,7 @@ from tests.audit import test_audit as audit
 from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.loop import device_columns
+from vertinumpyro.posterior.columns import device_columns
 from vertinumpyro.privacy import PoissonSampling
 from vertinumpyro.secure import InsecureRehearsal
 from vertinumpyro.secure.crypten import Crypten, is_installed

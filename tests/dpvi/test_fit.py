@@ -31,9 +31,10 @@ from vertinumpyro.core.stored_arrays import load_arrays, read_metadata
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, StepInput
 from vertinumpyro.dpvi.fitting import CHECKPOINT
-from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
+from vertinumpyro.dpvi.loop import ChunkRunner
 from vertinumpyro.dpvi.stream import Chunk, Pace, chunk_length, chunks
 from vertinumpyro.model import mixture_model
+from vertinumpyro.posterior.columns import device_columns
 from vertinumpyro.privacy import Book, DisjointBatches, Ledger, PrivacyPlan, PrivacyWarning
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.secure import Plaintext

@@ -18,8 +18,9 @@ from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import ClientSteps, HorizontalDataset, HorizontalDPVI
 from vertinumpyro.dpvi.kernel import StepInput
-from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
+from vertinumpyro.dpvi.loop import ChunkRunner
 from vertinumpyro.dpvi.stream import Chunk
+from vertinumpyro.posterior.columns import device_columns
 from vertinumpyro.secure import FixedPoint, Plaintext
 from vertinumpyro.secure.fixed_point import clipped_sum
 

@@ -11,10 +11,10 @@ import vertinumpyro as vnp
 from tests.marginals.conftest import SETTINGS, TRUTH, apart, by_age
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, Schema
-from vertinumpyro.dpvi.twin_columns import TwinWarning
 from vertinumpyro.evaluation import combine_estimates, cross_party_tvd, pairwise_tvd
 from vertinumpyro.marginals import InferenceWarning, MarginalInference, inference
 from vertinumpyro.mrf.graphical_model import require_engine
+from vertinumpyro.posterior.twin_columns import TwinWarning
 
 KEY = jax.random.PRNGKey(0)
 

@@ -274,7 +274,7 @@ def test_steps_of_an_iterative_method_go_forward_alone(two, tmp_path, monkeypatc
     plan = method.plan(two.dataset, noise_multiplier=8.0, sampling=sampling)
     process = Process(two, tmp_path, method, plan)
     for step, count in [(0, 0), (0, 13), (11, 2), (-1, 1), (True, 1), (0.0, 1), ("0", 1), (0, 1.0), (None, 1)]:
-        process.refuses("the plan has steps 0 to 11", do="iterate", step=step, count=count)
+        process.refuses("the plan iterates steps 0 to 11", do="iterate", step=step, count=count)
     process.refuses("inside an epoch", do="iterate", step=1, count=1)
     for do in ("publish", "sum", "cross_products"):
         process.refuses("not what the plan releases", do=do, step=0, what="steps", words={})
@@ -291,6 +291,30 @@ def test_steps_of_an_iterative_method_go_forward_alone(two, tmp_path, monkeypatc
     second.ask(do="iterate", step=6, count=1)  # as far as another party's record goes
     assert second.steps == 7
     assert all(mask.sum() <= 20 and mask.dtype == bool for mask in second.end.masks)
+    second.stop()
+
+
+def test_steps_that_start_from_tables_come_after_them(two, tmp_path, monkeypatch):
+    monkeypatch.setattr(party, "toss", lambda everyones, rank: TossedSource(bytes(32)))
+    method = DPVI(num_components=2, warm_start=False)
+    start = VertiMRF().plan(two.dataset, epsilon=1.0)
+    plan = changed(method.plan(two.dataset, epsilon=1.0, num_steps=4), start=start)
+    process = Process(two, tmp_path, method, plan)
+    for step, count in [(0, 1), (1, 1), (0, 6), (2, 5), (5, 2)]:
+        process.refuses("the plan iterates steps 2 to 5", do="iterate", step=step, count=count)
+    process.refuses("in their order", do="cross_products", step=1, what=ACROSS, words={"release": 0})
+    process.ask(do="publish", step=0, what=OWN, words={})
+    _, tables = process.ask(do="cross_products", step=1, what=ACROSS, words={"release": 0})
+    process.refuses("not what the plan releases", do="cross_products", step=2, what=ACROSS, words={"release": 0})
+    process.ask(do="iterate", step=2, count=3)
+    assert (process.steps, len(process.end.masks)) == (5, 3)
+    process.stop()
+    second = Process(two, tmp_path, method, plan, resume=True)
+    _, again = second.ask(do="cross_products", step=1, what=ACROSS, words={"release": 0})
+    np.testing.assert_array_equal(again["values"], tables["values"])  # as they were sent
+    assert not second.end.sent
+    second.ask(do="iterate", step=5, count=1)
+    assert second.steps == plan.num_steps
     second.stop()
 
 

@@ -1,1 +1,1 @@
-"""Floor 7: the command line, the only place that prints or exits."""
+"""Floor 8: the command line, the only place that prints or exits."""

@@ -94,6 +94,7 @@ class FitSettings:
     guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
     learning_rate: float | None = positive()
     block_size: int | None = positive()
+    warm_start: bool | None = None
     backend: str = one_of(BACKENDS, "fixed_point")
 
 

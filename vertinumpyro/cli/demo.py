@@ -127,13 +127,13 @@ class Demo:
             return self.tables.fit(released, rng_key, progress_bar=console.is_terminal)
 
     def _by_dpvi(self, dataset: VerticalDataset, rng_key: jax.Array) -> Posterior:
-        """A noisy gradient for every step, under a plan of its own."""
+        """A noisy gradient for every step, from noisy tables on where it can, under a plan of its own."""
         with self._stage("privacy plan"):
             plan = self.dpvi.plan(dataset, epsilon=self.epsilon, num_steps=self.num_steps)
             facts = plan_facts(plan, self.dpvi.backend.info().name)
             view = [*plan_view(plan, facts), *self._costs(self.dpvi.computations(dataset, plan))]
         console.print(heading("Second way: DPVI, a noisy gradient a step. Its privacy plan"), *view)
-        console.print(heading(f"Learning on the joined table, {count(plan.num_steps, 'step')}"))
+        console.print(heading(f"Learning on the joined table, {count(plan.num_gradients, 'step')}"))
         build = partial(DPVI, backend=self.dpvi.backend, num_components=self.dpvi.num_components)
         folder = self.out / DPVI_FOLDER
         log = progress_in_log(folder / PRIVACY_RECORD, plan.num_steps)
@@ -264,8 +264,9 @@ def _verdict(comparison: Comparison) -> str:
 def _summary(comparison: Comparison) -> list[ReportText]:
     released = (
         "An insurer holds plan and visits, a clinic holds health, of the same people. Released, in two ways with the "
-        "same ε for everybody in each: noisy tables of all pairs of columns, and the noisy gradients of DPVI. A "
-        "NumPyro mixture with a plate for each party was learned from each, and a synthetic table drawn from it."
+        "same ε for everybody in each: noisy tables of all pairs of columns; and DPVI, which spends half of it on such "
+        "tables to start from, where their engine is installed, and the rest on noisy gradients. A NumPyro mixture "
+        "with a plate for each party was learned from each, and a synthetic table drawn from it."
     )
     baseline = (
         "The baseline is two twins made apart by DPVI and joined at random. Each had a plan of its own with the "

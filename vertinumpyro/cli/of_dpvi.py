@@ -113,9 +113,11 @@ class OfDPVI(CommandMethod):
         """See `CommandMethod`."""
         twin = self._twin_columns(result)
         follows = "the posterior and this synthetic table" if twin.needs_nothing else "the posterior"
+        warm = isinstance(result.plan, PrivacyPlan) and result.plan.start is not None
+        tables = "noisy tables of pairs of columns, from which the steps started, and " if warm else ""
         text = (
-            f"Released: noisy gradients of a model of {count(facts.num_records, 'record')} whose columns sit at "
-            f"{', '.join(facts.parties)}, and all that follows from them: {follows}."
+            f"Released: {tables}noisy gradients of a model of {count(facts.num_records, 'record')} whose columns sit "
+            f"at {', '.join(facts.parties)}, and all that follows from them: {follows}."
         )
         note = [] if twin.is_whole else self.released(f"Note: {twin.describe()}.")
         return outputs.report_content(

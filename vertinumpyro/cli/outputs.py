@@ -13,7 +13,6 @@ from vertinumpyro.cli.wording import cautions, count, duration, report_facts, re
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, Posterior
-from vertinumpyro.dpvi.twin_columns import restricted
 from vertinumpyro.evaluation import (
     ReportContent,
     ReportFigure,
@@ -26,6 +25,7 @@ from vertinumpyro.evaluation import (
     plot_pairwise_tvd,
 )
 from vertinumpyro.marginals import MarginalPosterior
+from vertinumpyro.posterior.twin_columns import restricted
 from vertinumpyro.privacy import Plan, PrivacyPlan
 
 __all__ = [
@@ -214,7 +214,7 @@ def gradient_norms(posterior: Posterior) -> Iterator[ReportFigure]:
     """The norm of what each step released, where figures can be drawn."""
     norms = posterior.diagnostics.released_norm
     if can_draw() and len(norms):
-        first = posterior.plan.num_steps - len(norms)
+        first = posterior.plan.num_gradients - len(norms)
         yield ReportFigure(
             figure=plot_objective(
                 norms,
@@ -272,7 +272,7 @@ def training_trace(posterior: Posterior) -> Iterator[ReportFigure]:
     """The objective on the records of each batch, where it was traced."""
     objective = posterior.diagnostics.objective
     if objective is not None and len(objective):
-        first = posterior.plan.num_steps - len(objective) + 1
+        first = posterior.plan.num_gradients - len(objective) + 1
         yield ReportFigure(
             figure=plot_objective(
                 objective, label="negative ELBO per record", steps=range(first, first + len(objective))

@@ -67,7 +67,8 @@ def plan_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
         shares += f", up to {count(plan.noise.collusion_threshold, 'colluder')}"
     return {
         "records": f"{plan.num_records:,} (public)",
-        "steps": f"{plan.num_steps:,}",
+        "start": _start(plan),
+        "steps": f"{plan.num_gradients:,}",
         "batches": _batches(plan),
         "clip norm C": f"{plan.clip_norm:g}",
         "noise": f"σ = {plan.noise_multiplier:g}, discrete Gaussian on grid 2^-{plan.grid_bits}; {shares}",
@@ -80,7 +81,8 @@ def report_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
     """The same as short entries, for a grid of cards."""
     return {
         "records N (public)": f"{plan.num_records:,}",
-        "steps": f"{plan.num_steps:,}",
+        "start": _start(plan),
+        "steps": f"{plan.num_gradients:,}",
         "records per step, expected": f"{plan.expected_batch_size:,.0f}",
         "batch indices": f"{plan.batch_indices} to the parties",
         "clip norm C": f"{plan.clip_norm:g}",
@@ -106,6 +108,12 @@ def report_rows(plan: Plan) -> list[dict[str, str]]:
         }
         for row in plan.table_rows()
     ]
+
+
+def _start(plan: PrivacyPlan) -> str:
+    if plan.start is None:
+        return "random values"
+    return f"noisy tables, {count(plan.start.num_steps, 'release')}, paid from the same ε"
 
 
 def _batches(plan: PrivacyPlan) -> str:

@@ -1,9 +1,9 @@
-"""Floor 5: private variational inference."""
+"""Floor 7: private variational inference."""
 
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel, StepInfo, StepInput
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.twin_columns import TwinColumns, TwinWarning
+from vertinumpyro.posterior.twin_columns import TwinColumns, TwinWarning
 
 __all__ = [
     "DPVI",

@@ -6,24 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.data.wording import NO_DATASET, shown
-from vertinumpyro.dpvi.autoguides import check_guide, chosen_init
 from vertinumpyro.dpvi.defaults import default_init
 from vertinumpyro.dpvi.optimizers import check_optimizer
+from vertinumpyro.posterior.autoguides import check_guide, chosen_init
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan
 from vertinumpyro.secure import BACKENDS, Backend
 
 if TYPE_CHECKING:
     from vertinumpyro.dpvi.inference import DPVI
 
-__all__ = ["check_dataset", "check_plan", "check_schema", "check_settings", "checked_key"]
+__all__ = ["check_dataset", "check_plan", "check_schema", "check_settings"]
 
 
 def check_settings(dpvi: DPVI) -> None:
@@ -91,16 +86,3 @@ def check_plan(plan: Any, kind: type[PrivacyPlan] | type[ClientPlan] = PrivacyPl
         raise ArgumentError(
             f"plan={shown(plan)} is no {kind.__name__}; make one: plan = dpvi.plan(dataset, epsilon=1.0)"
         )
-
-
-def checked_key(rng_key: Any) -> jax.Array:
-    """The key as uint32 numbers, which every NumPyro release takes and a file can hold; typed keys give theirs.
-
-    :raises ArgumentError: it is a seed, several keys, or something else than a key of jax's present generator.
-    """
-    if isinstance(rng_key, jax.Array | np.ndarray):
-        typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
-        numbers = jax.random.key_data(rng_key) if typed else jnp.asarray(rng_key)
-        if numbers.dtype == jnp.uint32 and numbers.shape == compat.random_key(0).shape:
-            return numbers
-    raise ArgumentError(f"rng_key={shown(rng_key)} is no key; give one, jax.random.PRNGKey(seed)")

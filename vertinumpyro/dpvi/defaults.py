@@ -2,7 +2,7 @@
 
 | whom ε is for | batch | steps |
 |---|---|---|
-| someone who knows who is in a batch, as parties do | N | 150 |
+| someone who knows who is in a batch, as parties do | N | 100 from tables, 150 from random values |
 | nobody who does: one party alone, hidden batches, `adversary="outside analyst"` | N / 30, at least 100 | 1,000 |
 
 Towards somebody who knows the batches sub-sampling buys nothing: noise against a step's signal is least with everybody
@@ -12,7 +12,10 @@ signal-to-noise ratio of the whole run, is within 2% of its limit from there on,
 | setting | default | why |
 |---|---|---|
 | clip norm | 0.6 sqrt(columns) | see `default_clip_norm` |
-| rate of Adam | 0.1 sqrt(1000 / T), at most 0.3 | fewer steps have to be longer |
+| rate of Adam | 0.1 sqrt(1000 / T), at most 0.3; 0.05 from tables | fewer steps go further each |
+| guide's scale at the start | 0.1; 0.02 from tables | a start that is known is not to be drawn past |
+| start | noisy tables where they can be had (`DPVI.warm_start`) | see `dpvi.warm_start` |
+| part of the budget for tables | half of mu^2 | the tables say most, the steps need as much to say anything |
 """
 
 from __future__ import annotations
@@ -27,35 +30,45 @@ from numpyro.infer.autoguide import AutoDiagonalNormal
 from numpyro.infer.initialization import init_to_uniform
 
 from vertinumpyro.data import Schema
-from vertinumpyro.dpvi.guide import GuideFactory
+from vertinumpyro.posterior.guide import GuideFactory
 
 __all__ = [
+    "START_SHARE",
     "default_batch",
     "default_clip_norm",
     "default_guide",
     "default_init",
     "default_optimizer",
+    "default_rate",
+    "warm_guide",
 ]
 
-_KNOWN_STEPS, _AMPLIFIED_STEPS = 150, 1000
-_LARGEST_RATE = 0.3
+START_SHARE = 0.5
+"""Part of μ² for the tables that a fit starts from."""
+
+_KNOWN_STEPS, _WARM_STEPS, _AMPLIFIED_STEPS = 150, 100, 1000
+_LARGEST_RATE, _WARM_RATE = 0.3, 0.05
 _NUM_BATCHES_AN_EPOCH = 30
 _SMALLEST_BATCH = 100
 
 default_guide: GuideFactory = partial(AutoDiagonalNormal, init_scale=0.1)
 """Mean-field Normal, narrow at the start."""
 
+warm_guide: GuideFactory = partial(AutoDiagonalNormal, init_scale=0.02)
+"""The same, narrower, for steps that start from tables."""
+
 default_init: Callable[..., Any] = partial(init_to_uniform, **{"radius": 0.1})
 """Small random unconstrained values, so that the components of a mixture differ."""
 
 
-def default_batch(num_records: int, *, amplified: bool) -> tuple[int, int]:
+def default_batch(num_records: int, *, amplified: bool, warm: bool = False) -> tuple[int, int]:
     """(batch size, number of steps), as the module's table has them.
 
     :param amplified: whether sub-sampling counts against everyone whom ε is for: nobody of them knows the batches.
+    :param warm: whether the steps start from tables.
     """
     if not amplified:
-        return num_records, _KNOWN_STEPS
+        return num_records, _WARM_STEPS if warm else _KNOWN_STEPS
     return min(num_records, max(_SMALLEST_BATCH, round(num_records / _NUM_BATCHES_AN_EPOCH))), _AMPLIFIED_STEPS
 
 
@@ -68,8 +81,13 @@ def default_clip_norm(schema: Schema) -> float:
     return round(0.6 * math.sqrt(len(schema.columns)), 3)
 
 
+def default_rate(num_steps: int, *, warm: bool = False) -> float:
+    """Of Adam at its first step."""
+    return _WARM_RATE if warm else min(_LARGEST_RATE, 0.1 * math.sqrt(_AMPLIFIED_STEPS / num_steps))
+
+
 def default_optimizer(num_steps: int, learning_rate: float | None = None) -> optax.GradientTransformation:
     """Adam whose step size falls by a cosine, so that the last iterates average out the noise."""
     if learning_rate is None:
-        learning_rate = min(_LARGEST_RATE, 0.1 * math.sqrt(_AMPLIFIED_STEPS / num_steps))
+        learning_rate = default_rate(num_steps)
     return optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.05))

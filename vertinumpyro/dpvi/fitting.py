@@ -12,13 +12,14 @@ from tqdm.auto import tqdm
 
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
 from vertinumpyro.dpvi import checkpoint
-from vertinumpyro.dpvi.guide import Params
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.loop import ChunkRunner, device_columns
+from vertinumpyro.dpvi.loop import ChunkRunner
 from vertinumpyro.dpvi.posterior import Diagnostics
 from vertinumpyro.dpvi.rehearsal import rehearse_steps, rehearse_update
 from vertinumpyro.dpvi.stream import Pace, chunk_length_of, chunks
 from vertinumpyro.dpvi.work import state_leaves, state_of
+from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.posterior.guide import Params
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.session import InProcessSession, Run, Session
 
@@ -45,9 +46,10 @@ def restored(run: Run, state: DPVIState) -> DPVIState:
 
 
 def first_step(run: Run, plan: PrivacyPlan) -> int:
-    """Where a run may start; steps that a resumed sampling cannot use are counted as spent."""
-    first = plan.sampling.resume_step(plan.num_records, run.ledger.steps_spent)
-    run.ledger.reserve_up_to(first)
+    """The first noisy sum of those to come; sums that a resumed sampling cannot use are counted as spent."""
+    done = max(0, run.ledger.steps_spent - plan.first_gradient)
+    first = plan.sampling.resume_step(plan.num_records, done)
+    run.ledger.reserve_up_to(plan.first_gradient + first)
     return first
 
 
@@ -86,14 +88,15 @@ def run_steps(
     if runner is None:
         stream = _apart(session, run, state, first)
     else:
-        stream = _in_process(runner, run, kernel.shape.num_values, state, _source(insecure_seed, first), first)
+        source = _source(insecure_seed, run.plan.first_gradient + first)
+        stream = _in_process(runner, run, kernel.shape.num_values, state, source, first)
     found: list[_Chunk] = []
-    with tqdm(total=run.plan.num_steps, initial=first, disable=not progress_bar, unit="step") as bar:
+    with tqdm(total=run.plan.num_gradients, initial=first, disable=not progress_bar, unit="step") as bar:
         for chunk in stream:
             found.append(chunk._replace(state=DPVIState({}, (), chunk.state.rng_key)))
             state = chunk.state
             if after_chunk is not None:
-                after_chunk(run.ledger.steps_spent, state.params)
+                after_chunk(run.ledger.steps_spent - run.plan.first_gradient, state.params)
             bar.update(len(chunk.released_norm))
     objectives = [chunk.objective for chunk in found if chunk.objective is not None]
     return state, Diagnostics(
@@ -120,7 +123,8 @@ def _in_process(
 
 def _apart(session: Session, run: Run, state: DPVIState, first: int) -> Any:
     """Chunks at the parties; each is reserved before it begins, since they see what it releases."""
-    pace, leaves = Pace(run.plan.num_steps), state_leaves(state)
+    assert isinstance(run.plan, PrivacyPlan)
+    pace, leaves, first = Pace(run.plan.num_gradients), state_leaves(state), run.plan.first_gradient + first
     while run.ledger.steps_left:
         count = min(pace.count, run.ledger.steps_left)
         step = run.ledger.reserve(count)

@@ -22,18 +22,19 @@ from tqdm.auto import tqdm
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.dpvi.arguments import check_dataset, check_plan, checked_key
+from vertinumpyro.dpvi.arguments import check_dataset, check_plan
 from vertinumpyro.dpvi.checkpoint import tree_arrays
 from vertinumpyro.dpvi.defaults import default_batch, default_clip_norm
 from vertinumpyro.dpvi.fitting import CHECKPOINT, restored
-from vertinumpyro.dpvi.guide import ReparameterisedGuide
 from vertinumpyro.dpvi.inference import DPVI
-from vertinumpyro.dpvi.kernel import Columns, DPVIState, Kernel, score_link
-from vertinumpyro.dpvi.loop import device_columns
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.optimizers import as_optax
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
 from vertinumpyro.dpvi.rehearsal import rehearse_update
 from vertinumpyro.dpvi.stream import Pace
+from vertinumpyro.posterior.columns import Columns, device_columns, score_link
+from vertinumpyro.posterior.guide import ReparameterisedGuide
+from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.privacy import OUTSIDE_ANALYST, ClientPlan, PoissonSampling, neighbouring
 from vertinumpyro.privacy.sampling import Batches
 from vertinumpyro.secure import BatchShape, FixedPoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,23 +16,29 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.dpvi import checkpoint
-from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_schema, check_settings, checked_key
+from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_schema, check_settings
 from vertinumpyro.dpvi.defaults import (
     default_batch,
     default_clip_norm,
     default_guide,
     default_init,
+    default_rate,
+    warm_guide,
 )
 from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, rehearsed, restored, run_steps
-from vertinumpyro.dpvi.guide import GuideFactory, ReparameterisedGuide
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel, score_link
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.optimizers import Optimizer, as_optax
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.synthesis import rehearse_twin
-from vertinumpyro.dpvi.twin_columns import TwinColumns
+from vertinumpyro.dpvi.warm_start import WarmStart, takes_all_records
 from vertinumpyro.dpvi.work import StepsWork, release_layout
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
+from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.posterior.columns import score_link
+from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
+from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.posterior.synthesis import rehearse_twin
+from vertinumpyro.posterior.twin_columns import TwinColumns
 from vertinumpyro.privacy import (
     NeighbouringRelation,
     NoiseSource,
@@ -63,13 +70,17 @@ class DPVI:
 
     :param model: `model(data, num_records, **model_kwargs)`, or None for `mixture_model` of the schema.
     :param guide: one of NumPyro's autoguides of the model, `AutoNormal(model)`, its class, or a `functools.partial` of
-        that; `dpvi.autoguides.SUPPORTED` lists them.
+        that; `posterior.autoguides.SUPPORTED` lists them.
     :param optimizer: an optax optimiser, or one of `numpyro.optim`; None takes Adam with a cosine schedule.
     :param learning_rate: of that Adam at its first step; None takes the one in `dpvi.defaults`.
     :param backend: how the cross-party step is computed.
     :param init_loc_fn: a NumPyro init strategy for the model's own sites, unless the guide has one of its own.
     :param num_components: K of the mixture when `model` is None.
     :param model_kwargs: further arguments of the model.
+    :param warm_start: begin at the model fitted to noisy tables, which half of the budget buys (`dpvi.warm_start`).
+        True refuses where that cannot be had. None does it where it can: every step takes all records, `epsilon` is
+        given, the model's tables can be computed and are not too wide, the guide has a location, `init_loc_fn` is
+        the default, and the extra `mrf` is installed. `plan.start` says what was decided.
     :param block_size: records of a batch that are computed at a time, under every backend; None takes as many as keep
         an array of one number for each record and released value below 128 MiB.
     :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
@@ -87,6 +98,7 @@ class DPVI:
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: bool = False
     block_size: int | None = None
+    warm_start: bool | None = None
     _splits: dict[Schema, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -155,11 +167,22 @@ class DPVI:
         self.twin_columns(dataset.schema).warn(stacklevel=2)
         clip_norm = default_clip_norm(dataset.schema) if clip_norm is None else clip_norm
         shares = NoiseSource(kind=noise, num_parties=len(split.parties), collusion_threshold=collusion_threshold)
+        watchers = list_adversaries(split.parties, batch_indices=batch_indices)
+        targets = targeted(watchers, shares.covered(watchers), adversary)
+        amplified = not any(target.knows_indices for target in targets)
+        start = self._warm.plan_if_wanted(
+            self,
+            dataset,
+            all_records=takes_all_records(sampling, batch_size, dataset.num_records, amplified=amplified),
+            epsilon=epsilon,
+            delta=delta,
+            adversary=adversary,
+            relation=relation,
+            noise=noise,
+            collusion_threshold=collusion_threshold,
+        )
         if sampling is None:
-            watchers = list_adversaries(split.parties, batch_indices=batch_indices)
-            targets = targeted(watchers, shares.covered(watchers), adversary)
-            amplified = not any(target.knows_indices for target in targets)
-            size, steps = default_batch(dataset.num_records, amplified=amplified)
+            size, steps = default_batch(dataset.num_records, amplified=amplified, warm=start is not None)
             size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps
             sampling = PoissonSampling.for_batch_size(size, dataset.num_records, steps)
         settings: dict[str, Any] = {
@@ -171,6 +194,7 @@ class DPVI:
             "delta": delta,
             "relation": neighbouring(relation),
             "batch_indices": batch_indices,
+            "start": start,
         }
         if epsilon is not None:
             noise_multiplier = calibrate_noise_multiplier(
@@ -192,6 +216,10 @@ class DPVI:
         plan.warn_if_narrowed(stacklevel=2)
         return plan
 
+    @functools.cached_property
+    def _warm(self) -> WarmStart:
+        return WarmStart.of(self.model, self.num_components, self.model_kwargs)
+
     def kernel(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
 
@@ -204,10 +232,11 @@ class DPVI:
         self.check(dataset, plan)
         shape = self._shape(split, plan)
         guide_key, step_key = jax.random.split(rng_key)
-        guide, params = ReparameterisedGuide.create(self.guide, split, self.init_loc_fn, guide_key)
+        guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
+        rate = default_rate(plan.num_gradients, warm=plan.start is not None)
         kernel = Kernel(
             guide=guide,
-            optimizer=as_optax(self.optimizer, plan.num_steps, self.learning_rate),
+            optimizer=as_optax(self.optimizer, plan.num_gradients, self.learning_rate or rate),
             backend=self.backend,
             shape=shape,
             num_records=plan.num_records,
@@ -215,6 +244,9 @@ class DPVI:
             diagnostics=self.diagnostics,
         )
         return kernel, kernel.init(step_key, params)
+
+    def _guide_of(self, plan: PrivacyPlan) -> GuideFactory:
+        return warm_guide if plan.start is not None and self.guide is default_guide else self.guide
 
     def fit(
         self,
@@ -244,9 +276,13 @@ class DPVI:
         session = session_of(data, self.backend)
         kernel, state = self.kernel(session, plan, rng_key)
         runner = rehearsed(session, kernel, state, plan)
+        if isinstance(plan.start, MRFPlan):
+            self._warm.rehearse(session, plan.start)
         with session.open(
             self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
         ) as run:
+            if plan.start is not None and run.state() is None:
+                state = self._warm.state(session, run, kernel, self._guide_of(plan), state, rng_key, progress_bar)
             state, diagnostics = run_steps(
                 session,
                 run,
@@ -266,7 +302,7 @@ class DPVI:
         """
         kernel, state = self.kernel(dataset, plan, rng_key)
         with Run.opened(plan, run_dir, results=CHECKPOINT, resume=True) as run:
-            if not run.has_results:
+            if run.state() is None:
                 raise ArgumentError(f"run_dir holds no {CHECKPOINT}; nothing of the run can be recovered")
             return self._posterior(kernel, restored(run, state), plan, Diagnostics.empty(), run)
 
@@ -279,14 +315,18 @@ class DPVI:
         )
 
     def computations(self, facts: Facts, plan: PrivacyPlan) -> list[tuple[Computation, int]]:
-        """What the parties compute together, and how often: one clipped sum for each block of a step."""
+        """What the parties compute together, and how often: the start's, and a clipped sum for each block of a step."""
         kernel, state = self.kernel(facts, plan, compat.random_key(0))
         summed = ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts))
-        return [(summed.of_one_block, plan.num_steps * kernel.shape.num_blocks)]
+        start = self._warm.tables.computations(facts, plan.start) if isinstance(plan.start, MRFPlan) else []
+        return [*start, (summed.of_one_block, plan.num_gradients * kernel.shape.num_blocks)]
 
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""
-        return StepsWork(self, facts, party, columns, plan, source)
+        start = None
+        if isinstance(plan.start, MRFPlan):
+            start = self._warm.tables.work(facts, party, columns, plan.start, source)
+        return StepsWork(self, facts, party, columns, plan, source, start)
 
     def _shape(self, split: SplitModel, plan: PrivacyPlan) -> BatchShape:
         return self._batch_shape(split, plan.sampling, plan.noise, plan.clip_norm, plan.noise_multiplier)
@@ -335,6 +375,8 @@ class DPVI:
             )
         if plan.parties != split.parties:
             raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
+        if plan.start is not None:
+            self._warm.tables.check(dataset, plan.start)
         if plan.grid_bits != self.backend.grid_bits(self._shape(split, plan)):
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
         if set(self.backend.info().unproven) - set(plan.unproven):

@@ -14,16 +14,12 @@ from jaxtyping import Array, Float, Int
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
 from vertinumpyro.dpvi.optimizers import first_state
-from vertinumpyro.model import SplitModel
+from vertinumpyro.posterior.columns import Columns
+from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.secure.backend import Backend, BatchShape, Contributions, in_process, over_blocks
-from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 
-__all__ = ["Columns", "DPVIState", "InternalInfo", "Kernel", "StepInfo", "StepInput", "score_link"]
-
-Columns = Mapping[str, Mapping[str, jax.Array]]
-"""Every party's encoded columns on the device: columns[party][name], each [N]."""
+__all__ = ["DPVIState", "InternalInfo", "Kernel", "StepInfo", "StepInput"]
 
 
 class DPVIState(NamedTuple):
@@ -158,11 +154,6 @@ class Kernel:
 def _by_block(local: Callable[[jax.Array], Sequence[Contribution]], indices: jax.Array) -> Contributions:
     """What `local` gives for a batch's records [n]; by the number of a block where they come in blocks [b, n]."""
     return local(indices) if indices.ndim == 1 else lambda number: local(indices[number])
-
-
-def score_link(split: SplitModel) -> ScoreLink:
-    """The link of a split model: its parties contribute log densities of components, so it is a mixture's."""
-    return SOFTMAX
 
 
 def _eta_key(state: DPVIState) -> jax.Array:

@@ -10,19 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from vertinumpyro.core import compat
-from vertinumpyro.data import VerticalDataset
-from vertinumpyro.dpvi.kernel import Columns, DPVIState, InternalInfo, Kernel, StepInfo, StepInput
+from vertinumpyro.dpvi.kernel import DPVIState, InternalInfo, Kernel, StepInfo, StepInput
 from vertinumpyro.dpvi.stream import Chunk
+from vertinumpyro.posterior.columns import Columns
 
-__all__ = ["ChunkRunner", "device_columns"]
-
-
-def device_columns(dataset: VerticalDataset) -> dict[str, dict[str, jax.Array]]:
-    """Every party's encoded columns as device arrays, each [N]."""
-    return {
-        party: {name: jnp.asarray(column) for name, column in dataset.arrays(party).items()}
-        for party in dataset.parties
-    }
+__all__ = ["ChunkRunner"]
 
 
 class ChunkRunner:

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from vertinumpyro.dpvi import checkpoint
-from vertinumpyro.dpvi.arguments import checked_key
-from vertinumpyro.dpvi.guide import Params, ReparameterisedGuide
-from vertinumpyro.dpvi.predictive import PredictivePosterior
 from vertinumpyro.model import SplitModel
+from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
+from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.posterior.predictive import PredictivePosterior
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan
 
 __all__ = ["Diagnostics", "Posterior"]

@@ -67,7 +67,7 @@ def chunk_length(num_steps: int, num_values: int, num_shares: int, batch_size: i
 
 def chunk_length_of(plan: PrivacyPlan, num_values: int) -> int:
     """A plan's."""
-    return chunk_length(plan.num_steps, num_values, plan.num_shares, plan.sampling.max_batch_size)
+    return chunk_length(plan.num_gradients, num_values, plan.num_shares, plan.sampling.max_batch_size)
 
 
 def chunks(
@@ -83,7 +83,7 @@ def chunks(
     length = chunk_length_of(plan, num_values)
 
     def draw(wanted: int) -> Chunk | None:
-        count = min(wanted, length, plan.num_steps - batches.step)
+        count = min(wanted, length, plan.num_gradients - batches.step)
         return None if count <= 0 else _padded(draw_inputs(plan, num_values, batches, share_sources, count), length)
 
     with ThreadPoolExecutor(max_workers=1) as background:

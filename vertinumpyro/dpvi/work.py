@@ -28,12 +28,14 @@ __all__ = ["StepsWork", "release_layout", "state_leaves", "state_of"]
 
 @final
 class StepsWork(Work):
-    """One party's part of the steps. In one process the jitted scan takes its place.
+    """One party's part of the steps, after its part of what they start from. In one process the jitted scan takes the
+    steps' place.
 
     :param dpvi: the inference.
     :param facts: schema and N.
     :param party: whose part this is.
     :param columns: its encoded columns [N]. Secret.
+    :param start: its part of `plan.start`.
     """
 
     def __init__(
@@ -44,14 +46,43 @@ class StepsWork(Work):
         columns: Mapping[str, np.ndarray],
         plan: PrivacyPlan,
         source: RandomSource,
+        start: Work | None = None,
     ) -> None:
+        self._start = start
         self._dpvi, self._facts, self._party, self._columns = dpvi, facts, party, columns
         self._plan, self._source = plan, source
         self._steps: _Steps | None = None
 
     def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
-        """Refuses everything: steps are iterated, and the party's ledger counts them."""
-        raise self.refused(step, do, what)
+        """Refuses everything but the start's: steps are iterated, and the party's ledger counts them."""
+        if self._start is None:
+            raise self.refused(step, do, what)
+        self._start.check(step, do, what, words)
+
+    def publish(self, what: str, words: Mapping[str, Any]) -> Payload:
+        """See `Work.publish`: the start's."""
+        return self._of_start(what).publish(what, words)
+
+    def factor(self, what: str, words: Mapping[str, Any]) -> np.ndarray:
+        """See `Work.factor`: the start's."""
+        return self._of_start(what).factor(what, words)
+
+    def widths(self, what: str, words: Mapping[str, Any]) -> tuple[int, ...]:
+        """See `Work.widths`: the start's."""
+        return self._of_start(what).widths(what, words)
+
+    def noise(self, what: str, words: Mapping[str, Any], size: int) -> np.ndarray:
+        """See `Work.noise`: the start's."""
+        return self._of_start(what).noise(what, words, size)
+
+    def opened(self, what: str, words: Mapping[str, Any], values: np.ndarray) -> None:
+        """See `Work.opened`: the start's."""
+        self._of_start(what).opened(what, words, values)
+
+    def _of_start(self, what: str) -> Work:
+        if self._start is None:
+            raise NotImplementedError(what)
+        return self._start
 
     def iterate(self, end: PartyEnd, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Work.iterate`: the state's leaves, and the norm of every released gradient."""

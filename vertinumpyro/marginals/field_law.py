@@ -20,11 +20,11 @@ import optax
 from numpyro.infer.initialization import init_to_uniform
 from tqdm.auto import tqdm
 
-from vertinumpyro.dpvi.guide import GuideFactory, Params, ReparameterisedGuide
 from vertinumpyro.marginals.model_tables import ModelTables
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals, VertiMRF
 from vertinumpyro.mrf.synthesis import draw_cells
+from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide
 
 __all__ = ["FieldFit", "fit_to_field"]
 

@@ -19,8 +19,6 @@ from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Schema
-from vertinumpyro.dpvi.arguments import checked_key
-from vertinumpyro.dpvi.guide import GuideFactory
 from vertinumpyro.marginals.field_law import fit_to_field
 from vertinumpyro.marginals.posterior import MarginalPosterior
 from vertinumpyro.marginals.table_law import MOST_PARAMETERS, Law, ReleasedCells, TableLaw, table_keys
@@ -28,6 +26,8 @@ from vertinumpyro.marginals.whitened import Draws, Whitened
 from vertinumpyro.model import SplitModel, mixture_model, split_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import require_engine
+from vertinumpyro.posterior.guide import GuideFactory
+from vertinumpyro.posterior.keys import checked_key
 
 __all__ = ["MarginalInference"]
 

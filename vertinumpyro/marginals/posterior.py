@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from vertinumpyro.core.stored_arrays import save_arrays
-from vertinumpyro.dpvi.arguments import checked_key
-from vertinumpyro.dpvi.predictive import PredictivePosterior
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.posterior.predictive import PredictivePosterior
 
 __all__ = ["Law", "MarginalPosterior"]
 

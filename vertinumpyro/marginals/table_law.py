@@ -29,10 +29,10 @@ from scipy import sparse
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
-from vertinumpyro.dpvi.synthesis import Records, rehearse_twin
 from vertinumpyro.marginals.model_tables import ModelTables, TableKey
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals
+from vertinumpyro.posterior.synthesis import Records, rehearse_twin
 
 __all__ = ["MOST_PARAMETERS", "Law", "ReleasedCells", "TableLaw", "table_keys"]
 

@@ -248,6 +248,10 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         )
         return math.sqrt(local + cross)
 
+    def gaussian_event(self, observer: Adversary) -> GaussianEvent:
+        """See `Plan.gaussian_event`."""
+        return self._event(observer) if self.encoding is None else super().gaussian_event(observer)
+
     def _event(self, adversary: Adversary) -> GaussianEvent:
         mu = max(self._mu_against(adversary), 1e-12)
         return GaussianEvent(noise_multiplier=self.relation.sensitivity / mu, count=1)

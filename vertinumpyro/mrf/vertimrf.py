@@ -266,10 +266,21 @@ class VertiMRF:
         with session.open(
             self, plan, run_dir=run_dir, results=RELEASED, resume=resume, facts=facts, insecure_seed=insecure_seed
         ) as run:
-            estimate = partial(self._field, plan)
-            found = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
-            _warn_of_loss(run)
-        released = Marginals(
+            released = self.released_in(session, run, plan)
+        return released, time.perf_counter() - started
+
+    def released_in(self, session: Session, run: Run, plan: MRFPlan) -> Marginals:
+        """The plan's tables as the first steps of a run, whose plan this is, or begins with it (`PrivacyPlan.start`).
+
+        What the run has stored is taken as it is.
+
+        Raises:
+            PlanSpentError: every step of the tables was counted before, and none of them is stored.
+        """
+        columns, estimate = self.columns(session.schema), partial(self._field, plan)
+        found = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
+        _warn_of_loss(run)
+        return Marginals(
             schema=session.schema,
             columns=columns,
             plan=plan,
@@ -278,7 +289,6 @@ class VertiMRF:
             secure_noise=run.secure_noise,
             missing=run.missing(),
         )
-        return released, time.perf_counter() - started
 
     def stand_in(self, schema: Schema, plan: MRFPlan) -> Marginals:
         """Uniform tables in the place of a release by this plan, to try on them what is to follow it. Public."""

@@ -109,6 +109,11 @@ class GaussianEvent(PrivacyEvent):
         shift = relation.sensitivity * math.sqrt(self.count) / self.noise_multiplier
         return float(gaussian_delta(epsilon, np.array([shift]))[0])
 
+    def after(self, earlier: "GaussianEvent") -> "GaussianEvent":
+        """Both, this one chosen in the light of the earlier: 1/σ² adds up (Dong, Roth and Su 2022, Corollary 3.3)."""
+        precision = sum(event.count / event.noise_multiplier**2 for event in (self, earlier))
+        return GaussianEvent(noise_multiplier=precision**-0.5 * (1 - 2.0**-50), count=1)
+
     def dp_event(self) -> dp_accounting.DpEvent:
         """A self-composed Gaussian event."""
         gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)

@@ -4,14 +4,14 @@ import dataclasses
 import functools
 import secrets
 from collections.abc import Mapping
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import dp_accounting
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, UnprovenError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.privacy.accounting import NeighbouringRelation
+from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation, PrivacyEvent
 from vertinumpyro.privacy.adversary import (
     OUTSIDE_ANALYST,
     Adversary,
@@ -23,10 +23,13 @@ from vertinumpyro.privacy.adversary import (
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
-from vertinumpyro.privacy.plan import check_delta, check_party_names, check_target, targeted
+from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target, targeted
+from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import Sampling
 
 __all__ = ["PrivacyPlan", "calibrate_noise_multiplier"]
+
+_MOST_OF_START = 0.999  # of ε: beyond, the steps' noise is found within the precision of ε alone
 
 
 @final
@@ -54,8 +57,12 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         unproven: the steps of the formulation whose clip or noise bound is not proved.
         allow_unproven: must be True for a plan with such steps.
         adversary: whom alone a target ε was for; None for everyone (`covered`).
+        start: what is released before the first step, to begin from there; its cost is in every row of this plan, and
+            its own id is no budget besides. Needs full or disjoint batches, whose steps are Gaussian.
         plan_id: a random name, made here; a plan with another id is another budget.
     """
+
+    earlier: ClassVar[Mapping[str, Any]] = {**NoisySumPlan.earlier, "start": None}
 
     sampling: Sampling
     clip_norm: float
@@ -70,6 +77,7 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     unproven: tuple[str, ...] = ()
     allow_unproven: bool = False
     adversary: str | None = None
+    start: Plan | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
@@ -87,6 +95,8 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
                 "Choose a proved formulation, or pass allow_unproven=True and publish nothing of it"
             )
         _ = self.noisy_sum, self.targets()  # validates clip, noise, grid and sampling; the adversary's name
+        if self.start is not None:
+            _check_start(self.start, self)
 
     @classmethod
     def calibrated(cls, *, epsilon: float, adversary: str | None = None, **settings: Any) -> "PrivacyPlan":
@@ -103,9 +113,26 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         """The outside analyst, each party, coalitions of 2 to P − 1."""
         return list_adversaries(self.parties, batch_indices=self.batch_indices)
 
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """What the steps start from, then the noisy sums of all steps."""
+        return (*(() if self.start is None else self.start.releases), self.noisy_sum)
+
+    @property
+    def first_gradient(self) -> int:
+        """How many steps of the ledger come before the first noisy sum."""
+        return 0 if self.start is None else self.start.num_steps
+
     def row(self, observer: Adversary) -> AdversaryRow:
-        """See `Plan.row`."""
-        return self.noisy_sum.row(observer, self.delta, self.relation, self.unproven)
+        """See `Plan.row`; σ_eff is the noisy sums'."""
+        return self._row(observer, self.relation)
+
+    def _row(self, observer: Adversary, relation: NeighbouringRelation) -> AdversaryRow:
+        row = self.noisy_sum.row(observer, self.delta, relation, self.unproven)
+        if self.start is None:
+            return row
+        epsilon = _event(self.noisy_sum, self.start, observer).epsilon(self.delta, relation)
+        return dataclasses.replace(row, epsilon=epsilon)
 
     @property
     def comparisons(self) -> tuple[AdversaryRow, ...]:
@@ -115,8 +142,7 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     @functools.cached_property
     def comparison(self) -> AdversaryRow:
         """The outside analyst under add/remove. Not the claim of this plan."""
-        outside, relation = Adversary(name=OUTSIDE_ANALYST), NeighbouringRelation.ADD_REMOVE
-        return self.noisy_sum.row(outside, self.delta, relation, self.unproven)
+        return self._row(Adversary(name=OUTSIDE_ANALYST), NeighbouringRelation.ADD_REMOVE)
 
     def draw_noise_shares(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
         """All parties' noise, for simulations: int64 `[num_steps, num_shares, num_values]`. Secret."""
@@ -126,7 +152,15 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """The outside analyst's event for dp-accounting; batch truncation is not part of it."""
-        return self.noisy_sum.event(Adversary(name=OUTSIDE_ANALYST)).dp_event()
+        return _event(self.noisy_sum, self.start, Adversary(name=OUTSIDE_ANALYST)).dp_event()
+
+    @classmethod
+    def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        start = fields.get("start")
+        return super()._decoded({**fields, "start": None if start is None else Plan.from_dict(start)})
+
+    def _encoded(self, name: str, value: Any) -> Any:
+        return value.to_dict() if isinstance(value, Plan) else super()._encoded(name, value)
 
     def describe(self) -> dict:
         """Everything that a report should say, as plain data; for a printer."""
@@ -153,6 +187,7 @@ class _Calibration:
     delta: float
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
     batch_indices: Literal["known", "hidden"] = "known"
+    start: Plan | None = None
 
     def noisy_sum(self, sigma: float) -> NoisySum:
         names = ("sampling", "clip_norm", "noise", "grid_bits", "num_records")
@@ -166,7 +201,7 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, 
         epsilon: the target, > 0.
         adversary: the name of a row of the privacy table, whom alone it is for; None for the outside analyst, every
             party, and coalitions of up to `noise.collusion_threshold`.
-        **settings: the fields of `PrivacyPlan` up to `batch_indices`, without `noise_multiplier`.
+        **settings: the fields of `PrivacyPlan` up to `batch_indices`, without `noise_multiplier`, and `start`.
 
     Raises:
         ArgumentError: no σ up to 1e6 reaches the target, or a setting is wrong.
@@ -179,7 +214,13 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, 
 
     def events(sigma: float) -> Mapping[Any, None]:
         """What the targets observe; parties observe the same."""
-        return dict.fromkeys(map(task.noisy_sum(sigma).event, targets))
+        steps = task.noisy_sum(sigma)
+        return dict.fromkeys(_event(steps, task.start, target) for target in targets)
+
+    if task.start is not None:
+        spent = max(task.start.gaussian_event(target).epsilon(task.delta, task.relation) for target in targets)
+        if spent > _MOST_OF_START * epsilon:
+            raise ArgumentError(f"start: it takes {spent:.3g} of epsilon={epsilon:g} already; give it less")
 
     def likely(sigma: float) -> bool:
         return all(event.delta(epsilon, task.relation) <= task.delta for event in events(sigma))
@@ -188,3 +229,24 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, 
         return all(event.epsilon(task.delta, task.relation) <= epsilon for event in events(sigma))
 
     return rounded_up_multiplier(enough, likely=likely)
+
+
+def _event(steps: NoisySum, start: Plan | None, observer: Adversary) -> PrivacyEvent:
+    """What the observer sees of the start and the steps together."""
+    event = steps.event(observer)
+    if start is None:
+        return event
+    if not isinstance(event, GaussianEvent):
+        raise ArgumentError(
+            "start: steps after it must be Gaussian; let every step take all records, or use disjoint batches"
+        )
+    return event.after(start.gaussian_event(observer))
+
+
+def _check_start(start: Plan, plan: PrivacyPlan) -> None:
+    """Refuses what was planned for other tables, or for noise that would not be composed as the rows say."""
+    for name in ("num_records", "parties", "relation"):
+        if getattr(start, name, None) != getattr(plan, name):
+            raise ArgumentError(f"start was planned for another {name}")
+    for observer in plan.observers:
+        _ = _event(plan.noisy_sum, start, observer)

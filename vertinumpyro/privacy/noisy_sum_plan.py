@@ -10,6 +10,7 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.privacy.adversary import Adversary, NoiseSource, NoisySum
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.plan import Plan
+from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import Sampling
 
 __all__ = ["NoisySumPlan"]
@@ -45,9 +46,14 @@ class NoisySumPlan(Plan):
         return self.noise.covered(self.observers)
 
     @property
-    def releases(self) -> tuple[NoisySum]:
+    def releases(self) -> tuple[Release, ...]:
         """The noisy sums of all steps."""
         return (self.noisy_sum,)
+
+    @property
+    def num_gradients(self) -> int:
+        """How many noisy sums there are."""
+        return self.noisy_sum.num_steps
 
     @property
     def expected_batch_size(self) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
-from vertinumpyro.privacy.accounting import NeighbouringRelation
+from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource
 from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
@@ -77,6 +77,13 @@ class Plan(abc.ABC):
     @abc.abstractmethod
     def row(self, observer: Adversary) -> AdversaryRow:
         """The observer's line of the privacy table."""
+
+    def gaussian_event(self, observer: Adversary) -> GaussianEvent:
+        """Everything that is released to the observer as one Gaussian event, for plans that this one comes before.
+
+        :raises ArgumentError: it is not Gaussian.
+        """
+        raise ArgumentError(f"a plan of kind {self.kind!r} is not known to be Gaussian")
 
     @property
     def comparisons(self) -> tuple[AdversaryRow, ...]:

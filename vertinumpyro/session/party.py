@@ -198,8 +198,11 @@ class _Party:
         plan, step, count, spent = run.plan, words["step"], words["count"], run.ledger.steps_spent
         if not isinstance(plan, PrivacyPlan):
             raise ArgumentError(f"a plan of kind {plan.kind!r} has no steps to iterate")
-        if not (_is_count(step) and _is_count(count) and count and step + count <= plan.num_steps):
-            raise PlanSpentError(f"the plan has steps 0 to {plan.num_steps - 1}, not {count!r} from {step!r} on")
+        first = plan.first_gradient
+        if not (_is_count(step) and _is_count(count) and count and first <= step <= plan.num_steps - count):
+            raise PlanSpentError(
+                f"the plan iterates steps {first} to {plan.num_steps - 1}, not {count!r} from {step!r} on"
+            )
         if step < spent or (self._batches is not None and step != spent):
             raise PlanSpentError(
                 f"this party has {spent} steps on record, and was asked for step {step}: a step is released once"
@@ -207,7 +210,7 @@ class _Party:
         self._agree({**words, "state": _digest_of(arrays)})
         if self._batches is None:
             source = toss(self._seat.everyones, self._seat.rank)
-            self._batches = plan.sampling.start(plan.num_records, source, first_step=step)
+            self._batches = plan.sampling.start(plan.num_records, source, first_step=step - first)
             run.ledger.reserve_up_to(step)
         batches = self._batches.next(count).check(plan.num_records, plan.sampling.max_batch_size)
         run.ledger.reserve(count)

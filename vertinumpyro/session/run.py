@@ -54,7 +54,7 @@ class Run:
         self._path = None if folder is None else folder / results
         self.first_step = ledger.steps_spent
         self._steps: dict[int, Payload] = {}
-        self._state: Payload | None = None
+        self._state: Mapping[str, np.ndarray] | None = None
 
     @classmethod
     def opened(
@@ -135,7 +135,7 @@ class Run:
 
     def keep(self, index: int, released: Payload) -> None:
         """Stores what a step released that was reserved before."""
-        self._publish(self._staged({**self._steps, index: released}, self.ledger.steps_spent))
+        self._publish(self._staged({**self._steps, index: released}, self._state, self.ledger.steps_spent))
         self._steps[index] = released
 
     def missing(self) -> tuple[str, ...]:
@@ -156,23 +156,23 @@ class Run:
 
     def commit_state(self, num_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Counts further steps, whose releases are all in this state, and stores it."""
-        self._commit(num_steps, self._written(arrays, {}, self.ledger.steps_spent + num_steps))
-        self._state = Payload({}, arrays)
+        self._commit(num_steps, self._staged(self._steps, arrays, self.ledger.steps_spent + num_steps))
+        self._state = arrays
 
     def keep_state(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Stores the state after steps that were reserved before."""
-        self._publish(self._written(arrays, {}, self.ledger.steps_spent))
-        self._state = Payload({}, arrays)
+        self._publish(self._staged(self._steps, arrays, self.ledger.steps_spent))
+        self._state = arrays
 
     def state(self) -> Mapping[str, np.ndarray] | None:
         """The arrays of the last state that was stored."""
-        return None if self._state is None else self._state.arrays
+        return self._state
 
     # -- files -------------------------------------------------------------------------------------
 
     def _add(self, index: int, released: Payload) -> None:
         steps = {**self._steps, index: released}
-        self._commit(1, self._staged(steps, self.ledger.steps_spent + 1))
+        self._commit(1, self._staged(steps, self._state, self.ledger.steps_spent + 1))
         self._steps = steps
 
     def _commit(self, num_steps: int, staged: Path | None) -> None:
@@ -180,13 +180,16 @@ class Run:
         self.ledger.reserve(num_steps)
         self._publish(staged)
 
-    def _staged(self, steps: Mapping[int, Payload], steps_spent: int) -> Path | None:
-        arrays = {f"{index}/{name}": a for index, one in steps.items() for name, a in one.arrays.items()}
-        return self._written(arrays, {"steps": {str(i): dict(one.words) for i, one in steps.items()}}, steps_spent)
-
-    def _written(self, arrays: Mapping[str, np.ndarray], words: dict[str, Any], steps_spent: int) -> Path | None:
+    def _staged(
+        self, steps: Mapping[int, Payload], state: Mapping[str, np.ndarray] | None, steps_spent: int
+    ) -> Path | None:
         if self._path is None:
             return None
+        arrays = {f"{index}/{name}": a for index, one in steps.items() for name, a in one.arrays.items()}
+        words: dict[str, Any] = {}
+        if steps or state is None:
+            words = {"steps": {str(i): dict(one.words) for i, one in steps.items()}, "state": sorted(state or ())}
+        arrays |= state or {}
         staged = _staging(self._path)
         record = {"fingerprint": self.plan.fingerprint(), "secure_noise": self.secure_noise, "steps_spent": steps_spent}
         write_arrays(staged, arrays, {**self.facts, **record, **words})
@@ -238,8 +241,8 @@ class Run:
                 raise ArgumentError(f"{name} cannot be used: its {key} are not this run's; restore the run's settings")
         if "steps" in metadata:
             self._steps = dict(_unpacked(metadata["steps"], arrays, name, self.ledger.steps_spent))
-        else:
-            self._state = Payload({}, arrays)
+            arrays = {key: arrays[key] for key in metadata.get("state", ())}
+        self._state = arrays or None
 
     def __enter__(self) -> Run:
         """Returns itself."""

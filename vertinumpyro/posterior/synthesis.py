@@ -21,9 +21,9 @@ from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema, decode_table
 from vertinumpyro.data.frames import as_frame
 from vertinumpyro.data.wording import suggest
-from vertinumpyro.dpvi.twin_columns import TwinColumns, restricted, twin_columns
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.contract import stand_in_columns
+from vertinumpyro.posterior.twin_columns import TwinColumns, restricted, twin_columns
 
 __all__ = ["Records", "draw_records", "encoded_covariates", "rehearse_twin", "twin_frame"]
 

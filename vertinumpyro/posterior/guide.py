@@ -18,9 +18,9 @@ from numpyro.infer.autoguide import AutoDelta, AutoGuide, AutoNormal
 from numpyro.infer.initialization import init_to_value
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.dpvi.autoguides import GuideFactory, build_guide, chosen_init
 from vertinumpyro.model.enumeration import trace_globals
 from vertinumpyro.model.split import SplitModel
+from vertinumpyro.posterior.autoguides import GuideFactory, build_guide, chosen_init
 
 __all__ = ["GuideFactory", "Params", "ReparameterisedGuide"]
 

@@ -14,8 +14,8 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.dpvi import Diagnostics, Posterior
 from vertinumpyro.dpvi.defaults import default_guide
-from vertinumpyro.dpvi.guide import ReparameterisedGuide
 from vertinumpyro.model import party_plate, split_model
+from vertinumpyro.posterior.guide import ReparameterisedGuide
 from vertinumpyro.privacy import NoiseSource, PoissonSampling, PrivacyPlan
 
 SCHEMA = Schema(

@@ -27,9 +27,9 @@ from numpyro.infer.util import log_density
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, RealColumn, Schema
-from vertinumpyro.dpvi.autoguides import SUPPORTED, build_guide, check_guide
-from vertinumpyro.dpvi.guide import ReparameterisedGuide
 from vertinumpyro.model import party_plate, split_model
+from vertinumpyro.posterior.autoguides import SUPPORTED, build_guide, check_guide
+from vertinumpyro.posterior.guide import ReparameterisedGuide
 
 UNIT = RealColumn(bounds=(0, 1))
 SCHEMA = Schema({"clinic": PartySchema({"age": UNIT}), "insurer": PartySchema({"cost": UNIT})})

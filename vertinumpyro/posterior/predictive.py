@@ -16,13 +16,12 @@ from jax.scipy.special import logsumexp
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.dpvi.arguments import checked_key
-from vertinumpyro.dpvi.arviz_export import as_arviz
-from vertinumpyro.dpvi.kernel import score_link
-from vertinumpyro.dpvi.loop import device_columns
-from vertinumpyro.dpvi.synthesis import Records, encoded_covariates, twin_frame
-from vertinumpyro.dpvi.twin_columns import TwinColumns, twin_columns
 from vertinumpyro.model import SplitModel
+from vertinumpyro.posterior.arviz_export import as_arviz
+from vertinumpyro.posterior.columns import device_columns, score_link
+from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.posterior.synthesis import Records, encoded_covariates, twin_frame
+from vertinumpyro.posterior.twin_columns import TwinColumns, twin_columns
 
 __all__ = ["PredictivePosterior"]
 

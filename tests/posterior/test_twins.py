@@ -32,9 +32,9 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior, TwinWarning
-from vertinumpyro.dpvi.guide import ReparameterisedGuide
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.model import mixture_model, party_plate
+from vertinumpyro.posterior.guide import ReparameterisedGuide
 from vertinumpyro.privacy import PrivacyPlan
 
 REAL = RealColumn(bounds=(0.0, 10.0))

@@ -25,7 +25,7 @@ from numpyro.infer.autoguide import (
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import Model
 
-__all__ = ["SUPPORTED", "GuideFactory", "build_guide", "check_guide", "chosen_init"]
+__all__ = ["SUPPORTED", "GuideFactory", "build_guide", "check_guide", "chosen_init", "has_location"]
 
 GuideFactory = Callable[..., Any]
 """An autoguide, its class, or a `functools.partial` of the class; or a function called as it would be."""
@@ -41,6 +41,7 @@ SUPPORTED: tuple[type[AutoGuide], ...] = (
 )
 """Families that one joint vector determines and that never evaluate the model's density."""
 
+_FLOWS = (AutoIAFNormal, AutoBNAFNormal)
 _OF_THE_OLD_MODEL = ("self", "model", "init_loc_fn", "create_plates")
 
 
@@ -71,6 +72,12 @@ def chosen_init(guide: GuideFactory) -> Callable[..., Any] | None:
         return None
     default = inspect.signature(type(guide)).parameters.get("init_loc_fn")
     return None if default is not None and guide.init_loc_fn is default.default else guide.init_loc_fn
+
+
+def has_location(guide: GuideFactory) -> bool:
+    """Whether the family is known to be centred at a parameter, so that it can be put where it should start."""
+    family = _family(guide)
+    return family is not None and issubclass(family, SUPPORTED) and not issubclass(family, _FLOWS)
 
 
 def build_guide(guide: GuideFactory, model: Model, init_loc_fn: Callable[..., Any]) -> AutoGuide:

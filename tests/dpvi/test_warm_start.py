@@ -1,0 +1,296 @@
+"""Steps that start from noisy tables: what both cost together, one run for both, and what a party lets through."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+from numpyro.infer import init_to_median
+from numpyro.infer.autoguide import AutoIAFNormal, AutoNormal
+
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
+from vertinumpyro.dpvi import DPVI, warm_start
+from vertinumpyro.dpvi.fitting import CHECKPOINT
+from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.work import ACROSS, OWN
+from vertinumpyro.privacy import NoiseSource, Plan, PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy.ledger import Ledger, read_record
+from vertinumpyro.secure import Crypten
+from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, PartyTask, ProcessSession
+from vertinumpyro.session.run import Payload, Run
+
+N = 4000
+SCHEMA = Schema(
+    {
+        "clinic": PartySchema({"ill": BinaryColumn(), "ward": CategoricalColumn(categories=("a", "b", "c"))}),
+        "insurer": PartySchema({"claim": BinaryColumn(), "plan": CategoricalColumn(categories=("x", "y", "z"))}),
+    }
+)
+FACTS = TableFacts(SCHEMA, N)
+KEY = jax.random.PRNGKey(0)
+with_engine = pytest.mark.skipif(not has_engine(), reason="the engine of Markov fields: extra `mrf`")
+
+
+@pytest.fixture(scope="module")
+def dataset() -> VerticalDataset:
+    """Ill people claim, and lie in the ward that their plan pays for."""
+    rng = np.random.default_rng(0)
+    ill, kind = rng.random(N) < 0.4, rng.integers(0, 3, N)
+    flip = rng.random((2, N)) < 0.1
+    clinic = {"ill": ill.astype(np.int32), "ward": np.where(flip[0], (kind + 1) % 3, kind).astype(np.int32)}
+    insurer = {"claim": (ill ^ flip[1]).astype(np.int32), "plan": kind.astype(np.int32)}
+    return VerticalDataset(SCHEMA, {"clinic": clinic, "insurer": insurer})
+
+
+def steps_after(start: Plan | None, **changes) -> PrivacyPlan:
+    settings = {
+        "sampling": PoissonSampling(sampling_prob=1.0, num_steps=10, max_batch_size=N),
+        "clip_norm": 1.0,
+        "noise": NoiseSource(num_parties=2),
+        "grid_bits": 24,
+        "num_records": N,
+        "parties": tuple(SCHEMA.parties),
+        "delta": 1e-5,
+        "start": start,
+    }
+    return PrivacyPlan.calibrated(epsilon=1.0, **{**settings, **changes})
+
+
+def tables(epsilon: float = 0.5, **changes) -> MRFPlan:
+    return VertiMRF().plan(FACTS, epsilon=epsilon, **changes)
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relation", ["replace", "add_remove"])
+def test_every_row_is_the_cost_of_both_by_an_accountant_that_knows_nothing_of_us(relation):
+    start = tables(relation=relation)
+    plan = steps_after(start, relation=start.relation)
+    assert 0.999 < plan.worst.epsilon <= 1.0
+    for row, observer in zip(plan.adversaries, plan.observers, strict=True):
+        mu = start.relation.sensitivity / start.gaussian_event(observer).noise_multiplier
+        sigma = plan.noisy_sum.effective_noise_multiplier(observer.colluders) / start.relation.sensitivity
+        composed = from_gaussian_mechanism(1 / mu).compose(from_gaussian_mechanism(sigma).self_compose(10))
+        assert row.epsilon == pytest.approx(composed.get_epsilon_for_delta(1e-5), rel=1e-3)
+        assert row.epsilon > max(
+            start.epsilon(row.adversary), dataclasses.replace(plan, start=None).epsilon(row.adversary)
+        )
+
+
+def test_the_plan_counts_both_and_survives_json():
+    plan = steps_after(tables())
+    assert (plan.num_steps, plan.first_gradient, plan.num_gradients) == (12, 2, 10)
+    assert plan.step_names[:3] == ("the parties' own tables", plan.start.step_names[1], "a noisy sum")
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    assert again == plan
+    assert again.fingerprint() == plan.fingerprint()
+    assert isinstance(again.start, MRFPlan)
+    cold = steps_after(None)
+    assert "start" not in cold.to_dict()  # as plans from before were written
+
+
+def test_what_cannot_be_composed_is_refused():
+    with pytest.raises(ArgumentError, match="Gaussian; let every step take all records"):
+        steps_after(tables(), sampling=PoissonSampling.for_batch_size(100, N, 10))
+    with pytest.raises(ArgumentError, match="start was planned for another num_records"):
+        steps_after(VertiMRF().plan(TableFacts(SCHEMA, N + 1), epsilon=0.5))
+    with pytest.raises(ArgumentError, match="start was planned for another relation"):
+        steps_after(tables(epsilon=0.1, relation="add_remove"))
+    with pytest.raises(ArgumentError, match="it takes 1 of epsilon=1 already"):
+        steps_after(tables(epsilon=1.0))
+    with pytest.raises(ArgumentError, match="not known to be Gaussian"):
+        steps_after(steps_after(None))
+
+
+# -- which start -----------------------------------------------------------------------------------
+
+
+@with_engine
+def test_the_default_starts_from_tables_and_everybody_gets_epsilon():
+    plan = DPVI(num_components=2).plan(FACTS, epsilon=1.0)
+    assert isinstance(plan.start, MRFPlan)
+    assert plan.sampling.full_batch
+    assert 0.999 < plan.worst.epsilon <= 1.0
+    half = [
+        (plan.relation.sensitivity / plan.start.gaussian_event(observer).noise_multiplier) ** 2
+        for observer in plan.observers
+    ]
+    whole = [tables(1.0).relation.sensitivity / tables(1.0).gaussian_event(o).noise_multiplier for o in plan.observers]
+    np.testing.assert_allclose(half, 0.5 * np.square(whole), rtol=1e-3)
+
+
+@with_engine
+@pytest.mark.parametrize(
+    ("dpvi", "settings", "why"),
+    [
+        ({"init_loc_fn": init_to_median}, {}, "init_loc_fn says where to start"),
+        ({"guide": AutoIAFNormal}, {}, "no location"),
+        ({}, {"epsilon": None, "noise_multiplier": 5.0}, "give epsilon"),
+        ({}, {"batch_size": 100}, "take all records"),
+        ({}, {"adversary": "outside analyst"}, "take all records"),
+    ],
+    ids=str,
+)
+def test_where_tables_cannot_be_had_the_start_is_random_or_refused(dpvi, settings, why):
+    given = {"epsilon": 1.0, **settings}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert DPVI(num_components=2, **dpvi).plan(FACTS, **given).start is None
+        with pytest.raises(ArgumentError, match=why):
+            DPVI(num_components=2, warm_start=True, **dpvi).plan(FACTS, **given)
+
+
+def test_columns_too_wide_for_tables_start_from_random_values():
+    wide = {name: CategoricalColumn(categories=tuple(map(str, range(900)))) for name in ("a", "b")}
+    facts = TableFacts(Schema({"clinic": PartySchema({"a": wide["a"]}), "bank": PartySchema({"b": wide["b"]})}), N)
+    assert DPVI(num_components=2).plan(facts, epsilon=1.0).start is None
+    with pytest.raises(ArgumentError, match="clique_limit" if has_engine() else "extra `mrf`"):
+        DPVI(num_components=2, warm_start=True).plan(facts, epsilon=1.0)
+
+
+def test_without_the_engine_the_start_is_random(monkeypatch):
+    monkeypatch.setattr(warm_start, "has_engine", lambda: False)
+    assert DPVI(num_components=2).plan(FACTS, epsilon=1.0).start is None
+    with pytest.raises(ArgumentError, match="extra `mrf`"):
+        DPVI(num_components=2, warm_start=True).plan(FACTS, epsilon=1.0)
+
+
+# -- the run ---------------------------------------------------------------------------------------
+
+
+def test_a_run_keeps_what_a_step_released_beside_the_state_that_replaces_itself(tmp_path):
+    plan = steps_after(tables())
+    with Run.opened(plan, tmp_path, results=CHECKPOINT) as run:
+        for step in range(2):
+            run.step(step, lambda: Payload({"tables": 1}, {"values": np.arange(3.0)}))
+        run.commit_state(4, {".params['a/b']": np.ones(2)})
+    with Run.opened(plan, tmp_path, results=CHECKPOINT, resume=True) as run:
+        assert run.ledger.steps_spent == 6
+        np.testing.assert_array_equal(run.stored(1).arrays["values"], np.arange(3.0))
+        assert list(run.state()) == [".params['a/b']"]
+        assert run.missing() == tuple(plan.step_names[2:6])
+        run.commit_state(6, {".params['a/b']": np.zeros(2)})
+    with Run.opened(plan, tmp_path, results=CHECKPOINT, resume=True) as run:
+        assert (run.stored_steps, run.state()[".params['a/b']"].sum()) == (frozenset({0, 1}), 0.0)
+
+
+class DiedError(Exception):
+    pass
+
+
+@with_engine
+@pytest.mark.parametrize("after", [1, 2, 60], ids=["own tables", "all tables", "some steps"])
+def test_a_run_that_died_goes_on_where_it_was_and_spends_nothing_twice(dataset, tmp_path, monkeypatch, after):
+    dpvi = DPVI(num_components=2)
+    plan = dpvi.plan(dataset, epsilon=1.0, num_steps=80)
+
+    def dying(reserve):
+        def reserved(ledger, num_steps=1):
+            if ledger.steps_spent + num_steps > after:
+                raise DiedError
+            return reserve(ledger, num_steps)
+
+        return reserved
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "reserve", dying(Ledger.reserve))
+        with pytest.raises(DiedError):
+            dpvi.fit(dataset, plan, KEY, run_dir=tmp_path / "run", progress_bar=False)
+    spent = read_record(tmp_path / "run" / PRIVACY_RECORD).steps_spent
+    assert 0 < spent <= after
+    released = []
+    monkeypatch.setattr(InProcessSession, "publish", lambda *arguments: released.append("publish"))
+    if after > 1:
+        monkeypatch.setattr(InProcessSession, "cross_products", lambda *arguments: released.append("products"))
+    posterior = dpvi.fit(dataset, plan, KEY, run_dir=tmp_path / "run", resume=True, progress_bar=False)
+    assert not released
+    assert len(posterior.diagnostics.released_norm) == 82 - max(spent, 2)
+    assert read_record(tmp_path / "run" / PRIVACY_RECORD).steps_spent == 82
+    with pytest.raises(PlanSpentError):
+        dpvi.fit(dataset, plan, KEY, progress_bar=False)
+
+
+@with_engine
+@pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
+def test_it_learns_more_than_steps_from_random_values(dataset):
+    nll = {}
+    for warm in (True, False):
+        dpvi = DPVI(num_components=4, warm_start=warm)
+        plan = dpvi.plan(dataset, epsilon=0.2)
+        posterior = dpvi.fit(dataset, plan, KEY, progress_bar=False, insecure_seed=1)
+        nll[warm] = posterior.held_out_nll(dataset)
+    assert nll[True] < nll[False] - 0.05, nll
+
+
+@with_engine
+def test_guides_of_the_users_start_there_too_and_a_saved_posterior_loads(dataset, tmp_path):
+    dpvi = DPVI(num_components=2, guide=AutoNormal)
+    plan = dpvi.plan(dataset, epsilon=2.0, num_steps=5)
+    posterior = dpvi.fit(dataset, plan, KEY, progress_bar=False)
+    independent = DPVI(num_components=1, warm_start=False, guide=AutoNormal)
+    cold = independent.fit(dataset, independent.plan(dataset, epsilon=2.0, num_steps=5), KEY, progress_bar=False)
+    assert posterior.held_out_nll(dataset) < cold.held_out_nll(dataset) - 0.2
+    posterior.save(tmp_path / "posterior.npz")
+    loaded = dpvi.load(tmp_path / "posterior.npz")
+    assert loaded.plan == plan
+    assert math.isclose(loaded.held_out_nll(dataset), posterior.held_out_nll(dataset), rel_tol=1e-6)
+
+
+# -- a party ---------------------------------------------------------------------------------------
+
+
+def test_a_partys_part_is_the_tables_then_the_steps(dataset):
+    dpvi = DPVI(num_components=2, warm_start=False)
+    plan = dataclasses.replace(dpvi.plan(dataset, epsilon=1.0, num_steps=10), start=tables(), plan_id="both")
+    source = SystemRandomSource()
+    work = dpvi.work(FACTS, "clinic", dataset.arrays("clinic"), plan, source)
+    work.check(0, "publish", OWN, {})
+    work.check(1, "cross_products", ACROSS, {"release": 0})
+    for step, do, what, words in (
+        (2, "publish", OWN, {}),
+        (2, "cross_products", ACROSS, {"release": 0}),
+        (1, "cross_products", ACROSS, {"release": 1}),
+        (0, "sum", "steps", {}),
+    ):
+        with pytest.raises(ArgumentError, match="not what the plan releases"):
+            work.check(step, do, what, words)
+    assert work.factor(ACROSS, {"release": 0}).shape == (N, 5)
+    without = dpvi.work(FACTS, "clinic", dataset.arrays("clinic"), dataclasses.replace(plan, start=None), source)
+    with pytest.raises(ArgumentError, match="not what the plan releases"):
+        without.check(0, "publish", OWN, {})
+
+
+# -- between processes -----------------------------------------------------------------------------
+
+
+@with_engine
+@pytest.mark.skipif(Crypten().missing() is not None, reason="parties as processes: extra `crypten`")
+def test_parties_in_processes_release_tables_and_steps_in_one_run(dataset, tmp_path):
+    frame = dataset.to_frame()
+    frame.insert(0, SCHEMA.id_column, [f"{i:05d}" for i in range(N)])
+    build = functools.partial(DPVI, num_components=2, backend=Crypten())
+    tasks = []
+    for party, part in SCHEMA.parties.items():
+        frame[[SCHEMA.id_column, *part.columns]].to_csv(tmp_path / f"{party}.csv", index=False)
+        tasks.append(PartyTask(party=party, schema=SCHEMA.to_dict(), table=tmp_path / f"{party}.csv", build=build))
+    dpvi = build()
+    with ProcessSession(tasks) as session:
+        plan = dpvi.plan(session, epsilon=2.0, num_steps=3)
+        posterior = dpvi.fit(session, plan, KEY, run_dir=tmp_path / "run", progress_bar=False)
+    assert isinstance(plan.start, MRFPlan)
+    for record in (tmp_path / "run", *(task.ledger_folder / plan.plan_id for task in tasks)):
+        assert read_record(record / PRIVACY_RECORD).steps_spent == plan.num_steps == 5
+    one = DPVI(num_components=1, warm_start=False)
+    independent = one.fit(dataset, one.plan(dataset, epsilon=2.0, num_steps=60), KEY, progress_bar=False)
+    assert posterior.held_out_nll(dataset) < independent.held_out_nll(dataset) - 0.2

@@ -1,0 +1,166 @@
+"""Where the private steps begin: at the model fitted to noisy tables, which part of the budget buys.
+
+From random values the first steps find the components of a mixture while everybody's gradients are small against the
+noise, and a small budget ends there. Tables of pairs of columns are one release instead of a hundred, so with half of
+μ² they already hold most of what a model can learn at that ε; the steps then add what tables of pairs cannot say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import numpy as np
+from numpyro.infer.initialization import init_to_value
+
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError
+from vertinumpyro.core.types import Model
+from vertinumpyro.data import Facts
+from vertinumpyro.dpvi.defaults import START_SHARE, default_init
+from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.marginals import MarginalInference
+from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.posterior.autoguides import chosen_init, has_location
+from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
+from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.privacy import PoissonSampling, PrivacyPlan, PrivacyWarning, Sampling
+from vertinumpyro.session import Run, Session
+
+if TYPE_CHECKING:
+    from vertinumpyro.dpvi.inference import DPVI
+
+__all__ = ["WarmStart", "takes_all_records"]
+
+_CLIQUE_LIMIT = 100_000  # a third of the default's cells takes half the time, and the steps make up for the rest
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """Noisy tables and a model fitted to them.
+
+    :ivar inference: the model, as DPVI has it.
+    """
+
+    inference: MarginalInference
+
+    @classmethod
+    def of(cls, model: Model | None, num_components: int, model_kwargs: Mapping[str, Any]) -> WarmStart:
+        """For a model; for the library's mixture where it is None."""
+        settings = VertiMRF(clique_limit=_CLIQUE_LIMIT)
+        return cls(
+            MarginalInference(model, num_components=num_components, model_kwargs=model_kwargs, settings=settings)
+        )
+
+    @property
+    def tables(self) -> VertiMRF:
+        """What releases them."""
+        return self.inference.settings
+
+    def plan(self, facts: Facts, *, epsilon: float, share: float, **settings: Any) -> MRFPlan:
+        """The tables' plan, with `share` of the μ² that would give those whom ε is for `epsilon`; tried on stand-ins.
+
+        :param settings: as `VertiMRF.plan` takes them.
+        :raises ArgumentError: the schema's columns are too wide for tables, or an extra is missing.
+        :raises ModelContractError: the model's tables cannot be computed.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # the plan that this becomes a part of says it
+            whole = self.tables.plan(facts, epsilon=epsilon, **settings)
+        plan = dataclasses.replace(
+            whole, noise_multiplier=whole.noise_multiplier / math.sqrt(share), plan_id=secrets.token_hex(16)
+        )
+        self.rehearse(facts, plan)
+        return plan
+
+    def rehearse(self, facts: Facts, plan: MRFPlan) -> None:
+        """Tries on uniform tables what follows a release by this plan; errors as `plan`."""
+        self.inference.rehearse(facts.schema, plan)
+
+    def plan_if_wanted(self, dpvi: DPVI, facts: Facts, *, all_records: bool, **settings: Any) -> MRFPlan | None:
+        """The tables' plan where `dpvi.warm_start` has one; None where the steps are to start from random values.
+
+        :raises ArgumentError: `warm_start=True`, and that cannot be had; says why.
+        """
+        if dpvi.warm_start is False:
+            return None
+        epsilon = settings["epsilon"]
+        refused = _refusal(dpvi, all_records=all_records, epsilon=epsilon)
+        try:
+            if refused is not None:
+                raise ArgumentError(f"warm_start=True: {refused}")
+            return self.plan(facts, share=START_SHARE, **settings)
+        except (ArgumentError, ModelContractError):
+            if dpvi.warm_start:
+                raise
+            return None
+
+    def state(
+        self,
+        session: Session,
+        run: Run,
+        kernel: Kernel,
+        guide: GuideFactory,
+        cold: DPVIState,
+        rng_key: jax.Array,
+        progress_bar: bool,
+    ) -> DPVIState:
+        """Spend the tables' steps, or take what the run stored of them, and fit: the steps' state at that model.
+
+        :param guide: what `kernel.guide` was made by.
+        :param cold: the state that the steps would start from otherwise; kept where the fit does not end well, which a
+            warning says.
+        """
+        plan = run.plan
+        assert isinstance(plan, PrivacyPlan)
+        assert isinstance(plan.start, MRFPlan)
+        fit_key, guide_key = jax.random.split(jax.random.fold_in(checked_key(rng_key), 1))
+        released = self.tables.released_in(session, run, plan.start)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InferenceWarning)  # a start need not be good, the steps go on from it
+            posterior = self.inference.fit(released, fit_key, progress_bar=progress_bar)
+        if not np.isfinite(posterior.middle).all():
+            warnings.warn(
+                "the model could not be fitted to the noisy tables: the steps start from init_loc_fn's values",
+                InferenceWarning,
+                stacklevel=3,
+            )
+            return cold
+        at_tables = partial(init_to_value, values=posterior.split.constrain(posterior.centre()))
+        _, params = ReparameterisedGuide.create(guide, kernel.guide.split, at_tables, guide_key)
+        return kernel.init(cold.rng_key, params)
+
+
+def _refusal(dpvi: DPVI, *, all_records: bool, epsilon: float | None) -> str | None:
+    """Why steps cannot start from tables, from the settings alone; None where they can.
+
+    :param all_records: whether every step takes all records: only then do steps and tables compose exactly.
+    """
+    if not has_engine():
+        return "it needs the extra `mrf`: pip install 'vertinumpyro[mrf]'"
+    if epsilon is None:
+        return "tables and steps share epsilon; give epsilon instead of noise_multiplier"
+    if not all_records:
+        return "it needs steps that take all records; leave batch_size and sampling out"
+    if dpvi.init_loc_fn is not default_init or chosen_init(dpvi.guide) is not None:
+        return "init_loc_fn says where to start; leave it out"
+    if not has_location(dpvi.guide):
+        return "the guide has no location that could be put there; give AutoNormal, AutoDiagonalNormal or the like"
+    return None
+
+
+def takes_all_records(sampling: Sampling | None, batch_size: int | None, num_records: int, *, amplified: bool) -> bool:
+    """Whether every step takes all records, by the arguments of `DPVI.plan`: only then are its events Gaussian.
+
+    :param amplified: whether the default would be small batches.
+    """
+    if sampling is None:
+        return batch_size == num_records or (batch_size is None and not amplified)
+    return isinstance(sampling, PoissonSampling) and sampling.full_batch

@@ -1,0 +1,30 @@
+"""Columns on the device, and what the sum of the parties' contributions to a record means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from vertinumpyro.data import VerticalDataset
+from vertinumpyro.model import SplitModel
+from vertinumpyro.secure.link import SOFTMAX, ScoreLink
+
+__all__ = ["Columns", "device_columns", "score_link"]
+
+Columns = Mapping[str, Mapping[str, jax.Array]]
+"""Every party's encoded columns on the device: columns[party][name], each [N]."""
+
+
+def device_columns(dataset: VerticalDataset) -> dict[str, dict[str, jax.Array]]:
+    """Every party's encoded columns as device arrays, each [N]."""
+    return {
+        party: {name: jnp.asarray(column) for name, column in dataset.arrays(party).items()}
+        for party in dataset.parties
+    }
+
+
+def score_link(split: SplitModel) -> ScoreLink:
+    """The link of a split model: its parties contribute log densities of components, so it is a mixture's."""
+    return SOFTMAX
