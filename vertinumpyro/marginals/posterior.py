@@ -60,6 +60,10 @@ class MarginalPosterior(PredictivePosterior):
         rows = jax.random.choice(checked_key(rng_key), len(self.draws), (num_samples,), replace=replace)
         return jnp.asarray(self.draws)[rows]
 
+    @property
+    def _num_draws(self) -> float:
+        return len(self.draws)
+
     def centre(self) -> jax.Array:
         """See `PredictivePosterior.centre`."""
         return jnp.asarray(self.middle)

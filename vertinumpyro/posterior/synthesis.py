@@ -23,6 +23,7 @@ from vertinumpyro.data.frames import as_frame
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.contract import stand_in_columns
+from vertinumpyro.posterior.stratified import Stratified
 from vertinumpyro.posterior.twin_columns import TwinColumns, restricted, twin_columns
 
 __all__ = ["Records", "draw_records", "encoded_covariates", "rehearse_twin", "twin_frame"]
@@ -54,13 +55,16 @@ class Records:
 
     def __init__(self, split: SplitModel, twin: TwinColumns) -> None:
         self._split, self._twin = split, twin
-        self._draw = jax.jit(self._of_all)
+        self._draw = jax.jit(self._of_all, static_argnames="stratified")
 
-    def draw(self, latents: Columns, rng_key: jax.Array, num_records: int, given: Columns) -> dict[str, np.ndarray]:
+    def draw(
+        self, latents: Columns, rng_key: jax.Array, num_records: int, given: Columns, *, stratified: bool = False
+    ) -> dict[str, np.ndarray]:
         """The drawn columns [num_records] in model units, spread evenly over the draws of the latents, in random order.
 
         :param latents: draws [draws, ...] of the global latents.
         :param given: the given columns [num_records] and their masks; record n is drawn at row n.
+        :param stratified: draw the records of one draw of the latents together, as `Stratified` does.
         """
         draws = len(next(iter(latents.values())))
         each = -(-num_records // draws)
@@ -70,7 +74,7 @@ class Records:
         placed = {name: array[rows].reshape(draws, each) for name, array in given.items()}
         stand_ins = stand_in_columns(self._split.schema, each)
         try:
-            drawn = self._draw(latents, jax.random.split(rng_key, draws), placed, stand_ins)
+            drawn = self._draw(latents, jax.random.split(rng_key, draws), placed, stand_ins, stratified=stratified)
         except VertinumpyroError:
             raise
         except Exception as error:
@@ -79,10 +83,13 @@ class Records:
             ) from error
         return {name: np.asarray(values).reshape(-1)[order] for name, values in drawn.items()}
 
-    def _of_all(self, latents: Columns, keys: jax.Array, given: Columns, stand_ins: Columns) -> dict[str, jax.Array]:
+    def _of_all(
+        self, latents: Columns, keys: jax.Array, given: Columns, stand_ins: Columns, *, stratified: bool
+    ) -> dict[str, jax.Array]:
         def of_one(draw: tuple[Columns, jax.Array, Columns]) -> dict[str, jax.Array]:
             latents, key, columns = draw
-            return draw_records(self._split, self._twin, latents, key, {**stand_ins, **columns})
+            columns = {**stand_ins, **columns}
+            return draw_records(self._split, self._twin, latents, key, columns, stratified=stratified)
 
         return jax.lax.map(of_one, (latents, keys, given))
 
@@ -92,7 +99,13 @@ class Records:
 
 
 def draw_records(
-    split: SplitModel, twin: TwinColumns, latents: Columns, rng_key: jax.Array, columns: Columns
+    split: SplitModel,
+    twin: TwinColumns,
+    latents: Columns,
+    rng_key: jax.Array,
+    columns: Columns,
+    *,
+    stratified: bool = False,
 ) -> dict[str, jax.Array]:
     """The drawn columns [n] of one draw of the latents, in model units.
 
@@ -100,13 +113,17 @@ def draw_records(
     round. So a model may index its columns, observe them at sites of other names, or read them where it pleases.
 
     :param columns: the given columns and stand-ins for all others, masks too, each [n].
+    :param stratified: see `Stratified`.
     """
     data, fixed, component = dict(columns), dict(latents), split.structure.component_site
     num_records = len(next(iter(data.values())))
     drawn: dict[str, jax.Array] = {}
     for number, (sites, names) in enumerate(twin.rounds):
         round_key = rng_key if number == 0 else jax.random.fold_in(rng_key, number)
-        unobserved = _Unobserved(handlers.substitute(split.model, data=fixed), sites)
+        unobserved: Model = _Unobserved(handlers.substitute(split.model, data=fixed), sites)
+        if stratified:
+            before = [fixed[component]] if number and component is not None else []
+            unobserved = Stratified(unobserved, round_key, num_records, component, [*drawn.values(), *before])
         trace = handlers.trace(handlers.seed(unobserved, round_key)).get_trace(data, num_records)
         values = {name: site["value"] for name, site in trace.items()}
         if component is not None:
