@@ -18,8 +18,9 @@ from numpyro.infer.autoguide import AutoIAFNormal, AutoNormal
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
-from vertinumpyro.dpvi import DPVI, warm_start
+from vertinumpyro.dpvi import DPVI, inference, warm_start
 from vertinumpyro.dpvi.fitting import CHECKPOINT
+from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.mrf.work import ACROSS, OWN
@@ -140,7 +141,7 @@ def test_the_default_starts_from_tables_and_everybody_gets_epsilon():
         ({}, {"batch_size": 100}, "take all records"),
         ({}, {"adversary": "outside analyst"}, "take all records"),
     ],
-    ids=str,
+    ids=["init_loc_fn", "flow", "noise_multiplier", "batch_size", "adversary"],
 )
 def test_where_tables_cannot_be_had_the_start_is_random_or_refused(dpvi, settings, why):
     given = {"epsilon": 1.0, **settings}
@@ -245,6 +246,29 @@ def test_guides_of_the_users_start_there_too_and_a_saved_posterior_loads(dataset
     loaded = dpvi.load(tmp_path / "posterior.npz")
     assert loaded.plan == plan
     assert math.isclose(loaded.held_out_nll(dataset), posterior.held_out_nll(dataset), rel_tol=1e-6)
+
+
+@with_engine
+def test_the_steps_start_exactly_at_the_fit_however_small_its_shares(dataset, monkeypatch):
+    """Through a simplex of single precision a share of 1e-8 comes back as another number, or as none."""
+    found, started = [], []
+    fit, run_steps = MarginalInference.fit, inference.run_steps
+
+    def extreme(self, release, rng_key, **settings):
+        posterior = fit(self, release, rng_key, **settings)
+        found.append(np.linspace(-40.0, 40.0, posterior.split.num_parameters).astype(np.float32))
+        return dataclasses.replace(posterior, middle=found[0])
+
+    def remembered(session, run, kernel, runner, state, **settings):
+        started.append(np.asarray(kernel.guide.location(state.params)))
+        return run_steps(session, run, kernel, runner, state, **settings)
+
+    monkeypatch.setattr(MarginalInference, "fit", extreme)
+    monkeypatch.setattr(inference, "run_steps", remembered)
+    dpvi = DPVI(num_components=2)
+    posterior = dpvi.fit(dataset, dpvi.plan(dataset, epsilon=1.0, num_steps=1), KEY, progress_bar=False)
+    np.testing.assert_array_equal(started[0], found[0])
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(posterior.params))
 
 
 # -- a party ---------------------------------------------------------------------------------------

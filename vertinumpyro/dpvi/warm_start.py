@@ -12,12 +12,10 @@ import math
 import secrets
 import warnings
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
-from numpyro.infer.initialization import init_to_value
 
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError
 from vertinumpyro.core.types import Model
@@ -133,8 +131,9 @@ class WarmStart:
                 stacklevel=3,
             )
             return cold
-        at_tables = partial(init_to_value, values=posterior.split.constrain(posterior.centre()))
-        _, params = ReparameterisedGuide.create(guide, kernel.guide.split, at_tables, guide_key)
+        # flat theta as it is: from a share near zero there is no way back in single precision
+        split, start = kernel.guide.split, posterior.centre()
+        _, params = ReparameterisedGuide.create(guide, split, default_init, guide_key, start=start)
         return kernel.init(cold.rng_key, params)
 
 

@@ -49,17 +49,25 @@ class ReparameterisedGuide:
 
     @classmethod
     def create(
-        cls, factory: GuideFactory, split: SplitModel, init_loc_fn: Callable[..., Any], rng_key: jax.Array
+        cls,
+        factory: GuideFactory,
+        split: SplitModel,
+        init_loc_fn: Callable[..., Any],
+        rng_key: jax.Array,
+        *,
+        start: Float[Array, " theta"] | None = None,
     ) -> tuple[ReparameterisedGuide, Params]:
         """The guide and its initial unconstrained parameters.
 
         :param init_loc_fn: a NumPyro init strategy (`init_to_uniform`, `init_to_median`, ...) for the model's sites;
             one that the factory carries goes before it.
+        :param start: flat unconstrained theta to start from instead.
         :raises ArgumentError: if the factory gives no guide that reparameterises all latents jointly, or the strategy
             no finite start.
         """
         init_key, guide_key = jax.random.split(rng_key)
-        start = split.init(chosen_init(factory) or init_loc_fn, init_key)
+        if start is None:
+            start = split.init(chosen_init(factory) or init_loc_fn, init_key)
         _check_start(split, start)
         at_start: Any = init_to_value(values={_THETA: start})
         guide = build_guide(factory, _theta_model(split.num_parameters), at_start)
