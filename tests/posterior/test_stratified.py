@@ -76,4 +76,4 @@ def test_records_of_different_seeds_differ_and_other_sites_are_drawn_as_ever():
     assert np.corrcoef(first["kind"], np.arange(N))[0, 1] == pytest.approx(0.0, abs=0.1)
     spread = first["weight"] - first["old"]
     assert np.std(spread) == pytest.approx(0.1, rel=0.05)
-    assert len(np.unique(first["weight"])) == N
+    assert len(np.unique(first["weight"])) > 0.99 * N
