@@ -88,6 +88,7 @@ def fit(dpvi: DPVI, dataset: VerticalDataset, key: Any = None, **kwargs: Any) ->
         ({"optimizer": numpyro.optim.optax_to_numpyro(optax.adam(0.1))}, ["optax_to_numpyro", "without the wrapper"]),
         ({"model": "models:mixture"}, ["model='models:mixture'", "model(data, num_records)"]),
         ({"model_kwargs": 3}, ["model_kwargs=3", "mapping"]),
+        ({"warm_start": "tables"}, ["warm_start='tables'", "None to let the plan decide"]),
         ({"init_loc_fn": "median"}, ["init_loc_fn='median'", "init_to_median"]),
         ({"guide": "diagonal"}, ["guide='diagonal'", "AutoDiagonalNormal", "AutoNormal(model)"]),
         ({"guide": partial(AutoDAIS, K=2)}, ["guide=AutoDAIS", "AutoIAFNormal"]),

@@ -15,7 +15,7 @@ from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from numpyro.infer import init_to_median
 from numpyro.infer.autoguide import AutoIAFNormal, AutoNormal
 
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, inference, warm_start
@@ -268,6 +268,26 @@ def test_the_steps_start_exactly_at_the_fit_however_small_its_shares(dataset, mo
     dpvi = DPVI(num_components=2)
     posterior = dpvi.fit(dataset, dpvi.plan(dataset, epsilon=1.0, num_steps=1), KEY, progress_bar=False)
     np.testing.assert_array_equal(started[0], found[0])
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(posterior.params))
+
+
+@with_engine
+@pytest.mark.parametrize("how", ["refused", "not finite"])
+def test_a_fit_to_the_tables_that_fails_costs_no_step(dataset, monkeypatch, how):
+    fit = MarginalInference.fit
+
+    def failing(self, release, rng_key, **settings):
+        if how == "refused":
+            raise ArgumentError("no such law")
+        posterior = fit(self, release, rng_key, **settings)
+        return dataclasses.replace(posterior, middle=np.full_like(posterior.middle, np.nan))
+
+    monkeypatch.setattr(MarginalInference, "fit", failing)
+    dpvi = DPVI(num_components=2)
+    plan = dpvi.plan(dataset, epsilon=1.0, num_steps=3)
+    with pytest.warns(InferenceWarning, match=f"start from init_loc_fn's values: .*({how}|no such law)"):
+        posterior = dpvi.fit(dataset, plan, KEY, progress_bar=False)
+    assert len(posterior.diagnostics.released_norm) == 3
     assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(posterior.params))
 
 

@@ -44,6 +44,8 @@ def check_settings(dpvi: DPVI) -> None:
 
 def _check_numbers(dpvi: DPVI) -> None:
     rate, block = dpvi.learning_rate, dpvi.block_size
+    if dpvi.warm_start not in (None, True, False):
+        raise ArgumentError(f"warm_start={shown(dpvi.warm_start)} must be True, False, or None to let the plan decide")
     if block is not None and not (isinstance(block, int) and block >= 1):
         raise ArgumentError(f"block_size={shown(block)} must be a number of records, at least 1")
     if rate is not None and dpvi.optimizer is not None:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError, VertinumpyroError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Facts
 from vertinumpyro.dpvi.defaults import START_SHARE, default_init
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.marginals import MarginalInference
-from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.posterior.autoguides import chosen_init, has_location
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
@@ -121,20 +121,30 @@ class WarmStart:
         assert isinstance(plan.start, MRFPlan)
         fit_key, guide_key = jax.random.split(jax.random.fold_in(checked_key(rng_key), 1))
         released = self.tables.released_in(session, run, plan.start)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", InferenceWarning)  # a start need not be good, the steps go on from it
-            posterior = self.inference.fit(released, fit_key, progress_bar=progress_bar)
-        if not np.isfinite(posterior.middle).all():
-            warnings.warn(
-                "the model could not be fitted to the noisy tables: the steps start from init_loc_fn's values",
-                InferenceWarning,
-                stacklevel=3,
-            )
+        start = self._fitted(released, fit_key, progress_bar=progress_bar)
+        if start is None:
             return cold
         # flat theta as it is: from a share near zero there is no way back in single precision
-        split, start = kernel.guide.split, posterior.centre()
-        _, params = ReparameterisedGuide.create(guide, split, default_init, guide_key, start=start)
+        _, params = ReparameterisedGuide.create(guide, kernel.guide.split, default_init, guide_key, start=start)
         return kernel.init(cold.rng_key, params)
+
+    def _fitted(self, released: Marginals, rng_key: jax.Array, *, progress_bar: bool) -> jax.Array | None:
+        """Flat unconstrained theta at the fit's centre; None, and a warning, where the fit does not end well."""
+        why = "its parameters are not finite"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", InferenceWarning)  # a start need not be good, the steps go on from it
+                start = self.inference.fit(released, rng_key, progress_bar=progress_bar).centre()
+            if np.isfinite(start).all():
+                return start
+        except VertinumpyroError as error:  # the tables are paid for, and the steps can do without
+            why = str(error)
+        warnings.warn(
+            f"the model could not be fitted to the noisy tables, so the steps start from init_loc_fn's values: {why}",
+            InferenceWarning,
+            stacklevel=4,
+        )
+        return None
 
 
 def _refusal(dpvi: DPVI, *, all_records: bool, epsilon: float | None) -> str | None:

@@ -279,7 +279,8 @@ class VertiMRF:
         """
         columns, estimate = self.columns(session.schema), partial(self._field, plan)
         found = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
-        _warn_of_loss(run)
+        missing = run.missing(before=plan.num_steps)
+        _warn_of_loss(missing)
         return Marginals(
             schema=session.schema,
             columns=columns,
@@ -287,7 +288,7 @@ class VertiMRF:
             measurements=found.measurements,
             fine=found.fine,
             secure_noise=run.secure_noise,
-            missing=run.missing(),
+            missing=missing,
         )
 
     def stand_in(self, schema: Schema, plan: MRFPlan) -> Marginals:
@@ -365,8 +366,8 @@ class VertiMRF:
         )
 
 
-def _warn_of_loss(run: Run) -> None:
-    if missing := run.missing():
+def _warn_of_loss(missing: Sequence[str]) -> None:
+    if missing:
         warnings.warn(
             f"counted before the run stopped, and not stored: {', '.join(missing)}. That part of the budget is spent "
             "and its tables are lost; the twin is made from the rest",

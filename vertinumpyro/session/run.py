@@ -138,9 +138,13 @@ class Run:
         self._publish(self._staged({**self._steps, index: released}, self._state, self.ledger.steps_spent))
         self._steps[index] = released
 
-    def missing(self) -> tuple[str, ...]:
-        """Names of the steps that were reserved before this process and are not stored: spent, and lost."""
-        return tuple(self.plan.step_names[step] for step in range(self.first_step) if step not in self._steps)
+    def missing(self, before: int | None = None) -> tuple[str, ...]:
+        """Names of the steps that were reserved before this process and are not stored: spent, and lost.
+
+        :param before: look at the steps up to there alone, without it.
+        """
+        last = self.first_step if before is None else min(before, self.first_step)
+        return tuple(self.plan.step_names[step] for step in range(last) if step not in self._steps)
 
     @property
     def stored_steps(self) -> frozenset[int]:
