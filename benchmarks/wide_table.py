@@ -5,9 +5,9 @@
 
 250,000 records, 15 columns of 2 to 50 values, eight at a clinic and seven at an insurer. It is no mixture: a network in
 which every column after the first three is a fixed random function of two or three earlier ones, of either party, with
-a share of noise; the insurer's `late`, the last, is the sign of a sum of effects of three of the clinic's columns, with
-that noise too. Everybody's epsilon is 1 at delta = 1e-5, replace. `apart` is the floor that costs no privacy at all: the parties' exact records, joined at
-random. Distances and accuracies are evaluations on real records, not DP.
+a share of noise. The insurer's `late`, the last, is the sign of a sum of effects of three of the clinic's columns, with
+that noise too. Everybody's epsilon is 1 at delta = 1e-5, replace. `apart` is the floor that costs no privacy at all:
+the parties' exact records, joined at random. Distances and accuracies are evaluations on real records, not DP.
 
 Keys: wide.tvd3            {method: median of the mean TVD of 300 random 3-way tables}
       wide.accuracy        {method: median accuracy on new records of a gradient-boosted classifier of `late`, trained

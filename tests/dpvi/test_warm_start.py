@@ -21,7 +21,7 @@ from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Sche
 from vertinumpyro.dpvi import DPVI, inference, warm_start
 from vertinumpyro.dpvi.fitting import CHECKPOINT
 from vertinumpyro.marginals import MarginalInference
-from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.mrf.work import ACROSS, OWN
 from vertinumpyro.privacy import NoiseSource, Plan, PoissonSampling, PrivacyPlan
@@ -216,6 +216,10 @@ def test_a_run_that_died_goes_on_where_it_was_and_spends_nothing_twice(dataset, 
         monkeypatch.setattr(InProcessSession, "cross_products", lambda *arguments: released.append("products"))
     posterior = dpvi.fit(dataset, plan, KEY, run_dir=tmp_path / "run", resume=True, progress_bar=False)
     assert not released
+    posterior.marginals.save(tmp_path / "run")
+    kept = Marginals.load(tmp_path / "run")
+    assert kept.plan == plan.start
+    assert {table.columns for table in kept.measurements} >= {("ill", "claim"), ("ward", "plan")}
     assert len(posterior.diagnostics.released_norm) == 82 - max(spent, 2)
     assert read_record(tmp_path / "run" / PRIVACY_RECORD).steps_spent == 82
     with pytest.raises(PlanSpentError):

@@ -27,6 +27,8 @@ from vertinumpyro.session import Session
 
 __all__ = ["OfDPVI"]
 
+_TABLES = {"marginals.npz": "the noisy tables that it started from: further models cost nothing"}
+
 
 class OfDPVI(CommandMethod):
     """A NumPyro model, the library's mixture where the configuration names none."""
@@ -79,14 +81,17 @@ class OfDPVI(CommandMethod):
     def save(self, result: Posterior, run_dir: Path) -> None:
         """See `CommandMethod`."""
         result.save(run_dir / outputs.POSTERIOR)
+        if result.marginals is not None:
+            result.marginals.save(run_dir)
 
     def outputs(self, result: Posterior, facts: Facts, run_dir: Path) -> Mapping[str, str]:
         """The twin, unless the model cannot draw one by itself, which the plan said."""
+        tables = {} if result.marginals is None else _TABLES
         if not self._twin_columns(result).needs_nothing:
-            return outputs.files(with_table=False)
+            return {**outputs.files(with_table=False), **tables}
         self._twin = result.sample_synthetic(self.config.run.num_synthetic, rng_key=self._twin_key)
         outputs.write_tables(self._twin, run_dir)
-        return outputs.FILES
+        return {**outputs.FILES, **tables}
 
     def notes(self, result: Posterior) -> Sequence[str]:
         """See `CommandMethod`."""

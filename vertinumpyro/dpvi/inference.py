@@ -281,8 +281,10 @@ class DPVI:
         with session.open(
             self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
         ) as run:
-            if plan.start is not None and run.state() is None:
-                state = self._warm.state(session, run, kernel, self._guide_of(plan), state, rng_key, progress_bar)
+            released = self._warm.released(session, run)
+            if released is not None and run.state() is None:
+                guide = self._guide_of(plan)
+                state = self._warm.state(released, kernel, guide, state, rng_key, progress_bar=progress_bar)
             state, diagnostics = run_steps(
                 session,
                 run,
@@ -293,7 +295,7 @@ class DPVI:
                 progress_bar=progress_bar,
                 after_chunk=after_chunk,
             )
-        return self._posterior(kernel, state, plan, diagnostics, run)
+        return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=released)
 
     def recover(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array, *, run_dir: str | Path) -> Posterior:
         """The posterior at the last checkpoint of a run, without going on with it. Spends nothing.

@@ -13,6 +13,7 @@ import numpy as np
 
 from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.model import SplitModel
+from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.posterior.predictive import PredictivePosterior
@@ -44,6 +45,8 @@ class Diagnostics:
 class Posterior(PredictivePosterior):
     """A variational posterior learned under a plan. Everything in it but `diagnostics.objective` is released.
 
+    :ivar marginals: the noisy tables that the steps started from, for further models at no further cost; None where
+        they started elsewhere, and in a posterior that was loaded: `Marginals.save` keeps them.
     :ivar params: the guide's unconstrained parameters; `guide_params` has NumPyro's names and constraints.
     :ivar secure_noise: whether noise and batches came from the operating system's CSPRNG. Where it is
         False the fit used `insecure_seed` and has no privacy.
@@ -54,6 +57,7 @@ class Posterior(PredictivePosterior):
     plan: PrivacyPlan | ClientPlan
     diagnostics: Diagnostics
     secure_noise: bool
+    marginals: Marginals | None = None
 
     @property
     def guide_params(self) -> dict[str, Any]:

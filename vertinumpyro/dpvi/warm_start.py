@@ -100,27 +100,29 @@ class WarmStart:
                 raise
             return None
 
+    def released(self, session: Session, run: Run) -> Marginals | None:
+        """Spend the tables' steps, or take what the run stored of them; None where its plan has none."""
+        assert isinstance(run.plan, PrivacyPlan)
+        start = run.plan.start
+        return self.tables.released_in(session, run, start) if isinstance(start, MRFPlan) else None
+
     def state(
         self,
-        session: Session,
-        run: Run,
+        released: Marginals,
         kernel: Kernel,
         guide: GuideFactory,
         cold: DPVIState,
         rng_key: jax.Array,
+        *,
         progress_bar: bool,
     ) -> DPVIState:
-        """Spend the tables' steps, or take what the run stored of them, and fit: the steps' state at that model.
+        """The steps' state at the model that fits the tables.
 
         :param guide: what `kernel.guide` was made by.
         :param cold: the state that the steps would start from otherwise; kept where the fit does not end well, which a
             warning says.
         """
-        plan = run.plan
-        assert isinstance(plan, PrivacyPlan)
-        assert isinstance(plan.start, MRFPlan)
         fit_key, guide_key = jax.random.split(jax.random.fold_in(checked_key(rng_key), 1))
-        released = self.tables.released_in(session, run, plan.start)
         start = self._fitted(released, fit_key, progress_bar=progress_bar)
         if start is None:
             return cold

@@ -134,13 +134,15 @@ def _plan(words: Mapping[str, Any], record: Path) -> MRFPlan:
     plan = MRFPlan.from_dict(words["plan"])
     if plan.fingerprint() != words["fingerprint"]:
         raise ArgumentError("its plan was changed since")
-    if record.exists() and _recorded_fingerprint(record) != plan.fingerprint():
+    if record.exists() and plan.fingerprint() not in _recorded_fingerprints(record):
         raise ArgumentError(f"it belongs to another plan than the {PRIVACY_RECORD} beside it")
     return plan
 
 
-def _recorded_fingerprint(record: Path) -> str:
+def _recorded_fingerprints(record: Path) -> list[str]:
+    """Of the plan that was spent, and of what it starts from."""
     try:
-        return read_record(record).plan.fingerprint()
+        plan = read_record(record).plan
+        return [one.fingerprint() for one in (plan, getattr(plan, "start", None)) if one is not None]
     except PlanSpentError:
         raise ArgumentError(f"the {record.name} beside it is not a readable record") from None
