@@ -39,7 +39,7 @@ def small_tables(law: str, settings: VertiMRF) -> MarginalInference:
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "DPVI", lambda **settings: DPVI(num_components=2, **settings))
+        patch.setattr(demo, "DPVI", lambda **settings: DPVI(num_components=2, warm_start=False, **settings))
         patch.setattr(demo, "MarginalInference", small_tables)
         patch.setattr(demo, "load_rand_hie", lambda: few_people(NUM_RECORDS))
         result = invoke("demo", "--out", out, "--steps", 6)

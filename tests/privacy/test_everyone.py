@@ -10,6 +10,7 @@ from vertinumpyro import DPVI, VertiMRF
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
+from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Ledger, Plan, PrivacyWarning
 from vertinumpyro.regression import VerticalLinearRegression, VerticalLogisticRegression
 
@@ -124,9 +125,10 @@ def test_many_clients_get_the_same():
 @pytest.mark.filterwarnings("ignore:.*narrows")
 def test_defaults_of_dpvi_follow_whom_epsilon_is_for():
     """Sub-sampling is for those who do not know the batches; towards the others everybody is in every batch."""
-    known = DPVI(num_components=2).plan(FACTS, epsilon=1.0)
-    assert known.sampling.full_batch
-    assert known.num_steps == 150
+    for warm, steps in ((False, 150), *([(None, 100)] if has_engine() else [])):
+        known = DPVI(num_components=2, warm_start=warm).plan(FACTS, epsilon=1.0)
+        assert known.sampling.full_batch
+        assert known.num_gradients == steps
     for settings in ({"batch_indices": "hidden"}, {"adversary": OUTSIDE_ANALYST}):
         amplified = DPVI(num_components=2).plan(FACTS, epsilon=1.0, **settings)
         assert amplified.expected_batch_size == pytest.approx(N / 30)
