@@ -151,11 +151,6 @@ class Run:
         """The steps whose releases are stored."""
         return frozenset(self._steps)
 
-    @property
-    def has_results(self) -> bool:
-        """Whether anything that was released is stored."""
-        return bool(self._steps) or self._state is not None
-
     # -- methods whose state replaces itself ---------------------------------------------------------
 
     def commit_state(self, num_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
