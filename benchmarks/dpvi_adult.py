@@ -22,9 +22,10 @@ scale     What the NLL is worth. Both without clip and noise, NOT DP.
           nll_nonprivate               the K = 20 mixture with figure3's batches, steps and optimiser
 everyone  `DPVI()` and its plan at epsilon = 1, delta = 1e-5, replace, against everyone: outside analyst and both
           parties. Median of 5 runs.
-          nll_everyone, nll_everyone_runs   the steps start from noisy tables, half of the budget (extra `mrf`)
+          nll_everyone, nll_everyone_runs   the steps start from noisy tables, most of the budget (extra `mrf`)
           epsilon_worst                the largest row of the plan's table
           record_steps                 records times steps of a run
+          components_everyone          K of the mixture
           nll_everyone_cold            the same budget from random values, as without the extra
           nll_everyone_small_batches   the same budget by batches of N / 30 in 1,000 steps, the default once
           nll_everyone_tables          the same model from tables alone, with all of the budget (`MarginalInference`)
@@ -225,19 +226,20 @@ def scale(task: Task) -> tuple[Results, Figures]:
 def everyone(task: Task) -> tuple[Results, Figures]:
     """`DPVI()` as a user who sets nothing gets it, at epsilon = 1, and the same budget spent on small batches."""
     size, steps = default_batch(task.train.num_records, amplified=True)
-    num_components = task.settings.num_components
-    default = DPVI(num_components=num_components)
+    default = DPVI()
     plan = _plan_for_everyone(task, default)
+    num_components = default.split(task.train.schema, plan).num_components
     arms: dict[str, Callable[[jax.Array], PredictivePosterior]] = {
         "nll_everyone": partial(_fitted, task, default, {}),
-        "nll_everyone_cold": partial(_fitted, task, DPVI(num_components=num_components, warm_start=False), {}),
+        "nll_everyone_cold": partial(_fitted, task, DPVI(warm_start=False), {}),
         "nll_everyone_small_batches": partial(_fitted, task, default, {"batch_size": size, "num_steps": steps}),
     }
     if has_engine():
-        arms["nll_everyone_tables"] = partial(_from_tables, task)
+        arms["nll_everyone_tables"] = partial(_from_tables, task, num_components)
     results: Results = {
         "epsilon_worst": plan.worst.epsilon,
         "record_steps": round(plan.expected_batch_size * plan.num_gradients),
+        "components_everyone": num_components,
     }
     for key, fit in arms.items():
         seeds = tqdm(range(task.settings.everyone_repeats), desc=key)
@@ -250,10 +252,10 @@ def _fitted(task: Task, dpvi: DPVI, settings: Mapping[str, Any], key: jax.Array)
     return dpvi.fit(task.train, _plan_for_everyone(task, dpvi, **settings), key, progress_bar=False)
 
 
-def _from_tables(task: Task, key: jax.Array) -> PredictivePosterior:
+def _from_tables(task: Task, num_components: int, key: jax.Array) -> PredictivePosterior:
     settings = VertiMRF()
     release = release_marginals(task.train, settings.plan(task.train, epsilon=1.0, delta=DELTA), settings)
-    return MarginalInference(num_components=task.settings.num_components).fit(release, key, progress_bar=False)
+    return MarginalInference(num_components=num_components).fit(release, key, progress_bar=False)
 
 
 def _plan_for_everyone(task: Task, dpvi: DPVI, **settings: Any) -> PrivacyPlan:
@@ -265,7 +267,7 @@ def everyone_secure(task: Task) -> tuple[Results, Figures]:
     """The same plan between processes; the posterior's NLL is computed here, of what was released."""
     if Crypten().missing() is not None:
         return dict.fromkeys(("nll_everyone_secure", "secure_minutes", "secure_gib")), {}
-    build = partial(DPVI, backend=Crypten(), num_components=task.settings.num_components)
+    build = partial(DPVI, backend=Crypten())
     plan = _plan_for_everyone(task, build())
     with tempfile.TemporaryDirectory(prefix="everyone-") as folder:
         files = written(task.train, Path(folder))

@@ -19,6 +19,7 @@ from vertinumpyro.core.errors import ArgumentError, InferenceWarning, PlanSpentE
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, inference, warm_start
+from vertinumpyro.dpvi.defaults import START_SHARE, default_components
 from vertinumpyro.dpvi.fitting import CHECKPOINT
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
@@ -114,6 +115,11 @@ def test_what_cannot_be_composed_is_refused():
         steps_after(steps_after(None))
 
 
+@pytest.mark.parametrize(("size", "cold", "warm"), [(1000, 20, 20), (30_000, 20, 75), (10**7, 20, 200)])
+def test_many_records_carry_many_components_where_tables_find_them(size, cold, warm):
+    assert (default_components(size, warm=False), default_components(size, warm=True)) == (cold, warm)
+
+
 # -- which start -----------------------------------------------------------------------------------
 
 
@@ -123,12 +129,22 @@ def test_the_default_starts_from_tables_and_everybody_gets_epsilon():
     assert isinstance(plan.start, MRFPlan)
     assert plan.sampling.full_batch
     assert 0.999 < plan.worst.epsilon <= 1.0
-    half = [
+    bought = [
         (plan.relation.sensitivity / plan.start.gaussian_event(observer).noise_multiplier) ** 2
         for observer in plan.observers
     ]
     whole = [tables(1.0).relation.sensitivity / tables(1.0).gaussian_event(o).noise_multiplier for o in plan.observers]
-    np.testing.assert_allclose(half, 0.5 * np.square(whole), rtol=1e-3)
+    np.testing.assert_allclose(bought, START_SHARE * np.square(whole), rtol=1e-3)
+
+
+@with_engine
+def test_the_mixture_is_that_of_the_plan():
+    facts = TableFacts(SCHEMA, 20_000)
+    plan = DPVI().plan(facts, epsilon=1.0)
+    cold = DPVI(warm_start=False).plan(facts, epsilon=1.0)
+    assert [DPVI().split(SCHEMA, given).num_components for given in (plan, cold, None)] == [50, 20, 20]
+    assert DPVI(num_components=3).split(SCHEMA, plan).num_components == 3
+    assert DPVI().kernel(facts, plan, KEY)[0].shape.num_components == 50
 
 
 @with_engine

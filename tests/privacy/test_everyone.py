@@ -125,7 +125,7 @@ def test_many_clients_get_the_same():
 @pytest.mark.filterwarnings("ignore:.*narrows")
 def test_defaults_of_dpvi_follow_whom_epsilon_is_for():
     """Sub-sampling is for those who do not know the batches; towards the others everybody is in every batch."""
-    for warm, steps in ((False, 150), *([(None, 100)] if has_engine() else [])):
+    for warm, steps in ((False, 150), *([(None, 25)] if has_engine() else [])):
         known = DPVI(num_components=2, warm_start=warm).plan(FACTS, epsilon=1.0)
         assert known.sampling.full_batch
         assert known.num_gradients == steps

@@ -264,7 +264,7 @@ def _verdict(comparison: Comparison) -> str:
 def _summary(comparison: Comparison) -> list[ReportText]:
     released = (
         "An insurer holds plan and visits, a clinic holds health, of the same people. Released, in two ways with the "
-        "same ε for everybody in each: noisy tables of all pairs of columns; and DPVI, which spends half of it on such "
+        "same ε for everybody in each: noisy tables of all pairs of columns; and DPVI, which spends most of it on such "
         "tables to start from, where their engine is installed, and the rest on noisy gradients. A NumPyro mixture "
         "with a plate for each party was learned from each, and a synthetic table drawn from it."
     )

@@ -49,8 +49,11 @@ class OfDPVI(CommandMethod):
     def checked(self) -> Sequence[str]:
         """The model's contract."""
         split = self.method.split(self.config.schema)
+        chosen = self.method.model is None and self.method.num_components is None
+        more = ["where the steps start from noisy tables, a component for 400 records, 20 to 200"] if chosen else []
         return [
             f"{count(split.num_components, 'component')}, {count(split.num_values, 'released value')} a step",
+            *more,
             "every observed site reads one party's columns, record by record",
         ]
 

@@ -2,7 +2,7 @@
 
 | whom ε is for | batch | steps |
 |---|---|---|
-| someone who knows who is in a batch, as parties do | N | 100 from tables, 150 from random values |
+| someone who knows who is in a batch, as parties do | N | 25 from tables, 150 from random values |
 | nobody who does: one party alone, hidden batches, `adversary="outside analyst"` | N / 30, at least 100 | 1,000 |
 
 Towards somebody who knows the batches sub-sampling buys nothing: noise against a step's signal is least with everybody
@@ -12,10 +12,15 @@ signal-to-noise ratio of the whole run, is within 2% of its limit from there on,
 | setting | default | why |
 |---|---|---|
 | clip norm | 0.6 sqrt(columns) | see `default_clip_norm` |
-| rate of Adam | 0.1 sqrt(1000 / T), at most 0.3; 0.05 from tables | fewer steps go further each |
+| K of the mixture | 20; N / 400 from tables, from 20 to 200 | noisy steps from random values find few components |
+| rate of Adam | 0.1 sqrt(1000 / T), at most 0.3; 0.02 from tables | fewer steps go further each |
 | guide's scale at the start | 0.1; 0.02 from tables | a start that is known is not to be drawn past |
 | start | noisy tables where they can be had (`DPVI.warm_start`) | see `dpvi.warm_start` |
-| part of the budget for tables | half of mu^2 | the tables say most, the steps need as much to say anything |
+| part of the budget for tables | 0.8 of mu^2 | one release of tables says more than as much for gradients |
+
+From tables a step's work is that of K = 20 with N / 400 components and a quarter of the steps, and what is learned is
+more: the start has to find nothing, so what is left to the steps is small against a parameter's own noise, and a rate
+that moved every parameter far would lose what the tables said.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ __all__ = [
     "START_SHARE",
     "default_batch",
     "default_clip_norm",
+    "default_components",
     "default_guide",
     "default_init",
     "default_optimizer",
@@ -43,11 +49,12 @@ __all__ = [
     "warm_guide",
 ]
 
-START_SHARE = 0.5
+START_SHARE = 0.8
 """Part of μ² for the tables that a fit starts from."""
 
-_KNOWN_STEPS, _WARM_STEPS, _AMPLIFIED_STEPS = 150, 100, 1000
-_LARGEST_RATE, _WARM_RATE = 0.3, 0.05
+_KNOWN_STEPS, _WARM_STEPS, _AMPLIFIED_STEPS = 150, 25, 1000
+_LARGEST_RATE, _WARM_RATE = 0.3, 0.02
+_COMPONENTS, _MOST_COMPONENTS, _RECORDS_A_COMPONENT = 20, 200, 400
 _NUM_BATCHES_AN_EPOCH = 30
 _SMALLEST_BATCH = 100
 
@@ -70,6 +77,16 @@ def default_batch(num_records: int, *, amplified: bool, warm: bool = False) -> t
     if not amplified:
         return num_records, _WARM_STEPS if warm else _KNOWN_STEPS
     return min(num_records, max(_SMALLEST_BATCH, round(num_records / _NUM_BATCHES_AN_EPOCH))), _AMPLIFIED_STEPS
+
+
+def default_components(num_records: int, *, warm: bool) -> int:
+    """K of the library's mixture, as the module's table has it.
+
+    :param warm: whether the steps start from tables.
+    """
+    if not warm:
+        return _COMPONENTS
+    return min(_MOST_COMPONENTS, max(_COMPONENTS, num_records // _RECORDS_A_COMPONENT))
 
 
 def default_clip_norm(schema: Schema) -> float:

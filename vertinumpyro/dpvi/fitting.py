@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
 from vertinumpyro.dpvi import checkpoint
+from vertinumpyro.dpvi.convergence import warn_if_unconverged
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.loop import ChunkRunner
 from vertinumpyro.dpvi.posterior import Diagnostics
@@ -98,9 +99,11 @@ def run_steps(
             if after_chunk is not None:
                 after_chunk(run.ledger.steps_spent - run.plan.first_gradient, state.params)
             bar.update(len(chunk.released_norm))
+    norms = np.concatenate([np.zeros(0), *(chunk.released_norm for chunk in found)])
+    warn_if_unconverged(kernel, state, run.plan, norms)
     objectives = [chunk.objective for chunk in found if chunk.objective is not None]
     return state, Diagnostics(
-        released_norm=np.concatenate([np.zeros(0), *(chunk.released_norm for chunk in found)]),
+        released_norm=norms,
         objective=np.concatenate(objectives) if objectives else None,
         seconds=time.perf_counter() - started,
     )

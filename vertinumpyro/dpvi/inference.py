@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_schema,
 from vertinumpyro.dpvi.defaults import (
     default_batch,
     default_clip_norm,
+    default_components,
     default_guide,
     default_init,
     default_rate,
@@ -33,7 +33,6 @@ from vertinumpyro.dpvi.warm_start import WarmStart, takes_all_records
 from vertinumpyro.dpvi.work import StepsWork, release_layout
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
-from vertinumpyro.mrf import MRFPlan
 from vertinumpyro.posterior.columns import score_link
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.posterior.keys import checked_key
@@ -75,9 +74,10 @@ class DPVI:
     :param learning_rate: of that Adam at its first step; None takes the one in `dpvi.defaults`.
     :param backend: how the cross-party step is computed.
     :param init_loc_fn: a NumPyro init strategy for the model's own sites, unless the guide has one of its own.
-    :param num_components: K of the mixture when `model` is None.
+    :param num_components: K of the mixture when `model` is None; None takes 20, and more from tables of many records
+        (`dpvi.defaults`).
     :param model_kwargs: further arguments of the model.
-    :param warm_start: begin at the model fitted to noisy tables, which half of the budget buys (`dpvi.warm_start`).
+    :param warm_start: begin at the model fitted to noisy tables, which most of the budget buys (`dpvi.warm_start`).
         True refuses where that cannot be had. None does it where it can: every step takes all records, `epsilon` is
         given, the model's tables can be computed and are not too wide, the guide has a location, `init_loc_fn` is
         the default, and the extra `mrf` is installed. `plan.start` says what was decided.
@@ -94,28 +94,39 @@ class DPVI:
     learning_rate: float | None = None
     backend: Backend = dataclasses.field(default_factory=FixedPoint)
     init_loc_fn: Callable[..., Any] = default_init
-    num_components: int = 20
+    num_components: int | None = None
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: bool = False
     block_size: int | None = None
     warm_start: bool | None = None
-    _splits: dict[Schema, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _splits: dict[Any, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _starts: dict[int, WarmStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Before any schema is known, as `check_settings` says."""
         check_settings(self)
 
-    def split(self, schema: Schema) -> SplitModel:
+    def split(self, schema: Schema, plan: PrivacyPlan | None = None) -> SplitModel:
         """The model split between the schema's parties.
 
+        :param plan: whose fit is meant: the mixture's default K follows from its records and its start.
         :raises ModelContractError: names the site and says what to change.
         """
         check_schema(schema)
-        if schema not in self._splits:
-            model = mixture_model(schema, self.num_components) if self.model is None else self.model
-            self._splits[schema] = split_model(model, schema, self.model_kwargs)
-        return self._splits[schema]
+        warm = plan is not None and plan.start is not None
+        return self._split(schema, self._components(plan.num_records if plan else 0, warm=warm))
+
+    def _split(self, schema: Schema, components: int) -> SplitModel:
+        key = (schema, components)
+        if key not in self._splits:
+            model = mixture_model(schema, components) if self.model is None else self.model
+            self._splits[key] = split_model(model, schema, self.model_kwargs)
+        return self._splits[key]
+
+    def _components(self, num_records: int, *, warm: bool) -> int:
+        given = self.num_components
+        return default_components(num_records, warm=warm) if given is None else given
 
     def twin_columns(self, schema: Schema) -> TwinColumns:
         """What a synthetic table of the model would hold, found by drawing a few records at arbitrary parameters."""
@@ -163,14 +174,14 @@ class DPVI:
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
         if sampling is not None and (batch_size, num_steps) != (None, None):
             raise ArgumentError("sampling fixes batch size and steps; leave batch_size and num_steps out")
-        split = self.split(dataset.schema)
+        parties = self.split(dataset.schema).parties
         self.twin_columns(dataset.schema).warn(stacklevel=2)
         clip_norm = default_clip_norm(dataset.schema) if clip_norm is None else clip_norm
-        shares = NoiseSource(kind=noise, num_parties=len(split.parties), collusion_threshold=collusion_threshold)
-        watchers = list_adversaries(split.parties, batch_indices=batch_indices)
+        shares = NoiseSource(kind=noise, num_parties=len(parties), collusion_threshold=collusion_threshold)
+        watchers = list_adversaries(parties, batch_indices=batch_indices)
         targets = targeted(watchers, shares.covered(watchers), adversary)
         amplified = not any(target.knows_indices for target in targets)
-        start = self._warm.plan_if_wanted(
+        start = self._warm(dataset.num_records).plan_if_wanted(
             self,
             dataset,
             all_records=takes_all_records(sampling, batch_size, dataset.num_records, amplified=amplified),
@@ -190,7 +201,7 @@ class DPVI:
             "clip_norm": clip_norm,
             "noise": shares,
             "num_records": dataset.num_records,
-            "parties": split.parties,
+            "parties": parties,
             "delta": delta,
             "relation": neighbouring(relation),
             "batch_indices": batch_indices,
@@ -201,7 +212,8 @@ class DPVI:
                 epsilon=epsilon, adversary=adversary, grid_bits=_PROVISIONAL_GRID_BITS, **settings
             )
         assert noise_multiplier is not None
-        shape = self._batch_shape(split, settings["sampling"], settings["noise"], clip_norm, noise_multiplier)
+        split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
+        shape = self._batch_shape(split, sampling, shares, clip_norm, noise_multiplier)
         grid_bits = self.backend.grid_bits(shape)
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
@@ -216,9 +228,11 @@ class DPVI:
         plan.warn_if_narrowed(stacklevel=2)
         return plan
 
-    @functools.cached_property
-    def _warm(self) -> WarmStart:
-        return WarmStart.of(self.model, self.num_components, self.model_kwargs)
+    def _warm(self, num_records: int) -> WarmStart:
+        components = self._components(num_records, warm=True)
+        if components not in self._starts:
+            self._starts[components] = WarmStart.of(self.model, components, self.model_kwargs)
+        return self._starts[components]
 
     def kernel(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
@@ -228,8 +242,8 @@ class DPVI:
         check_dataset(dataset)
         check_plan(plan)
         rng_key = checked_key(rng_key)
-        split = self.split(dataset.schema)
         self.check(dataset, plan)
+        split = self.split(dataset.schema, plan)
         shape = self._shape(split, plan)
         guide_key, step_key = jax.random.split(rng_key)
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
@@ -276,15 +290,15 @@ class DPVI:
         session = session_of(data, self.backend)
         kernel, state = self.kernel(session, plan, rng_key)
         runner = rehearsed(session, kernel, state, plan)
-        if isinstance(plan.start, MRFPlan):
-            self._warm.rehearse(session, plan.start)
+        warm = self._warm(plan.num_records)
+        warm.rehearse(session, plan)
         with session.open(
             self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
         ) as run:
-            released = self._warm.released(session, run)
+            released = warm.released(session, run)
             if released is not None and run.state() is None:
                 guide = self._guide_of(plan)
-                state = self._warm.state(released, kernel, guide, state, rng_key, progress_bar=progress_bar)
+                state = warm.state(released, kernel, guide, state, rng_key, progress_bar=progress_bar)
             state, diagnostics = run_steps(
                 session,
                 run,
@@ -320,14 +334,14 @@ class DPVI:
         """What the parties compute together, and how often: the start's, and a clipped sum for each block of a step."""
         kernel, state = self.kernel(facts, plan, compat.random_key(0))
         summed = ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts))
-        start = self._warm.tables.computations(facts, plan.start) if isinstance(plan.start, MRFPlan) else []
-        return [*start, (summed.of_one_block, plan.num_gradients * kernel.shape.num_blocks)]
+        return [
+            *self._warm(plan.num_records).computations(facts, plan),
+            (summed.of_one_block, plan.num_gradients * kernel.shape.num_blocks),
+        ]
 
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""
-        start = None
-        if isinstance(plan.start, MRFPlan):
-            start = self._warm.tables.work(facts, party, columns, plan.start, source)
+        start = self._warm(plan.num_records).work(facts, party, columns, plan, source)
         return StepsWork(self, facts, party, columns, plan, source, start)
 
     def _shape(self, split: SplitModel, plan: PrivacyPlan) -> BatchShape:
@@ -352,13 +366,14 @@ class DPVI:
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
         metadata = checkpoint.read_metadata(path)
-        split = self.split(Schema.from_dict(metadata["schema"]))
+        plan = Plan.from_dict(metadata["plan"])
+        split = self.split(Schema.from_dict(metadata["schema"]), plan if isinstance(plan, PrivacyPlan) else None)
         key = compat.random_key(0)
         guide, params = ReparameterisedGuide.create(self.guide, split, self.init_loc_fn, key)
         return Posterior(
             guide=guide,
             params=checkpoint.load_tree(path, params),
-            plan=Plan.from_dict(metadata["plan"]),
+            plan=plan,
             diagnostics=Diagnostics.empty(),
             secure_noise=metadata["secure_noise"],
         )
@@ -370,15 +385,14 @@ class DPVI:
         """
         if not isinstance(plan, PrivacyPlan):
             raise ArgumentError("plan must be a PrivacyPlan: make it by `plan`")
-        split = self.split(dataset.schema)
+        split = self.split(dataset.schema, plan)
         if plan.num_records != dataset.num_records:
             raise ArgumentError(
                 f"plan was made for {plan.num_records} records, the dataset has {dataset.num_records}; make a new plan"
             )
         if plan.parties != split.parties:
             raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
-        if plan.start is not None:
-            self._warm.tables.check(dataset, plan.start)
+        self._warm(plan.num_records).check(dataset, plan)
         if plan.grid_bits != self.backend.grid_bits(self._shape(split, plan)):
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
         if set(self.backend.info().unproven) - set(plan.unproven):

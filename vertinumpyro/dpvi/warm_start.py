@@ -1,8 +1,8 @@
 """Where the private steps begin: at the model fitted to noisy tables, which part of the budget buys.
 
 From random values the first steps find the components of a mixture while everybody's gradients are small against the
-noise, and a small budget ends there. Tables of pairs of columns are one release instead of a hundred, so with half of
-μ² they already hold most of what a model can learn at that ε; the steps then add what tables of pairs cannot say.
+noise, and a small budget ends there. Tables of pairs of columns are one release instead of a hundred, so with most of
+μ² they hold nearly all that a model can learn at that ε; the steps then add what tables of pairs cannot say.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import dataclasses
 import math
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError, VertinumpyroError
+from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Facts
 from vertinumpyro.dpvi.defaults import START_SHARE, default_init
@@ -29,7 +30,8 @@ from vertinumpyro.posterior.autoguides import chosen_init, has_location
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.privacy import PoissonSampling, PrivacyPlan, PrivacyWarning, Sampling
-from vertinumpyro.session import Run, Session
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Run, Session, Work
 
 if TYPE_CHECKING:
     from vertinumpyro.dpvi.inference import DPVI
@@ -75,12 +77,8 @@ class WarmStart:
         plan = dataclasses.replace(
             whole, noise_multiplier=whole.noise_multiplier / math.sqrt(share), plan_id=secrets.token_hex(16)
         )
-        self.rehearse(facts, plan)
-        return plan
-
-    def rehearse(self, facts: Facts, plan: MRFPlan) -> None:
-        """Tries on uniform tables what follows a release by this plan; errors as `plan`."""
         self.inference.rehearse(facts.schema, plan)
+        return plan
 
     def plan_if_wanted(self, dpvi: DPVI, facts: Facts, *, all_records: bool, **settings: Any) -> MRFPlan | None:
         """The tables' plan where `dpvi.warm_start` has one; None where the steps are to start from random values.
@@ -100,11 +98,32 @@ class WarmStart:
                 raise
             return None
 
+    # what a plan's tables need, and nothing where it has none
+
+    def check(self, facts: Facts, plan: PrivacyPlan) -> None:
+        """Refuses tables that were planned for others; see `VertiMRF.check`."""
+        if (start := _part(plan)) is not None:
+            self.tables.check(facts, start)
+
+    def rehearse(self, facts: Facts, plan: PrivacyPlan) -> None:
+        """Tries on uniform tables what follows their release; errors as `plan`."""
+        if (start := _part(plan)) is not None:
+            self.inference.rehearse(facts.schema, start)
+
+    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
+        """What the parties compute together for the tables, and how often."""
+        return () if (start := _part(plan)) is None else self.tables.computations(facts, start)
+
+    def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> Work | None:
+        """One party's part in the tables; see `session.Method`."""
+        start = _part(plan)
+        return None if start is None else self.tables.work(facts, party, columns, start, source)
+
     def released(self, session: Session, run: Run) -> Marginals | None:
         """Spend the tables' steps, or take what the run stored of them; None where its plan has none."""
         assert isinstance(run.plan, PrivacyPlan)
-        start = run.plan.start
-        return self.tables.released_in(session, run, start) if isinstance(start, MRFPlan) else None
+        start = _part(run.plan)
+        return None if start is None else self.tables.released_in(session, run, start)
 
     def state(
         self,
@@ -147,6 +166,11 @@ class WarmStart:
             stacklevel=4,
         )
         return None
+
+
+def _part(plan: PrivacyPlan) -> MRFPlan | None:
+    """The tables' part of a plan; None where its steps start from random values."""
+    return plan.start if isinstance(plan.start, MRFPlan) else None
 
 
 def _refusal(dpvi: DPVI, *, all_records: bool, epsilon: float | None) -> str | None:
