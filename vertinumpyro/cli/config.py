@@ -104,6 +104,7 @@ class MRFSettings:
 
     encoder: Literal["secure_marginals", "sketch", "randomized_response", "sketch_shared_key"] | None = None
     selection: Literal["all", "adaptive"] | None = None
+    workload: list | None = None
     bins: Mapping[str, Any] | None = None
     max_cells: int | None = positive()
     clique_limit: int | None = positive()

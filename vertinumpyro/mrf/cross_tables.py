@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -53,8 +53,9 @@ def measured_pairs(
     parties: Sequence[str],
     release: TableRelease,
     products: Mapping[tuple[int, int], np.ndarray],
+    named: Collection[Pair] | None = None,
 ) -> list[Measurement]:
-    """All pair tables, cut out of the revealed products of every two parties."""
+    """All pair tables, or those of a workload, cut out of the revealed products of every two parties."""
     held, found = party_columns(columns, parties), []
     for i, j in itertools.combinations(range(len(parties)), 2):
         rows, cols = _slices(held[i]), _slices(held[j])
@@ -62,6 +63,7 @@ def measured_pairs(
             release.measured((a.name, b.name), products[i, j][row, col])
             for a, row in zip(held[i], rows, strict=True)
             for b, col in zip(held[j], cols, strict=True)
+            if named is None or (a.name, b.name) in named
         ]
     return found
 

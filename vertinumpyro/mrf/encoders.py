@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, UnprovenError
 from vertinumpyro.mrf.encoding import Encoding
 from vertinumpyro.mrf.randomized_response import ResponseDesign
 from vertinumpyro.mrf.shared_key import SharedKeyDesign
 from vertinumpyro.mrf.sketch_encoder import SketchEncoding
+from vertinumpyro.privacy import PrivacyWarning
 
-__all__ = ["ENCODERS", "SECURE_MARGINALS", "encoder_names", "encoder_of", "encoding_from_dict"]
+__all__ = ["ENCODERS", "SECURE_MARGINALS", "check_encoder", "encoder_names", "encoder_of", "encoding_from_dict"]
 
 SECURE_MARGINALS = "secure_marginals"
 """No encoder: cross-party tables come from a secure product."""
@@ -23,6 +25,31 @@ ENCODERS: dict[str, type[Encoding]] = {kind.name: kind for kind in (SketchEncodi
 def encoder_names() -> list[str]:
     """What `VertiMRF.encoder` may be."""
     return [SECURE_MARGINALS, *ENCODERS]
+
+
+def check_encoder(name: str, *, allow_unproven: bool) -> None:
+    """Refuses what is no encoder, and one without a guarantee that nobody asked for; warns of one that was.
+
+    Raises:
+        ArgumentError: there is no such encoder; lists them.
+        UnprovenError: it has no privacy guarantee, and the opt-in is missing.
+    """
+    if name not in encoder_names():
+        raise ArgumentError(f"encoder must be one of {encoder_names()}, got {name!r}")
+    if not (why := _unproven(name)):
+        return
+    unproven = "; ".join(why)
+    if not allow_unproven:
+        proved = " or ".join(repr(other) for other in encoder_names() if not _unproven(other))
+        raise UnprovenError(
+            f"encoder={name!r} has no privacy guarantee: {unproven}. Choose {proved}; for comparison on public data "
+            "set allow_unproven=True"
+        )
+    warnings.warn(f"encoder={name!r}: {unproven}. For public data only", PrivacyWarning, stacklevel=4)
+
+
+def _unproven(name: str) -> tuple[str, ...]:
+    return ENCODERS[name].unproven if name in ENCODERS else ()
 
 
 def encoder_of(encoding: Encoding | None) -> str:

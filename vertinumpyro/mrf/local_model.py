@@ -47,6 +47,7 @@ def measure_locally(
     budget: LocalBudget,
     source: RandomSource,
     estimate: Estimate,
+    named: Sequence[tuple[str, str]] | None = None,
 ) -> LocalTables:
     """Spends a party's budget on its own columns; everything returned is released.
 
@@ -56,9 +57,13 @@ def measure_locally(
         budget: its part of the plan.
         source: its own noise.
         estimate: fits a model to released tables, between rounds of refinement.
+        named: the pairs of a workload, which are then measured once, and nothing beside them.
     """
     binned = [column for column in columns if column.binned and budget.recovery_share]
+    places = {column.name: place for place, column in enumerate(columns)}
     pairs = list(itertools.combinations(range(len(columns)), 2))
+    if named is not None:
+        pairs = [(places[a], places[b]) for a, b in named]
     recovery = budget.recovery_share if binned and pairs else float(bool(binned))
     fine = {}
     if recovery:
@@ -67,6 +72,8 @@ def measure_locally(
     if not pairs:
         single = [] if recovery else [(0,)]
         return LocalTables(_measured(columns, arrays, single, budget, 1.0, source), fine)
+    if named is not None:
+        return LocalTables(_measured(columns, arrays, pairs, budget, 1.0 - recovery, source), fine)
     refinement = (1.0 - recovery) * budget.refinement_share
     left = 1.0 - recovery - refinement
     first = _measured(columns, arrays, pairs, budget, left * _GRAPH_SHARE, source)

@@ -13,8 +13,8 @@ import functools
 import itertools
 import math
 import secrets
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, final
 
 import dp_accounting
 
@@ -23,6 +23,7 @@ from vertinumpyro.mrf.encoders import encoding_from_dict
 from vertinumpyro.mrf.encoding import EncodedEvent, Encoding, Observed
 from vertinumpyro.mrf.local_budget import LocalBudget
 from vertinumpyro.mrf.release import TableRelease
+from vertinumpyro.mrf.workload import NamedTable, own
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
     Adversary,
@@ -68,11 +69,14 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         num_rounds: rounds that measure chosen cross-party tables again; 0 measures all of them once.
         tables_per_round: how many tables a round may choose.
         first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
+        workload: the tables that are measured, where they are not those of all pairs: (party, column, party, column).
         encoding: the encoder's parameters where cross-party tables are not secure marginals; `noise_multiplier` then
             fixes the local releases alone.
         adversary: whom alone a target ε was for; None for everyone (`covered`).
         plan_id: a random name, made here; a plan with another id is another budget.
     """
+
+    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "workload": None}
 
     noise_multiplier: float
     num_records: int
@@ -89,6 +93,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     num_rounds: int = 0
     tables_per_round: int = 0
     first_share: float = 1.0
+    workload: tuple[NamedTable, ...] | None = None
     encoding: Encoding | None = None
     adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
@@ -96,6 +101,8 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def __post_init__(self) -> None:
         for name in ("parties", "num_columns", "num_binned"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.workload is not None:
+            object.__setattr__(self, "workload", tuple(tuple(table) for table in self.workload))
         check_party_names(self.parties, self.noise)
         if len(self.num_columns) != len(self.parties) or len(self.num_binned) != len(self.parties):
             raise ArgumentError("num_columns and num_binned must have one number for each party")
@@ -120,6 +127,11 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
             )
         if self.encoding is not None and self.num_rounds:
             raise ArgumentError('num_rounds: only encoder="secure_marginals" can measure chosen tables again')
+        if self.workload is not None and (self.num_rounds or self.refinement_rounds or self.encoding is not None):
+            raise ArgumentError(
+                'workload: named tables are measured once, by secure marginals; leave selection="adaptive", '
+                "refinement_rounds and other encoders out"
+            )
         if self.num_rounds < 0 or (self.num_rounds and not 0 < self.tables_per_round <= self.num_cross_pairs):
             raise ArgumentError(
                 f"num_rounds must not be negative, and tables_per_round between 1 and the {self.num_cross_pairs} "
@@ -148,11 +160,20 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
 
     @property
     def num_cross_pairs(self) -> int:
-        """Pairs of columns at different parties."""
+        """Pairs of columns at different parties that are measured."""
         return self._pairs_outside(())
+
+    def _num_own_pairs(self, index: int) -> int:
+        """Pairs of one party's columns that are measured."""
+        if self.workload is not None:
+            return len(own(self.workload, self.parties[index]))
+        return math.comb(self.num_columns[index], 2)
 
     def _pairs_outside(self, coalition: Sequence[int]) -> int:
         """Pairs of columns at different parties of which at least one is outside the coalition."""
+        if self.workload is not None:
+            inside = {self.parties[i] for i in coalition}
+            return sum(a != b and not {a, b} <= inside for a, _, b, _ in self.workload)
         return sum(
             self.num_columns[i] * self.num_columns[j]
             for i, j in itertools.combinations(range(len(self.parties)), 2)
@@ -167,8 +188,8 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def _local_weights(self) -> tuple[int, ...]:
         """How the local budget is divided: by the number of a party's own pairs, or 1 for finer histograms alone."""
         return tuple(
-            math.comb(columns, 2) or int(binned > 0 or len(self.parties) == 1)
-            for columns, binned in zip(self.num_columns, self.num_binned, strict=True)
+            self._num_own_pairs(index) or int(binned > 0 or len(self.parties) == 1)
+            for index, binned in enumerate(self.num_binned)
         )
 
     @property
@@ -197,7 +218,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def fine_stddev(self, party: str) -> float:
         """Noise of a cell of the finer histograms of a party that has some."""
         index = self.parties.index(party)
-        share = self.recovery_share if self.num_columns[index] > 1 else 1.0
+        share = self.recovery_share if self._num_own_pairs(index) else 1.0
         return self.local_budget(party).release(self.num_binned[index], share).stddev
 
     @functools.cached_property

@@ -30,6 +30,7 @@ from vertinumpyro.mrf.release import Measurement, useful_cells
 from vertinumpyro.mrf.stored import Released, pack_model, pack_released, unpack_model, unpack_released
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.work import OWN, TablesWork
+from vertinumpyro.mrf.workload import across
 
 __all__ = ["rehearse_field", "rehearse_tables", "require_memory", "stand_in"]
 
@@ -144,7 +145,8 @@ def _records(columns: Sequence[CellColumn]) -> dict[str, np.ndarray]:
 
 def _across(columns: Sequence[CellColumn], plan: MRFPlan, own: Sequence[Measurement]) -> list[Measurement]:
     """Uniform tables of the pairs that are released, chosen ones among them."""
-    pairs, sizes = cross_pairs(columns, plan.parties), {c.name: c.num_cells for c in columns}
+    sizes = {c.name: c.num_cells for c in columns}
+    pairs = cross_pairs(columns, plan.parties) if plan.workload is None else across(plan.workload)
     noise = [(release.num_tables, release.stddev) for release in plan.cross_releases]
     if plan.encoding is not None and pairs:
         noise = [(len(pairs), _encoded_stddev(columns, plan, own, max(pairs, key=lambda p: sizes[p[0]] * sizes[p[1]])))]

@@ -13,7 +13,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, UnprovenError
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.mrf.adaptive import merged
@@ -21,7 +21,7 @@ from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
 from vertinumpyro.mrf.cross_tables import party_columns
 from vertinumpyro.mrf.dependence import one_way
 from vertinumpyro.mrf.encoder_plan import with_encoder
-from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, encoder_names, encoder_of
+from vertinumpyro.mrf.encoders import SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, select_measurements
 from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.marginals import Marginals
@@ -33,6 +33,7 @@ from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.mrf.stored import columns_to_list
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.work import TablesWork
+from vertinumpyro.mrf.workload import NamedTable, named_tables
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
@@ -57,6 +58,8 @@ class VertiMRF:
         selection: "all" measures every cross-party table once. "adaptive" keeps the exact tables secret-shared after
             one cross product, shows all of them with part of the budget, and spends the rest on tables that the model
             so far gets most wrong, a few in each of `num_rounds` rounds.
+        workload: pairs of columns, at one party or at two; their tables, and no others, are measured then, once. None
+            takes all pairs.
         num_rounds: rounds of the adaptive selection.
         tables_per_round: tables that each round measures again.
         bins: cells of single columns; see `cell_columns`.
@@ -76,6 +79,7 @@ class VertiMRF:
 
     encoder: str = SECURE_MARGINALS
     selection: Literal["all", "adaptive"] = "all"
+    workload: Sequence[Sequence[str]] | None = None
     num_rounds: int = 3
     tables_per_round: int = 5
     bins: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -90,10 +94,7 @@ class VertiMRF:
     backend: Backend = dataclasses.field(default_factory=FixedPoint)
 
     def __post_init__(self) -> None:
-        if self.encoder not in encoder_names():
-            raise ArgumentError(f"encoder must be one of {encoder_names()}, got {self.encoder!r}")
-        if _unproven(self.encoder):
-            _check_opt_in(self.encoder, self.allow_unproven)
+        check_encoder(self.encoder, allow_unproven=self.allow_unproven)
         if self.encoder != SECURE_MARGINALS and self.selection != "all":
             raise ArgumentError('selection="adaptive" needs encoder="secure_marginals": others report once')
         if self.selection not in ("all", "adaptive"):
@@ -174,12 +175,16 @@ class VertiMRF:
             recovery_share=recovery_share if self.recovery else 0.0,
             refinement_rounds=self.refinement_rounds,
             refinement_share=refinement_share if self.refinement_rounds else 0.0,
+            workload=self._workload(columns),
             **self._rounds(held, first_share),
         )
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
         plan.warn_if_narrowed(stacklevel=2)
         require_memory(columns, plan, self.clique_limit, self.memory_limit)
         return plan
+
+    def _workload(self, columns: Sequence[CellColumn]) -> tuple[NamedTable, ...] | None:
+        return None if self.workload is None else named_tables(columns, self.workload)
 
     def _rounds(self, held: Sequence[Sequence[CellColumn]], first_share: float) -> dict[str, Any]:
         pairs = sum(len(a) * len(b) for a, b in itertools.combinations(held, 2))
@@ -329,6 +334,7 @@ class VertiMRF:
             "num_records": dataset.num_records,
             "parties": dataset.parties,
             "num_columns": tuple(len(dataset.schema.column_names(party)) for party in dataset.parties),
+            "workload": self._workload(columns),
             "refinement_rounds": self.refinement_rounds,
             "num_rounds": self.num_rounds if self.selection == "adaptive" and plan.num_cross_pairs else 0,
             "num_binned": tuple(
@@ -374,18 +380,3 @@ def _warn_of_loss(missing: Sequence[str]) -> None:
             PrivacyWarning,
             stacklevel=3,
         )
-
-
-def _unproven(encoder: str) -> tuple[str, ...]:
-    return ENCODERS[encoder].unproven if encoder in ENCODERS else ()
-
-
-def _check_opt_in(encoder: str, allow_unproven: bool) -> None:
-    unproven = "; ".join(_unproven(encoder))
-    if not allow_unproven:
-        proved = " or ".join(repr(name) for name in (SECURE_MARGINALS, *ENCODERS) if not _unproven(name))
-        raise UnprovenError(
-            f"encoder={encoder!r} has no privacy guarantee: {unproven}. Choose {proved}; for comparison on public data "
-            "set allow_unproven=True"
-        )
-    warnings.warn(f"encoder={encoder!r}: {unproven}. For public data only", PrivacyWarning, stacklevel=4)

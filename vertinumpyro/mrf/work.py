@@ -14,7 +14,9 @@ from vertinumpyro.mrf.cross_tables import cross_pairs, one_hot, pads, party_colu
 from vertinumpyro.mrf.local_model import measure_locally
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.refinement import Estimate
+from vertinumpyro.mrf.release import TableRelease
 from vertinumpyro.mrf.stored import Released, pack_released
+from vertinumpyro.mrf.workload import across, own
 from vertinumpyro.privacy import sample_discrete_gaussian
 from vertinumpyro.session import Payload, Work
 
@@ -81,7 +83,8 @@ class TablesWork(Work):
         budget = self._plan.local_budget(self._party)
         if not budget.mu:
             return Payload(*pack_released(Released((), {})))
-        measured = measure_locally(self._own, self._arrays, budget, self._source, self._estimate)
+        named = None if self._plan.workload is None else own(self._plan.workload, self._party)
+        measured = measure_locally(self._own, self._arrays, budget, self._source, self._estimate, named)
         return Payload(*pack_released(Released(measured.measurements, measured.fine)))
 
     def factor(self, what: str, words: Words) -> np.ndarray:
@@ -93,11 +96,23 @@ class TablesWork(Work):
         return tuple(sum(c.num_cells for c in own) for own in party_columns(self._columns, self._plan.parties))
 
     def noise(self, what: str, words: Words, size: int) -> np.ndarray:
-        """A share of the noise of the step's release; or a pad, which this party keeps."""
+        """A share of the noise of the step's release, beside pads where no table is named; or a pad for all.
+
+        The party keeps its pads to itself.
+        """
         if what == PADS:
             self._share = pads(size, self._source)
             return self._share
         release = self._plan.cross_releases[words["release"]]
+        if self._plan.workload is None or what != ACROSS:
+            return self._noise_of(release, size)
+        places = table_slices(self._columns, self._plan.parties)
+        named = np.concatenate([places[pair].ravel() for pair in across(self._plan.workload)])
+        values = pads(size, self._source)
+        values[named] = self._noise_of(release, len(named))
+        return values
+
+    def _noise_of(self, release: TableRelease, size: int) -> np.ndarray:
         if release.noise.num_shares == 1 and not self._first:
             return np.zeros(size, np.int64)  # trusted noise, of which there is one share
         return sample_discrete_gaussian(release.share_variance, size, self._source)
