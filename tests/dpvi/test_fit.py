@@ -35,7 +35,7 @@ from vertinumpyro.dpvi.loop import ChunkRunner
 from vertinumpyro.dpvi.stream import Chunk, Pace, chunk_length, chunks
 from vertinumpyro.model import mixture_model
 from vertinumpyro.posterior.columns import device_columns
-from vertinumpyro.privacy import Book, DisjointBatches, Ledger, PrivacyPlan, PrivacyWarning
+from vertinumpyro.privacy import Book, DisjointBatches, Ledger, PrivacyPlan, PrivacyWarning, ledger
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.secure import Plaintext
 from vertinumpyro.session import PRIVACY_RECORD
@@ -260,7 +260,7 @@ def test_a_record_below_its_results_is_refused(dpvi: DPVI, dataset: VerticalData
     changed = json.loads(record.read_text()) | {"steps_spent": 2, "status": "paused"}
     record.write_text(json.dumps(changed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger.resume.__func__, "__kwdefaults__", {"secure_noise": True, "book": Book()})
+        patch.setattr(ledger, "_OF_THIS_PROCESS", Book())
         with pytest.raises(PlanSpentError, match=r"counts 2 steps and checkpoint\.npz holds 6"):
             fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
 

@@ -27,7 +27,7 @@ class Seat:
     rank, num_parties = 0, 2
 
     def __init__(self):
-        self.replies, self.differs = [], False
+        self.differs = False
 
     def everyones(self, message, size):
         assert len(message) == size
@@ -35,9 +35,6 @@ class Seat:
 
     def from_first(self, message, *, limit):
         return message
-
-    def reply(self, words, **arrays):
-        self.replies.append((words, arrays))
 
 
 class End(PartyEnd):
@@ -83,24 +80,23 @@ class Process:
         settings = dataclasses.replace(tables.tasks(None, folder)[0], **task)
         frame = read_table(settings.table, tables.schema, settings.party)
         own = VerticalDataset.from_frames(tables.schema.restrict(settings.party), {settings.party: frame})
-        self.seat, self.end = Seat(), End()
-        self.party = party._Party(self.seat, self.end, settings, tables.schema, own, method)
+        self.seat, self.end, self.replies = Seat(), End(), []
+        self.party = party.Party(self.seat, self.end, settings, tables.schema, own, method)
         self.folder = settings.ledger
         self.ask(do="begin", plan=plan.to_dict(), resume=resume)
 
     def ask(self, arrays=None, **words):
         """The reply: words and arrays, as a release's or as `begin`'s."""
         with self.party.answering():
-            self.party.do(json.loads(json.dumps(words)), arrays or {})
-        words, arrays = self.seat.replies[-1]
-        return words, arrays
+            self.replies.append(self.party.do(json.loads(json.dumps(words)), arrays or {}))
+        return self.replies[-1]
 
     def refuses(self, match, kinds=(ArgumentError, PlanSpentError), **words):
         """It does, and nothing was counted or sent; the process would end, and the next one go on."""
-        before = self.steps, list(self.end.sent), len(self.seat.replies)
+        before = self.steps, list(self.end.sent), len(self.replies)
         with pytest.raises(kinds, match=match):
             self.party.do(words, {})
-        assert (self.steps, self.end.sent, len(self.seat.replies)) == before
+        assert (self.steps, self.end.sent, len(self.replies)) == before
 
     @property
     def steps(self):
@@ -142,7 +138,7 @@ def at_the_first_round(two, tmp_path, adaptive):
 
 def test_a_step_of_chosen_tables_is_released_once_and_as_it_was(two, tmp_path, adaptive):
     process = at_the_first_round(two, tmp_path, adaptive)
-    _, first = process.seat.replies[-1]
+    _, first = process.replies[-1]
     swapped = [ALL_PAIRS[i] for i in (1, 0, 2, 3)]
     process.refuses("something else", **first_look(words={"pairs": swapped, "release": 0}))
     sent = len(process.end.sent)
@@ -231,7 +227,7 @@ def test_the_functional_mechanism_releases_two_parts_once(two, tmp_path):
     process.refuses("not what the plan releases", **{**across, "do": "sum"})
     _, first = process.ask(**across)
     second = Process(two, tmp_path, method, plan, resume=True)
-    words, _ = second.seat.replies[-1]
+    words, _ = second.replies[-1]
     assert words["steps_spent"] == 2
     _, again = second.ask(**across)
     np.testing.assert_array_equal(first["values"], again["values"])
@@ -243,13 +239,13 @@ def test_the_functional_mechanism_releases_two_parts_once(two, tmp_path):
 
 def test_two_live_processes_of_one_party_do_not_work_on_one_plan(two, tmp_path, monkeypatch):
     from vertinumpyro.privacy import Book
-    from vertinumpyro.privacy.ledger import Ledger
+    from vertinumpyro.privacy import ledger
 
     method = VerticalLinearRegression()
     plan = method.plan(two.schema, "debt", num_records=two.dataset.num_records, epsilon=5.0, delta=1e-5)
     process = Process(two, tmp_path, method, plan)
     process.ask(do="publish", step=0, what=linear_steps.OWN, words={})
-    monkeypatch.setitem(Ledger.resume.__func__.__kwdefaults__, "book", Book())  # another process knows no plans
+    monkeypatch.setattr(ledger, "_OF_THIS_PROCESS", Book())  # another process knows no plans
     with pytest.raises(PlanSpentError, match="in use by another process"):
         Process(two, tmp_path, method, plan, resume=True)
     process.stop()
@@ -286,7 +282,7 @@ def test_steps_of_an_iterative_method_go_forward_alone(two, tmp_path, monkeypatc
     process.ask(do="iterate", step=2, count=1)
     process.stop()
     second = Process(two, tmp_path, method, plan, resume=True)
-    assert second.seat.replies[-1][0]["steps_spent"] == 3
+    assert second.replies[-1][0]["steps_spent"] == 3
     second.refuses("3 steps on record", do="iterate", step=0, count=1)
     second.ask(do="iterate", step=6, count=1)  # as far as another party's record goes
     assert second.steps == 7
@@ -360,7 +356,7 @@ def test_a_plan_that_counts_fewer_tables_than_there_are_is_refused(two, tmp_path
 def test_nothing_is_released_before_a_plan_is_begun(two, tmp_path):
     settings = two.tasks(None, tmp_path)[0]
     own = VerticalDataset(two.schema.restrict("clinic"), {"clinic": two.dataset.arrays("clinic")})
-    process = party._Party(Seat(), End(), settings, two.schema, own, VerticalLinearRegression())
+    process = party.Party(Seat(), End(), settings, two.schema, own, VerticalLinearRegression())
     for do in ("publish", "sum", "cross_products", "iterate"):
         with pytest.raises(PlanSpentError, match="no plan was begun"):
             process.do({"do": do, "step": 0, "count": 1, "what": OWN, "words": {}}, {})

@@ -22,7 +22,7 @@ from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
 from vertinumpyro.secure.inputs import Layout, encode_party_traced, encode_prior_traced
 from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.transport import Group, Member, Seat, Traffic
+from vertinumpyro.transport import Group, GroupSeat, Member, Traffic
 
 __all__ = ["InsecureRehearsal"]
 
@@ -230,7 +230,7 @@ class Processes:
         return replies[0][1]
 
 
-def run_worker(seat: Seat, backend: BetweenProcesses, watched: bool) -> None:
+def run_worker(seat: GroupSeat, backend: BetweenProcesses, watched: bool) -> None:
     """A rehearsed party: gets its numbers from the process that started it, which therefore knows everything."""
     seen: Opened = []
 

@@ -1,6 +1,7 @@
 """Floor 5: parties that work on one plan together: in one process, or each in its own."""
 
 from vertinumpyro.session.in_process import InProcessSession
+from vertinumpyro.session.joined import JoinedSession
 from vertinumpyro.session.processes import ProcessSession, between_processes
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, held, recorded_plan, require_space
 from vertinumpyro.session.session import Session, session_of
@@ -10,6 +11,7 @@ from vertinumpyro.session.work import Method, Work, party_sources
 __all__ = [
     "PRIVACY_RECORD",
     "InProcessSession",
+    "JoinedSession",
     "Method",
     "PartyTask",
     "Payload",

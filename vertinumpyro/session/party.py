@@ -31,9 +31,9 @@ from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.session.toss import toss
 from vertinumpyro.session.work import Method, Work, party_sources
-from vertinumpyro.transport import Seat
+from vertinumpyro.transport import GroupSeat, Seat
 
-__all__ = ["SENT", "check_apart", "run_party"]
+__all__ = ["SENT", "Party", "check_apart", "run_party"]
 
 SENT = "sent.npz"
 """What a party sent, or stood ready to send, of each step: to be sent again as it was, never computed anew."""
@@ -45,23 +45,21 @@ _PLAN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 Arrays = Mapping[str, np.ndarray]
 Words = Mapping[str, Any]
+Reply = tuple[dict[str, Any], Arrays]
 
 
-def run_party(seat: Seat, task: PartyTask) -> None:
+def run_party(seat: GroupSeat, task: PartyTask) -> None:
     """The life of a party's process: join, match records, then what the starter asks until it says stop."""
-    schema, method = task.read_schema(), task.build()
-    backend = method.backend
-    assert isinstance(backend, BetweenProcesses)
-    end = backend.end(seat, len(schema.parties))
-    own = _own_records(seat, task, schema)
-    seat.reply({"num_records": own.num_records, "dtypes": own.schema.dtypes})
-    party = _Party(seat, end, task, schema, own, method)
+    party = Party.seated(seat, task)
+    seat.reply({"num_records": party.num_records, "dtypes": party.dtypes})
     while True:
-        words, arrays = seat.command()
-        if "do" not in words:
+        asked, arrays = seat.command()
+        if "do" not in asked:
             return
         with party.answering():
-            party.do(words, arrays)
+            words, released = party.do(asked, arrays)
+            # everybody has the same state after the same releases, so the starter takes it from one
+            seat.reply(words, **({} if asked["do"] == "iterate" and seat.rank else released))
 
 
 def _own_records(seat: Seat, task: PartyTask, schema: Schema) -> VerticalDataset:
@@ -81,8 +79,8 @@ def _own_records(seat: Seat, task: PartyTask, schema: Schema) -> VerticalDataset
 
 
 @final
-class _Party:
-    """One party in one session.
+class Party:
+    """One party in one session, wherever it runs.
 
     Whoever asks, it refuses a plan that does not fit its own table, what the plan does not release at a step, and a
     step that its own ledger has on record as something else.
@@ -98,19 +96,42 @@ class _Party:
         self._openings: Openings | None = None
         self._batches: BatchStream | None = None
 
-    def do(self, words: Words, arrays: Arrays) -> None:
+    @classmethod
+    def seated(cls, seat: Seat, task: PartyTask) -> Party:
+        """The party with its end of the secure computation, and its records matched with the others'.
+
+        :raises DataError: the table breaks the schema.
+        :raises AlignmentError: the parties' ids differ.
+        """
+        schema, method = task.read_schema(), task.build()
+        backend = method.backend
+        assert isinstance(backend, BetweenProcesses)
+        end = backend.end(seat, len(schema.parties))
+        return cls(seat, end, task, schema, _own_records(seat, task, schema), method)
+
+    @property
+    def num_records(self) -> int:
+        """N, public."""
+        return self._own.num_records
+
+    @property
+    def dtypes(self) -> Mapping[str, str | None]:
+        """The storage types of this party's columns, public."""
+        return self._own.schema.dtypes
+
+    def do(self, words: Words, arrays: Arrays) -> Reply:
         """One command; the reply holds what is released and public facts."""
         match words["do"]:
             case "begin":
-                self._begin(words)
+                return self._begin(words)
             case "publish":
                 released = self._publish(words)
-                self._reply(released.words, released.arrays)
+                return self._reply(released.words, released.arrays)
             case "cross_products" | "sum":
                 widths, values = self._opened(words)
-                self._reply({"widths": list(widths)}, {"values": values})
+                return self._reply({"widths": list(widths)}, {"values": values})
             case "iterate":
-                self._iterate(words, arrays)
+                return self._iterate(words, arrays)
             case unknown:
                 raise ArgumentError(f"a party does not know how to {unknown!r}; run one version everywhere")
 
@@ -126,7 +147,7 @@ class _Party:
 
     # -- a plan ------------------------------------------------------------------------------------
 
-    def _begin(self, words: Words) -> None:
+    def _begin(self, words: Words) -> Reply:
         """Agree on a plan with the other parties, and open this party's ledger for it.
 
         :raises ArgumentError: the plan was made for another table or method, or wants what parties cannot keep.
@@ -147,7 +168,7 @@ class _Party:
         source = party_sources(1 + len(self._facts.parties), self._task.insecure_seed, run.first_step)[self._seat.rank]
         self._work = self._method.work(self._facts, self._task.party, self._own.arrays(self._task.party), plan, source)
         self._openings, self._batches = Openings(self._seat, self._end, run, self._task.party), None
-        self._seat.reply({"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent})
+        return {"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent}, {}
 
     def _opened_run(self, plan: Plan, *, resume: bool) -> Run:
         if not _PLAN_ID.fullmatch(plan.plan_id):
@@ -192,7 +213,7 @@ class _Party:
         work.opened(what, public, values)
         return widths, values
 
-    def _iterate(self, words: Words, arrays: Arrays) -> None:
+    def _iterate(self, words: Words, arrays: Arrays) -> Reply:
         """Steps of an iterative method; each chunk is on record before it begins."""
         run, work, _ = self._spending()
         plan, step, count, spent = run.plan, words["step"], words["count"], run.ledger.steps_spent
@@ -215,7 +236,7 @@ class _Party:
         batches = self._batches.next(count).check(plan.num_records, plan.sampling.max_batch_size)
         run.ledger.reserve(count)
         reached = work.iterate(self._end, batches, arrays)
-        self._reply({"digest": _digest_of(reached.arrays)}, {} if self._seat.rank else reached.arrays)
+        return self._reply({"digest": _digest_of(reached.arrays)}, reached.arrays)
 
     def _asked_in_turn(self, words: Words) -> tuple[Run, Work, Openings]:
         """What a release needs, if the plan has this one, and every step before it is on record.
@@ -252,12 +273,12 @@ class _Party:
             raise PlanSpentError("no plan was begun at this party")
         return self._run, self._work, self._openings
 
-    def _reply(self, words: Words, arrays: Arrays) -> None:
+    def _reply(self, words: Words, arrays: Arrays) -> Reply:
         run, _, openings = self._spending()
         if openings.complete:
             run.ledger.finish()
         facts = {"traffic": vars(self._end.traffic), "dealer": vars(self._end.dealer_traffic)}
-        self._seat.reply({"words": dict(words), **facts}, **arrays)
+        return {"words": dict(words), **facts}, arrays
 
 
 def check_apart(plan: Plan) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.stored_arrays import load_arrays, write_arrays
 from vertinumpyro.privacy import Plan
-from vertinumpyro.privacy.ledger import Ledger, flush_folder, locked, read_record
+from vertinumpyro.privacy.ledger import Book, Ledger, flush_folder, locked, read_record
 
 __all__ = ["PRIVACY_RECORD", "Payload", "Run", "held", "recorded_plan", "require_space"]
 
@@ -66,26 +66,28 @@ class Run:
         resume: bool = False,
         secure_noise: bool = True,
         facts: Mapping[str, Any] | None = None,
+        book: Book | None = None,
     ) -> Run:
         """Starts to spend a plan, or continues it from what its folder holds.
 
         :param folder: created if it is not there; None keeps the record in this process only.
         :param results: the name of the file of results.
         :param secure_noise: False where noise comes from a seed.
+        :param book: see `Ledger.start`.
         :raises PlanSpentError: the plan was started before, is in use, or its record is below its results.
         :raises ArgumentError: the folder cannot be written to, or its results are another plan's.
         """
         if folder is None:
             if resume:
                 raise ArgumentError("resume=True needs run_dir, the folder of the run to continue")
-            return cls(plan, None, Ledger.start(plan, secure_noise=secure_noise), results, facts or {})
+            return cls(plan, None, Ledger.start(plan, secure_noise=secure_noise, book=book), results, facts or {})
         folder = Path(folder)
         if not resume:
             _create(folder)
             if (folder / results).exists() and not (folder / PRIVACY_RECORD).exists():
                 raise ArgumentError(f"run_dir holds a {results} without its {PRIVACY_RECORD}; choose an empty folder")
         begin = Ledger.resume if resume else Ledger.start
-        ledger = begin(plan, folder / PRIVACY_RECORD, secure_noise=secure_noise)
+        ledger = begin(plan, folder / PRIVACY_RECORD, secure_noise=secure_noise, book=book)
         run = cls(plan, folder, ledger, results, facts or {})
         try:
             run._settle()

@@ -77,6 +77,10 @@ class Session(abc.ABC):
         :param index: the plan's step; None where the noise is a one-time pad, so that nothing is revealed.
         """
 
+    def agreed(self, count: int) -> int:
+        """How many steps come next, where every party runs the method and their clocks differ: party 0's number."""
+        return count
+
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
         """`count` steps of an iterative method at all parties, from `step` on, and the public state that they reach.
 

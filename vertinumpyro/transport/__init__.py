@@ -1,22 +1,32 @@
 """Floor 3b: links between processes, the processes themselves, and the one counter of what travels."""
 
-from vertinumpyro.transport.group import Group, Member, Seat
+from vertinumpyro.transport.group import Group, GroupSeat, Member
+from vertinumpyro.transport.identity import Certificate, Identity, make_identity
 from vertinumpyro.transport.link import Link, PeerError, SocketLink, everyones, exchange
 from vertinumpyro.transport.messages import pack, unpack
 from vertinumpyro.transport.nobody import Nobody
+from vertinumpyro.transport.seat import Seat
+from vertinumpyro.transport.tls import Address, Peer, joined
 from vertinumpyro.transport.traffic import Traffic
 
 __all__ = [
+    "Address",
+    "Certificate",
     "Group",
+    "GroupSeat",
+    "Identity",
     "Link",
     "Member",
     "Nobody",
+    "Peer",
     "PeerError",
     "Seat",
     "SocketLink",
     "Traffic",
     "everyones",
     "exchange",
+    "joined",
+    "make_identity",
     "pack",
     "unpack",
 ]

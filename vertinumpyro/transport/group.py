@@ -25,11 +25,12 @@ from typing import Any, final
 import numpy as np
 
 from vertinumpyro.core import errors
-from vertinumpyro.core.errors import ArgumentError, BackendError, VertinumpyroError
-from vertinumpyro.transport.link import Link, PeerError, SocketLink, everyones
+from vertinumpyro.core.errors import BackendError, VertinumpyroError
+from vertinumpyro.transport.link import Link, PeerError, SocketLink
 from vertinumpyro.transport.messages import pack, unpack
+from vertinumpyro.transport.seat import Seat
 
-__all__ = ["CONTROL_BYTES", "MESSAGE_BYTES", "Group", "Member", "Seat"]
+__all__ = ["CONTROL_BYTES", "Group", "GroupSeat", "Member"]
 
 _GRACE_S = 2.0  # for the others to say what they saw, once one has failed
 _STARTER = "the process that started this one"
@@ -39,9 +40,6 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 CONTROL_BYTES = 2**31
 """The largest message between a process and the one that started it. They trust each other, and a rehearsal hands whole
 tables over."""
-
-MESSAGE_BYTES = 2**28
-"""The largest message of party 0 to all where the receiver does not know the size: 1,000 batches of 40,000 records."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,18 +55,13 @@ class Member:
 
 
 @final
-class Seat:
-    """What a process of the group has: links to the others, by number, and its control wire.
-
-    :ivar rank: this process's number; the parties come first, helpers behind them.
-    :ivar num_parties: how many of the group are parties.
-    :ivar timeout_s: how long this process waits for another.
-    """
+class GroupSeat(Seat):
+    """The place of a process that another one started: besides links, a control wire to that one."""
 
     def __init__(
         self, rank: int, num_parties: int, links: Mapping[int, Link], control: SocketLink, timeout_s: float
     ) -> None:
-        self.rank, self.num_parties, self.links, self.timeout_s = rank, num_parties, links, timeout_s
+        super().__init__(rank, num_parties, links, timeout_s)
         self._control = control
         self._commands: queue.Queue[bytearray] = queue.Queue()
         self.verdict = ""
@@ -78,34 +71,9 @@ class Seat:
         """The next command; waits for it."""
         return unpack(self._commands.get())
 
-    def reply(self, words: dict[str, Any], **arrays: np.ndarray) -> None:
+    def reply(self, words: Mapping[str, Any], **arrays: np.ndarray) -> None:
         """Answer the starting process. Whatever goes here leaves the party: released results and public facts."""
-        self._control.send(pack(words, **arrays))
-
-    @property
-    def peers(self) -> dict[int, Link]:
-        """Links to the other parties."""
-        return {rank: link for rank, link in self.links.items() if rank < self.num_parties}
-
-    def from_first(self, message: bytes, *, limit: int = MESSAGE_BYTES) -> bytes:
-        """Party 0's message, at every party; what the others give is not used.
-
-        :param limit: the largest that it may be.
-        """
-        if self.rank > 0:
-            return bytes(self.links[0].receive(limit=limit))
-        for link in self.peers.values():
-            link.send(message)
-        return message
-
-    def everyones(self, message: bytes, size: int) -> list[bytes]:
-        """Every party's message, in the parties' order.
-
-        :param size: of each of them.
-        """
-        if len(message) != size:
-            raise ArgumentError(f"message must have {size} bytes, as everybody's, got {len(message)}")
-        return everyones(self.peers, self.rank, message)
+        self._control.send(pack(dict(words), **arrays))
 
     def _listen(self) -> None:
         """Commands to the queue; "stop" closes the links, and a broken control wire ends the process at once."""
@@ -300,7 +268,7 @@ def _main(
     links = {other: SocketLink(end, names[other], timeout_s) for other, end in ends.items()}
     wire = SocketLink(control, _STARTER, timeout_s)
     wire.wait_forever()  # commands come when they come
-    seat = Seat(rank, num_parties, links, wire, timeout_s)
+    seat = GroupSeat(rank, num_parties, links, wire, timeout_s)
     try:
         run(seat, *arguments)
     except Exception as error:

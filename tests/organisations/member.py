@@ -1,0 +1,96 @@
+"""A member of a study in a process of its own: `python -m tests.organisations.member ORDER.json`.
+
+The order names this member's number, everybody's certificates and addresses, this party's files, the method and the
+plan; it holds nothing of another party's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from tests.session.parties import method
+from tests.session.test_processes import released
+from vertinumpyro.core.errors import VertinumpyroError
+from vertinumpyro.core.stored_arrays import save_arrays
+from vertinumpyro.privacy import Plan
+from vertinumpyro.secure.crypten.member import run_dealer
+from vertinumpyro.session import JoinedSession, PartyTask
+from vertinumpyro.session.run import Run
+from vertinumpyro.transport import Address, Certificate, Identity, Peer, Seat, joined
+
+
+def seat_of(order) -> Seat:
+    rank, certificates = order["rank"], order["certificates"]
+    names = [*order["schema"]["parties"], "the dealer"]
+    listener = socket.socket(fileno=order["listener"])
+    peers = {
+        other: Peer(
+            name=names[other],
+            certificate=Certificate(certificates[other]),
+            dial=Address("127.0.0.1", order["ports"][other]) if other < rank else None,
+        )
+        for other in range(len(certificates))
+        if other != rank
+    }
+    links = joined(
+        Identity(Path(order["identity"])),
+        peers,
+        topic=order["topic"].encode(),
+        listener=listener,
+        wait_s=60,
+        timeout_s=60,
+    )
+    return Seat(rank, len(names) - 1, links, 60)
+
+
+def run_party(order) -> None:
+    name = order["method"]
+    task = PartyTask(
+        party=order["party"],
+        schema=order["schema"],
+        table=Path(order["table"]),
+        build=functools.partial(method, name, "crypten"),
+        ledger=Path(order["ledger"]),
+        approved=order["approved"],
+    )
+    if (stop := order.get("stop_before_keeping")) is not None:
+        honest = Run.keep
+
+        def keep(run, index, released):
+            if index == stop:
+                os._exit(9)
+            honest(run, index, released)
+
+        if order["party"] == order["stops"]:
+            Run.keep = keep
+    made, plan, out = task.build(), Plan.from_dict(order["plan"]), Path(order["out"])
+    with JoinedSession(seat_of(order), task) as session:
+        settings = {"run_dir": out, "resume": order["resume"]}
+        if name == "dpvi":
+            found = made.fit(session, plan, jax.random.PRNGKey(3), progress_bar=False, **settings)
+            arrays = {k: np.asarray(v) for k, v in found.guide_params.items()}
+        else:
+            arrays = released(session, made, plan, out, resume=order["resume"])
+        words = {"num_records": session.num_records}
+    save_arrays(out / "found.npz", arrays, words)
+
+
+def main() -> None:
+    order = json.loads(Path(sys.argv[1]).read_text())
+    try:
+        run_dealer(seat_of(order)) if order["party"] is None else run_party(order)
+    except VertinumpyroError as error:
+        print(f"{type(error).__name__}: {error}")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Links between organisations: mutual TLS 1.3, each side knowing the other's certificate byte by byte.
+
+Every organisation runs the same program and none of them waits for a coordinator. For each two of them one side
+listens and the other dials, until all are there, in whatever order they come. A connection of anybody else is closed
+and remembered, for the error of a run that nobody joined.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from typing import final
+
+from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.transport.identity import Certificate, Identity
+from vertinumpyro.transport.link import Link, PeerError, SocketLink
+
+__all__ = ["Address", "Peer", "joined"]
+
+_HANDSHAKE_S = 10.0
+_AGAIN_S = 0.3
+_HELLO = hashlib.sha256().digest_size
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where somebody listens."""
+
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        """Refuses what is no port."""
+        if not self.host or not 0 <= self.port < 2**16:
+            raise ArgumentError(f"{self.host!r}:{self.port} is no address; give a host name and a port below 65536")
+
+    def __str__(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Peer:
+    """Another organisation.
+
+    :ivar name: for errors.
+    :ivar certificate: the one that it has to show.
+    :ivar dial: where it listens; None where it dials this organisation.
+    """
+
+    name: str
+    certificate: Certificate
+    dial: Address | None = None
+
+
+def joined(
+    identity: Identity,
+    peers: Mapping[int, Peer],
+    *,
+    topic: bytes,
+    listener: socket.socket | None = None,
+    wait_s: float = 600.0,
+    timeout_s: float = 120.0,
+) -> dict[int, Link]:
+    """A link to every peer, once all of them are there.
+
+    :param peers: by number.
+    :param topic: what all are here for, as a digest of an agreement; whoever comes for another one is refused.
+    :param listener: a bound socket, for the peers that dial; closed in the end.
+    :param wait_s: how long to wait for all of them.
+    :param timeout_s: how long the links wait for a message.
+    :raises ArgumentError: this organisation's own certificate or key cannot be used.
+    :raises PeerError: somebody did not come; names each, and what was seen of it last.
+    """
+    gathering = _Gathering(identity, peers, hashlib.sha256(topic).digest(), time.monotonic() + wait_s)
+    if listener is None and any(peer.dial is None for peer in peers.values()):
+        raise ArgumentError("listener: somebody dials this organisation, which listens nowhere; give a bound socket")
+    threads = [threading.Thread(target=gathering.dial, args=(r,), daemon=True) for r, p in peers.items() if p.dial]
+    if listener is not None:
+        threads.append(threading.Thread(target=gathering.listen, args=(listener,), daemon=True))
+    for thread in threads:
+        thread.start()
+    sockets = gathering.all()
+    return {rank: SocketLink(sockets[rank], peers[rank].name, timeout_s) for rank in sorted(sockets)}
+
+
+class _Gathering:
+    """Who is here already, and what went wrong with the others."""
+
+    def __init__(self, identity: Identity, peers: Mapping[int, Peer], hello: bytes, deadline: float) -> None:
+        self._peers, self._hello, self._deadline = peers, hello, deadline
+        self._by_der = {peer.certificate.der: rank for rank, peer in peers.items()}
+        self._dialling, self._listening = _contexts(identity, peers)
+        self._found: dict[int, socket.socket] = {}
+        self._seen: dict[int, str] = {}
+        self._strangers: list[str] = []
+        self._changed = threading.Condition()
+
+    def all(self) -> dict[int, socket.socket]:
+        """Everybody's socket.
+
+        :raises PeerError: the time is over.
+        """
+        with self._changed:
+            complete = self._changed.wait_for(self._complete, max(0.0, self._deadline - time.monotonic()))
+            found, self._deadline = dict(self._found), -math.inf  # the threads end
+            if complete:
+                return found
+            for connection in found.values():
+                connection.close()
+            raise PeerError("; ".join([*self._absent(), *self._strangers[-3:]]))
+
+    def dial(self, rank: int) -> None:
+        """Calls a peer until it answers."""
+        peer = self._peers[rank]
+        assert peer.dial is not None
+        while not self._over():
+            try:
+                raw = socket.create_connection((peer.dial.host, peer.dial.port), timeout=_HANDSHAKE_S)
+            except OSError as error:
+                self._note(rank, f"no connection to {peer.dial} ({error.strerror or error})")
+            else:
+                if self._greeted(raw, self._dialling[rank], rank):
+                    return
+            time.sleep(_AGAIN_S)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Takes whoever dials, one thread each, until all are there."""
+        listener.settimeout(_AGAIN_S)
+        with listener:
+            while not self._over():
+                with contextlib.suppress(TimeoutError):
+                    raw, _ = listener.accept()
+                    threading.Thread(target=self._greeted, args=(raw, self._listening, None), daemon=True).start()
+
+    def _greeted(self, raw: socket.socket, context: ssl.SSLContext, rank: int | None) -> bool:
+        """Handshake, who it is, and whether it came for the same; True where it may stay.
+
+        :param rank: who was dialled; None for whoever dialled.
+        """
+        name = "somebody who dialled" if rank is None else self._peers[rank].name
+        connection = None
+        try:
+            raw.settimeout(_HANDSHAKE_S)
+            connection = context.wrap_socket(raw, server_side=rank is None)
+            who = self._by_der.get(connection.getpeercert(binary_form=True) or b"")
+            if who is None or (rank is not None and who != rank):
+                raise BackendError("it showed another certificate than the one in the agreement")
+            rank, name = who, self._peers[who].name
+            connection.sendall(self._hello)
+            if _exactly(connection, _HELLO) != self._hello:
+                raise BackendError("it came for another agreement or attempt")
+            return self._takes(rank, connection)
+        except (OSError, BackendError) as error:
+            (connection or raw).close()
+            self._note(rank, f"{name}: {_cause(error)}")
+            return False
+
+    def _takes(self, rank: int, connection: socket.socket) -> bool:
+        with self._changed:
+            if self._over():
+                connection.close()
+                return False
+            if rank in self._found:  # it started again while this side was waiting for others
+                self._found[rank].close()
+            self._found[rank] = connection
+            self._changed.notify_all()
+            return True
+
+    def _note(self, rank: int | None, what: str) -> None:
+        with self._changed:
+            if rank is None:
+                self._strangers.append(what)
+            else:
+                self._seen[rank] = what
+
+    def _complete(self) -> bool:
+        return len(self._found) == len(self._peers)
+
+    def _over(self) -> bool:
+        return self._complete() or time.monotonic() > self._deadline
+
+    def _absent(self) -> list[str]:
+        nothing = "it was not heard of"
+        return [
+            f"{peer.name} did not join in time: {self._seen.get(rank, nothing)}"
+            for rank, peer in self._peers.items()
+            if rank not in self._found
+        ]
+
+
+def _contexts(identity: Identity, peers: Mapping[int, Peer]) -> tuple[dict[int, ssl.SSLContext], ssl.SSLContext]:
+    """For each peer that is dialled, one that takes its certificate alone; one for whoever dials."""
+    dialling = {rank: _context(ssl.PROTOCOL_TLS_CLIENT, identity, [peer]) for rank, peer in peers.items() if peer.dial}
+    return dialling, _context(ssl.PROTOCOL_TLS_SERVER, identity, list(peers.values()))
+
+
+def _context(protocol: int, identity: Identity, peers: list[Peer]) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the certificate itself is known, which says more than a name in it
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a pinned certificate is trusted, whoever issued it
+    for peer in peers:
+        context.load_verify_locations(cadata=peer.certificate.der)
+    try:
+        context.load_cert_chain(*identity.files)
+    except (OSError, ssl.SSLError) as error:
+        raise ArgumentError(
+            f"the certificate and key in {str(identity.folder)!r} cannot be used ({error.strerror or error}); make new "
+            "ones, or restore them"
+        ) from None
+    return context
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = connection.recv(size - len(found))
+        if not part:
+            raise BackendError("it closed the connection: it does not know this organisation's certificate, or ended")
+        found += part
+    return found
+
+
+def _cause(error: Exception) -> str:
+    """In words that name no file of this process."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate was refused ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return f"the TLS handshake failed ({error.reason or error.strerror})"
+    if isinstance(error, TimeoutError):
+        return f"it did not answer within {_HANDSHAKE_S:g} s"
+    return str(error.strerror if isinstance(error, OSError) and error.strerror else error)
