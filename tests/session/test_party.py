@@ -238,8 +238,7 @@ def test_the_functional_mechanism_releases_two_parts_once(two, tmp_path):
 
 
 def test_two_live_processes_of_one_party_do_not_work_on_one_plan(two, tmp_path, monkeypatch):
-    from vertinumpyro.privacy import Book
-    from vertinumpyro.privacy import ledger
+    from vertinumpyro.privacy import Book, ledger
 
     method = VerticalLinearRegression()
     plan = method.plan(two.schema, "debt", num_records=two.dataset.num_records, epsilon=5.0, delta=1e-5)
