@@ -104,6 +104,8 @@ def test_the_pads_of_all_parties_but_one_do_not_open_a_cell(split):  # noqa: F81
         ([("ill", "vists")], "the schema has no column 'vists'"),
         ([("ill", "ill")], "no pair; give the names of two different"),
         (["ill"], "no pair"),
+        ([7], "no pair"),
+        ([(1, 2)], "the schema has no column 1"),
         ([("ill", "visits", "plan")], "no pair"),
         ([*WORKLOAD, ("visits", "ill")], "there twice"),
         (WORKLOAD[:-1], "no table holds children; name a pair"),

@@ -29,7 +29,7 @@ def named_tables(columns: Sequence[CellColumn], pairs: Sequence[Sequence[str]]) 
     places = {column.name: place for place, column in enumerate(columns)}
     found: set[tuple[int, int]] = set()
     for entry in pairs:
-        pair = (entry,) if isinstance(entry, str) else tuple(entry)
+        pair = tuple(entry) if isinstance(entry, list | tuple) else (entry,)
         if len(pair) != 2 or pair[0] == pair[1]:
             raise ArgumentError(f"workload: {list(pair)} is no pair; give the names of two different columns")
         if unknown := [name for name in pair if name not in places]:
