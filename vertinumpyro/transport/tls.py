@@ -42,6 +42,17 @@ class Address:
         if not self.host or not 0 <= self.port < 2**16:
             raise ArgumentError(f"{self.host!r}:{self.port} is no address; give a host name and a port below 65536")
 
+    @classmethod
+    def parsed(cls, text: str) -> Address:
+        """From host:port.
+
+        :raises ArgumentError: it has another form.
+        """
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdigit():
+            raise ArgumentError(f"{text!r} is no address; write host:port, as clinic.example.org:7450")
+        return cls(host.strip("[]"), int(port))
+
     def __str__(self) -> str:
         """host:port."""
         return f"{self.host}:{self.port}"

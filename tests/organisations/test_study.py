@@ -1,0 +1,240 @@
+"""Agreements: one digest for one content, signatures that hold for it alone, policies, and who meets whom."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import socket
+
+import pytest
+
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
+from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.study import Agreement, Approval, Member, Policy, check_approvals, meet
+from vertinumpyro.transport import Address, PeerError, make_identity
+
+SCHEMA = Schema(
+    {
+        "clinic": PartySchema({"ill": BinaryColumn(), "ward": CategoricalColumn(categories=("a", "b"))}),
+        "insurer": PartySchema({"claim": BinaryColumn()}),
+    }
+)
+PLAN = VertiMRF().plan(TableFacts(SCHEMA, 1000), epsilon=1.0)
+NAMES = ("clinic", "insurer", "dealer")
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("identities")
+    return {name: make_identity(folder / name, name) for name in (*NAMES, "other")}
+
+
+@pytest.fixture
+def study(identities):
+    """An agreement whose dealer cannot be reached."""
+    addresses = [Address("127.0.0.1", free_port()) for _ in range(2)]
+    members = {
+        n: Member(certificate=identities[n].certificate, address=a) for n, a in zip(NAMES, addresses, strict=False)
+    }
+    return Agreement(
+        name="a study",
+        schema=SCHEMA,
+        members=members,
+        helpers={"dealer": Member(certificate=identities["dealer"].certificate)},
+        method="vertimrf",
+        settings={"mrf": {"max_cells": 8}, "fit": {"backend": "crypten"}},
+        plan=PLAN,
+    )
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def approvals(study, identities):
+    return {name: Approval.sign(study, name, identities[name]) for name in study.members}
+
+
+def changed(study, **changes):
+    return dataclasses.replace(study, **changes)
+
+
+def test_an_agreement_survives_its_file_with_its_digest(study, tmp_path):
+    study.save(tmp_path / "study.toml")
+    again = Agreement.load(tmp_path / "study.toml")
+    assert again.digest == study.digest
+    assert again.differences(study) == []
+    assert again.plan == PLAN
+    text = (tmp_path / "study.toml").read_text()
+    (tmp_path / "study.toml").write_text(
+        "# a remark\n" + text.replace("-----END CERTIFICATE-----\\n", "-----END CERTIFICATE-----")
+    )
+    assert Agreement.load(tmp_path / "study.toml").digest == study.digest  # layout is no content
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"plan": dataclasses.replace(PLAN, noise_multiplier=PLAN.noise_multiplier / 2)}, "plan.noise_multiplier"),
+        ({"plan": dataclasses.replace(PLAN, plan_id="another")}, "plan.plan_id"),
+        ({"settings": {"mrf": {"max_cells": 9}, "fit": {"backend": "crypten"}}}, "settings.mrf.max_cells: 8 here, 9"),
+        ({"model_digest": "ab" * 32}, "model_digest: nothing here"),
+        ({"version": "0.0.1"}, "version"),
+        ({"name": "b"}, "name"),
+    ],
+)
+def test_whatever_differs_is_another_agreement_and_says_where(study, identities, changes, where):
+    other = changed(study, **changes)
+    assert other.digest != study.digest
+    (line,) = study.differences(other)
+    assert line.startswith(where)
+    for approval in approvals(study, identities).values():
+        with pytest.raises(PrivacyError, match="changed after the approval"):
+            approval.check(other)
+
+
+def test_another_certificate_is_another_agreement(study, identities):
+    member = dataclasses.replace(study.members["insurer"], certificate=identities["other"].certificate)
+    other = changed(study, members={**study.members, "insurer": member})
+    assert study.differences(other)[0].startswith("members.insurer.certificate")
+
+
+def test_everybody_approves_or_nothing_runs(study, identities, tmp_path):
+    given = approvals(study, identities)
+    check_approvals(study, list(given.values()))
+    with pytest.raises(PrivacyError, match="not approved by insurer; nothing runs"):
+        check_approvals(study, [given["clinic"]])
+    given["clinic"].save(tmp_path / "clinic.json")
+    assert Approval.load(tmp_path / "clinic.json") == given["clinic"]
+
+
+def test_an_approval_is_a_signature_of_that_member(study, identities):
+    given = approvals(study, identities)
+    forged = [
+        dataclasses.replace(given["clinic"], member="insurer"),
+        dataclasses.replace(given["clinic"], signature=given["insurer"].signature),
+        dataclasses.replace(given["clinic"], signature="00" * 70),
+        dataclasses.replace(given["clinic"], signature="no number"),
+    ]
+    for approval in forged:
+        with pytest.raises(PrivacyError, match="does not bear its signature"):
+            approval.check(study)
+    with pytest.raises(ArgumentError, match=r"the agreement knows 'clinic' by the certificate .* draft the study with"):
+        Approval.sign(study, "clinic", identities["other"])
+    with pytest.raises(ArgumentError, match="takes no part"):
+        Approval.sign(study, "clinc", identities["clinic"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({"largest_epsilon": 0.5}, "ε against outside analyst is .* and the policy allows 0.5"),
+        ({"largest_epsilon_against": {"clinic": 0.1}}, "ε against clinic is .*, and the policy allows 0.1"),
+        ({"largest_epsilon_against": {"clnic": 0.9}}, "limits ε against 'clnic'"),
+        ({"largest_delta": 1e-6}, "δ is 1e-05, and the policy allows 1e-06"),
+    ],
+)
+def test_a_policy_names_every_limit_that_is_passed(study, policy, why):
+    Policy(largest_epsilon=1.0, largest_delta=1e-5, models=["ab"]).check(study)
+    with pytest.raises(PrivacyError, match=why):
+        Policy(**policy).check(study)
+
+
+def test_a_policy_allows_models_by_their_source(study):
+    with pytest.raises(PrivacyError, match=r"the model cdcd.* is not among those"):
+        Policy(models=["ab" * 32]).check(changed(study, model_digest="cd" * 32))
+    with pytest.raises(ArgumentError, match="largest_epsilon = 0"):
+        Policy(largest_epsilon=0.0)
+
+
+def unreachable(member):
+    return dataclasses.replace(member, address=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (lambda s: {"members": dict(reversed(s.members.items()))}, "the schema's parties are"),
+        (lambda s: {"helpers": {"clinic": s.helpers["dealer"]}}, "a party and a helper"),
+        (lambda s: {"helpers": {"dealer": s.members["clinic"]}}, "show the same certificate"),
+        (lambda s: {"members": {**s.members, "insurer": unreachable(s.members["insurer"])}}, "can be reached"),
+        (lambda s: {"plan": dataclasses.replace(PLAN, parties=("clinic", "bank"))}, "plan was made for other parties"),
+    ],
+    ids=["order", "name", "certificate", "address", "plan"],
+)
+def test_what_does_not_fit_is_no_agreement(study, changes, why):
+    with pytest.raises(ArgumentError, match=why):
+        changed(study, **changes(study))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('name = "a study"', 'nam = "a study"', "unknown key 'nam'"),
+        ('method = "vertimrf"', "", "has no method"),
+        ('\\"plan_id\\"', '\\"plan_d\\"', "plan cannot be read"),
+        ("127.0.0.1:", "127.0.0.1/", "member 'clinic': .* is no address"),
+        ("BEGIN CERTIFICATE", "BEGIN", "member 'clinic': this is no certificate"),
+        ('method = "vertimrf"', "method = vertimrf", "is not TOML"),
+    ],
+)
+def test_a_file_that_was_edited_says_what_is_wrong(study, tmp_path, old, new, why):
+    study.save(tmp_path / "study.toml")
+    text = (tmp_path / "study.toml").read_text()
+    assert old in text
+    (tmp_path / "study.toml").write_text(text.replace(old, new))
+    with pytest.raises(ArgumentError, match=why):
+        Agreement.load(tmp_path / "study.toml")
+
+
+# -- meeting --------------------------------------------------------------------------------------
+
+
+def all_meet(study, identities, given, **settings):
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        futures = [
+            pool.submit(meet, study[n], n, identities[n], given.get(n), **{"wait_s": 10, "timeout_s": 5, **settings})
+            for n in NAMES
+        ]
+        return [future.exception() or future.result() for future in futures]
+
+
+def test_they_meet_with_everybodys_approval_and_who_cannot_be_reached_dials(study, identities):
+    seats = all_meet(dict.fromkeys(NAMES, study), identities, approvals(study, identities))
+    assert [seat.rank for seat in seats] == [0, 1, 2]
+    assert [sorted(seat.links) for seat in seats] == [[1, 2], [0, 2], [0, 1]]
+    seats[2].links[1].send(b"dealt")
+    assert seats[1].links[2].receive(size=5) == b"dealt"
+
+
+def test_an_approval_of_something_else_stops_everybody(study, identities):
+    given = approvals(study, identities)
+    found = all_meet(dict.fromkeys(NAMES, study), identities, {**given, "insurer": given["clinic"]}, wait_s=2)
+    assert "the approval is of 'clinic', and this is 'insurer'" in str(found[1])
+    assert isinstance(found[0], PeerError)
+    without = all_meet(dict.fromkeys(NAMES, study), identities, {"clinic": given["clinic"]}, wait_s=2)
+    assert "'insurer' has not approved" in str(without[1])
+
+
+def test_who_has_another_agreement_does_not_get_in(study, identities):
+    plan = dataclasses.replace(PLAN, noise_multiplier=PLAN.noise_multiplier / 2)
+    other = changed(study, plan=plan)
+    given = {"clinic": Approval.sign(study, "clinic", identities["clinic"]),
+             "insurer": Approval.sign(other, "insurer", identities["insurer"])}  # fmt: skip
+    found = all_meet({"clinic": study, "insurer": other, "dealer": study}, identities, given, wait_s=2)
+    assert "insurer did not join in time: insurer: it came for another agreement" in str(found[0])
+    assert isinstance(found[1], PeerError)
+
+
+def test_another_version_takes_no_part(study, identities):
+    old = changed(study, version="0.0.1")
+    with pytest.raises(ArgumentError, match=r"drafted with vertinumpyro 0.0.1, and this is"):
+        meet(old, "clinic", identities["clinic"], Approval.sign(old, "clinic", identities["clinic"]))
+
+
+def test_a_port_that_is_taken_says_so(study, identities):
+    with socket.create_server(("127.0.0.1", study.members["clinic"].address.port)):
+        with pytest.raises(ArgumentError, match=r"cannot listen at .* is the port taken"):
+            meet(study, "clinic", identities["clinic"], approvals(study, identities)["clinic"], wait_s=1)

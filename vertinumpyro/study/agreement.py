@@ -1,0 +1,231 @@
+"""The agreement of a study: everything public that every organisation must have alike before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+from vertinumpyro import __version__
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Schema
+from vertinumpyro.data.encodings import read_utf8
+from vertinumpyro.data.schema_text import dump
+from vertinumpyro.data.wording import suggest
+from vertinumpyro.privacy import Plan
+from vertinumpyro.transport import Address, Certificate
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Agreement", "Member"]
+
+_KEYS = ("name", "version", "method", "schema", "members", "helpers", "settings", "model_digest", "plan")
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Member:
+    """One organisation, or a helper that holds no table.
+
+    :ivar certificate: the one that it shows.
+    :ivar address: where the others reach it; None for one that cannot be reached and dials everybody itself.
+    """
+
+    certificate: Certificate
+    address: Address | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        where = {} if self.address is None else {"address": str(self.address)}
+        return {**where, "certificate": self.certificate.pem}
+
+    @classmethod
+    def from_dict(cls, name: str, record: Mapping[str, Any]) -> Member:
+        """From plain data; errors name the member."""
+        if unknown := set(record) - {"address", "certificate"}:
+            raise ArgumentError(f"member {name!r}: unknown key {min(unknown)!r}; address and certificate are known")
+        try:
+            where = record.get("address")
+            return cls(
+                certificate=Certificate(str(record.get("certificate", ""))),
+                address=None if where is None else Address.parsed(str(where)),
+            )
+        except ArgumentError as error:
+            raise ArgumentError(f"member {name!r}: {error}") from None
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """What a study is: who takes part, what runs, and what everybody gets of ε.
+
+    :ivar name: for people.
+    :ivar schema: all parties' columns.
+    :ivar members: the parties, by name, in the schema's order.
+    :ivar helpers: the backend's, by name; CrypTen wants one, its dealer.
+    :ivar method: what runs, as `--method` names it.
+    :ivar settings: its settings, by section.
+    :ivar model_digest: SHA-256 of the model's source; None where the library's own model is used.
+    :ivar plan: the privacy plan, which is spent once.
+    :ivar version: of this library, the same for all.
+    :raises ArgumentError: names what does not fit.
+    """
+
+    name: str
+    schema: Schema
+    members: Mapping[str, Member]
+    helpers: Mapping[str, Member]
+    method: str
+    settings: Mapping[str, Mapping[str, Any]]
+    plan: Plan
+    model_digest: str | None = None
+    version: str = __version__
+
+    def __post_init__(self) -> None:
+        """Checks that all fits together."""
+        if list(self.members) != list(self.schema.parties):
+            raise ArgumentError(
+                f"members are {', '.join(self.members)}; the schema's parties are {', '.join(self.schema.parties)}"
+            )
+        if tuple(getattr(self.plan, "parties", ())) != tuple(self.schema.parties):
+            raise ArgumentError("plan was made for other parties; draft the study again")
+        if twice := sorted(set(self.members) & set(self.helpers)):
+            raise ArgumentError(f"{twice[0]!r} is a party and a helper; give the helper another name")
+        names = self.names
+        for index, name in enumerate(names):
+            for other in names[:index]:
+                if self._of(name).certificate.der == self._of(other).certificate.der:
+                    raise ArgumentError(f"{other!r} and {name!r} show the same certificate; each needs its own")
+                if self._of(name).address is None and self._of(other).address is None:
+                    raise ArgumentError(f"neither {other!r} nor {name!r} can be reached; one of both needs an address")
+
+    @property
+    def names(self) -> list[str]:
+        """Everybody by number: the parties, then the helpers."""
+        return [*self.members, *self.helpers]
+
+    def _of(self, name: str) -> Member:
+        return self.members[name] if name in self.members else self.helpers[name]
+
+    def member(self, name: str) -> Member:
+        """One of them.
+
+        :raises ArgumentError: there is nobody of that name; says who there is.
+        """
+        if name not in self.names:
+            raise ArgumentError(f"{name!r} takes no part in this study; {suggest(name, self.names)}")
+        return self._of(name)
+
+    def dials(self, name: str, other: str) -> bool:
+        """Whether `name` dials `other`: who cannot be reached dials, otherwise who comes later in `names`."""
+        if self._of(other).address is None or self._of(name).address is None:
+            return self._of(other).address is not None
+        return self.names.index(name) > self.names.index(other)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the one canonical form: what is approved, and what everybody comes for."""
+        return hashlib.sha256(json.dumps(self._canonical(), sort_keys=True).encode()).hexdigest()
+
+    def differences(self, other: Agreement) -> list[str]:
+        """Where another agreement says something else, one line each: the place, here, there."""
+        return list(_differences("", self._canonical(), other._canonical()))
+
+    def _canonical(self) -> dict[str, Any]:
+        """Certificates as they travel, so that a line break in a file makes no difference."""
+        record = self._record()
+        for group in ("members", "helpers"):
+            for name, member in record[group].items():
+                member["certificate"] = self._of(name).certificate.fingerprint
+        return record
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "version": self.version,
+            "method": self.method,
+            "model_digest": self.model_digest,
+            "schema": self.schema.to_dict(),
+            "settings": {section: dict(values) for section, values in self.settings.items()},
+            "members": {name: member.to_dict() for name, member in self.members.items()},
+            "helpers": {name: member.to_dict() for name, member in self.helpers.items()},
+            "plan": self.plan.to_dict(),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write `study.toml`; the plan is in it as JSON, for it is nobody's to edit."""
+        record = {name: value for name, value in self._record().items() if value is not None}
+        record["plan"] = json.dumps(record["plan"], sort_keys=True)
+        Path(path).write_text(dump(record), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Agreement:
+        """What `save` wrote.
+
+        :raises ArgumentError: names the file and what is wrong in it.
+        """
+        path = Path(path)
+        try:
+            record = tomllib.loads(read_utf8(path))
+        except tomllib.TOMLDecodeError as error:
+            raise ArgumentError(f"{path.name} is not TOML: {error}") from None
+        if unknown := set(record) - set(_KEYS):
+            raise ArgumentError(f"{path.name}: unknown key {min(unknown)!r}; {suggest(min(unknown), _KEYS)}")
+        if missing := [key for key in _KEYS if key not in record and key not in ("helpers", "model_digest")]:
+            raise ArgumentError(f"{path.name} has no {missing[0]}; draft the study again")
+        try:
+            plan = Plan.from_dict(json.loads(record["plan"]))
+        except (TypeError, ValueError) as error:  # ArgumentError is one; so is what json raises
+            raise ArgumentError(
+                f"{path.name}: its plan cannot be read ({error}); take the file as it was sent"
+            ) from None
+        return cls(
+            name=str(record["name"]),
+            version=str(record["version"]),
+            method=str(record["method"]),
+            model_digest=record.get("model_digest"),
+            schema=Schema.from_dict(record["schema"]),
+            settings=record["settings"],
+            members=_members(record["members"], list(record["schema"]["parties"])),
+            helpers=_members(record.get("helpers", {}), None),
+            plan=plan,
+        )
+
+    def check_version(self) -> None:
+        """Refuses to take part with another version of the library.
+
+        :raises ArgumentError: names both.
+        """
+        if self.version != __version__:
+            raise ArgumentError(
+                f"the study was drafted with vertinumpyro {self.version}, and this is {__version__}; all organisations "
+                "need one version"
+            )
+
+
+def _members(record: Mapping[str, Any], order: list[str] | None) -> dict[str, Member]:
+    names = list(record) if order is None else [name for name in order if name in record]
+    names += [name for name in record if name not in names]
+    return {name: Member.from_dict(name, record[name]) for name in names}
+
+
+def _differences(place: str, ours: Any, theirs: Any) -> Any:
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        for key in [*ours, *(key for key in theirs if key not in ours)]:
+            inner = f"{place}.{key}" if place else key
+            yield from _differences(inner, ours.get(key), theirs.get(key))
+    elif ours != theirs:
+        yield f"{place}: {_shown(ours)} here, {_shown(theirs)} there"
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,96 @@
+"""How the organisations of an agreement meet: links to all of them, and everybody's approval, before anything runs."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from vertinumpyro.core.errors import ArgumentError, BackendError, PrivacyError
+from vertinumpyro.study.agreement import Agreement
+from vertinumpyro.study.approval import Approval, check_approvals
+from vertinumpyro.transport import Address, Identity, Peer, Seat, joined
+
+__all__ = ["meet"]
+
+_APPROVAL_BYTES = 2**16
+
+
+def meet(
+    agreement: Agreement,
+    name: str,
+    identity: Identity,
+    approval: Approval | None,
+    *,
+    listen: Address | None = None,
+    wait_s: float = 600.0,
+    timeout_s: float = 120.0,
+    waiting: Callable[[str], None] = lambda text: None,
+) -> Seat:
+    """A member's seat, once everybody is there and every party has shown its approval to every other.
+
+    :param name: of this member.
+    :param approval: this party's own; None for a helper.
+    :param listen: the address that this machine binds, where it is not the one that others reach it by.
+    :param wait_s: how long to wait for the others.
+    :param timeout_s: how long a message may take.
+    :param waiting: called with a line about what is awaited.
+    :raises PrivacyError: an approval is missing or not valid; names it.
+    :raises PeerError: somebody did not come.
+    :raises ArgumentError: the address cannot be bound, or the certificate is not the one of the agreement.
+    """
+    agreement.check_version()
+    names, own = agreement.names, agreement.member(name)
+    if identity.certificate.der != own.certificate.der:
+        raise ArgumentError(
+            f"{str(identity.folder)!r} does not hold the certificate that the agreement has of {name!r}"
+        )
+    if name in agreement.members:
+        _check_own(agreement, name, approval)
+    peers = {
+        rank: Peer(
+            name=other,
+            certificate=agreement.member(other).certificate,
+            dial=agreement.member(other).address if agreement.dials(name, other) else None,
+        )
+        for rank, other in enumerate(names)
+        if other != name
+    }
+    awaited = [peer.name for peer in peers.values() if peer.dial is None]
+    listener = _bound(listen or own.address) if awaited else None
+    waiting(f"waiting for {', '.join(peer.name for peer in peers.values())}")
+    links = joined(
+        identity, peers, topic=agreement.digest.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s
+    )
+    seat = Seat(names.index(name), len(agreement.members), links, timeout_s)
+    if approval is not None:
+        found = seat.gathered(json.dumps(approval.to_dict()).encode(), limit=_APPROVAL_BYTES)
+        check_approvals(agreement, [_read(text) for text in found])
+    return seat
+
+
+def _check_own(agreement: Agreement, name: str, approval: Approval | None) -> None:
+    """A party that has not approved does not even call the others."""
+    if approval is None:
+        raise PrivacyError(f"{name!r} has not approved this agreement; nothing runs without every party's approval")
+    if approval.member != name:
+        raise ArgumentError(f"the approval is of {approval.member!r}, and this is {name!r}; approve as {name!r}")
+    approval.check(agreement)
+
+
+def _read(text: bytes) -> Approval:
+    try:
+        record: Any = json.loads(text)
+        return Approval.from_dict(record if isinstance(record, dict) else {})
+    except ValueError:  # ArgumentError is one
+        raise BackendError("a party sent something else than its approval; run one version everywhere") from None
+
+
+def _bound(address: Address | None) -> socket.socket:
+    if address is None:
+        raise ArgumentError("others dial this member, and it has no address to listen at; give listen")
+    try:
+        return socket.create_server((address.host, address.port))
+    except OSError as error:
+        raise ArgumentError(f"cannot listen at {address} ({error.strerror or error}); is the port taken?") from None

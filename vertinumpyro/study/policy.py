@@ -1,0 +1,57 @@
+"""An organisation's own policy: what it approves at most, whatever others propose."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
+from vertinumpyro.study.agreement import Agreement
+
+__all__ = ["Policy"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Limits of one party.
+
+    :ivar largest_epsilon: of any row of a plan's privacy table; None sets no limit.
+    :ivar largest_epsilon_against: of single rows, by their names: tighter or wider than `largest_epsilon`.
+    :ivar largest_delta: of a plan.
+    :ivar models: SHA-256 of the sources of models that may run here; None allows all.
+    """
+
+    largest_epsilon: float | None = None
+    largest_epsilon_against: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    largest_delta: float | None = None
+    models: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what is no limit."""
+        limits = {"largest_epsilon": self.largest_epsilon, "largest_delta": self.largest_delta}
+        limits |= {f"largest_epsilon_against {name!r}": value for name, value in self.largest_epsilon_against.items()}
+        for name, value in limits.items():
+            if value is not None and not value > 0:
+                raise ArgumentError(f"policy: {name} = {value}; give a number above 0, or leave it out")
+
+    def check(self, agreement: Agreement) -> None:
+        """Refuses an agreement beyond the limits.
+
+        :raises PrivacyError: names every limit that it passes, with both numbers.
+        """
+        plan, beyond = agreement.plan, []
+        rows = {row.adversary for row in plan.adversaries}
+        if unknown := sorted(set(self.largest_epsilon_against) - rows):
+            beyond.append(f"the policy limits ε against {unknown[0]!r}, whom the plan says nothing of")
+        for row in plan.adversaries:
+            limit = self.largest_epsilon_against.get(row.adversary, self.largest_epsilon)
+            if limit is not None and not row.epsilon <= limit:
+                beyond.append(f"ε against {row.adversary} is {row.epsilon:.3g}, and the policy allows {limit:g}")
+        if self.largest_delta is not None and plan.delta > self.largest_delta:
+            beyond.append(f"δ is {plan.delta:g}, and the policy allows {self.largest_delta:g}")
+        if self.models is not None and agreement.model_digest not in (None, *self.models):
+            beyond.append(f"the model {str(agreement.model_digest)[:16]} is not among those that may run here")
+        if beyond:
+            raise PrivacyError("not approved: " + "; ".join(beyond))
