@@ -14,6 +14,8 @@ Names load on first use, so that `vertinumpyro.privacy` and `vertinumpyro.data` 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from vertinumpyro.core.version import __version__
+
 if TYPE_CHECKING:
     from vertinumpyro import data, evaluation, privacy
     from vertinumpyro.core import errors
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
     from vertinumpyro.privacy import DisjointBatches, NeighbouringRelation, PoissonSampling, PrivacyPlan
     from vertinumpyro.secure import FixedPoint, Plaintext
-
-__version__ = "0.1.0"
 
 __all__ = [
     "DPVI",

@@ -26,7 +26,7 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.session import PRIVACY_RECORD, Session, held, require_space
 
-__all__ = ["check", "fit", "show_plan", "synthesize"]
+__all__ = ["check", "fit", "show_plan", "spend", "synthesize", "write"]
 
 _BYTES_OF_A_VALUE = 64  # in both formats of the twin, generously
 _BYTES_OF_THE_REST = 2**26
@@ -113,11 +113,11 @@ def fit(path: Path, *, method: str | None, resume: bool, out: Path | None, backe
         with sessions.opened(job) as data:
             plan = job.method.plan(data) if plan is None else plan
             _show(job, plan, data)
-            result = _spend(job, data, plan, run_dir, resume)
-            _write(job, result, data, run_dir)
+            result = spend(job, data, plan, run_dir, resume)
+            write(job, result, data, run_dir)
 
 
-def _spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path, resume: bool) -> Any:
+def spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path, resume: bool) -> Any:
     """What the plan bought; of a run that is complete, as it was stored, which costs nothing."""
     stored = job.method.stored(run_dir, plan) if resume else None
     if stored is not None:
@@ -134,7 +134,8 @@ def _spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path,
     return result
 
 
-def _write(job: Job, result: Any, data: VerticalDataset | Session, run_dir: Path) -> None:
+def write(job: Job, result: Any, data: VerticalDataset | Session, run_dir: Path) -> None:
+    """All outputs but what the budget bought, which `spend` saved, and where they are."""
     internal = job.config.run.diagnostics
     with console.status("[dim]outputs …"):
         files = job.method.outputs(result, data, run_dir)

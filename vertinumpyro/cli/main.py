@@ -164,6 +164,103 @@ def synthesize(
     commands.synthesize(run_dir, num_records=num_records, out=out, seed=seed, config=config, trust_model=trust_model)
 
 
+party_app = typer.Typer(help="An organisation's own key, certificate and settings.", no_args_is_help=True)
+study_app = typer.Typer(help="What organisations agree on before anything runs.", no_args_is_help=True)
+app.add_typer(party_app, name="party")
+app.add_typer(study_app, name="study")
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The agreement.", show_default=False)]
+PartyTOML = Annotated[Path, typer.Option("--party", help="This organisation's own party.toml.")]
+
+
+@party_app.command("init")
+@_reported
+def party_init(
+    name: Annotated[str, typer.Argument(help="As the study calls this organisation.", show_default=False)],
+    folder: Annotated[Path, typer.Option(help="For key, certificate and party.toml.")] = Path("."),
+    table: Annotated[str | None, typer.Option(help="A party's table, from that folder on.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port that this machine binds.")] = None,
+    days: Annotated[int, typer.Option(min=1, help="That the certificate holds.")] = 730,
+    debug: Debug = False,
+) -> None:
+    """Make a key and a certificate for this organisation."""
+    from vertinumpyro.cli import organisations
+
+    organisations.init(name, folder=folder, table=table, listen=listen, days=days)
+
+
+@study_app.command("draft")
+@_reported
+def study_draft(
+    config: ConfigFile,
+    member: Annotated[list[str], typer.Option(help="name=certificate.pem@host:port, for each party.")],
+    helper: Annotated[list[str], typer.Option(help="The same for CrypTen's dealer.")],
+    name: Annotated[str, typer.Option(help="For people.")] = "study",
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("study.toml"),
+    method: Method = None,
+    debug: Debug = False,
+) -> None:
+    """Write an agreement: schema, members, method and a privacy plan. No table is opened."""
+    from vertinumpyro.cli import organisations
+
+    organisations.draft(config, method=method, members=member, helpers=helper, name=name, out=out)
+
+
+@study_app.command("show")
+@_reported
+def study_show(study: StudyFile, debug: Debug = False) -> None:
+    """Show what an agreement says, and its digest."""
+    from vertinumpyro.cli import organisations
+
+    organisations.show(study)
+
+
+@study_app.command("diff")
+@_reported
+def study_diff(
+    study: StudyFile,
+    other: Annotated[Path, typer.Argument(help="Another party's file.", show_default=False)],
+    debug: Debug = False,
+) -> None:
+    """Say where two files of an agreement differ."""
+    from vertinumpyro.cli import organisations
+
+    organisations.difference(study, other)
+
+
+@study_app.command("approve")
+@_reported
+def study_approve(
+    study: StudyFile,
+    party: PartyTOML = Path("party.toml"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show an agreement, hold it against this party's policy, and sign it."""
+    from vertinumpyro.cli import organisations
+
+    organisations.approve(study, party, yes=yes)
+
+
+@app.command()
+@_reported
+def join(
+    study: StudyFile,
+    party: PartyTOML = Path("party.toml"),
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the outputs.", show_default="run beside party.toml")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds to wait for the others to come.")] = 3600.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a message may take.")] = 300.0,
+    debug: Debug = False,
+) -> None:
+    """Take part in an approved study: everybody runs this, on their own machine."""
+    from vertinumpyro.cli import organisations
+
+    organisations.join(study, party, out=out, resume=resume, wait_s=wait, timeout_s=timeout)
+
+
 def main() -> None:
     """The console script."""
     app(prog_name="vertinumpyro")

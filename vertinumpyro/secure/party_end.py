@@ -78,6 +78,9 @@ class PartyEnd(abc.ABC):
         :raises BackendError: this backend cannot open a result a second time.
         """
 
+    def close(self) -> None:  # noqa: B027 (most have nobody to tell)
+        """Let helpers know that nothing more comes."""
+
     @final
     def clipped_noisy_sum(
         self,

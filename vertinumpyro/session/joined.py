@@ -9,6 +9,7 @@ post-processing to the others.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -148,6 +149,8 @@ class JoinedSession(Session):
 
     def close(self) -> None:
         """Let the others know that nothing more comes."""
+        with contextlib.suppress(BackendError):  # who is gone need not be told
+            self._party.close()
         for link in self._seat.links.values():
             link.close()
 

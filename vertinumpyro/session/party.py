@@ -114,6 +114,10 @@ class Party:
         """N, public."""
         return self._own.num_records
 
+    def close(self) -> None:
+        """Nothing more is asked of this party."""
+        self._end.close()
+
     @property
     def dtypes(self) -> Mapping[str, str | None]:
         """The storage types of this party's columns, public."""

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from vertinumpyro import __version__
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.version import __version__
 from vertinumpyro.data import Schema
 from vertinumpyro.data.encodings import read_utf8
 from vertinumpyro.data.schema_text import dump

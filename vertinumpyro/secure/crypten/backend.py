@@ -63,8 +63,8 @@ class Crypten(BetweenProcesses):
             security_model="semi-honest parties, one process each, and a dealer that colludes with no party"
             if third_party
             else "none: party 0 deals and can read everything",
-            who_learns_what="every party learns the noisy sum; the dealer learns shapes only; links are within one "
-            "machine and not encrypted",
+            who_learns_what="every party learns the noisy sum; the dealer learns shapes only; links within "
+            "one machine are not encrypted, those between organisations are",
             dealer="third party: a process of its own, without data; its randomness is AES-256 under keys from the "
             "operating system"
             if third_party

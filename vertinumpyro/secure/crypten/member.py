@@ -75,6 +75,11 @@ class CryptenEnd(PartyEnd):
         """With the dealer."""
         return self._engine.dealer.traffic
 
+    def close(self) -> None:
+        """The dealer may go."""
+        if isinstance(self._engine.dealer, DealerClient):
+            self._engine.dealer.close()
+
     def _set_on_record(self, on_record: OnRecord | None) -> None:
         self._engine.on_record = on_record
 

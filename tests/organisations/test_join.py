@@ -1,0 +1,204 @@
+"""The commands from key generation to the twin, every organisation in a folder of its own, over real TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.session.conftest import two  # noqa: F401
+from tests.session.parties import INSTALLED
+from vertinumpyro.cli.main import app
+from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.study import Agreement
+
+CONFIG = """
+schema = "schema.toml"
+[data]
+num_records = 60
+[privacy]
+epsilon = 3.0
+delta = 1e-4
+[fit]
+backend = "crypten"
+[mrf]
+max_cells = 4
+iterations = 50
+[regression]
+label = "debt"
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Organisations:
+    """Folders of two parties and a dealer; nothing but certificates and the agreement passes between them."""
+
+    def __init__(self, folder, tables, run):
+        self.folder, self.run = folder, run
+        self.ports = {"clinic": free_port(), "bank": free_port()}
+        self.names = ["clinic", "bank", "dealer"]
+        for name in self.names:
+            own = folder / name
+            table = ["--table", "table.csv"] if name != "dealer" else []
+            self.ok("party", "init", name, "--folder", own, *table)
+            if table:
+                shutil.copy(tables.files[name], own / "table.csv")
+        (folder / "schema.toml").write_text(tables.schema.to_toml())
+        (folder / "config.toml").write_text(CONFIG)
+
+    def ok(self, *arguments):
+        code, text = self.run(*arguments)
+        assert code == 0, text
+        return text
+
+    def draft(self, method="linear", out="study.toml", **changes):
+        members = {n: f"{n}={self.folder / n / 'certificate.pem'}@127.0.0.1:{p}" for n, p in self.ports.items()}
+        given = [part for text in {**members, **changes}.values() for part in ("--member", text)]
+        helper = f"dealer={self.folder / 'dealer' / 'certificate.pem'}"
+        return self.run(
+            "study", "draft", self.folder / "config.toml", *given, "--helper", helper, "--method", method,
+            "--out", self.folder / out,
+        )  # fmt: skip
+
+    def party(self, name):
+        return self.folder / name / "party.toml"
+
+    def join_all(self, *options):
+        command = [sys.executable, "-m", "vertinumpyro", "join", str(self.folder / "study.toml"), "--wait", "60"]
+        environment = {**os.environ, "COLUMNS": "200"}
+        processes = [
+            subprocess.Popen(
+                [*command, "--party", str(self.party(name)), *options],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+            )
+            for name in self.names
+        ]  # fmt: skip
+        said = [process.communicate(timeout=200)[0] for process in processes]
+        return [process.returncode for process in processes], said
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """One command in this process: its exit code and what it printed."""
+    from typer.testing import CliRunner
+
+    monkeypatch.setenv("COLUMNS", "200")
+    runner = CliRunner()
+
+    def call(*arguments, input=None):
+        result = runner.invoke(app, [str(argument) for argument in arguments], input=input)
+        return result.exit_code, result.output
+
+    return call
+
+
+@pytest.fixture
+def organisations(two, tmp_path, run):  # noqa: F811
+    return Organisations(tmp_path, two, run)
+
+
+def test_an_agreement_is_drafted_shown_and_approved_without_a_table(organisations):
+    for name in ("clinic", "bank"):
+        (organisations.folder / name / "table.csv").unlink()
+    code, text = organisations.draft()
+    assert code == 0, text
+    study = organisations.folder / "study.toml"
+    agreement = Agreement.load(study)
+    assert agreement.plan.num_records == 60
+    assert agreement.digest in text
+    shown = organisations.ok("study", "show", study)
+    assert agreement.digest in shown
+    assert agreement.members["bank"].certificate.fingerprint in shown
+    assert f"127.0.0.1:{organisations.ports['clinic']}" in shown
+    assert "dials the others" in shown
+    organisations.ok("study", "approve", study, "--party", organisations.party("clinic"), "--yes")
+    (kept,) = (organisations.folder / "clinic" / "approvals").iterdir()
+    assert json.loads(kept.read_text())["digest"] == agreement.digest
+    code, text = organisations.run("study", "approve", study, "--party", organisations.party("bank"), input="n\n")
+    assert (code, "nothing was signed" in text) == (2, True)
+    code, text = organisations.run("study", "approve", study, "--party", organisations.party("dealer"))
+    assert (code, "approve nothing" in text) == (2, True)
+
+
+def test_a_policy_refuses_what_is_beyond_it(organisations):
+    organisations.draft()
+    with organisations.party("bank").open("a") as file:
+        file.write("[policy]\nlargest_epsilon = 1.0\n")
+    code, text = organisations.run(
+        "study", "approve", organisations.folder / "study.toml", "--party", organisations.party("bank"), "--yes"
+    )
+    assert code == 2
+    assert "not approved: ε against" in text
+    assert "the policy allows 1" in text
+
+
+def test_two_files_of_one_study_are_compared(organisations):
+    organisations.draft()
+    organisations.draft(out="other.toml")
+    study = organisations.folder / "study.toml"
+    assert "one agreement" in organisations.ok("study", "diff", study, study)
+    code, text = organisations.run("study", "diff", study, organisations.folder / "other.toml")
+    assert code == 2
+    assert "plan.plan_id" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"bank": "bank"}, "write name=certificate.pem@host:port"),
+        ({"bank": "bank=nowhere.pem@h:1"}, "cannot read the certificate"),
+        ({"bank": "shop={folder}/bank/certificate.pem@h:1"}, "give one for each of clinic, bank"),
+        ({"bank": "bank={folder}/bank/certificate.pem@h"}, "is no address"),
+        ({"bank": "bank={folder}/bank/certificate.pem"}, "neither 'bank' nor 'dealer' can be reached"),
+        ({"bank": "bank={folder}/clinic/certificate.pem@h:1"}, "show the same certificate"),
+    ],
+)
+def test_a_draft_that_cannot_be_says_why(organisations, changes, why):
+    code, text = organisations.draft(**{k: v.format(folder=organisations.folder) for k, v in changes.items()})
+    assert code == 2
+    assert why in " ".join(text.split())
+
+
+def test_nothing_runs_without_this_partys_approval(organisations):
+    organisations.draft()
+    code, text = organisations.run(
+        "join", organisations.folder / "study.toml", "--party", organisations.party("clinic")
+    )
+    assert code == 2
+    assert "has not approved" in text
+
+
+@pytest.mark.skipif("crypten" not in INSTALLED, reason="parties apart: extra `crypten`")
+@pytest.mark.parametrize("method", ["linear", "vertimrf"])
+def test_from_keys_to_results_at_every_organisation(organisations, method):
+    if method == "vertimrf":
+        pytest.importorskip("mbi")
+    code, text = organisations.draft(method)
+    assert code == 0, text
+    study = organisations.folder / "study.toml"
+    for name in ("clinic", "bank"):
+        organisations.ok("study", "approve", study, "--party", organisations.party(name), "--yes")
+    codes, said = organisations.join_all()
+    assert codes == [0, 0, 0], "\n".join(said)
+    plan = Agreement.load(study).plan
+    result = {"linear": "coefficients.csv", "vertimrf": "synthetic.csv"}[method]
+    tables = [pd.read_csv(organisations.folder / name / "run" / result) for name in ("clinic", "bank")]
+    pd.testing.assert_frame_equal(*tables)
+    for name in ("clinic", "bank"):
+        assert (organisations.folder / name / "run" / "report.html").exists()
+        own = organisations.folder / name / "ledger" / plan.plan_id / "privacy.json"
+        assert read_record(own).steps_spent == read_record(Path(own)).plan.num_steps
+    codes, said = organisations.join_all()  # spent: refused before anybody is called
+    assert codes[:2] == [2, 2], said
+    assert "has begun to spend its budget" in said[0]

@@ -1,0 +1,268 @@
+"""`party init`, `study draft|show|diff|approve` and `join`: a study between organisations, from one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+import vertinumpyro.regression  # noqa: F401 (its kind of plan registers itself, for agreements to be read)
+from vertinumpyro.cli import commands
+from vertinumpyro.cli.config import Config, DataSettings, config_of, load_config
+from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
+from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
+from vertinumpyro.cli.party_file import PartyFile, make_party
+from vertinumpyro.cli.sessions import party_method
+from vertinumpyro.cli.terminal import console, heading
+from vertinumpyro.cli.wording import duration
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import TableFacts
+from vertinumpyro.secure import BetweenProcesses, Crypten
+from vertinumpyro.session import JoinedSession, PartyTask, held
+from vertinumpyro.study import Agreement, Approval, Member, meet
+from vertinumpyro.transport import Address, Certificate, PeerError, Seat
+
+__all__ = ["approve", "difference", "draft", "init", "join", "show"]
+
+_SECTIONS = ("model", "privacy", "fit", "mrf", "regression")
+_TO_RUN = ("seed", "num_synthetic")
+
+
+def init(name: str, *, folder: Path, table: str | None, listen: str | None, days: int) -> None:
+    """Make a key, a certificate and `party.toml`, and say what the others need."""
+    made = make_party(folder, name, table=table, listen=listen, days=days)
+    facts = {
+        "certificate.pem": "for the others; who drafts the study needs it",
+        "key.pem": "for nobody else",
+        made.path.name: "where table and records are, what is approved at most",
+    }
+    console.print(heading(f"Written to {folder}/"), facts_grid(facts))
+    console.print("\nRead this fingerprint to the others by another way than the one that brings the certificate:")
+    console.print(f"[bold]{made.identity.certificate.fingerprint}[/]", soft_wrap=True)
+
+
+def draft(
+    path: Path, *, method: str | None, members: Sequence[str], helpers: Sequence[str], name: str, out: Path
+) -> None:
+    """Write the agreement of a configuration's run, with a plan of its own; no table is opened."""
+    config = load_config(path)
+    job = Job.of(config, method)
+    _check_backend(job.method.method.backend)
+    if config.data.num_records is None:
+        raise ArgumentError("[data] num_records: state how many records the parties share; no table is read here")
+    if out.exists():
+        raise ArgumentError(f"{out} is there already; choose another name: its plan may be approved")
+    job.method.checked()
+    plan = job.method.plan(TableFacts(config.schema, config.data.num_records))
+    agreement = Agreement(
+        name=name,
+        schema=config.schema,
+        members=_in_order(_members(members, "--member"), config),
+        helpers=_members(helpers, "--helper"),
+        method=job.method.name,
+        settings=_settings(config),
+        model_digest=_model_digest(config),
+        plan=plan,
+    )
+    if len(agreement.helpers) != 1:
+        raise ArgumentError(
+            "--helper: the backend crypten wants one helper, its dealer: --helper dealer=dealer.pem@host:port"
+        )
+    agreement.save(out)
+    console.print(
+        f"[green]✓[/] {escape(str(out))}: the same file for everybody. Digest [bold]{agreement.digest}[/]",
+        soft_wrap=True,
+    )
+    console.print("Every party now looks at it and approves it: `vertinumpyro study approve`. Nothing was spent.")
+
+
+def show(path: Path) -> None:
+    """Print what an agreement says."""
+    _show(Agreement.load(path), path)
+
+
+def difference(path: Path, other: Path) -> None:
+    """Print where two files of an agreement differ.
+
+    :raises ArgumentError: they do; lists the places.
+    """
+    lines = Agreement.load(path).differences(Agreement.load(other))
+    if lines:
+        raise ArgumentError(f"{path.name} (here) and {other.name} (there) differ:\n" + "\n".join(lines))
+    console.print(f"[green]✓[/] {escape(path.name)} and {escape(other.name)} are one agreement.")
+
+
+def approve(path: Path, party: Path, *, yes: bool) -> None:
+    """Show what is released and who gets which ε, hold it against the party's policy, and sign."""
+    agreement, own = Agreement.load(path), PartyFile.load(party)
+    agreement.check_version()
+    if own.name not in agreement.members:
+        raise ArgumentError(f"{own.name!r} is no party of this study; helpers hold no data and approve nothing")
+    _show(agreement, path)
+    _check_model(agreement, _config(agreement, path, own))
+    own.limits.check(agreement)
+    others = [name for name in agreement.members if name != own.name]
+    told = f"Approving lets {own.name} release, together with {', '.join(others)}, what this plan releases, once."
+    console.print(f"\n{escape(told)} The helper {', '.join(agreement.helpers)} sees no data.")
+    if not yes and console.input("Approve? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ArgumentError("not approved; nothing was signed")
+    target = own.approval_path(agreement)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    Approval.sign(agreement, own.name, own.identity).save(target)
+    console.print(f"[green]✓[/] approved: {escape(str(target))}. Next: `vertinumpyro join {escape(path.name)}`")
+
+
+def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: float, timeout_s: float) -> None:
+    """Meet the others and take part: as a party to the outputs, as a helper until the parties have done."""
+    agreement, own = Agreement.load(path), PartyFile.load(party)
+    seat_of = partial(
+        meet, agreement, own.name, own.identity, listen=own.address, wait_s=wait_s, timeout_s=timeout_s, waiting=_say
+    )
+    if own.name in agreement.helpers:
+        _deal(seat_of(None))
+        return
+    agreement.member(own.name)
+    approval = own.approval(agreement)
+    if approval is None:
+        raise ArgumentError(
+            f"{own.name} has not approved {path.name}: `vertinumpyro study approve {path.name} --party {party}`"
+        )
+    config = _config(agreement, path, own)
+    _check_model(agreement, config)
+    job = Job.of(config, agreement.method)
+    run_dir = own.folder / "run" if out is None else out
+    if resume:
+        plan_to_continue(run_dir, job.method.name)
+    else:
+        refuse_started(run_dir)
+    with held(run_dir), JoinedSession(seat_of(approval), _task(agreement, own, path)) as session:
+        _say(f"all are here; {session.num_records:,} records matched")
+        if session.num_records != agreement.plan.num_records:
+            raise ArgumentError(
+                f"the plan is for {agreement.plan.num_records} records, and the parties share {session.num_records}; "
+                "draft the study with that number"
+            )
+        result = commands.spend(job, session, agreement.plan, run_dir, resume)
+        commands.write(job, result, session, run_dir)
+
+
+def _deal(seat: Seat) -> None:
+    from vertinumpyro.secure.crypten.member import run_dealer
+
+    _say("all are here; dealing")
+    started = time.perf_counter()
+    try:
+        run_dealer(seat)
+    except PeerError as error:
+        _say(f"over, after {duration(time.perf_counter() - started)}: {error}")
+    else:
+        _say(f"over, after {duration(time.perf_counter() - started)}")
+
+
+def _say(text: str) -> None:
+    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(text)}")
+
+
+def _show(agreement: Agreement, path: Path) -> None:
+    job = Job.of(config_of(path, agreement.schema.to_dict(), agreement.settings), agreement.method)
+    console.print(heading("Schema (public)"), schema_table(agreement.schema))
+    console.print(heading("Who takes part"))
+    for name in agreement.names:
+        member = agreement.member(name)
+        role = "party" if name in agreement.members else "helper, without a table"
+        where = f"at {member.address}" if member.address else "dials the others"
+        console.print(f"[bold]{escape(name)}[/]  {role}, {where}, until {member.certificate.expires:%Y-%m-%d}")
+        console.print(f"  [dim]{member.certificate.fingerprint}[/]", soft_wrap=True)
+    console.print(heading("Privacy plan"), *plan_view(agreement.plan, job.method.facts(agreement.plan)))
+    console.print(f"\nDigest of the agreement: [bold]{agreement.digest}[/]", soft_wrap=True)
+
+
+def _task(agreement: Agreement, own: PartyFile, path: Path) -> PartyTask:
+    schema = agreement.schema.to_dict()
+    return PartyTask(
+        party=own.name,
+        schema=schema,
+        table=own.table_path(),
+        build=partial(party_method, agreement.method, schema, agreement.settings, str(path.resolve())),
+        ledger=own.folder / own.ledger,
+        approved=agreement.plan.fingerprint(),
+        read_options=own.read_options,
+    )
+
+
+def _config(agreement: Agreement, path: Path, own: PartyFile) -> Config:
+    """The run's configuration as this party has it: the agreement's settings, and its own file alone."""
+    made = config_of(path.resolve(), agreement.schema.to_dict(), agreement.settings)
+    data = DataSettings(files={own.name: str(own.table_path())}, num_records=agreement.plan.num_records)
+    return dataclasses.replace(made, data=data)
+
+
+def _settings(config: Config) -> dict[str, dict[str, Any]]:
+    """What is given of the sections that a method reads."""
+    found: dict[str, dict[str, Any]] = {}
+    for section in _SECTIONS:
+        values = vars(getattr(config, section))
+        given = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items() if v is not None and v != {}}
+        found |= {section: given} if given else {}
+    run = {key: getattr(config.run, key) for key in _TO_RUN}
+    return {**found, "run": {key: value for key, value in run.items() if value is not None}}
+
+
+def _model_digest(config: Config) -> str | None:
+    """SHA-256 of the model's source.
+
+    :raises ArgumentError: it has none.
+    """
+    if config.model.function is None:
+        return None
+    source = config.model_folder / f"{config.model.function.partition(':')[0].replace('.', '/')}.py"
+    if not source.is_file():
+        raise ArgumentError(f"[model] function: its source {source.name} is not in the folder; put it there")
+    return hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def _check_model(agreement: Agreement, config: Config) -> None:
+    """Refuses another source than the one that was agreed on, before it is imported.
+
+    :raises ArgumentError: it differs.
+    """
+    found = _model_digest(config)
+    if found != agreement.model_digest:
+        raise ArgumentError(
+            f"the model's source here has the digest {str(found)[:16]}, and the agreement is for "
+            f"{str(agreement.model_digest)[:16]}; take the file that was agreed on"
+        )
+
+
+def _members(given: Sequence[str], option: str) -> dict[str, Member]:
+    found: dict[str, Member] = {}
+    for text in given:
+        name, equals, rest = text.partition("=")
+        file, _, where = rest.partition("@")
+        if not (name and equals and file):
+            raise ArgumentError(f"{option} {text}: write name=certificate.pem@host:port, without @ for one that dials")
+        if name in found:
+            raise ArgumentError(f"{option} {name} is given twice")
+        found[name] = Member(certificate=Certificate.read(file), address=Address.parsed(where) if where else None)
+    return found
+
+
+def _in_order(members: Mapping[str, Member], config: Config) -> dict[str, Member]:
+    parties = list(config.schema.parties)
+    if set(members) != set(parties):
+        raise ArgumentError(
+            f"--member: give one for each of {', '.join(parties)}; given are {', '.join(members) or 'none'}"
+        )
+    return {party: members[party] for party in parties}
+
+
+def _check_backend(backend: Any) -> None:
+    if not isinstance(backend, Crypten):
+        known = "runs in one process" if not isinstance(backend, BetweenProcesses) else "has no links over TLS yet"
+        raise ArgumentError(f'[fit] backend: {backend.info().name} {known}; set backend = "crypten"')

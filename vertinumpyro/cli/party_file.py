@@ -1,0 +1,145 @@
+"""`party.toml`: what one organisation keeps to itself: where its key, table and records are, and what it approves."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vertinumpyro.cli.settings import check_keys, positive, read_section
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data.encodings import read_utf8
+from vertinumpyro.data.schema_text import dump
+from vertinumpyro.study import Agreement, Approval, Policy
+from vertinumpyro.transport import Address, Identity, make_identity
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["PARTY_FILE", "PartyFile", "make_party"]
+
+PARTY_FILE = "party.toml"
+_APPROVALS = "approvals"
+_POLICY = """
+# What this organisation approves at most; `study approve` refuses what is beyond.
+# [policy]
+# largest_epsilon = 1.0
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """`[policy]`; `Policy` says what each key means."""
+
+    largest_epsilon: float | None = positive()
+    largest_epsilon_against: Mapping[str, Any] | None = None
+    largest_delta: float | None = positive()
+    models: list | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartyFile:
+    """One organisation's own file.
+
+    :ivar path: relative paths in it start at its folder, which also holds the key.
+    :ivar name: as the study knows it.
+    :ivar table: of a party; a helper has none.
+    :ivar ledger: folder of its privacy records.
+    :ivar listen: what this machine binds, where that is not the address that others use.
+    """
+
+    path: Path
+    name: str
+    table: str | None = None
+    ledger: str = "ledger"
+    listen: str | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+    policy: PolicySettings = dataclasses.field(default_factory=PolicySettings)
+
+    @classmethod
+    def load(cls, path: Path) -> PartyFile:
+        """Read and check it.
+
+        :raises ArgumentError: names the key and the fix.
+        """
+        try:
+            record = tomllib.loads(read_utf8(path))
+        except tomllib.TOMLDecodeError as error:
+            raise ArgumentError(f"{path.name} is not TOML: {error}") from None
+        keys = [field.name for field in dataclasses.fields(cls) if field.name != "path"]
+        check_keys(path.name, record, keys)
+        if not isinstance(record.get("name"), str):
+            raise ArgumentError(f'{path.name} has no name; add name = "clinic", as the study calls this organisation')
+        policy = read_section(PolicySettings, "[policy]", record.pop("policy", {}))
+        for key, value in record.items():
+            if not isinstance(value, str):
+                raise ArgumentError(f"{path.name}: {key} = {value!r}; give a text")
+        return cls(path=path, policy=policy, **record)
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths start."""
+        return self.path.resolve().parent
+
+    @property
+    def identity(self) -> Identity:
+        """Certificate and key."""
+        return Identity(self.folder)
+
+    @property
+    def address(self) -> Address | None:
+        """What this machine binds."""
+        return None if self.listen is None else Address.parsed(self.listen)
+
+    @property
+    def limits(self) -> Policy:
+        """What it approves at most."""
+        given = {k: v for k, v in vars(self.policy).items() if v is not None}
+        return Policy(**given)
+
+    @property
+    def read_options(self) -> dict[str, str]:
+        """How its CSV is written."""
+        stated = {key: getattr(self, key) for key in ("separator", "encoding", "decimal")}
+        return {key: value for key, value in stated.items() if value is not None}
+
+    def table_path(self) -> Path:
+        """Its table.
+
+        :raises ArgumentError: a party has none.
+        """
+        if self.table is None:
+            raise ArgumentError(f'{self.path.name} names no table; add table = "{self.name}.csv"')
+        return self.folder / self.table
+
+    def approval_path(self, agreement: Agreement) -> Path:
+        """Where its approval of an agreement is kept."""
+        return self.folder / _APPROVALS / f"{agreement.digest[:16]}.json"
+
+    def approval(self, agreement: Agreement) -> Approval | None:
+        """Its approval; None where it gave none."""
+        path = self.approval_path(agreement)
+        return Approval.load(path) if path.exists() else None
+
+
+def make_party(folder: Path, name: str, *, table: str | None, listen: str | None, days: int) -> PartyFile:
+    """A key, a certificate, and a `party.toml` beside them.
+
+    :raises ArgumentError: there are some already, which are not replaced.
+    """
+    if (folder / PARTY_FILE).exists():
+        raise ArgumentError(f"{folder / PARTY_FILE} is there already; choose another folder")
+    if listen is not None:
+        Address.parsed(listen)
+    make_identity(folder, name, days=days)
+    record = {"name": name, "table": table, "ledger": "ledger" if table else None, "listen": listen}
+    policy = "" if table is None else _POLICY
+    text = dump({key: value for key, value in record.items() if value is not None}) + policy
+    (folder / PARTY_FILE).write_text(text, encoding="utf-8")
+    return PartyFile.load(folder / PARTY_FILE)
