@@ -77,3 +77,26 @@ def test_records_of_different_seeds_differ_and_other_sites_are_drawn_as_ever():
     spread = first["weight"] - first["old"]
     assert np.std(spread) == pytest.approx(0.1, rel=0.05)
     assert len(np.unique(first["weight"])) > 0.99 * N
+
+
+@pytest.mark.parametrize("num_components", [1, 50, 2000])
+def test_columns_that_are_independent_stay_so_after_real_ones_and_in_small_cells(num_components):
+    """Places that repeat from site to site would tie all later columns to each other."""
+    n, num_sites = 4000, 6
+
+    def model():
+        with numpyro.plate("records", n):
+            z = numpyro.sample("z", dist.Categorical(jnp.full(num_components, 1 / num_components)))
+            for i in range(3):
+                numpyro.sample(f"real{i}", dist.Normal(0.0 * z, 1.0))
+            for i in range(num_sites):
+                numpyro.sample(f"code{i}", dist.Categorical(jnp.full((num_components, 3), 1 / 3)[z]))
+
+    stratified = Stratified(model, jax.random.PRNGKey(0), n, "z", [])
+    trace = handlers.trace(handlers.seed(stratified, jax.random.PRNGKey(0))).get_trace()
+    codes = [np.asarray(trace[f"code{i}"]["value"]) for i in range(num_sites)]
+    for i in range(num_sites):
+        for j in range(i):
+            counts = np.bincount(3 * codes[i] + codes[j], minlength=9)
+            statistic = np.sum((counts - n / 9) ** 2 / (n / 9))
+            assert statistic < 35, (i, j)  # of chi squared with 8 degrees of freedom, one in 30,000

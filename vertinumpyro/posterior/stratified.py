@@ -1,10 +1,12 @@
 """Records of a twin that are nearer to their distribution than independent ones, at no cost.
 
-A site's draws are its quantiles at u_i = frac(U + r_i φ), φ the golden ratio and U uniform: a Kronecker sequence, whose
-every run is spread almost evenly over (0, 1). r_i is the record's rank among all, in the order of its component and of
-what it has drawn before. So the records of one component, and among them those that agree in other columns, get a
-site's values in about their shares, where independent draws miss them by a square root. Every u_i is uniform and
-independent of what came before, so each record by itself is an exact draw of the model.
+A site's draws are its quantiles at u_i = frac(U_c + r_i φ), φ the golden ratio: a Kronecker sequence, whose every run
+is spread almost evenly over (0, 1). c is the record's cell, its component and its code in one of the columns drawn
+before, another at each site; r_i is its place in the cell, by lot; U_c is uniform, one for each cell and site. So the
+records of one component, and among them those that agree in that column, get a site's values in about their shares,
+where independent draws miss them by a square root. Every u_i is uniform and independent of what came before, so each
+record by itself is an exact draw of the model; and as lots and U_c are new at every site, two sites have nothing in
+common within a cell, however small it is.
 """
 
 from __future__ import annotations
@@ -29,18 +31,20 @@ _GOLDEN = np.uint32(2654435769)  # of 2^32: sums and products wrap, so that no d
 class Stratified(Messenger):
     """Draws sites of finitely many values together for all records; others as ever. Goes inside `handlers.seed`.
 
-    :param rng_key: of the shifts and lots.
+    :param rng_key: of shifts and lots.
     :param num_records: how many; a site of another shape is none of the records'.
     :param component: the component site, by which records are ordered first.
-    :param drawn: what was drawn in earlier rounds, each [n].
+    :param drawn: what was drawn in earlier rounds, each [n]; codes are used, numbers are not.
     """
 
     def __init__(self, fn: Model, rng_key: jax.Array, num_records: int, component: str | None, drawn: Any) -> None:
         super().__init__(fn)
         self._key, self._num_records, self._component = rng_key, num_records, component
         self._sites = 0
-        self._before: list[jax.Array] = list(drawn)
+        self._codes: list[jax.Array] = []
         self._first: jax.Array | None = None
+        for value in drawn:
+            self._remember(value)
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Gives a site its value, where it has finitely many."""
@@ -48,9 +52,8 @@ class Stratified(Messenger):
             return
         if msg["value"] is None and (shares := _cumulative(msg["fn"], self._num_records)) is not None:
             self._sites += 1
-            shift_key, tie_key = jax.random.split(jax.random.fold_in(self._key, self._sites))
-            shift = jax.random.bits(shift_key, dtype=jnp.uint32)
-            at = (shift + self._ranks(tie_key).astype(jnp.uint32) * _GOLDEN) / jnp.asarray(2.0**32, shares.dtype)
+            places = self._places(jax.random.fold_in(self._key, self._sites))
+            at = places / jnp.asarray(2.0**32, shares.dtype)
             msg["value"] = (at[:, None] >= shares).sum(1).astype(jnp.result_type(int))
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
@@ -61,18 +64,27 @@ class Stratified(Messenger):
         if msg["name"] == self._component:
             self._first = value
         else:
-            self._before.append(value)
+            self._remember(value)
 
-    def _ranks(self, tie_key: jax.Array) -> jax.Array:
-        """Every record's place, by component, then by what it has drawn, another column first each time; then by lot,
-        or the order of one site's values would be in the next one's.
-        """
-        turn = self._sites % max(len(self._before), 1)
-        keys = [jax.random.bits(tie_key, (self._num_records,)), *self._before[turn:], *self._before[:turn]]
-        if self._first is not None:
-            keys.append(self._first)
-        order = jnp.lexsort(keys)
-        return jnp.zeros(self._num_records, order.dtype).at[order].set(jnp.arange(self._num_records))
+    def _remember(self, value: Any) -> None:
+        if jnp.issubdtype(jnp.result_type(value), jnp.integer) or jnp.issubdtype(jnp.result_type(value), jnp.bool_):
+            self._codes.append(jnp.asarray(value))
+
+    def _places(self, rng_key: jax.Array) -> jax.Array:
+        """2^32 u_i, uint32 [n]."""
+        lot_key, shift_key = jax.random.split(rng_key)
+        keys = [] if self._first is None else [self._first]
+        if self._codes:
+            keys.insert(0, self._codes[np.random.default_rng(self._sites).integers(len(self._codes))])
+        order = jnp.lexsort([jax.random.bits(lot_key, (self._num_records,)), *keys])
+        rank = jnp.arange(self._num_records)
+        new = rank == 0
+        for key in keys:
+            new |= jnp.concatenate([jnp.ones(1, bool), jnp.diff(key[order].astype(jnp.int32)) != 0])
+        start = jax.lax.cummax(jnp.where(new, rank, 0))
+        shift = jax.random.bits(shift_key, (self._num_records,), jnp.uint32)[start]
+        found = shift + (rank - start).astype(jnp.uint32) * _GOLDEN
+        return jnp.zeros(self._num_records, jnp.uint32).at[order].set(found)
 
 
 def _cumulative(fn: Any, num_records: int) -> jax.Array | None:

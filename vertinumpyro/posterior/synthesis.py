@@ -122,8 +122,7 @@ def draw_records(
         round_key = rng_key if number == 0 else jax.random.fold_in(rng_key, number)
         unobserved: Model = _Unobserved(handlers.substitute(split.model, data=fixed), sites)
         if stratified:
-            before = [fixed[component]] if number and component is not None else []
-            unobserved = Stratified(unobserved, round_key, num_records, component, [*drawn.values(), *before])
+            unobserved = Stratified(unobserved, round_key, num_records, component, drawn.values())
         trace = handlers.trace(handlers.seed(unobserved, round_key)).get_trace(data, num_records)
         values = {name: site["value"] for name, site in trace.items()}
         if component is not None:
