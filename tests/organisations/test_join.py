@@ -202,3 +202,41 @@ def test_from_keys_to_results_at_every_organisation(organisations, method):
     codes, said = organisations.join_all()  # spent: refused before anybody is called
     assert codes[:2] == [2, 2], said
     assert "has begun to spend its budget" in said[0]
+
+
+def test_a_models_code_runs_nowhere_before_its_source_is_the_one_agreed_on(organisations):
+    model = organisations.folder / "ours.py"
+    source = """
+import numpyro, numpyro.distributions as dist
+import vertinumpyro as vnp
+
+
+def model(data, num_records):
+    p = numpyro.sample("p", dist.Beta(1.0, 1.0))
+    with vnp.party_plate("clinic", num_records):
+        numpyro.sample("ill", dist.Bernoulli(p), obs=data["ill"])
+"""
+    model.write_text(source)
+    config = organisations.folder / "config.toml"
+    settings = CONFIG.replace('[regression]\nlabel = "debt"\n', "").replace(
+        "[mrf]\nmax_cells = 4\niterations = 50\n", ""
+    )
+    config.write_text(settings + '[model]\nfunction = "ours:model"\n')
+    code, text = organisations.draft("dpvi")
+    assert code == 0, text
+    study, ran = organisations.folder / "study.toml", organisations.folder / "ran"
+    model.write_text(f"open({str(ran)!r}, 'w').close()\n" + source)
+    assert Agreement.load(study).model_digest in organisations.ok("study", "show", study)
+    for command in (["study", "approve", study, "--yes"], ["join", study]):
+        code, text = organisations.run(*command, "--party", organisations.party("clinic"))
+        assert code == 2
+        if command[0] == "study":
+            assert "take the file that was agreed on" in " ".join(text.replace("│", " ").split())
+    assert not ran.exists()
+    model.write_text(source)
+    organisations.ok("study", "approve", study, "--party", organisations.party("clinic"), "--yes")
+    model.write_text(f"open({str(ran)!r}, 'w').close()\n" + source)
+    code, text = organisations.run("join", study, "--party", organisations.party("clinic"))
+    assert code == 2
+    assert "take the file that was agreed on" in " ".join(text.replace("│", " ").split())
+    assert not ran.exists()

@@ -17,6 +17,7 @@ from vertinumpyro.cli import commands
 from vertinumpyro.cli.config import Config, DataSettings, config_of, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
+from vertinumpyro.cli.methods import method_of
 from vertinumpyro.cli.party_file import PartyFile, make_party
 from vertinumpyro.cli.sessions import party_method
 from vertinumpyro.cli.terminal import console, heading
@@ -170,7 +171,9 @@ def _say(text: str) -> None:
 
 
 def _show(agreement: Agreement, path: Path) -> None:
-    job = Job.of(config_of(path, agreement.schema.to_dict(), agreement.settings), agreement.method)
+    """Runs none of the model's code, which nobody has approved yet."""
+    settings = {section: values for section, values in agreement.settings.items() if section != "model"}
+    method = method_of(agreement.method)(config_of(path, agreement.schema.to_dict(), settings))
     console.print(heading("Schema (public)"), schema_table(agreement.schema))
     console.print(heading("Who takes part"))
     for name in agreement.names:
@@ -179,7 +182,11 @@ def _show(agreement: Agreement, path: Path) -> None:
         where = f"at {member.address}" if member.address else "dials the others"
         console.print(f"[bold]{escape(name)}[/]  {role}, {where}, until {member.certificate.expires:%Y-%m-%d}")
         console.print(f"  [dim]{member.certificate.fingerprint}[/]", soft_wrap=True)
-    console.print(heading("Privacy plan"), *plan_view(agreement.plan, job.method.facts(agreement.plan)))
+    console.print(heading("Privacy plan"), *plan_view(agreement.plan, method.facts(agreement.plan)))
+    if agreement.model_digest is not None:
+        function = agreement.settings.get("model", {}).get("function")
+        console.print(f"\nModel [bold]{escape(str(function))}[/], Python code that runs at every party; its source:")
+        console.print(f"  [dim]{agreement.model_digest}[/]", soft_wrap=True)
     console.print(f"\nDigest of the agreement: [bold]{agreement.digest}[/]", soft_wrap=True)
 
 

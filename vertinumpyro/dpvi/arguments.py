@@ -43,7 +43,9 @@ def check_settings(dpvi: DPVI) -> None:
 
 
 def _check_numbers(dpvi: DPVI) -> None:
-    rate, block = dpvi.learning_rate, dpvi.block_size
+    rate, block, components = dpvi.learning_rate, dpvi.block_size, dpvi.num_components
+    if components is not None and not (isinstance(components, int) and components >= 1):
+        raise ArgumentError(f"num_components={shown(components)}; give 1 or more")
     if dpvi.warm_start not in (None, True, False):
         raise ArgumentError(f"warm_start={shown(dpvi.warm_start)} must be True, False, or None to let the plan decide")
     if block is not None and not (isinstance(block, int) and block >= 1):

@@ -125,8 +125,7 @@ class DPVI:
         return self._splits[key]
 
     def _components(self, num_records: int, *, warm: bool) -> int:
-        given = self.num_components
-        return default_components(num_records, warm=warm) if given is None else given
+        return self.num_components or default_components(num_records, warm=warm and self.model is None)
 
     def twin_columns(self, schema: Schema) -> TwinColumns:
         """What a synthetic table of the model would hold, found by drawing a few records at arbitrary parameters."""
