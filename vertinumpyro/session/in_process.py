@@ -20,7 +20,7 @@ from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session
 from vertinumpyro.session.work import Method, Work, party_sources
 
-__all__ = ["InProcessSession", "pair_blocks"]
+__all__ = ["InProcessSession", "by_pair", "pair_blocks"]
 
 
 @final
@@ -93,14 +93,14 @@ class InProcessSession(Session):
     ) -> dict[tuple[int, int], np.ndarray]:
         """See `Session.cross_products`."""
         factors = [work.factor(what, words) for work in self._works]
-        blocks = pair_blocks(self._works[0].widths(what, words))
-        size = sum(rows * columns for _, (rows, columns) in blocks.values())
+        widths = self._works[0].widths(what, words)
+        size = sum(rows * columns for _, (rows, columns) in pair_blocks(widths).values())
         noise = np.stack([work.noise(what, words, size) for work in self._works])
         with compat.x64():
             flat = np.asarray(self.backend.noisy_cross_products(factors, noise), np.int64)
         for work in self._works:
             work.opened(what, words, flat)
-        return {pair: flat[start : start + a * b].reshape(a, b) for pair, (start, (a, b)) in blocks.items()}
+        return by_pair(flat, widths)
 
     def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
         """See `Session.sum`."""
@@ -121,3 +121,12 @@ def pair_blocks(widths: Sequence[int]) -> dict[tuple[int, int], tuple[int, tuple
         blocks[i, j] = start, (widths[i], widths[j])
         start += widths[i] * widths[j]
     return blocks
+
+
+def by_pair(flat: np.ndarray, widths: Sequence[int]) -> dict[tuple[int, int], np.ndarray]:
+    """All products of two parties' factors, out of one flat array.
+
+    :param widths: columns of each party's factor.
+    """
+    blocks = pair_blocks(widths)
+    return {pair: flat[start : start + a * b].reshape(a, b) for pair, (start, (a, b)) in blocks.items()}

@@ -11,22 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.data import Schema
+from vertinumpyro.core.errors import BackendError
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import Book
-from vertinumpyro.session.in_process import pair_blocks
-from vertinumpyro.session.party import Party, check_apart
-from vertinumpyro.session.run import Payload, Run
-from vertinumpyro.session.session import Session
+from vertinumpyro.session.apart import ApartSession
+from vertinumpyro.session.party import Party
+from vertinumpyro.session.run import Payload
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.work import Method
 from vertinumpyro.transport import Seat, Traffic, pack, unpack
 
 __all__ = ["JoinedSession"]
@@ -37,7 +33,7 @@ Words = Mapping[str, Any]
 
 
 @final
-class JoinedSession(Session):
+class JoinedSession(ApartSession):
     """One party's side. Use as a context manager: it closes the links.
 
     :param seat: this party's number and its links to all others, helpers behind the parties; see `transport.joined`.
@@ -48,91 +44,32 @@ class JoinedSession(Session):
     """
 
     def __init__(self, seat: Seat, task: PartyTask) -> None:
-        self._seat, self._task, self._book = seat, task, Book()
+        # a book of its own: the party's record of the same plan is the one that this process notes
+        super().__init__(task.read_schema(), {task.insecure_seed}, Book())
+        self._seat, self._task = seat, task
         self._party = Party.seated(seat, task)
-        self._schema, self._reached = task.read_schema(), 0
-        self.traffic, self.dealer_traffic, self.seconds = Traffic(), Traffic(), 0.0
         for words in self._gathered({"num_records": self._party.num_records, "dtypes": dict(self._party.dtypes)}):
             self._schema = self._schema.with_dtypes(words["dtypes"])
-
-    @property
-    def schema(self) -> Schema:
-        """The public schema."""
-        return self._schema
 
     @property
     def num_records(self) -> int:
         """N, which the parties found equal."""
         return self._party.num_records
 
-    def open(
-        self,
-        method: Method,
-        plan: Plan,
-        *,
-        run_dir: str | Path | None,
-        results: str,
-        resume: bool = False,
-        facts: Words | None = None,
-        insecure_seed: int | None = None,
-    ) -> Run:
-        """See `Session.open`; this party begins the plan at its own ledger, and the others at theirs.
+    def begin(self, plan: Plan, *, resume: bool) -> int:
+        """See `ApartSession.begin`; the other parties begin it at theirs."""
+        words, _ = self._do({"do": "begin", "plan": plan.to_dict(), "resume": resume})
+        return max(found["steps_spent"] for found in self._gathered({"steps_spent": words["steps_spent"]}))
 
-        :raises ArgumentError: the plan wants what parties apart cannot keep: hidden batch indices, trusted noise.
-        :raises PlanSpentError: this party agreed to another plan, or has begun this one before.
-        """
-        check_apart(plan)
-        if self._task.insecure_seed != insecure_seed:
-            raise ArgumentError("insecure_seed: give it to this party's task, and here")
-        run = Run.opened(
-            plan,
-            run_dir,
-            results=results,
-            resume=resume,
-            secure_noise=insecure_seed is None,
-            facts=facts,
-            book=self._book,  # the party's own record is another one, and what counts in this process
-        )
-        try:
-            words, _ = self._do({"do": "begin", "plan": plan.to_dict(), "resume": resume})
-            self._reached = max(found["steps_spent"] for found in self._gathered({"steps_spent": words["steps_spent"]}))
-        except BaseException:
-            run.ledger.pause()
-            raise
-        return run
-
-    def catch_up(self, run: Run) -> None:
-        """See `Session.catch_up`."""
-        run.ledger.reserve_up_to(self._reached)
-
-    def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
-        """See `Session.step`: as stored where every party has it stored; otherwise all go through it.
-
-        Where one of them released it before, it releases the same again.
-        """
-        stored = run.stored(index)
-        if all(found["stored"] for found in self._gathered({"stored": stored is not None})):
-            return stored
-        run.ledger.reserve_up_to(index + 1)
-        released = compute()
-        run.keep(index, released)
-        return released
+    def all_have(self, stored: bool) -> bool:
+        """Whether every party has it; otherwise all go through the step, who released it the same again."""
+        return all(found["stored"] for found in self._gathered({"stored": stored}))
 
     def publish(self, index: int, what: str, words: Words) -> list[Payload]:
         """See `Session.publish`."""
         replied, arrays = self._do({"do": "publish", "step": index, "what": what, "words": dict(words)})
         found = self._seat.gathered(pack({"words": replied["words"]}, **arrays))
         return [Payload(theirs["words"], held) for theirs, held in map(unpack, found)]
-
-    def cross_products(self, index: int | None, what: str, words: Words) -> dict[tuple[int, int], np.ndarray]:
-        """See `Session.cross_products`."""
-        flat, widths = self._values("cross_products", index, what, words)
-        blocks = pair_blocks(widths)
-        return {pair: flat[start : start + a * b].reshape(a, b) for pair, (start, (a, b)) in blocks.items()}
-
-    def sum(self, index: int, what: str, words: Words) -> np.ndarray:
-        """See `Session.sum`."""
-        return self._values("sum", index, what, words)[0]
 
     def agreed(self, count: int) -> int:
         """See `Session.agreed`."""
@@ -143,8 +80,7 @@ class JoinedSession(Session):
         if arrays:
             arrays = _of_the_same_form(unpack(self._seat.from_first(pack({}, **arrays)))[1], arrays)
         replied, reached = self._do({"do": "iterate", "step": step, "count": count}, arrays)
-        if len({found["digest"] for found in self._gathered({"digest": replied["words"]["digest"]})}) > 1:
-            raise BackendError("the parties' states differ after the same releases; run one version everywhere")
+        self.check_states({found["digest"] for found in self._gathered({"digest": replied["words"]["digest"]})})
         return Payload({}, reached)
 
     def close(self) -> None:
@@ -154,7 +90,8 @@ class JoinedSession(Session):
         for link in self._seat.links.values():
             link.close()
 
-    def _values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+    def values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+        """See `ApartSession.values`."""
         replied, arrays = self._do({"do": do, "step": index, "what": what, "words": dict(words)})
         return arrays["values"], tuple(replied["words"].get("widths", ()))
 
@@ -173,14 +110,6 @@ class JoinedSession(Session):
     def _gathered(self, words: Words) -> list[dict[str, Any]]:
         """Public words of every party."""
         return [unpack(found)[0] for found in self._seat.gathered(pack(dict(words)))]
-
-    def __enter__(self) -> JoinedSession:
-        """Returns itself."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Closes the links."""
-        self.close()
 
     def __repr__(self) -> str:
         """Public facts alone."""

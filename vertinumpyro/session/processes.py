@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.data import Schema
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.between_processes import BetweenProcesses
-from vertinumpyro.session.in_process import pair_blocks
-from vertinumpyro.session.party import check_apart, run_party
-from vertinumpyro.session.run import Payload, Run
-from vertinumpyro.session.session import Session
+from vertinumpyro.session.apart import ApartSession
+from vertinumpyro.session.party import run_party
+from vertinumpyro.session.run import Payload
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.session.work import Method
 from vertinumpyro.transport import Group, Member, Traffic
@@ -30,7 +27,7 @@ Words = Mapping[str, Any]
 
 
 @final
-class ProcessSession(Session):
+class ProcessSession(ApartSession):
     """The parties' processes and the backend's helpers, on this machine. Use as a context manager.
 
     Starting reads and checks every party's table in its own process, and matches the records by a keyed digest of
@@ -49,17 +46,16 @@ class ProcessSession(Session):
         if missing := backend.missing():
             raise BackendError(missing)
         backend.check_release()
-        self._schema = tasks[0].read_schema()
-        if [task.party for task in tasks] != list(self._schema.parties):
-            raise ArgumentError(f"tasks must be one for each party, in the order {tuple(self._schema.parties)}")
+        schema = tasks[0].read_schema()
+        if [task.party for task in tasks] != list(schema.parties):
+            raise ArgumentError(f"tasks must be one for each party, in the order {tuple(schema.parties)}")
         if len(tasks) < 2:
             raise ArgumentError("tasks: a secure run needs at least two parties; use the backend fixed_point for one")
-        self.backend, self._seeds = backend, {task.insecure_seed for task in tasks}
-        self._ranks, self._method, self._plan = range(len(tasks)), None, None
+        super().__init__(schema, {task.insecure_seed for task in tasks})
+        self.backend, self._ranks = backend, range(len(tasks))
         members = [Member(name=f"party {t.party!r}", run=run_party, arguments=(t,)) for t in tasks]
         members += backend.helpers(len(tasks))
         self._group = Group(members, len(tasks), timeout_s)
-        self.traffic, self.dealer_traffic, self.seconds = Traffic(), Traffic(), 0.0
         try:
             found = self._group.replies(self._ranks, within_s=_START_S)
             self._num_records: int = found[0][0]["num_records"]
@@ -68,11 +64,6 @@ class ProcessSession(Session):
         except BaseException:
             self._group.close()
             raise
-
-    @property
-    def schema(self) -> Schema:
-        """The public schema."""
-        return self._schema
 
     @property
     def num_records(self) -> int:
@@ -84,81 +75,36 @@ class ProcessSession(Session):
         """The processes: the parties in order, then the helpers."""
         return self._group.pids
 
-    def open(
-        self,
-        method: Method,
-        plan: Plan,
-        *,
-        run_dir: str | Path | None,
-        results: str,
-        resume: bool = False,
-        facts: Words | None = None,
-        insecure_seed: int | None = None,
-    ) -> Run:
-        """See `Session.open`; every party begins the plan at its own ledger.
+    def begin(self, plan: Plan, *, resume: bool) -> int:
+        """See `ApartSession.begin`."""
+        for rank in self._ranks:
+            self._group.command(rank, {"do": "begin", "plan": plan.to_dict(), "resume": resume})
+        replies = self._group.replies(self._ranks, within_s=_START_S)
+        if any(words["fingerprint"] != plan.fingerprint() for words, _ in replies.values()):
+            raise BackendError("a party works on another plan; start the run again")
+        return max(words["steps_spent"] for words, _ in replies.values())
 
-        :raises ArgumentError: the plan wants what these processes cannot keep: hidden batch indices, trusted noise.
-        :raises PlanSpentError: a party agreed to another plan, or has begun this one before.
-        """
-        check_apart(plan)
-        if self._seeds != {insecure_seed}:
-            raise ArgumentError(
-                "insecure_seed: every party draws its own noise; give it to the parties' tasks, and here"
-            )
-        run = Run.opened(plan, run_dir, results=results, resume=resume, secure_noise=insecure_seed is None, facts=facts)
-        try:
-            for rank in self._ranks:
-                self._group.command(rank, {"do": "begin", "plan": plan.to_dict(), "resume": resume})
-            replies = self._group.replies(self._ranks, within_s=_START_S)
-            if any(words["fingerprint"] != plan.fingerprint() for words, _ in replies.values()):
-                raise BackendError("a party works on another plan; start the run again")
-        except BaseException:
-            run.ledger.pause()
-            raise
-        self._reached = max(words["steps_spent"] for words, _ in replies.values())
-        return run
-
-    def catch_up(self, run: Run) -> None:
-        """Counts here what any party has on record: an iterative method goes on behind all of it."""
-        run.ledger.reserve_up_to(self._reached)
-
-    def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
-        """See `Session.step`. The parties see to it that it is released once, so it is counted here and asked for."""
-        stored = run.stored(index)
-        if stored is not None:
-            return stored
-        run.ledger.reserve_up_to(index + 1)
-        released = compute()
-        run.keep(index, released)
-        return released
+    def all_have(self, stored: bool) -> bool:
+        """The method runs here alone."""
+        return stored
 
     def publish(self, index: int, what: str, words: Words) -> list[Payload]:
         """See `Session.publish`."""
         replies = self._asked({"do": "publish", "step": index, "what": what, "words": dict(words)}, within_s=_WORK_S)
         return [Payload(replies[rank][0]["words"], replies[rank][1]) for rank in self._ranks]
 
-    def cross_products(self, index: int | None, what: str, words: Words) -> dict[tuple[int, int], np.ndarray]:
-        """See `Session.cross_products`."""
-        flat, widths = self._values("cross_products", index, what, words)
-        blocks = pair_blocks(widths)
-        return {pair: flat[start : start + a * b].reshape(a, b) for pair, (start, (a, b)) in blocks.items()}
-
-    def sum(self, index: int, what: str, words: Words) -> np.ndarray:
-        """See `Session.sum`."""
-        return self._values("sum", index, what, words)[0]
-
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Session.iterate`."""
         replies = self._asked({"do": "iterate", "step": step, "count": count}, arrays, within_s=_WORK_S)
-        if len({words["words"]["digest"] for words, _ in replies.values()}) > 1:
-            raise BackendError("the parties' states differ after the same releases; run one version everywhere")
+        self.check_states({words["words"]["digest"] for words, _ in replies.values()})
         return Payload({}, replies[0][1])
 
     def close(self) -> None:
         """End all processes."""
         self._group.close()
 
-    def _values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+    def values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+        """See `ApartSession.values`; all parties opened the same."""
         replies = self._asked({"do": do, "step": index, "what": what, "words": dict(words)}, within_s=_WORK_S)
         first, *others = [arrays["values"] for _, arrays in replies.values()]
         if not all(np.array_equal(first, other) for other in others):
@@ -177,14 +123,6 @@ class ProcessSession(Session):
         self.traffic = Traffic(**replies[0][0]["traffic"])
         self.dealer_traffic = Traffic(**replies[0][0]["dealer"])
         return {rank: replies[rank] for rank in self._ranks}
-
-    def __enter__(self) -> ProcessSession:
-        """Returns itself."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Ends all processes."""
-        self.close()
 
     def __repr__(self) -> str:
         """Public facts alone."""
