@@ -81,7 +81,7 @@ def test_every_row_is_the_cost_of_both_by_an_accountant_that_knows_nothing_of_us
     plan = steps_after(start, relation=start.relation)
     assert 0.999 < plan.worst.epsilon <= 1.0
     for row, observer in zip(plan.adversaries, plan.observers, strict=True):
-        mu = start.relation.sensitivity / start.gaussian_event(observer).noise_multiplier
+        mu = start.relation.sensitivity / start.event(observer).noise_multiplier
         sigma = plan.noisy_sum.effective_noise_multiplier(observer.colluders) / start.relation.sensitivity
         composed = from_gaussian_mechanism(1 / mu).compose(from_gaussian_mechanism(sigma).self_compose(10))
         assert row.epsilon == pytest.approx(composed.get_epsilon_for_delta(1e-5), rel=1e-3)
@@ -130,10 +130,10 @@ def test_the_default_starts_from_tables_and_everybody_gets_epsilon():
     assert plan.sampling.full_batch
     assert 0.999 < plan.worst.epsilon <= 1.0
     bought = [
-        (plan.relation.sensitivity / plan.start.gaussian_event(observer).noise_multiplier) ** 2
+        (plan.relation.sensitivity / plan.start.event(observer).noise_multiplier) ** 2
         for observer in plan.observers
     ]
-    whole = [tables(1.0).relation.sensitivity / tables(1.0).gaussian_event(o).noise_multiplier for o in plan.observers]
+    whole = [tables(1.0).relation.sensitivity / tables(1.0).event(o).noise_multiplier for o in plan.observers]
     np.testing.assert_allclose(bought, START_SHARE * np.square(whole), rtol=1e-3)
 
 

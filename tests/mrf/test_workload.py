@@ -50,7 +50,7 @@ def test_what_is_charged_is_what_the_tables_and_histograms_move_by(dataset):
     sensitivity = np.sqrt(2)  # of one table under replace: two cells by one
     spent = sum((sensitivity / m.stddev) ** 2 for m in released.measurements)
     spent += sum((sensitivity / stddev) ** 2 for stddev in released.fine_stddevs.values())
-    event = plan.gaussian_event(next(o for o in plan.observers if o.name == OUTSIDE_ANALYST))
+    event = plan.event(next(o for o in plan.observers if o.name == OUTSIDE_ANALYST))
     assert (plan.relation.sensitivity / event.noise_multiplier) ** 2 == pytest.approx(spent, rel=0.02)
 
 

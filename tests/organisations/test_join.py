@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,6 +17,10 @@ import pytest
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
 from vertinumpyro.cli.main import app
+from vertinumpyro.cli.organisations import _task
+from vertinumpyro.cli.party_file import PartyFile
+from vertinumpyro.core.errors import PrivacyError
+from vertinumpyro.privacy import Book, Ledger
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.study import Agreement
 
@@ -143,6 +148,35 @@ def test_a_policy_refuses_what_is_beyond_it(organisations):
     assert "the policy allows 1" in text
 
 
+def test_a_total_beyond_the_policy_is_refused_when_it_is_approved_and_when_it_begins(organisations):
+    organisations.draft()
+    study, party = organisations.folder / "study.toml", organisations.party("bank")
+    plan = Agreement.load(study).plan
+    with party.open("a") as file:
+        file.write("[policy]\nlargest_total_epsilon = 4.0\n")
+    shown = organisations.ok("budget", study, "--party", party)
+    assert "No plan was ever begun on it." in shown
+    assert "outside analyst 0.000 3.000" in " ".join(shown.split())
+    assert "The policy allows 4 in all." in " ".join(shown.split())
+    organisations.ok("study", "approve", study, "--party", party, "--yes")
+
+    own = PartyFile.load(party)
+    with Ledger.start(dataclasses.replace(plan, plan_id="another"), book=Book(), account=own.account) as ledger:
+        ledger.reserve(plan.num_steps)  # another study, in the meantime
+    for command in (["budget", study], ["study", "approve", study, "--yes"]):
+        code, text = organisations.run(*command, "--party", party)
+        text = " ".join(text.replace("│", " ").split())
+        assert code == 2
+        assert "the total ε of the data set 'table.csv' would be" in text
+        assert "bank's policy allows 4; nothing was begun" in text
+    with pytest.raises(PrivacyError, match="nothing was begun"):
+        Ledger.start(plan, book=Book(), account=_task(Agreement.load(study), own, study).account)
+    assert "another  " in organisations.ok("budget", "--party", party)
+    assert "another  " in organisations.ok("budget", "--ledger", own.folder / own.ledger)
+    code, text = organisations.run("budget", "--ledger", organisations.folder)
+    assert (code, "holds no account.sqlite" in text) == (2, True)
+
+
 def test_two_files_of_one_study_are_compared(organisations):
     organisations.draft()
     organisations.draft(out="other.toml")
@@ -199,6 +233,9 @@ def test_from_keys_to_results_at_every_organisation(organisations, method):
         assert (organisations.folder / name / "run" / "report.html").exists()
         own = organisations.folder / name / "ledger" / plan.plan_id / "privacy.json"
         assert read_record(own).steps_spent == read_record(Path(own)).plan.num_steps
+    shown = organisations.ok("budget", study, "--party", organisations.party("clinic"))
+    assert "The study's plan is among them." in shown
+    assert "steps, finished" in " ".join(shown.split())
     codes, said = organisations.join_all()  # spent: refused before anybody is called
     assert codes[:2] == [2, 2], said
     assert "has begun to spend its budget" in said[0]

@@ -244,6 +244,24 @@ def study_approve(
 
 @app.command()
 @_reported
+def budget(
+    study: Annotated[
+        Path | None, typer.Argument(metavar="STUDY.toml", help="What is planned.", show_default="nothing")
+    ] = None,
+    party: PartyTOML = Path("party.toml"),
+    ledger: Annotated[
+        Path | None, typer.Option(help="A party's folder of records, where it has no party.toml.", show_default="its")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Show all plans on this party's data, and what they cost together against each adversary."""
+    from vertinumpyro.cli import budget as view
+
+    view.budget(study, party=party, ledger=ledger)
+
+
+@app.command()
+@_reported
 def join(
     study: StudyFile,
     party: PartyTOML = Path("party.toml"),

@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.markup import escape
 
-import vertinumpyro.regression  # noqa: F401 (its kind of plan registers itself, for agreements to be read)
 from vertinumpyro.cli import commands
+from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, DataSettings, config_of, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
@@ -108,6 +108,8 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
     _show(agreement, path)
     _check_model(agreement, _config(agreement, path, own))
     own.limits.check(agreement)
+    console.print(heading(f"Budget of {escape(own.account.data_set)}"), account_view(own.account, agreement.plan))
+    own.account.check(agreement.plan)
     others = [name for name in agreement.members if name != own.name]
     told = f"Approving lets {own.name} release, together with {', '.join(others)}, what this plan releases, once."
     console.print(f"\n{escape(told)} The helper {', '.join(agreement.helpers)} sees no data.")
@@ -199,6 +201,8 @@ def _task(agreement: Agreement, own: PartyFile, path: Path) -> PartyTask:
         build=partial(party_method, agreement.method, schema, agreement.settings, str(path.resolve())),
         ledger=own.folder / own.ledger,
         approved=agreement.plan.fingerprint(),
+        data_set=own.account.data_set,
+        limit=own.limits.total,
         read_options=own.read_options,
     )
 

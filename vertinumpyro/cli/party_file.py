@@ -12,6 +12,7 @@ from vertinumpyro.cli.settings import check_keys, positive, read_section
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.encodings import read_utf8
 from vertinumpyro.data.schema_text import dump
+from vertinumpyro.privacy.account import ACCOUNT, Account
 from vertinumpyro.study import Agreement, Approval, Policy
 from vertinumpyro.transport import Address, Identity, make_identity
 
@@ -28,6 +29,7 @@ _POLICY = """
 # What this organisation approves at most; `study approve` refuses what is beyond.
 # [policy]
 # largest_epsilon = 1.0
+# largest_total_epsilon = 3.0  # of all studies on this data set together
 """
 
 
@@ -38,6 +40,8 @@ class PolicySettings:
     largest_epsilon: float | None = positive()
     largest_epsilon_against: Mapping[str, Any] | None = None
     largest_delta: float | None = positive()
+    largest_total_epsilon: float | None = positive()
+    total_delta: float | None = positive()
     models: list | None = None
 
 
@@ -49,6 +53,8 @@ class PartyFile:
     :ivar name: as the study knows it.
     :ivar table: of a party; a helper has none.
     :ivar ledger: folder of its privacy records.
+    :ivar data_set: what it calls the people of its table; all plans on one data set are one account. By default the
+        table's file name.
     :ivar listen: what this machine binds, where that is not the address that others use.
     """
 
@@ -56,6 +62,7 @@ class PartyFile:
     name: str
     table: str | None = None
     ledger: str = "ledger"
+    data_set: str | None = None
     listen: str | None = None
     separator: str | None = None
     encoding: str | None = None
@@ -117,6 +124,15 @@ class PartyFile:
         if self.table is None:
             raise ArgumentError(f'{self.path.name} names no table; add table = "{self.name}.csv"')
         return self.folder / self.table
+
+    @property
+    def account(self) -> Account:
+        """Of its data set.
+
+        :raises ArgumentError: a helper has none.
+        """
+        name = self.table_path().name if self.data_set is None else self.data_set
+        return Account(self.folder / self.ledger / ACCOUNT, self.name, name, self.limits.total)
 
     def approval_path(self, agreement: Agreement) -> Path:
         """Where its approval of an agreement is kept."""

@@ -36,6 +36,7 @@ from vertinumpyro.privacy import (
 )
 from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
+from vertinumpyro.privacy.composition import WorstEvent
 from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target, targeted
 
 __all__ = ["MRFPlan"]
@@ -269,17 +270,14 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         )
         return math.sqrt(local + cross)
 
-    def gaussian_event(self, observer: Adversary) -> GaussianEvent:
-        """See `Plan.gaussian_event`."""
-        return self._event(observer) if self.encoding is None else super().gaussian_event(observer)
+    def event(self, observer: Adversary) -> PrivacyEvent:
+        """See `Plan.event`; with an encoder that of the worst coalition of the observer's size."""
+        events = self._events(observer)
+        return events[0] if len(events) == 1 else WorstEvent(tuple(events))
 
     def _event(self, adversary: Adversary) -> GaussianEvent:
         mu = max(self._mu_against(adversary), 1e-12)
         return GaussianEvent(noise_multiplier=self.relation.sensitivity / mu, count=1)
-
-    def _delta(self, adversary: Adversary, epsilon: float) -> float:
-        """δ(ε) towards the worst coalition, encoders included."""
-        return max(event.delta(epsilon, self.relation) for event in self._events(adversary))
 
     def _events(self, adversary: Adversary) -> list[PrivacyEvent]:
         if self.encoding is None:
@@ -298,7 +296,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def delta_at(self, epsilon: float, adversary: str | None = None) -> float:
         """δ(ε) against the adversary of that name in the table; for None against all whom the target is for."""
         observers = targeted(self.observers, self.targets(), adversary)
-        return max(self._delta(observer, epsilon) for observer in observers)
+        return max(self.event(observer).delta(epsilon, self.relation) for observer in observers)
 
     def local_epsilon(self) -> float:
         """ε of the local releases alone against the outside analyst."""
@@ -324,7 +322,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
             adversary=observer.name,
             relation=self.relation.value,
             guarantee="VPDP" if observer.colluders else "DP",
-            epsilon=max(event.epsilon(self.delta, self.relation) for event in self._events(observer)),
+            epsilon=self.event(observer).epsilon(self.delta, self.relation),
             delta=self.delta,
             noise_multiplier=self._event(observer).noise_multiplier,
             knows=(f"{owner} columns", self._secrets(owner)) if observer.colluders else (),
@@ -340,7 +338,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """The outside analyst's event for dp-accounting: one Gaussian release, and an encoder's where there is one."""
-        return self._events(Adversary(name=OUTSIDE_ANALYST))[0].dp_event()
+        return self.event(Adversary(name=OUTSIDE_ANALYST)).dp_event()
 
     # -- the record ------------------------------------------------------------------------------
 
@@ -378,4 +376,4 @@ class _Part(Release):
 
     def event(self, adversary: Adversary) -> PrivacyEvent:
         """At most what the adversary observes of the whole plan."""
-        return self.plan._events(adversary)[0]
+        return self.plan.event(adversary)

@@ -123,6 +123,10 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         """How many steps of the ledger come before the first noisy sum."""
         return 0 if self.start is None else self.start.num_steps
 
+    def event(self, observer: Adversary) -> PrivacyEvent:
+        """See `Plan.event`: the start and the steps."""
+        return _event(self.noisy_sum, self.start, observer)
+
     def row(self, observer: Adversary) -> AdversaryRow:
         """See `Plan.row`; σ_eff is the noisy sums'."""
         return self._row(observer, self.relation)
@@ -131,8 +135,7 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         row = self.noisy_sum.row(observer, self.delta, relation, self.unproven)
         if self.start is None:
             return row
-        epsilon = _event(self.noisy_sum, self.start, observer).epsilon(self.delta, relation)
-        return dataclasses.replace(row, epsilon=epsilon)
+        return dataclasses.replace(row, epsilon=self.event(observer).epsilon(self.delta, relation))
 
     @property
     def comparisons(self) -> tuple[AdversaryRow, ...]:
@@ -152,7 +155,7 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """The outside analyst's event for dp-accounting; batch truncation is not part of it."""
-        return _event(self.noisy_sum, self.start, Adversary(name=OUTSIDE_ANALYST)).dp_event()
+        return self.event(Adversary(name=OUTSIDE_ANALYST)).dp_event()
 
     @classmethod
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +221,7 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, 
         return dict.fromkeys(_event(steps, task.start, target) for target in targets)
 
     if task.start is not None:
-        spent = max(task.start.gaussian_event(target).epsilon(task.delta, task.relation) for target in targets)
+        spent = max(task.start.event(target).epsilon(task.delta, task.relation) for target in targets)
         if spent > _MOST_OF_START * epsilon:
             raise ArgumentError(f"start: it takes {spent:.3g} of epsilon={epsilon:g} already; give it less")
 
@@ -236,11 +239,14 @@ def _event(steps: NoisySum, start: Plan | None, observer: Adversary) -> PrivacyE
     event = steps.event(observer)
     if start is None:
         return event
+    before = start.event(observer)
     if not isinstance(event, GaussianEvent):
         raise ArgumentError(
             "start: steps after it must be Gaussian; let every step take all records, or use disjoint batches"
         )
-    return event.after(start.gaussian_event(observer))
+    if not isinstance(before, GaussianEvent):
+        raise ArgumentError(f"start: a plan of kind {start.kind!r} that is not Gaussian cannot come before the steps")
+    return event.after(before)
 
 
 def _check_start(start: Plan, plan: PrivacyPlan) -> None:

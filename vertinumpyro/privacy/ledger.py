@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
+from vertinumpyro.privacy.account import Account
 from vertinumpyro.privacy.plan import Plan
 
 try:
@@ -88,10 +89,18 @@ class Ledger:
     """
 
     def __init__(
-        self, plan: Plan, path: Path | None, steps_spent: int, lock: _FileLock, book: Book, *, secure_noise: bool
+        self,
+        plan: Plan,
+        path: Path | None,
+        steps_spent: int,
+        lock: _FileLock,
+        book: Book,
+        account: Account | None = None,
+        *,
+        secure_noise: bool,
     ) -> None:
         self.plan = plan
-        self._path, self._lock, self._book = path, lock, book
+        self._path, self._lock, self._book, self._account = path, lock, book, account
         self._steps_spent, self._status, self._secure_noise = steps_spent, _RUNNING, secure_noise
 
     @classmethod
@@ -102,6 +111,7 @@ class Ledger:
         *,
         secure_noise: bool = True,
         book: Book | None = None,
+        account: Account | None = None,
     ) -> Ledger:
         """Starts to spend a plan that was never started.
 
@@ -109,7 +119,9 @@ class Ledger:
             against a second process or a restart.
         :param secure_noise: False where noise comes from a seed: then the record claims nothing.
         :param book: what this process knows; another one stands for another process.
+        :param account: of the data set that is spent on, which counts with the file; None keeps none.
         :raises PlanSpentError: this plan was started before, or the file already holds a record.
+        :raises PrivacyError: the account's limit does not allow the plan, or a record cannot be written.
         """
         target = None if path is None else Path(path)
         book = _OF_THIS_PROCESS if book is None else book
@@ -119,7 +131,12 @@ class Ledger:
             with locked(target) as lock:
                 if target is not None and target.exists():
                     raise PlanSpentError(f"{target} already holds a record: resume that run, or use another path")
-                return cls(plan, target, 0, lock, book, secure_noise=secure_noise)._begun()
+                if account is not None and (spent := account.begin(plan, secure_noise=secure_noise)):
+                    raise PlanSpentError(
+                        f"{spent} steps of this plan are on account, and {target} is gone: put it back to continue, "
+                        "or make a new plan"
+                    )
+                return cls(plan, target, 0, lock, book, account, secure_noise=secure_noise)._begun()
 
     @classmethod
     def resume(
@@ -129,11 +146,12 @@ class Ledger:
         *,
         secure_noise: bool = True,
         book: Book | None = None,
+        account: Account | None = None,
     ) -> Ledger:
         """Continues a plan at its recorded step; a plan that is spent has no steps left.
 
-        The larger of the file's count and this process's count holds. A sampling that can only be resumed at some
-        steps (`Sampling.resume_step`) needs the steps up to there reserved and left unused.
+        The largest of the file's count, the account's and this process's holds. A sampling that can only be resumed at
+        some steps (`Sampling.resume_step`) needs the steps up to there reserved and left unused.
 
         :param plan: the same plan, for instance restored by `Plan.from_dict`.
         :param path: the record that `start` made; None for a plan paused in this process.
@@ -153,9 +171,10 @@ class Ledger:
             _own_record(plan, target)  # a missing record is refused before a lock is made beside it
             with locked(target) as lock:
                 record = _own_record(plan, target)
-                spent = _all_if(plan, record.status, max(steps, record.steps_spent))
                 secure = secure_noise and record.secure_noise
-                return cls(plan, target, spent, lock, book, secure_noise=secure)._begun()
+                charged = 0 if account is None else account.begin(plan, secure_noise=secure)
+                spent = _all_if(plan, record.status, max(steps, record.steps_spent, charged))
+                return cls(plan, target, spent, lock, book, account, secure_noise=secure)._begun()
 
     @property
     def steps_spent(self) -> int:
@@ -225,8 +244,16 @@ class Ledger:
         self._book.set(self.plan, self._status, self._steps_spent)
 
     def _write(self) -> None:
+        if self._account is not None:
+            finished = self._status == _FINISHED
+            self._account.note(self.plan, self._steps_spent, finished=finished, secure_noise=self._secure_noise)
         if self._path is not None:
-            _write_durably(self._path, self._as_dict())
+            try:
+                _write_durably(self._path, self._as_dict())
+            except OSError as error:
+                raise PrivacyError(
+                    f"{self._path} cannot be written ({error.strerror}); nothing is released before it can be"
+                ) from None
 
     def _as_dict(self) -> dict[str, Any]:
         """The largest ε stands first; of a run with insecure noise it claims nothing, as its rows say."""

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.privacy.accounting import PrivacyEvent
 from vertinumpyro.privacy.adversary import Adversary, NoiseSource, NoisySum
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.plan import Plan
@@ -49,6 +50,10 @@ class NoisySumPlan(Plan):
     def releases(self) -> tuple[Release, ...]:
         """The noisy sums of all steps."""
         return (self.noisy_sum,)
+
+    def event(self, observer: Adversary) -> PrivacyEvent:
+        """See `Plan.event`."""
+        return self.noisy_sum.event(observer)
 
     @property
     def num_gradients(self) -> int:

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import importlib
 import json
 import math
 import warnings
@@ -14,13 +15,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
-from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation
+from vertinumpyro.privacy.accounting import NeighbouringRelation, PrivacyEvent
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource
 from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
 
 __all__ = ["Plan", "PrivacyWarning", "check_delta", "check_party_names"]
 
+_METHODS = {
+    "vertimrf": "vertinumpyro.mrf",
+    "bayesian_linear": "vertinumpyro.regression",
+    "functional_mechanism": "vertinumpyro.regression",
+}
+"""Where the kinds of plans stand that no import brought yet: a record is read wherever it is kept."""
 _SAMPLINGS = {"poisson": PoissonSampling, "disjoint": DisjointBatches}
 
 
@@ -78,12 +85,9 @@ class Plan(abc.ABC):
     def row(self, observer: Adversary) -> AdversaryRow:
         """The observer's line of the privacy table."""
 
-    def gaussian_event(self, observer: Adversary) -> GaussianEvent:
-        """Everything that is released to the observer as one Gaussian event, for plans that this one comes before.
-
-        :raises ArgumentError: it is not Gaussian.
-        """
-        raise ArgumentError(f"a plan of kind {self.kind!r} is not known to be Gaussian")
+    @abc.abstractmethod
+    def event(self, observer: Adversary) -> PrivacyEvent:
+        """Everything that is released to the observer, as one event: what plans together cost is composed of these."""
 
     @property
     def comparisons(self) -> tuple[AdversaryRow, ...]:
@@ -187,6 +191,8 @@ class Plan(abc.ABC):
         """
         settings = dict(record)
         kind = settings.pop("kind", None) or Plan._kind_by_fields(settings)
+        if kind in _METHODS and kind not in Plan._kinds:
+            importlib.import_module(_METHODS[kind])
         found = None if kind is None else Plan._kinds.get(kind)
         if found is None:
             raise ArgumentError(f"no plan of kind {kind!r} is known here; known are {sorted(Plan._kinds)}")

@@ -304,6 +304,12 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         """The outside analyst, each party, coalitions of 2 to P − 1."""
         return list_adversaries(self.parties, batch_indices="hidden")
 
+    def event(self, observer: Adversary) -> PrivacyEvent:
+        """See `Plan.event`: all products together."""
+        row = self.row(observer)
+        gaussian = None if self.pure else GaussianEvent(noise_multiplier=row.noise_multiplier, count=1)
+        return gaussian or PureEvent(pure_epsilon=row.epsilon)
+
     def row(self, observer: Adversary) -> AdversaryRow:
         """See `Plan.row`."""
         if observer.colluders > 1:
@@ -386,11 +392,8 @@ class _Products(Release):
         return self.what
 
     def event(self, adversary: Adversary) -> PrivacyEvent:
-        """At most the adversary's row, which is of all parts together: Gaussian, or pure ε."""
-        row = self.plan.row(adversary)
-        if self.plan.pure:
-            return PureEvent(pure_epsilon=row.epsilon)
-        return GaussianEvent(noise_multiplier=row.noise_multiplier, count=1)
+        """At most what the adversary observes of all parts together."""
+        return self.plan.event(adversary)
 
 
 def _blocks(parties: tuple[str, ...]) -> Iterable[tuple[str, str]]:

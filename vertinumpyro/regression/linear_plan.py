@@ -123,10 +123,14 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
         """The outside analyst; distributed, also a client with all compute nodes but one."""
         return self.statistics.observers
 
+    def event(self, observer: Adversary) -> GaussianEvent:
+        """See `Plan.event`."""
+        shift = math.sqrt(sum(release.shift(observer) ** 2 for release in self.releases))
+        return GaussianEvent(noise_multiplier=_RELATION.sensitivity / shift, count=1)
+
     def row(self, observer: Adversary) -> AdversaryRow:
         """The ε that is true at `delta`, whatever the calibration promised."""
-        shift = math.sqrt(sum(release.shift(observer) ** 2 for release in self.releases))
-        event = GaussianEvent(noise_multiplier=_RELATION.sensitivity / shift, count=1)
+        event = self.event(observer)
         client = observer.colluders > self.max_unreliable
         return AdversaryRow(
             adversary=observer.name,

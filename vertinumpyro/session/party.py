@@ -185,7 +185,7 @@ class Party:
                 "resume=True (`--resume`), or make a new plan, whose cost adds to this one's"
             )
         secure = self._task.insecure_seed is None
-        return Run.opened(plan, folder, results=SENT, resume=begun, secure_noise=secure)
+        return Run.opened(plan, folder, results=SENT, resume=begun, secure_noise=secure, account=self._task.account)
 
     # -- releases ----------------------------------------------------------------------------------
 

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
 from vertinumpyro.core.stored_arrays import load_arrays, write_arrays
 from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy.account import Account
 from vertinumpyro.privacy.ledger import Book, Ledger, flush_folder, locked, read_record
 
 __all__ = ["PRIVACY_RECORD", "Payload", "Run", "held", "recorded_plan", "require_space"]
@@ -67,6 +68,7 @@ class Run:
         secure_noise: bool = True,
         facts: Mapping[str, Any] | None = None,
         book: Book | None = None,
+        account: Account | None = None,
     ) -> Run:
         """Starts to spend a plan, or continues it from what its folder holds.
 
@@ -74,6 +76,7 @@ class Run:
         :param results: the name of the file of results.
         :param secure_noise: False where noise comes from a seed.
         :param book: see `Ledger.start`.
+        :param account: see `Ledger.start`; it needs a folder.
         :raises PlanSpentError: the plan was started before, is in use, or its record is below its results.
         :raises ArgumentError: the folder cannot be written to, or its results are another plan's.
         """
@@ -87,7 +90,7 @@ class Run:
             if (folder / results).exists() and not (folder / PRIVACY_RECORD).exists():
                 raise ArgumentError(f"run_dir holds a {results} without its {PRIVACY_RECORD}; choose an empty folder")
         begin = Ledger.resume if resume else Ledger.start
-        ledger = begin(plan, folder / PRIVACY_RECORD, secure_noise=secure_noise, book=book)
+        ledger = begin(plan, folder / PRIVACY_RECORD, secure_noise=secure_noise, book=book, account=account)
         run = cls(plan, folder, ledger, results, facts or {})
         try:
             run._settle()
@@ -193,7 +196,12 @@ class Run:
         arrays |= state or {}
         staged = _staging(self._path)
         record = {"fingerprint": self.plan.fingerprint(), "secure_noise": self.secure_noise, "steps_spent": steps_spent}
-        write_arrays(staged, arrays, {**self.facts, **record, **words})
+        try:
+            write_arrays(staged, arrays, {**self.facts, **record, **words})
+        except OSError as error:
+            raise PrivacyError(
+                f"{staged} cannot be written ({error.strerror}); nothing is released before it can be"
+            ) from None
         flush_folder(staged.parent)  # before it is counted, its name must be on disk, too
         return staged
 

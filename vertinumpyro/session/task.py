@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from vertinumpyro.data import Schema
+from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
 from vertinumpyro.session.work import Method
 
 __all__ = ["PartyTask"]
@@ -27,6 +28,9 @@ class PartyTask:
         so a plan is spent once here, however often it is started.
     :ivar approved: the fingerprint of the one plan that this party agreed to; None agrees to every plan that it is
         asked for, and each of them is a budget of its own, whose cost adds up.
+    :ivar data_set: what the party calls the people of its table, whose account all plans go to; None takes the file's
+        name.
+    :ivar limit: what all plans on that data set may cost together.
     :ivar read_options: how the file is read, as `read_table` takes it.
     :ivar insecure_seed: noise from a seed, for tests: no privacy at all.
     """
@@ -37,6 +41,8 @@ class PartyTask:
     build: Callable[[], Method]
     ledger: Path | None = None
     approved: str | None = None
+    data_set: str | None = None
+    limit: TotalLimit | None = None
     read_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     insecure_seed: int | None = None
 
@@ -48,3 +54,9 @@ class PartyTask:
     def ledger_folder(self) -> Path:
         """Where this party keeps its records."""
         return self.table.with_name(self.table.name + ".ledger") if self.ledger is None else self.ledger
+
+    @property
+    def account(self) -> Account:
+        """Of its data set, in that folder."""
+        name = self.table.name if self.data_set is None else self.data_set
+        return Account(self.ledger_folder / ACCOUNT, self.party, name, self.limit)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
+from vertinumpyro.privacy.account import TotalLimit
 from vertinumpyro.study.agreement import Agreement
 
 __all__ = ["Policy"]
@@ -20,24 +21,37 @@ class Policy:
     :ivar largest_epsilon: of any row of a plan's privacy table; None sets no limit.
     :ivar largest_epsilon_against: of single rows, by their names: tighter or wider than `largest_epsilon`.
     :ivar largest_delta: of a plan.
+    :ivar largest_total_epsilon: of all plans on one data set together, this one included, against the outside analyst
+        and every other party.
+    :ivar total_delta: the δ of that total; None takes the largest of the plans'.
     :ivar models: SHA-256 of the sources of models that may run here; None allows all.
     """
 
     largest_epsilon: float | None = None
     largest_epsilon_against: Mapping[str, float] = dataclasses.field(default_factory=dict)
     largest_delta: float | None = None
+    largest_total_epsilon: float | None = None
+    total_delta: float | None = None
     models: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Refuses what is no limit."""
-        limits = {"largest_epsilon": self.largest_epsilon, "largest_delta": self.largest_delta}
+        names = ("largest_epsilon", "largest_delta", "largest_total_epsilon", "total_delta")
+        limits = {name: getattr(self, name) for name in names}
         limits |= {f"largest_epsilon_against {name!r}": value for name, value in self.largest_epsilon_against.items()}
         for name, value in limits.items():
             if value is not None and not value > 0:
                 raise ArgumentError(f"policy: {name} = {value}; give a number above 0, or leave it out")
 
+    @property
+    def total(self) -> TotalLimit | None:
+        """What all plans on a data set may cost together; None sets no limit."""
+        if self.largest_total_epsilon is None:
+            return None
+        return TotalLimit(epsilon=self.largest_total_epsilon, delta=self.total_delta)
+
     def check(self, agreement: Agreement) -> None:
-        """Refuses an agreement beyond the limits.
+        """Refuses an agreement beyond the limits of one plan; `Account.check` is for the total.
 
         :raises PrivacyError: names every limit that it passes, with both numbers.
         """

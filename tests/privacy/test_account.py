@@ -1,0 +1,305 @@
+"""What plans cost together, and the account of one data set that they go to."""
+
+import dataclasses
+import json
+import math
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import privacy_loss_distribution as pld_lib
+
+from vertinumpyro.core.errors import PlanSpentError, PrivacyError
+from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.privacy import (
+    Book,
+    ClientPlan,
+    DisjointBatches,
+    GaussianEvent,
+    Ledger,
+    NeighbouringRelation,
+    NoiseSource,
+    Plan,
+    PoissonEvent,
+    PoissonSampling,
+    PrivacyPlan,
+    PureEvent,
+)
+from vertinumpyro.privacy.account import ACCOUNT, ALL_OTHERS, Account, TotalLimit, accounts
+from vertinumpyro.privacy.composition import WorstEvent, composed_epsilon, under_replacement
+
+REPLACE, ADD_REMOVE = NeighbouringRelation.REPLACE, NeighbouringRelation.ADD_REMOVE
+GAUSSIAN = GaussianEvent(noise_multiplier=10.0, count=3)
+SECOND = GaussianEvent(noise_multiplier=6.0, count=1)
+POISSON = PoissonEvent(noise_multiplier=1.5, sampling_prob=0.02, num_steps=100)
+
+
+# -- composition -------------------------------------------------------------------------------------
+
+
+def test_gaussian_events_compose_in_closed_form():
+    assert composed_epsilon([GAUSSIAN, SECOND], 1e-5, REPLACE) == GAUSSIAN.after(SECOND).epsilon(1e-5, REPLACE)
+    assert composed_epsilon([], 1e-5, REPLACE) == 0
+    assert composed_epsilon([POISSON], 1e-5, REPLACE) == POISSON.epsilon(1e-5, REPLACE)
+
+
+@pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_curves_compose_to_the_exact_value_from_above(relation, delta):
+    exact = GAUSSIAN.after(SECOND).epsilon(delta, relation)
+    found = composed_epsilon([WorstEvent((GAUSSIAN,)), WorstEvent((SECOND,))], delta, relation)
+    assert exact <= found <= 1.003 * exact + 1e-6
+
+
+def test_poisson_batches_and_tables_cost_what_dp_accounting_says():
+    found = composed_epsilon([POISSON, GAUSSIAN], 1e-5, ADD_REMOVE)
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    accountant.compose(dp_event.ComposedDpEvent([POISSON.dp_event(), GAUSSIAN.dp_event()]))
+    assert accountant.get_epsilon(1e-5) == pytest.approx(found, rel=5e-3)
+    half = PoissonEvent(noise_multiplier=1.5, sampling_prob=0.02, num_steps=50)
+    whole = POISSON.epsilon(1e-5, REPLACE)
+    assert composed_epsilon([half, half], 1e-5, REPLACE) == pytest.approx(whole, rel=3e-3)
+
+
+def test_pure_events_compose_as_randomised_responses_do():
+    pure = PureEvent(pure_epsilon=0.5)
+    assert composed_epsilon([pure] * 40, 0.0, REPLACE) == pytest.approx(20.0)
+    found = composed_epsilon([pure] * 40, 1e-5, REPLACE)
+    response = pld_lib.from_randomized_response(2 / (1 + math.exp(0.5)), 2, value_discretization_interval=1e-3)
+    assert found == pytest.approx(response.self_compose(40).get_epsilon_for_delta(1e-5), rel=2e-2)
+    assert found < 20.0
+    assert composed_epsilon([pure, GAUSSIAN], 0.0, REPLACE) == math.inf
+    assert composed_epsilon([pure, PureEvent(pure_epsilon=math.inf)], 1e-5, REPLACE) == math.inf
+
+
+def test_a_replacement_is_a_removal_and_an_addition():
+    assert under_replacement(GAUSSIAN, ADD_REMOVE) is GAUSSIAN
+    assert under_replacement(PureEvent(pure_epsilon=0.5), ADD_REMOVE) == PureEvent(pure_epsilon=1.0)
+    unknown = under_replacement(WorstEvent((GAUSSIAN,)), ADD_REMOVE)
+    assert unknown.epsilon(1e-5, REPLACE) >= GAUSSIAN.epsilon(1e-5, REPLACE)  # whose shift doubles
+    assert unknown.epsilon(1e-5, REPLACE) < 2.5 * GAUSSIAN.epsilon(1e-5, ADD_REMOVE)
+
+
+# -- accounts ----------------------------------------------------------------------------------------
+
+
+def dpvi(parties=("clinic", "bank"), **changes):
+    settings = {
+        "sampling": DisjointBatches(batch_size=10, num_epochs=2), "clip_norm": 1.0, "noise_multiplier": 12.0,
+        "noise": NoiseSource(num_parties=len(parties)), "grid_bits": 16, "num_records": 50, "parties": parties,
+        "delta": 1e-4,
+    }  # fmt: skip
+    return PrivacyPlan(**{**settings, **changes})
+
+
+def tables(parties=("clinic", "insurer"), **changes):
+    settings = {
+        "noise_multiplier": 8.0, "num_records": 50, "parties": parties, "num_columns": (2,) * len(parties),
+        "num_binned": (0,) * len(parties), "delta": 1e-5, "noise": NoiseSource(num_parties=len(parties)),
+    }  # fmt: skip
+    return MRFPlan(**{**settings, **changes})
+
+
+@pytest.fixture
+def account(tmp_path):
+    return Account(tmp_path / ACCOUNT, "clinic", "patients")
+
+
+def run_whole(plan, account, folder, **settings):
+    with Ledger.start(plan, folder / f"{plan.plan_id}.json", book=Book(), account=account, **settings) as ledger:
+        ledger.reserve(plan.num_steps)
+
+
+def test_steps_are_on_account_before_they_are_used(account, tmp_path):
+    plan = dpvi()
+    path = tmp_path / "privacy.json"
+    assert account.entries() == []
+    with Ledger.start(plan, path, account=account) as ledger:
+        ledger.reserve(4)
+        (entry,) = Account(account.path, "clinic", "patients").entries()
+        assert (entry.plan, entry.steps_spent, entry.finished, entry.counts) == (plan, 4, False, True)
+    with Ledger.resume(plan, path, account=account) as ledger:
+        assert ledger.steps_spent == 4
+        ledger.reserve(ledger.steps_left)
+    (entry,) = account.entries()
+    assert (entry.steps_spent, entry.finished) == (plan.num_steps, True)
+
+
+def test_an_older_record_or_none_is_caught_by_the_account(account, tmp_path):
+    plan, path = dpvi(), tmp_path / "privacy.json"
+    with Ledger.start(plan, path, book=Book(), account=account) as ledger:
+        ledger.reserve(2)
+        older = path.read_text()
+        ledger.reserve(3)
+    path.write_text(older)
+    with Ledger.resume(plan, path, book=Book(), account=account) as ledger:
+        assert ledger.steps_spent == 5
+    path.unlink()
+    with pytest.raises(PlanSpentError, match=r"5 steps of this plan are on account, and .* is gone"):
+        Ledger.start(plan, path, book=Book(), account=account)
+
+
+def test_one_plan_is_on_one_data_sets_account(account, tmp_path):
+    plan = dpvi()
+    account.begin(plan, secure_noise=True)
+    other = Account(account.path, "clinic", "staff")
+    with pytest.raises(PlanSpentError, match="on account for the data set 'patients'"):
+        other.begin(plan, secure_noise=True)
+    with pytest.raises(PlanSpentError, match="has changed since"):
+        account.begin(dataclasses.replace(plan, noise_multiplier=13.0), secure_noise=True)
+    other.begin(dpvi(), secure_noise=True)
+    assert [found.data_set for found in accounts(account.path)] == ["patients", "staff"]
+
+
+def test_the_total_is_of_all_plans_for_each_adversary(account, tmp_path):
+    first, second = dpvi(), tables()
+    run_whole(first, account, tmp_path)
+    assert [(t.adversary, t.epsilon) for t in account.totals()] == [
+        ("outside analyst", pytest.approx(first.epsilon("outside analyst"))),
+        ("bank", pytest.approx(first.epsilon("bank"))),
+    ]
+    before = {t.adversary: t.epsilon for t in account.totals(second)}
+    run_whole(second, account, tmp_path)
+    totals = {t.adversary: t for t in account.totals()}
+    assert {name: t.epsilon for name, t in totals.items()} == before
+    assert {t.delta for t in totals.values()} == {1e-4}
+
+    def together(one, other):
+        events = [plan.event(next(o for o in plan.observers if o.name == name)) for plan, name in (one, other)]
+        return events[0].after(events[1]).epsilon(1e-4, REPLACE)
+
+    outside = "outside analyst"
+    assert totals[outside].epsilon == pytest.approx(together((first, outside), (second, outside)))
+    # where the bank took no part it sees what everybody sees
+    assert totals["bank"].epsilon == pytest.approx(together((first, "bank"), (second, outside)))
+    assert totals["insurer"].epsilon == pytest.approx(together((first, outside), (second, "insurer")))
+    assert len(totals) == 3  # no plan had several other parties
+
+
+def test_all_others_together_have_a_row_where_there_were_several(account):
+    plan = dpvi(("clinic", "bank", "shop"))
+    names = [total.adversary for total in account.totals(plan)]
+    assert names == ["outside analyst", "bank", "shop", ALL_OTHERS]
+    assert account.totals(plan)[-1].epsilon == pytest.approx(plan.epsilon("any 2 colluding parties"))
+
+
+def test_a_plan_beyond_the_limit_does_not_begin(account, tmp_path):
+    run_whole(dpvi(), account, tmp_path)
+    spent = max(total.epsilon for total in account.totals())
+    limited = Account(account.path, "clinic", "patients", TotalLimit(epsilon=1.2 * spent))
+    with pytest.raises(PrivacyError, match=r"total ε of the data set 'patients' would be .* against bank.*allows"):
+        Ledger.start(dpvi(), tmp_path / "more.json", account=limited)
+    assert len(account.entries()) == 1
+    assert not (tmp_path / "more.json").exists()
+    with pytest.raises(PrivacyError, match="nothing was begun"):
+        limited.check(dpvi())
+    small = dpvi(noise_multiplier=200.0)
+    run_whole(small, limited, tmp_path)  # what fits begins, and goes on where it stopped
+    assert limited.begin(small, secure_noise=True) == small.num_steps
+    with pytest.raises(PrivacyError, match="noise from a seed protects nobody"):
+        limited.begin(dpvi(noise_multiplier=1e4), secure_noise=False)
+
+
+def test_what_never_released_anything_costs_nothing_once_it_is_over(account, tmp_path):
+    ledger = Ledger.start(dpvi(), tmp_path / "privacy.json", account=account)
+    assert account.totals()[0].epsilon > 0  # it may be continued
+    ledger.finish()
+    assert account.totals()[0].epsilon == 0
+    assert not account.entries()[0].counts
+
+
+def test_noise_from_a_seed_leaves_no_claim(account, tmp_path):
+    run_whole(dpvi(), account, tmp_path, secure_noise=False)
+    assert [total.epsilon for total in account.totals()] == [math.inf, math.inf]
+
+
+def test_a_plan_of_another_relation_counts_as_a_replacement(account):
+    plan = tables(relation=ADD_REMOVE)
+    total = account.totals(plan)[0]
+    assert total.epsilon > 1.5 * plan.epsilon("outside analyst")
+
+
+def test_clients_plans_go_to_an_account_too(account, tmp_path):
+    plan = ClientPlan(
+        sampling=PoissonSampling(sampling_prob=0.1, num_steps=5, max_batch_size=50), clip_norm=1.0,
+        noise_multiplier=4.0, num_clients=20, grid_bits=16, num_records=200, delta=1e-4,
+    )  # fmt: skip
+    run_whole(plan, account, tmp_path)
+    assert account.totals()[0].epsilon == pytest.approx(plan.epsilon("outside analyst"), rel=1e-6)
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_released(account, tmp_path):
+    account.path.write_text("this is no database, and long enough to be taken for a damaged one" * 20)
+    with pytest.raises(PrivacyError, match=r"cannot be used .*nothing is released before it can be"):
+        Ledger.start(dpvi(), tmp_path / "privacy.json", account=account)
+    account.path.unlink()
+    ledger = Ledger.start(dpvi(), tmp_path / "privacy.json", account=account)
+    with sqlite3.connect(account.path, isolation_level=None) as database:
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+    original = account._opened
+
+    def full():
+        """As a full disk: the file may not grow, and nothing of it may be rewritten."""
+        context = original()
+        database = context.__enter__()
+        database.execute(f"PRAGMA max_page_count = {pages}")
+        database.execute("PRAGMA query_only = 1")
+        return _Entered(context, database)
+
+    account._opened = full
+    with pytest.raises(PrivacyError, match="nothing is released before it can be"):
+        ledger.reserve(1)
+
+
+class _Entered:
+    def __init__(self, context, value):
+        self.context, self.value = context, value
+
+    def __enter__(self):
+        return self.value
+
+    def __exit__(self, *exception):
+        return self.context.__exit__(*exception)
+
+
+def test_the_account_is_kept_by_several_processes_at_once(account):
+    code = f"""
+import json, secrets
+from pathlib import Path
+from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy.account import Account
+account, record = Account(Path({str(account.path)!r}), "clinic", "patients"), json.loads({json.dumps(dpvi().to_dict())!r})
+for _ in range(5):
+    plan = Plan.from_dict({{**record, "plan_id": secrets.token_hex(16)}})
+    account.begin(plan, secure_noise=True)
+    account.note(plan, 3, finished=False, secure_noise=True)
+"""
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in running] == [0, 0]
+    assert [entry.steps_spent for entry in account.entries()] == [3] * 10
+
+
+def test_a_plan_is_restored_before_its_method_was_ever_imported():
+    record = json.dumps(tables().to_dict())
+    code = f"""
+import json, sys
+from vertinumpyro.privacy import Plan
+assert "vertinumpyro.mrf" not in sys.modules
+print(Plan.from_dict(json.loads({record!r})).kind)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "vertimrf"
+
+
+def test_every_kind_of_plan_is_found_where_it_stands():
+    import vertinumpyro.mrf
+    import vertinumpyro.regression  # noqa: F401
+    from vertinumpyro.privacy.plan import _METHODS
+
+    for kind, made in Plan._kinds.items():
+        if not made.__module__.startswith("vertinumpyro.privacy"):
+            assert made.__module__.startswith(_METHODS[kind] + ".")
+    assert set(_METHODS) <= set(Plan._kinds)
