@@ -1,4 +1,17 @@
-"""Set-up of every test run: array shapes in signatures are checked while the tests run."""
+"""Set-up of every test run: array shapes in signatures are checked, and XLA compiles a program once."""
+
+import atexit
+import os
+import shutil
+import tempfile
+
+# Tests trace the same programs again and again, in workers and in parties' processes that inherit the environment.
+# A folder that is there already is used, so that several runs may share one.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="executables-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"  # small programs compile faster than they load
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 from jaxtyping import install_import_hook
 

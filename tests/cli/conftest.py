@@ -3,7 +3,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -49,18 +48,6 @@ noise_multiplier = 8.0
 num_steps = 4
 batch_size = 50
 """
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every command is a new trace of the same small program; a cache of executables compiles it once."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    jax.config.update(names[0], str(tmp_path_factory.mktemp("executables")))
-    jax.config.update(names[1], 0.0)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 def draw_tables(num_records: int = NUM_RECORDS) -> dict[str, pd.DataFrame]:

@@ -130,8 +130,7 @@ def test_the_default_starts_from_tables_and_everybody_gets_epsilon():
     assert plan.sampling.full_batch
     assert 0.999 < plan.worst.epsilon <= 1.0
     bought = [
-        (plan.relation.sensitivity / plan.start.event(observer).noise_multiplier) ** 2
-        for observer in plan.observers
+        (plan.relation.sensitivity / plan.start.event(observer).noise_multiplier) ** 2 for observer in plan.observers
     ]
     whole = [tables(1.0).relation.sensitivity / tables(1.0).event(o).noise_multiplier for o in plan.observers]
     np.testing.assert_allclose(bought, START_SHARE * np.square(whole), rtol=1e-3)

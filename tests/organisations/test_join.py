@@ -16,8 +16,8 @@ import pytest
 
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
+from vertinumpyro.cli.joining import _task
 from vertinumpyro.cli.main import app
-from vertinumpyro.cli.organisations import _task
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.core.errors import PrivacyError
 from vertinumpyro.privacy import Book, Ledger
@@ -67,20 +67,22 @@ class Organisations:
         assert code == 0, text
         return text
 
-    def draft(self, method="linear", out="study.toml", **changes):
+    def draft(self, method="linear", out="study.toml", options=(), **changes):
         members = {n: f"{n}={self.folder / n / 'certificate.pem'}@127.0.0.1:{p}" for n, p in self.ports.items()}
         given = [part for text in {**members, **changes}.values() for part in ("--member", text)]
         helper = f"dealer={self.folder / 'dealer' / 'certificate.pem'}"
+        command = ["draft-linkage"] if method is None else ["draft", "--method", method]
         return self.run(
-            "study", "draft", self.folder / "config.toml", *given, "--helper", helper, "--method", method,
-            "--out", self.folder / out,
+            "study", command[0], self.folder / "config.toml", *command[1:], *given, "--helper", helper,
+            "--out", self.folder / out, *options,
         )  # fmt: skip
 
     def party(self, name):
         return self.folder / name / "party.toml"
 
-    def join_all(self, *options):
-        command = [sys.executable, "-m", "vertinumpyro", "join", str(self.folder / "study.toml"), "--wait", "60"]
+    def all_do(self, what, study, *options):
+        """One command at all three at the same time: their exit codes, and what they printed."""
+        command = [sys.executable, "-m", "vertinumpyro", what, str(self.folder / study), "--wait", "60"]
         environment = {**os.environ, "COLUMNS": "200"}
         processes = [
             subprocess.Popen(
@@ -223,7 +225,7 @@ def test_from_keys_to_results_at_every_organisation(organisations, method):
     study = organisations.folder / "study.toml"
     for name in ("clinic", "bank"):
         organisations.ok("study", "approve", study, "--party", organisations.party(name), "--yes")
-    codes, said = organisations.join_all()
+    codes, said = organisations.all_do("join", "study.toml")
     assert codes == [0, 0, 0], "\n".join(said)
     plan = Agreement.load(study).plan
     result = {"linear": "coefficients.csv", "vertimrf": "synthetic.csv"}[method]
@@ -236,9 +238,63 @@ def test_from_keys_to_results_at_every_organisation(organisations, method):
     shown = organisations.ok("budget", study, "--party", organisations.party("clinic"))
     assert "The study's plan is among them." in shown
     assert "steps, finished" in " ".join(shown.split())
-    codes, said = organisations.join_all()  # spent: refused before anybody is called
+    codes, said = organisations.all_do("join", "study.toml", "--wait", "3")  # spent: refused before anybody is called
     assert codes[:2] == [2, 2], said
     assert "has begun to spend its budget" in said[0]
+
+
+@pytest.fixture
+def linked(organisations):
+    """Each party has people whom the other does not know, in an order and a writing of its own."""
+    for name, missing, writing in (("clinic", [3, 40], "p{}"), ("bank", [5], "P{} ")):
+        path = organisations.folder / name / "table.csv"
+        frame = pd.read_csv(path, dtype=str).sort_values("id").reset_index(drop=True).drop(index=missing)
+        frame["id"] = [writing.format(identifier) for identifier in frame["id"]]
+        frame.sample(frac=1.0, random_state=len(name)).to_csv(path, index=False)
+    code, text = organisations.draft(None, out="linkage.toml", options=["--pad-to", "64"])
+    assert code == 0, text
+    linkage = organisations.folder / "linkage.toml"
+    for name in ("clinic", "bank"):
+        said = organisations.ok("study", "approve", linkage, "--party", organisations.party(name), "--yes")
+        assert "This is not DP." in " ".join(said.split())
+        assert "padded to 64 ids" in said
+    codes, said = organisations.all_do("link", "linkage.toml")
+    assert codes == [0, 0, 0], "\n".join(said)
+    return said
+
+
+def test_common_records_are_found_and_nothing_else_is_told(organisations, linked):
+    for text in linked[:2]:
+        assert "57 records are at all parties" in text
+        assert "num_records = 57" in text
+    assert "57 records in common" in linked[2]
+    code, text = organisations.run(
+        "link", organisations.folder / "linkage.toml", "--party", organisations.party("clinic")
+    )
+    assert (code, "are linked already" in text) == (2, True)
+    code, text = organisations.run(
+        "join", organisations.folder / "linkage.toml", "--party", organisations.party("clinic")
+    )
+    assert (code, "links records and releases nothing" in text) == (2, True)
+
+
+@pytest.mark.skipif("crypten" not in INSTALLED, reason="parties apart: extra `crypten`")
+def test_a_study_of_linked_records_runs_on_these(organisations, linked):
+    config = organisations.folder / "config.toml"
+    config.write_text(config.read_text().replace("num_records = 60", "num_records = 57"))
+    linkage, study = organisations.folder / "linkage.toml", organisations.folder / "study.toml"
+    code, text = organisations.draft(options=["--linkage", linkage])
+    assert code == 0, text
+    for name in ("clinic", "bank"):
+        organisations.ok("study", "approve", study, "--party", organisations.party(name), "--yes")
+    (kept,) = (organisations.folder / "bank" / "linkages").iterdir()
+    aside = kept.rename(organisations.folder / "aside")
+    code, text = organisations.run("join", study, "--party", organisations.party("bank"))
+    assert (code, "has no result of that" in " ".join(text.replace("│", " ").split())) == (2, True)
+    aside.rename(kept)
+    codes, said = organisations.all_do("join", "study.toml")
+    assert codes == [0, 0, 0], "\n".join(said)
+    assert "57 records matched" in said[0]
 
 
 def test_a_models_code_runs_nowhere_before_its_source_is_the_one_agreed_on(organisations):

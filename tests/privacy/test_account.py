@@ -271,7 +271,8 @@ import json, secrets
 from pathlib import Path
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.account import Account
-account, record = Account(Path({str(account.path)!r}), "clinic", "patients"), json.loads({json.dumps(dpvi().to_dict())!r})
+account = Account(Path({str(account.path)!r}), "clinic", "patients")
+record = json.loads({json.dumps(dpvi().to_dict())!r})
 for _ in range(5):
     plan = Plan.from_dict({{**record, "plan_id": secrets.token_hex(16)}})
     account.begin(plan, secure_noise=True)

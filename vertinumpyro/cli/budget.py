@@ -45,8 +45,8 @@ def budget(study: Path | None, *, party: Path, ledger: Path | None) -> None:
     if study is not None:
         agreement = Agreement.load(study)
         agreement.member(own.name)
-        _print(own.account, agreement.plan)
-        own.account.check(agreement.plan)
+        _print(own.account, agreement.spent)
+        own.account.check(agreement.spent)
         return
     for account in accounts(own.account.path, own.limits.total) or [own.account]:
         _print(account, None)

@@ -197,13 +197,35 @@ def study_draft(
     helper: Annotated[list[str], typer.Option(help="The same for CrypTen's dealer.")],
     name: Annotated[str, typer.Option(help="For people.")] = "study",
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("study.toml"),
+    linkage: Annotated[
+        Path | None, typer.Option(help="The agreement that the records were linked under.", show_default="none")
+    ] = None,
     method: Method = None,
     debug: Debug = False,
 ) -> None:
     """Write an agreement: schema, members, method and a privacy plan. No table is opened."""
     from vertinumpyro.cli import organisations
 
-    organisations.draft(config, method=method, members=member, helpers=helper, name=name, out=out)
+    organisations.draft(config, method=method, members=member, helpers=helper, name=name, out=out, linkage=linkage)
+
+
+@study_app.command("draft-linkage")
+@_reported
+def study_draft_linkage(
+    config: ConfigFile,
+    member: Annotated[list[str], typer.Option(help="name=certificate.pem@host:port, for each party.")],
+    helper: Annotated[list[str], typer.Option(help="The same for a helper, who holds no table.")],
+    name: Annotated[str, typer.Option(help="For people.")] = "linkage",
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("linkage.toml"),
+    pad_to: Annotated[
+        int | None, typer.Option(min=1, help="Ids that every party sends, so that none learns how many are real.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write an agreement to find the records that all parties have. No table is opened."""
+    from vertinumpyro.cli import organisations
+
+    organisations.draft_linkage(config, members=member, helpers=helper, name=name, out=out, pad_to=pad_to)
 
 
 @study_app.command("show")
@@ -262,6 +284,21 @@ def budget(
 
 @app.command()
 @_reported
+def link(
+    linkage: Annotated[Path, typer.Argument(metavar="LINKAGE.toml", help="The agreement.", show_default=False)],
+    party: PartyTOML = Path("party.toml"),
+    wait: Annotated[float, typer.Option(min=1, help="Seconds to wait for the others to come.")] = 3600.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that another party may compute.")] = 3600.0,
+    debug: Debug = False,
+) -> None:
+    """Find the records that all parties have: everybody runs this, before a study is drafted."""
+    from vertinumpyro.cli import joining
+
+    joining.link(linkage, party, wait_s=wait, timeout_s=timeout)
+
+
+@app.command()
+@_reported
 def join(
     study: StudyFile,
     party: PartyTOML = Path("party.toml"),
@@ -274,9 +311,9 @@ def join(
     debug: Debug = False,
 ) -> None:
     """Take part in an approved study: everybody runs this, on their own machine."""
-    from vertinumpyro.cli import organisations
+    from vertinumpyro.cli import joining
 
-    organisations.join(study, party, out=out, resume=resume, wait_s=wait, timeout_s=timeout)
+    joining.join(study, party, out=out, resume=resume, wait_s=wait, timeout_s=timeout)
 
 
 def main() -> None:

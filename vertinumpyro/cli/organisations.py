@@ -1,35 +1,30 @@
-"""`party init`, `study draft|show|diff|approve` and `join`: a study between organisations, from one of them."""
+"""`party init` and `study draft|show|diff|approve`: what organisations agree on before anything runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 
-from vertinumpyro.cli import commands
 from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, DataSettings, config_of, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
-from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
+from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods import method_of
 from vertinumpyro.cli.party_file import PartyFile, make_party
-from vertinumpyro.cli.sessions import party_method
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import TableFacts
+from vertinumpyro.data.linkage import ID_RULE
 from vertinumpyro.secure import BetweenProcesses, Crypten
-from vertinumpyro.session import JoinedSession, PartyTask, held
-from vertinumpyro.study import Agreement, Approval, Member, meet
-from vertinumpyro.transport import Address, Certificate, PeerError, Seat
+from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
+from vertinumpyro.transport import Address, Certificate
 
-__all__ = ["approve", "difference", "draft", "init", "join", "show"]
+__all__ = ["approve", "check_model", "config_at", "difference", "draft", "init", "show"]
 
 _SECTIONS = ("model", "privacy", "fit", "mrf", "regression")
 _TO_RUN = ("seed", "num_synthetic")
@@ -49,7 +44,14 @@ def init(name: str, *, folder: Path, table: str | None, listen: str | None, days
 
 
 def draft(
-    path: Path, *, method: str | None, members: Sequence[str], helpers: Sequence[str], name: str, out: Path
+    path: Path,
+    *,
+    method: str | None,
+    members: Sequence[str],
+    helpers: Sequence[str],
+    name: str,
+    out: Path,
+    linkage: Path | None,
 ) -> None:
     """Write the agreement of a configuration's run, with a plan of its own; no table is opened."""
     config = load_config(path)
@@ -57,23 +59,48 @@ def draft(
     _check_backend(job.method.method.backend)
     if config.data.num_records is None:
         raise ArgumentError("[data] num_records: state how many records the parties share; no table is read here")
-    if out.exists():
-        raise ArgumentError(f"{out} is there already; choose another name: its plan may be approved")
     job.method.checked()
     plan = job.method.plan(TableFacts(config.schema, config.data.num_records))
+    linked = None if linkage is None else Agreement.load(linkage)
+    if linked is not None and linked.method != LINKAGE:
+        raise ArgumentError(f"--linkage {linkage}: that agreement links no records; draft one with study draft-linkage")
+    _draft(
+        config,
+        members,
+        helpers,
+        name,
+        out,
+        method=job.method.name,
+        settings=_settings(config),
+        model_digest=_model_digest(config),
+        linkage=None if linked is None else linked.digest,
+        plan=plan,
+    )
+
+
+def draft_linkage(
+    path: Path, *, members: Sequence[str], helpers: Sequence[str], name: str, out: Path, pad_to: int | None
+) -> None:
+    """Write an agreement to find the common records of a schema's parties; no table is opened."""
+    pad = {} if pad_to is None else {"pad_to": pad_to}
+    _draft(load_config(path), members, helpers, name, out, method=LINKAGE, settings={LINKAGE: {"ids": ID_RULE, **pad}})
+
+
+def _draft(
+    config: Config, members: Sequence[str], helpers: Sequence[str], name: str, out: Path, **content: Any
+) -> None:
+    if out.exists():
+        raise ArgumentError(f"{out} is there already; choose another name: it may be approved")
     agreement = Agreement(
         name=name,
         schema=config.schema,
         members=_in_order(_members(members, "--member"), config),
         helpers=_members(helpers, "--helper"),
-        method=job.method.name,
-        settings=_settings(config),
-        model_digest=_model_digest(config),
-        plan=plan,
+        **content,
     )
     if len(agreement.helpers) != 1:
         raise ArgumentError(
-            "--helper: the backend crypten wants one helper, its dealer: --helper dealer=dealer.pem@host:port"
+            "--helper: one is wanted, who holds no table, CrypTen's dealer: --helper dealer=dealer.pem@host:port"
         )
     agreement.save(out)
     console.print(
@@ -106,76 +133,36 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
     if own.name not in agreement.members:
         raise ArgumentError(f"{own.name!r} is no party of this study; helpers hold no data and approve nothing")
     _show(agreement, path)
-    _check_model(agreement, _config(agreement, path, own))
-    own.limits.check(agreement)
-    console.print(heading(f"Budget of {escape(own.account.data_set)}"), account_view(own.account, agreement.plan))
-    own.account.check(agreement.plan)
-    others = [name for name in agreement.members if name != own.name]
-    told = f"Approving lets {own.name} release, together with {', '.join(others)}, what this plan releases, once."
-    console.print(f"\n{escape(told)} The helper {', '.join(agreement.helpers)} sees no data.")
+    others = ", ".join(name for name in agreement.members if name != own.name)
+    helper = ", ".join(agreement.helpers)
+    if agreement.plan is None:
+        lengths = "" if "pad_to" in agreement.settings[LINKAGE] else f", and {own.name} how long theirs are"
+        told = (
+            f"Approving lets {others} learn which of their own records are at {own.name} and all others too{lengths}, "
+            f"and {own.name} the same of them. The helper {helper} learns how many there are, and no id. This is "
+            "not DP."
+        )
+    else:
+        check_model(agreement, config_at(agreement, path, own))
+        own.limits.check(agreement)
+        console.print(heading(f"Budget of {escape(own.account.data_set)}"), account_view(own.account, agreement.plan))
+        own.account.check(agreement.plan)
+        told = (
+            f"Approving lets {own.name} release, together with {others}, what this plan releases, once. "
+            f"The helper {helper} sees no data."
+        )
+    console.print(f"\n{escape(told)}")
     if not yes and console.input("Approve? [y/N] ").strip().lower() not in ("y", "yes"):
         raise ArgumentError("not approved; nothing was signed")
     target = own.approval_path(agreement)
     target.parent.mkdir(parents=True, exist_ok=True)
     Approval.sign(agreement, own.name, own.identity).save(target)
-    console.print(f"[green]✓[/] approved: {escape(str(target))}. Next: `vertinumpyro join {escape(path.name)}`")
-
-
-def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: float, timeout_s: float) -> None:
-    """Meet the others and take part: as a party to the outputs, as a helper until the parties have done."""
-    agreement, own = Agreement.load(path), PartyFile.load(party)
-    seat_of = partial(
-        meet, agreement, own.name, own.identity, listen=own.address, wait_s=wait_s, timeout_s=timeout_s, waiting=_say
-    )
-    if own.name in agreement.helpers:
-        _deal(seat_of(None))
-        return
-    agreement.member(own.name)
-    approval = own.approval(agreement)
-    if approval is None:
-        raise ArgumentError(
-            f"{own.name} has not approved {path.name}: `vertinumpyro study approve {path.name} --party {party}`"
-        )
-    config = _config(agreement, path, own)
-    _check_model(agreement, config)
-    job = Job.of(config, agreement.method)
-    run_dir = own.folder / "run" if out is None else out
-    if resume:
-        plan_to_continue(run_dir, job.method.name)
-    else:
-        refuse_started(run_dir)
-    with held(run_dir), JoinedSession(seat_of(approval), _task(agreement, own, path)) as session:
-        _say(f"all are here; {session.num_records:,} records matched")
-        if session.num_records != agreement.plan.num_records:
-            raise ArgumentError(
-                f"the plan is for {agreement.plan.num_records} records, and the parties share {session.num_records}; "
-                "draft the study with that number"
-            )
-        result = commands.spend(job, session, agreement.plan, run_dir, resume)
-        commands.write(job, result, session, run_dir)
-
-
-def _deal(seat: Seat) -> None:
-    from vertinumpyro.secure.crypten.member import run_dealer
-
-    _say("all are here; dealing")
-    started = time.perf_counter()
-    try:
-        run_dealer(seat)
-    except PeerError as error:
-        _say(f"over, after {duration(time.perf_counter() - started)}: {error}")
-    else:
-        _say(f"over, after {duration(time.perf_counter() - started)}")
-
-
-def _say(text: str) -> None:
-    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(text)}")
+    following = "link" if agreement.plan is None else "join"
+    console.print(f"[green]✓[/] approved: {escape(str(target))}. Next: `vertinumpyro {following} {escape(path.name)}`")
 
 
 def _show(agreement: Agreement, path: Path) -> None:
     """Runs none of the model's code, which nobody has approved yet."""
-    settings = {section: values for section, values in agreement.settings.items() if section != "model"}
-    method = method_of(agreement.method)(config_of(path, agreement.schema.to_dict(), settings))
     console.print(heading("Schema (public)"), schema_table(agreement.schema))
     console.print(heading("Who takes part"))
     for name in agreement.names:
@@ -184,7 +171,16 @@ def _show(agreement: Agreement, path: Path) -> None:
         where = f"at {member.address}" if member.address else "dials the others"
         console.print(f"[bold]{escape(name)}[/]  {role}, {where}, until {member.certificate.expires:%Y-%m-%d}")
         console.print(f"  [dim]{member.certificate.fingerprint}[/]", soft_wrap=True)
-    console.print(heading("Privacy plan"), *plan_view(agreement.plan, method.facts(agreement.plan)))
+    if agreement.plan is None:
+        console.print(heading("Linkage"), f"Records are one person's where their ids agree: {ID_RULE}.")
+        pad = agreement.settings[LINKAGE].get("pad_to")
+        console.print("Lists are not padded." if pad is None else f"Every list is padded to {pad:,} ids.")
+    else:
+        settings = {section: values for section, values in agreement.settings.items() if section != "model"}
+        method = method_of(agreement.method)(config_of(path, agreement.schema.to_dict(), settings))
+        console.print(heading("Privacy plan"), *plan_view(agreement.plan, method.facts(agreement.plan)))
+    if agreement.linkage is not None:
+        console.print(f"\nOf the records that were linked under {agreement.linkage[:16]}")
     if agreement.model_digest is not None:
         function = agreement.settings.get("model", {}).get("function")
         console.print(f"\nModel [bold]{escape(str(function))}[/], Python code that runs at every party; its source:")
@@ -192,25 +188,10 @@ def _show(agreement: Agreement, path: Path) -> None:
     console.print(f"\nDigest of the agreement: [bold]{agreement.digest}[/]", soft_wrap=True)
 
 
-def _task(agreement: Agreement, own: PartyFile, path: Path) -> PartyTask:
-    schema = agreement.schema.to_dict()
-    return PartyTask(
-        party=own.name,
-        schema=schema,
-        table=own.table_path(),
-        build=partial(party_method, agreement.method, schema, agreement.settings, str(path.resolve())),
-        ledger=own.folder / own.ledger,
-        approved=agreement.plan.fingerprint(),
-        data_set=own.account.data_set,
-        limit=own.limits.total,
-        read_options=own.read_options,
-    )
-
-
-def _config(agreement: Agreement, path: Path, own: PartyFile) -> Config:
+def config_at(agreement: Agreement, path: Path, own: PartyFile) -> Config:
     """The run's configuration as this party has it: the agreement's settings, and its own file alone."""
     made = config_of(path.resolve(), agreement.schema.to_dict(), agreement.settings)
-    data = DataSettings(files={own.name: str(own.table_path())}, num_records=agreement.plan.num_records)
+    data = DataSettings(files={own.name: str(own.table_path())}, num_records=agreement.spent.num_records)
     return dataclasses.replace(made, data=data)
 
 
@@ -238,7 +219,7 @@ def _model_digest(config: Config) -> str | None:
     return hashlib.sha256(source.read_bytes()).hexdigest()
 
 
-def _check_model(agreement: Agreement, config: Config) -> None:
+def check_model(agreement: Agreement, config: Config) -> None:
     """Refuses another source than the one that was agreed on, before it is imported.
 
     :raises ArgumentError: it differs.

@@ -24,7 +24,7 @@ else:
 __all__ = ["PARTY_FILE", "PartyFile", "make_party"]
 
 PARTY_FILE = "party.toml"
-_APPROVALS = "approvals"
+_APPROVALS, _LINKAGES = "approvals", "linkages"
 _POLICY = """
 # What this organisation approves at most; `study approve` refuses what is beyond.
 # [policy]
@@ -137,6 +137,10 @@ class PartyFile:
     def approval_path(self, agreement: Agreement) -> Path:
         """Where its approval of an agreement is kept."""
         return self.folder / _APPROVALS / f"{agreement.digest[:16]}.json"
+
+    def linkage_path(self, digest: str) -> Path:
+        """Where its result of a linkage is kept, by the digest of the agreement on it."""
+        return self.folder / _LINKAGES / f"{digest[:16]}.npz"
 
     def approval(self, agreement: Agreement) -> Approval | None:
         """Its approval; None where it gave none."""

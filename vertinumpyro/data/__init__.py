@@ -15,6 +15,7 @@ from vertinumpyro.data.datasets import (
 from vertinumpyro.data.facts import Facts, TableFacts
 from vertinumpyro.data.files import CsvFormat, read_ids, read_table
 from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
+from vertinumpyro.data.linkage import Linkage, normalised_ids
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
 from vertinumpyro.data.schema import PartySchema, Schema
 from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
@@ -33,6 +34,7 @@ __all__ = [
     "Facts",
     "IntegerColumn",
     "Kind",
+    "Linkage",
     "Missing",
     "OutOfBounds",
     "PartySchema",
@@ -50,6 +52,7 @@ __all__ = [
     "load_nltcs",
     "load_rand_hie",
     "load_wine",
+    "normalised_ids",
     "read_ids",
     "read_table",
     "record_ids",

@@ -2,6 +2,7 @@
 
 from vertinumpyro.session.in_process import InProcessSession
 from vertinumpyro.session.joined import JoinedSession
+from vertinumpyro.session.party import check_alike
 from vertinumpyro.session.processes import ProcessSession, between_processes
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, held, recorded_plan, require_space
 from vertinumpyro.session.session import Session, session_of
@@ -20,6 +21,7 @@ __all__ = [
     "Session",
     "Work",
     "between_processes",
+    "check_alike",
     "held",
     "party_sources",
     "recorded_plan",

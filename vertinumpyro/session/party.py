@@ -7,13 +7,14 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
 from vertinumpyro.data import (
+    Linkage,
     Schema,
     TableFacts,
     VerticalDataset,
@@ -33,7 +34,7 @@ from vertinumpyro.session.toss import toss
 from vertinumpyro.session.work import Method, Work, party_sources
 from vertinumpyro.transport import GroupSeat, Seat
 
-__all__ = ["SENT", "Party", "check_apart", "run_party"]
+__all__ = ["SENT", "Party", "check_alike", "check_apart", "run_party"]
 
 SENT = "sent.npz"
 """What a party sent, or stood ready to send, of each step: to be sent again as it was, never computed anew."""
@@ -69,13 +70,22 @@ def _own_records(seat: Seat, task: PartyTask, schema: Schema) -> VerticalDataset
     :raises AlignmentError: the parties' ids differ.
     """
     frame = read_table(task.table, schema, task.party, **task.read_options)
+    if task.linkage is not None:
+        frame = Linkage.load(task.linkage).applied(frame, schema, task.party)
     own = VerticalDataset.from_frames(schema.restrict(task.party), {task.party: frame})
-    parties = list(schema.parties)
+    check_alike(seat, record_ids(frame, schema, task.party), list(schema.parties))
+    return own
+
+
+def check_alike(seat: Seat, ids: Sequence[str], parties: Sequence[str]) -> None:
+    """Compares the parties' ids, whatever their order, by digests under a key that is fresh and theirs alone.
+
+    :raises AlignmentError: they differ; names the parties on each side.
+    """
     key = seat.from_first(secrets.token_bytes(_KEY), limit=_KEY)
-    digest = alignment_digest(sorted(record_ids(frame, schema, task.party)), key).encode()
+    digest = alignment_digest(sorted(ids), key).encode()
     found = seat.everyones(digest, len(digest))
     check_digests({party: text.decode() for party, text in zip(parties, found, strict=True)})
-    return own
 
 
 @final

@@ -31,6 +31,7 @@ class PartyTask:
     :ivar data_set: what the party calls the people of its table, whose account all plans go to; None takes the file's
         name.
     :ivar limit: what all plans on that data set may cost together.
+    :ivar linkage: the file of this party's linkage, where its table holds others than the common records too.
     :ivar read_options: how the file is read, as `read_table` takes it.
     :ivar insecure_seed: noise from a seed, for tests: no privacy at all.
     """
@@ -43,6 +44,7 @@ class PartyTask:
     approved: str | None = None
     data_set: str | None = None
     limit: TotalLimit | None = None
+    linkage: Path | None = None
     read_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     insecure_seed: int | None = None
 

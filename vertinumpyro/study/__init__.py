@@ -1,8 +1,8 @@
 """Floor 4c: what organisations agree on before anything runs, who approved it, and how they meet."""
 
-from vertinumpyro.study.agreement import Agreement, Member
+from vertinumpyro.study.agreement import LINKAGE, Agreement, Member
 from vertinumpyro.study.approval import Approval, check_approvals
 from vertinumpyro.study.meeting import meet
 from vertinumpyro.study.policy import Policy
 
-__all__ = ["Agreement", "Approval", "Member", "Policy", "check_approvals", "meet"]
+__all__ = ["LINKAGE", "Agreement", "Approval", "Member", "Policy", "check_approvals", "meet"]

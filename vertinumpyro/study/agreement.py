@@ -25,9 +25,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Agreement", "Member"]
+__all__ = ["LINKAGE", "Agreement", "Member"]
 
-_KEYS = ("name", "version", "method", "schema", "members", "helpers", "settings", "model_digest", "plan")
+LINKAGE = "linkage"
+"""The method of an agreement that finds common records, and releases nothing."""
+
+_KEYS = ("name", "version", "method", "schema", "members", "helpers", "settings", "model_digest", "linkage", "plan")
+
+
+_MAY_MISS = ("helpers", "model_digest", "linkage", "plan")
 
 
 @final
@@ -74,7 +80,9 @@ class Agreement:
     :ivar method: what runs, as `--method` names it.
     :ivar settings: its settings, by section.
     :ivar model_digest: SHA-256 of the model's source; None where the library's own model is used.
-    :ivar plan: the privacy plan, which is spent once.
+    :ivar plan: the privacy plan, which is spent once; None where records are linked, and nothing is released.
+    :ivar linkage: digest of the agreement under which the records were linked that this one is about; None where the
+        parties' files hold the same people as they are.
     :ivar version: of this library, the same for all.
     :raises ArgumentError: names what does not fit.
     """
@@ -85,8 +93,9 @@ class Agreement:
     helpers: Mapping[str, Member]
     method: str
     settings: Mapping[str, Mapping[str, Any]]
-    plan: Plan
+    plan: Plan | None = None
     model_digest: str | None = None
+    linkage: str | None = None
     version: str = __version__
 
     def __post_init__(self) -> None:
@@ -95,7 +104,9 @@ class Agreement:
             raise ArgumentError(
                 f"members are {', '.join(self.members)}; the schema's parties are {', '.join(self.schema.parties)}"
             )
-        if tuple(getattr(self.plan, "parties", ())) != tuple(self.schema.parties):
+        if (self.plan is None) != (self.method == LINKAGE):
+            raise ArgumentError(f"method {self.method!r} {'needs a' if self.plan is None else 'has no'} privacy plan")
+        if self.plan is not None and tuple(getattr(self.plan, "parties", ())) != tuple(self.schema.parties):
             raise ArgumentError("plan was made for other parties; draft the study again")
         if twice := sorted(set(self.members) & set(self.helpers)):
             raise ArgumentError(f"{twice[0]!r} is a party and a helper; give the helper another name")
@@ -106,6 +117,16 @@ class Agreement:
                     raise ArgumentError(f"{other!r} and {name!r} show the same certificate; each needs its own")
                 if self._of(name).address is None and self._of(other).address is None:
                     raise ArgumentError(f"neither {other!r} nor {name!r} can be reached; one of both needs an address")
+
+    @property
+    def spent(self) -> Plan:
+        """The plan that a run of this agreement spends.
+
+        :raises ArgumentError: it links records, and spends none.
+        """
+        if self.plan is None:
+            raise ArgumentError(f"{self.name!r} links records and releases nothing: `vertinumpyro link`")
+        return self.plan
 
     @property
     def names(self) -> list[str]:
@@ -157,13 +178,15 @@ class Agreement:
             "settings": {section: dict(values) for section, values in self.settings.items()},
             "members": {name: member.to_dict() for name, member in self.members.items()},
             "helpers": {name: member.to_dict() for name, member in self.helpers.items()},
-            "plan": self.plan.to_dict(),
+            "linkage": self.linkage,
+            "plan": None if self.plan is None else self.plan.to_dict(),
         }
 
     def save(self, path: str | Path) -> None:
         """Write `study.toml`; the plan is in it as JSON, for it is nobody's to edit."""
         record = {name: value for name, value in self._record().items() if value is not None}
-        record["plan"] = json.dumps(record["plan"], sort_keys=True)
+        if self.plan is not None:
+            record["plan"] = json.dumps(record["plan"], sort_keys=True)
         Path(path).write_text(dump(record), encoding="utf-8")
 
     @classmethod
@@ -179,10 +202,10 @@ class Agreement:
             raise ArgumentError(f"{path.name} is not TOML: {error}") from None
         if unknown := set(record) - set(_KEYS):
             raise ArgumentError(f"{path.name}: unknown key {min(unknown)!r}; {suggest(min(unknown), _KEYS)}")
-        if missing := [key for key in _KEYS if key not in record and key not in ("helpers", "model_digest")]:
+        if missing := [key for key in _KEYS if key not in record and key not in _MAY_MISS]:
             raise ArgumentError(f"{path.name} has no {missing[0]}; draft the study again")
         try:
-            plan = Plan.from_dict(json.loads(record["plan"]))
+            plan = Plan.from_dict(json.loads(record["plan"])) if "plan" in record else None
         except (TypeError, ValueError) as error:  # ArgumentError is one; so is what json raises
             raise ArgumentError(
                 f"{path.name}: its plan cannot be read ({error}); take the file as it was sent"
@@ -192,6 +215,7 @@ class Agreement:
             version=str(record["version"]),
             method=str(record["method"]),
             model_digest=record.get("model_digest"),
+            linkage=record.get("linkage"),
             schema=Schema.from_dict(record["schema"]),
             settings=record["settings"],
             members=_members(record["members"], list(record["schema"]["parties"])),

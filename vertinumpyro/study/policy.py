@@ -55,7 +55,7 @@ class Policy:
 
         :raises PrivacyError: names every limit that it passes, with both numbers.
         """
-        plan, beyond = agreement.plan, []
+        plan, beyond = agreement.spent, []
         rows = {row.adversary for row in plan.adversaries}
         if unknown := sorted(set(self.largest_epsilon_against) - rows):
             beyond.append(f"the policy limits ε against {unknown[0]!r}, whom the plan says nothing of")

@@ -1,0 +1,149 @@
+"""`link` and `join`: an organisation takes part in what all have approved, from its own machine."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+from rich.markup import escape
+from rich.progress import Progress
+
+from vertinumpyro.cli import commands
+from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
+from vertinumpyro.cli.organisations import check_model, config_at
+from vertinumpyro.cli.party_file import PartyFile
+from vertinumpyro.cli.sessions import party_method
+from vertinumpyro.cli.terminal import console
+from vertinumpyro.cli.wording import duration
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Linkage, normalised_ids, read_ids
+from vertinumpyro.secure.intersection import common_places, find_common
+from vertinumpyro.session import JoinedSession, PartyTask, check_alike, held
+from vertinumpyro.study import LINKAGE, Agreement, meet
+from vertinumpyro.transport import PeerError, Seat
+
+__all__ = ["join", "link"]
+
+
+def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: float, timeout_s: float) -> None:
+    """Meet the others and take part: as a party to the outputs, as a helper until the parties have done."""
+    agreement, own = Agreement.load(path), PartyFile.load(party)
+    plan = agreement.spent
+    if own.name in agreement.helpers:
+        _deal(_met(agreement, own, path, party, wait_s, timeout_s))
+        return
+    agreement.member(own.name)
+    task = _task(agreement, own, path)
+    config = config_at(agreement, path, own)
+    check_model(agreement, config)
+    job = Job.of(config, agreement.method)
+    run_dir = own.folder / "run" if out is None else out
+    if resume:
+        plan_to_continue(run_dir, job.method.name)
+    else:
+        refuse_started(run_dir)
+    with (
+        held(run_dir),
+        JoinedSession(_met(agreement, own, path, party, wait_s, timeout_s), task) as session,
+    ):
+        _say(f"all are here; {session.num_records:,} records matched")
+        if session.num_records != plan.num_records:
+            raise ArgumentError(
+                f"the plan is for {plan.num_records} records, and the parties share {session.num_records}; "
+                "draft the study with that number"
+            )
+        result = commands.spend(job, session, plan, run_dir, resume)
+        commands.write(job, result, session, run_dir)
+
+
+def link(path: Path, party: Path, *, wait_s: float, timeout_s: float) -> None:
+    """Meet the others and find the records that all have; what is found stays here."""
+    agreement, own = Agreement.load(path), PartyFile.load(party)
+    if agreement.method != LINKAGE:
+        raise ArgumentError(f"{path.name} runs {agreement.method}: `vertinumpyro join {path.name}`")
+    if own.name in agreement.helpers:
+        found = find_common(_met(agreement, own, path, party, wait_s, timeout_s))
+        _say(f"over; the parties have {found:,} records in common")
+        return
+    agreement.member(own.name)
+    target = own.linkage_path(agreement.digest)
+    if target.exists():
+        raise ArgumentError(f"{target} is there: these records are linked already; draft a new linkage for others")
+    table = read_ids(own.table_path(), agreement.schema, own.name, **own.read_options)
+    ids = normalised_ids(table, agreement.schema, own.name)
+    seat = _met(agreement, own, path, party, wait_s, timeout_s)
+    with Progress(console=console, transient=True) as bar:
+        shown = bar.add_task("")
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(shown, description=what, completed=done, total=total)
+
+        topic, pad_to = agreement.digest.encode(), agreement.settings[LINKAGE].get("pad_to")
+        rows = common_places(seat, ids, topic=topic, pad_to=pad_to, progress=progress)
+    check_alike(seat, [ids[row] for row in rows], list(agreement.members))
+    Linkage.made(agreement.digest, ids, rows).save(target)
+    for link in seat.links.values():
+        link.close()
+    _say(f"{len(rows):,} records are at all parties; which ones, {target} keeps")
+    console.print(
+        f"Draft the study with [bold]num_records = {len(rows)}[/] in \\[data], and `--linkage {escape(path.name)}`."
+    )
+
+
+def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: float, timeout_s: float) -> Seat:
+    """The seat of a party that has approved, or of a helper, once all are there."""
+    approval = None if own.name in agreement.helpers else own.approval(agreement)
+    if approval is None and own.name in agreement.members:
+        raise ArgumentError(
+            f"{own.name} has not approved {path.name}: `vertinumpyro study approve {path.name} --party {party}`"
+        )
+    return meet(
+        agreement,
+        own.name,
+        own.identity,
+        approval,
+        listen=own.address,
+        wait_s=wait_s,
+        timeout_s=timeout_s,
+        waiting=_say,
+    )
+
+
+def _deal(seat: Seat) -> None:
+    from vertinumpyro.secure.crypten.member import run_dealer
+
+    _say("all are here; dealing")
+    started = time.perf_counter()
+    try:
+        run_dealer(seat)
+    except PeerError as error:
+        _say(f"over, after {duration(time.perf_counter() - started)}: {error}")
+    else:
+        _say(f"over, after {duration(time.perf_counter() - started)}")
+
+
+def _say(text: str) -> None:
+    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(text)}")
+
+
+def _task(agreement: Agreement, own: PartyFile, path: Path) -> PartyTask:
+    schema = agreement.schema.to_dict()
+    linkage = None if agreement.linkage is None else own.linkage_path(agreement.linkage)
+    if linkage is not None and not linkage.exists():
+        raise ArgumentError(
+            f"{path.name} is about records that were linked under {str(agreement.linkage)[:16]}, and {own.name} has "
+            "no result of that: `vertinumpyro link` with that agreement first"
+        )
+    return PartyTask(
+        party=own.name,
+        schema=schema,
+        table=own.table_path(),
+        build=partial(party_method, agreement.method, schema, agreement.settings, str(path.resolve())),
+        ledger=own.folder / own.ledger,
+        approved=agreement.spent.fingerprint(),
+        data_set=own.account.data_set,
+        limit=own.limits.total,
+        linkage=linkage,
+        read_options=own.read_options,
+    )
