@@ -132,6 +132,12 @@ def test_an_agreement_is_drafted_shown_and_approved_without_a_table(organisation
     organisations.ok("study", "approve", study, "--party", organisations.party("clinic"), "--yes")
     (kept,) = (organisations.folder / "clinic" / "approvals").iterdir()
     assert json.loads(kept.read_text())["digest"] == agreement.digest
+    told = " ".join(organisations.ok("study", "status", study, "--party", organisations.party("clinic")).split())
+    assert "approval given" in told
+    assert "not begun" in told
+    assert "approval not given" in " ".join(
+        organisations.ok("study", "status", study, "--party", organisations.party("bank")).split()
+    )
     code, text = organisations.run("study", "approve", study, "--party", organisations.party("bank"), input="n\n")
     assert (code, "nothing was signed" in text) == (2, True)
     code, text = organisations.run("study", "approve", study, "--party", organisations.party("dealer"))
@@ -235,6 +241,23 @@ def test_from_keys_to_results_at_every_organisation(organisations, method):
         assert (organisations.folder / name / "run" / "report.html").exists()
         own = organisations.folder / name / "ledger" / plan.plan_id / "privacy.json"
         assert read_record(own).steps_spent == read_record(Path(own)).plan.num_steps
+    for name in ("clinic", "bank"):
+        log = [
+            json.loads(line) for line in (organisations.folder / name / "run" / "log.jsonl").read_text().splitlines()
+        ]
+        assert [line["event"] for line in log if line["event"] != "steps"] == [
+            "join",
+            "together",
+            "released",
+            "finished",
+        ]
+        assert [line["on_record"] for line in log if line["event"] == "steps"][-1] == plan.num_steps
+        (released,) = [line for line in log if line["event"] == "released"]
+        assert released["bytes_received"] > 0
+    told = " ".join(organisations.ok("study", "status", study, "--party", organisations.party("clinic")).split())
+    assert "approval given" in told
+    assert "on account, finished" in told
+    assert "finished seconds" in told
     shown = organisations.ok("budget", study, "--party", organisations.party("clinic"))
     assert "The study's plan is among them." in shown
     assert "steps, finished" in " ".join(shown.split())

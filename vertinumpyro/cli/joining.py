@@ -13,13 +13,15 @@ from vertinumpyro.cli import commands
 from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
 from vertinumpyro.cli.organisations import check_model, config_at
 from vertinumpyro.cli.party_file import PartyFile
+from vertinumpyro.cli.progress import followed
+from vertinumpyro.cli.run_log import LOG, RunLog
 from vertinumpyro.cli.sessions import party_method
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage, normalised_ids, read_ids
 from vertinumpyro.secure.intersection import common_places, find_common
-from vertinumpyro.session import JoinedSession, PartyTask, check_alike, held
+from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, check_alike, held
 from vertinumpyro.study import LINKAGE, Agreement, meet
 from vertinumpyro.transport import PeerError, Seat
 
@@ -43,17 +45,33 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
         plan_to_continue(run_dir, job.method.name)
     else:
         refuse_started(run_dir)
+    log = RunLog(run_dir / LOG)
+    log.event("join", study=agreement.digest, party=own.name, method=agreement.method, resume=resume)
     with (
+        log.until_the_end(),
         held(run_dir),
         JoinedSession(_met(agreement, own, path, party, wait_s, timeout_s), task) as session,
     ):
         _say(f"all are here; {session.num_records:,} records matched")
+        log.event("together", num_records=session.num_records)
         if session.num_records != plan.num_records:
             raise ArgumentError(
                 f"the plan is for {plan.num_records} records, and the parties share {session.num_records}; "
                 "draft the study with that number"
             )
-        result = commands.spend(job, session, plan, run_dir, resume)
+
+        def tell(spent: int) -> None:
+            log.steps(spent, plan.num_steps)
+
+        with followed(run_dir / PRIVACY_RECORD, tell, tell):
+            result = commands.spend(job, session, plan, run_dir, resume)
+        log.event(
+            "released",
+            rounds=session.traffic.rounds,
+            bytes_sent=session.traffic.bytes_sent,
+            bytes_received=session.traffic.bytes_received,
+            bytes_from_the_helper=session.dealer_traffic.bytes_received,
+        )
         commands.write(job, result, session, run_dir)
 
 

@@ -237,6 +237,15 @@ def study_show(study: StudyFile, debug: Debug = False) -> None:
     organisations.show(study)
 
 
+@study_app.command("status")
+@_reported
+def study_status(study: StudyFile, party: PartyTOML = Path("party.toml"), debug: Debug = False) -> None:
+    """Show how far this organisation is with a study: approval, linkage, steps on account, log."""
+    from vertinumpyro.cli import organisations
+
+    organisations.status(study, party)
+
+
 @study_app.command("diff")
 @_reported
 def study_diff(
@@ -262,6 +271,21 @@ def study_approve(
     from vertinumpyro.cli import organisations
 
     organisations.approve(study, party, yes=yes)
+
+
+@app.command()
+@_reported
+def doctor(
+    study: StudyFile,
+    party: PartyTOML = Path("party.toml"),
+    alone: Annotated[bool, typer.Option("--alone", help="Call nobody.")] = False,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds to wait for the others to come.")] = 300.0,
+    debug: Debug = False,
+) -> None:
+    """Try all that a run needs, here and between the members, who run this at the same time. Spends nothing."""
+    from vertinumpyro.cli import doctor as clinic
+
+    clinic.doctor(study, party, wait_s=wait, alone=alone)
 
 
 @app.command()

@@ -16,18 +16,22 @@ from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods import method_of
 from vertinumpyro.cli.party_file import PartyFile, make_party
+from vertinumpyro.cli.run_log import LOG, last_events
 from vertinumpyro.cli.terminal import console, heading
+from vertinumpyro.cli.wording import count
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import TableFacts
+from vertinumpyro.data import Linkage, TableFacts
 from vertinumpyro.data.linkage import ID_RULE
+from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import BetweenProcesses, Crypten
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
 from vertinumpyro.transport import Address, Certificate
 
-__all__ = ["approve", "check_model", "config_at", "difference", "draft", "init", "show"]
+__all__ = ["approve", "check_model", "config_at", "difference", "draft", "draft_linkage", "init", "show", "status"]
 
 _SECTIONS = ("model", "privacy", "fit", "mrf", "regression")
 _TO_RUN = ("seed", "num_synthetic")
+_LAST = 10  # lines of a log
 
 
 def init(name: str, *, folder: Path, table: str | None, listen: str | None, days: int) -> None:
@@ -124,6 +128,35 @@ def difference(path: Path, other: Path) -> None:
     if lines:
         raise ArgumentError(f"{path.name} (here) and {other.name} (there) differ:\n" + "\n".join(lines))
     console.print(f"[green]✓[/] {escape(path.name)} and {escape(other.name)} are one agreement.")
+
+
+def status(path: Path, party: Path) -> None:
+    """Print how far this organisation is: what it approved, linked and spent, and the last lines of its log."""
+    agreement, own = Agreement.load(path), PartyFile.load(party)
+    agreement.member(own.name)
+    facts = {"study": f"{agreement.name}, {agreement.digest[:16]}"}
+    if own.name in agreement.members:
+        given = own.approval(agreement)
+        facts["approval"] = "not given" if given is None else "given"
+        linkage = agreement.digest if agreement.plan is None else agreement.linkage
+        if linkage is not None:
+            found = own.linkage_path(linkage)
+            facts["records"] = f"{Linkage.load(found).num_common:,} linked" if found.exists() else "not linked yet"
+        if agreement.plan is not None:
+            facts["plan"] = _spent_of(agreement.plan, own)
+    console.print(facts_grid(facts))
+    for event in last_events(own.folder / "run" / LOG, _LAST):
+        when, what = event.pop("time", ""), event.pop("event", "")
+        said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in event.items())
+        console.print(f"[dim]{escape(str(when))}[/] [bold]{escape(str(what))}[/] {escape(said)}", soft_wrap=True)
+
+
+def _spent_of(plan: Plan, own: PartyFile) -> str:
+    entries = {entry.plan.plan_id: entry for entry in own.account.entries()}
+    if plan.plan_id not in entries:
+        return f"not begun, {count(plan.num_steps, 'step')}"
+    entry = entries[plan.plan_id]
+    return f"{entry.steps_spent} of {count(plan.num_steps, 'step')} on account" + ", finished" * entry.finished
 
 
 def approve(path: Path, party: Path, *, yes: bool) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.cli.wording import count, duration
 
-__all__ = ["ProgressLines", "progress_in_log"]
+__all__ = ["ProgressLines", "followed", "progress_in_log"]
 
 _PART = 0.1  # of the total: so much more is worth a line
 _SHORTEST_S = 10.0
@@ -61,11 +61,19 @@ def progress_in_log(record: Path, total: int, noun: str = "step") -> Iterator[No
     if console.is_terminal:
         yield
         return
-    lines, done = ProgressLines(noun), threading.Event()
+    lines = ProgressLines(noun)
+    with followed(record, lambda spent: lines(spent, total), lambda spent: lines.say(spent, total)):
+        yield
+
+
+@contextmanager
+def followed(record: Path, tell: Callable[[int], object], last: Callable[[int], object]) -> Iterator[None]:
+    """Calls `tell` with the steps on record, twice a second while the block runs, and `last` at its end."""
+    done = threading.Event()
 
     def follow() -> None:
         while not done.wait(_POLL_S):
-            lines(_steps_spent(record), total)
+            tell(_steps_spent(record))
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -74,7 +82,7 @@ def progress_in_log(record: Path, total: int, noun: str = "step") -> Iterator[No
     finally:
         done.set()
         thread.join()
-        lines.say(_steps_spent(record), total)
+        last(_steps_spent(record))
 
 
 def _steps_spent(record: Path) -> int:

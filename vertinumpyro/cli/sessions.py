@@ -61,8 +61,9 @@ def cost_lines(backend: Any, computations: Sequence[tuple[Computation, int]]) ->
         yield Text(
             f"\n{each}: {cost.traffic.rounds} rounds, {cost.traffic.bytes_sent / 1e6:.1f} MB sent by a party, "
             f"{cost.dealer_traffic.bytes_received / 1e6:.1f} MB by the dealer. {total} about "
-            f"{_hours(times * cost.lan_seconds)} on a LAN (0.5 ms a round, 1 Gbit/s) and about "
-            f"{_hours(times * cost.wan_seconds)} on a WAN (50 ms a round, 100 Mbit/s), besides each party's own work."
+            f"{_hours(times * cost.lan_seconds)} on a LAN (1 ms round trip, 1 Gbit/s) and about "
+            f"{_hours(times * cost.wan_seconds)} on a WAN (50 ms round trip, 100 Mbit/s), besides each party's own "
+            "work."
         )
 
 

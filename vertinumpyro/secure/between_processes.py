@@ -31,20 +31,20 @@ class Cost:
     dealer_traffic: Traffic
     seconds: float
 
-    def on(self, *, seconds_per_round: float, bits_per_second: float) -> float:
-        """Seconds on a network."""
+    def on(self, *, round_trip_s: float, bits_per_second: float) -> float:
+        """Seconds on a network: in a round all send at once, so it takes half of a round trip."""
         sent = 8 * (self.traffic.bytes_sent + self.dealer_traffic.bytes_received) / bits_per_second
-        return self.seconds + self.traffic.rounds * seconds_per_round + sent
+        return self.seconds + self.traffic.rounds * round_trip_s / 2 + sent
 
     @property
     def lan_seconds(self) -> float:
-        """0.5 ms a round, 1 Gbit/s."""
-        return self.on(seconds_per_round=0.0005, bits_per_second=1e9)
+        """1 ms round trip, 1 Gbit/s."""
+        return self.on(round_trip_s=0.001, bits_per_second=1e9)
 
     @property
     def wan_seconds(self) -> float:
-        """50 ms a round, 100 Mbit/s."""
-        return self.on(seconds_per_round=0.05, bits_per_second=1e8)
+        """50 ms round trip, 100 Mbit/s."""
+        return self.on(round_trip_s=0.05, bits_per_second=1e8)
 
 
 class BetweenProcesses(Backend):

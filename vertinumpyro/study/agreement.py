@@ -18,7 +18,7 @@ from vertinumpyro.data.encodings import read_utf8
 from vertinumpyro.data.schema_text import dump
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.privacy import Plan
-from vertinumpyro.transport import Address, Certificate
+from vertinumpyro.transport import Address, Certificate, Identity
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -222,6 +222,18 @@ class Agreement:
             helpers=_members(record.get("helpers", {}), None),
             plan=plan,
         )
+
+    def check_identity(self, name: str, identity: Identity) -> None:
+        """Refuses to be `name` with another certificate than the agreement's.
+
+        :raises ArgumentError: shows both fingerprints.
+        """
+        known, own = self.member(name).certificate, identity.certificate
+        if own.der != known.der:
+            raise ArgumentError(
+                f"the agreement knows {name!r} by the certificate {known.fingerprint}, and {str(identity.folder)!r} "
+                f"holds {own.fingerprint}; draft the study with yours"
+            )
 
     def check_version(self) -> None:
         """Refuses to take part with another version of the library.

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -46,12 +45,7 @@ class Approval:
 
         :raises ArgumentError: the identity is not the member's in the agreement, or its key cannot sign.
         """
-        known, own = agreement.member(member).certificate, identity.certificate
-        if own.der != known.der:
-            raise ArgumentError(
-                f"the agreement knows {member!r} by the certificate {known.fingerprint}, and {str(identity.folder)!r} "
-                f"holds {own.fingerprint}; draft the study with yours"
-            )
+        agreement.check_identity(member, identity)
         try:
             key = serialization.load_pem_private_key(Path(identity.files[1]).read_bytes(), password=None)
         except (OSError, ValueError, TypeError):
@@ -73,7 +67,7 @@ class Approval:
                 f"{self.member!r} approved {self.digest[:16]}, and this agreement is {agreement.digest[:16]}: it was "
                 "changed after the approval, or the approval is another study's"
             )
-        public = x509.load_pem_x509_certificate(agreement.member(self.member).certificate.pem.encode()).public_key()
+        public = agreement.member(self.member).certificate.public_key
         try:
             assert isinstance(public, ec.EllipticCurvePublicKey)
             public.verify(bytes.fromhex(self.signature), _text(self.member, self.digest), _SCHEME)

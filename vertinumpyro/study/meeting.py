@@ -12,7 +12,7 @@ from vertinumpyro.study.agreement import Agreement
 from vertinumpyro.study.approval import Approval, check_approvals
 from vertinumpyro.transport import Address, Identity, Peer, Seat, joined
 
-__all__ = ["meet"]
+__all__ = ["bound", "gather", "meet"]
 
 _APPROVAL_BYTES = 2**16
 
@@ -40,14 +40,44 @@ def meet(
     :raises PeerError: somebody did not come.
     :raises ArgumentError: the address cannot be bound, or the certificate is not the one of the agreement.
     """
-    agreement.check_version()
-    names, own = agreement.names, agreement.member(name)
-    if identity.certificate.der != own.certificate.der:
-        raise ArgumentError(
-            f"{str(identity.folder)!r} does not hold the certificate that the agreement has of {name!r}"
-        )
     if name in agreement.members:
         _check_own(agreement, name, approval)
+    seat = gather(
+        agreement,
+        name,
+        identity,
+        topic=agreement.digest,
+        listen=listen,
+        wait_s=wait_s,
+        timeout_s=timeout_s,
+        waiting=waiting,
+    )
+    if approval is not None:
+        found = seat.gathered(json.dumps(approval.to_dict()).encode(), limit=_APPROVAL_BYTES)
+        check_approvals(agreement, [_read(text) for text in found])
+    return seat
+
+
+def gather(
+    agreement: Agreement,
+    name: str,
+    identity: Identity,
+    *,
+    topic: str,
+    listen: Address | None = None,
+    wait_s: float = 600.0,
+    timeout_s: float = 120.0,
+    waiting: Callable[[str], None] = lambda text: None,
+) -> Seat:
+    """A member's seat, once everybody has come for one topic; nobody has approved anything by that.
+
+    :param topic: who comes for another one is refused.
+    :raises PeerError: somebody did not come.
+    :raises ArgumentError: the address cannot be bound, or the certificate is not the one of the agreement.
+    """
+    agreement.check_version()
+    names, own = agreement.names, agreement.member(name)
+    agreement.check_identity(name, identity)
     peers = {
         rank: Peer(
             name=other,
@@ -57,17 +87,10 @@ def meet(
         for rank, other in enumerate(names)
         if other != name
     }
-    awaited = [peer.name for peer in peers.values() if peer.dial is None]
-    listener = _bound(listen or own.address) if awaited else None
+    listener = bound(listen or own.address) if any(peer.dial is None for peer in peers.values()) else None
     waiting(f"waiting for {', '.join(peer.name for peer in peers.values())}")
-    links = joined(
-        identity, peers, topic=agreement.digest.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s
-    )
-    seat = Seat(names.index(name), len(agreement.members), links, timeout_s)
-    if approval is not None:
-        found = seat.gathered(json.dumps(approval.to_dict()).encode(), limit=_APPROVAL_BYTES)
-        check_approvals(agreement, [_read(text) for text in found])
-    return seat
+    links = joined(identity, peers, topic=topic.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s)
+    return Seat(names.index(name), len(agreement.members), links, timeout_s)
 
 
 def _check_own(agreement: Agreement, name: str, approval: Approval | None) -> None:
@@ -87,7 +110,11 @@ def _read(text: bytes) -> Approval:
         raise BackendError("a party sent something else than its approval; run one version everywhere") from None
 
 
-def _bound(address: Address | None) -> socket.socket:
+def bound(address: Address | None) -> socket.socket:
+    """A socket that listens.
+
+    :raises ArgumentError: there is no address, or it cannot be bound.
+    """
     if address is None:
         raise ArgumentError("others dial this member, and it has no address to listen at; give listen")
     try:

@@ -17,6 +17,7 @@ from typing import final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vertinumpyro.core.errors import ArgumentError
@@ -68,6 +69,11 @@ class Certificate:
     def fingerprint(self) -> str:
         """SHA-256 of `der`, in hexadecimal: what two administrators read to each other."""
         return self._parsed.fingerprint(hashes.SHA256()).hex()
+
+    @property
+    def public_key(self) -> CertificatePublicKeyTypes:
+        """What it certifies."""
+        return self._parsed.public_key()
 
     @property
     def expires(self) -> datetime.datetime:

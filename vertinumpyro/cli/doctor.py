@@ -1,0 +1,259 @@
+"""`doctor`: everything that a run between organisations needs, tried before it begins; each failure with its remedy."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from rich.markup import escape
+
+from vertinumpyro.cli.job import Job
+from vertinumpyro.cli.organisations import check_model, config_at
+from vertinumpyro.cli.party_file import PartyFile
+from vertinumpyro.cli.terminal import console, heading
+from vertinumpyro.cli.wording import duration
+from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
+from vertinumpyro.data import Linkage, TableFacts, VerticalDataset, read_table
+from vertinumpyro.secure import BetweenProcesses
+from vertinumpyro.study import Agreement, bound, gather
+from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts
+from vertinumpyro.transport import Seat
+
+__all__ = ["doctor"]
+
+_SOON = datetime.timedelta(days=30)
+_ROOM = 2**30
+_CLOCK_S = 60.0
+_SLOW_S, _NARROW = 0.3, 1.25e6  # a round trip and a bandwidth (10 Mbit/s) that make a run take hours
+
+
+class Findings:
+    """Lines for people; how many of them are failures."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def check(self, name: str, look: Callable[[], str]) -> bool:
+        """Looks, and says what was found; an error of the library is a failure, with its own remedy."""
+        try:
+            found = look()
+        except (VertinumpyroError, OSError) as error:
+            self.failures += 1
+            console.print(f"[red]✗[/] [bold]{name:<12}[/] {escape(str(error))}", soft_wrap=True)
+            return False
+        console.print(f"[green]✓[/] [bold]{name:<12}[/] {escape(found)}", soft_wrap=True)
+        return True
+
+    @staticmethod
+    def warn(name: str, text: str) -> None:
+        """Something that a run survives."""
+        console.print(f"[yellow]![/] [bold]{name:<12}[/] {escape(text)}", soft_wrap=True)
+
+
+def doctor(path: Path, party: Path, *, wait_s: float, alone: bool) -> None:
+    """Try everything here, then everything between the members, who all run this at the same time.
+
+    :raises ArgumentError: something failed; counts it.
+    """
+    agreement, own = Agreement.load(path), PartyFile.load(party)
+    findings = Findings()
+    console.print(heading(f"{own.name}, alone"))
+    ready = findings.check("version", lambda: _version(agreement))
+    ready &= findings.check("certificate", lambda: _certificate(agreement, own, findings))
+    ready &= findings.check("port", lambda: _port(agreement, own))
+    findings.check("names", lambda: _names(agreement, own))
+    findings.check("disk", lambda: _disk(own))
+    if own.name in agreement.members:
+        findings.check("table", lambda: _table(agreement, own))
+        findings.check("policy", lambda: _policy(agreement, own))
+        findings.check("approval", lambda: _approval(agreement, own, path))
+        if agreement.plan is not None:
+            findings.check("model", lambda: _model(agreement, path, own))
+    if not alone and ready:
+        _together(agreement, own, path, findings, wait_s)
+    if findings.failures:
+        raise ArgumentError(f"{findings.failures} of these would keep the run from its end; see the lines with ✗")
+    console.print("\n[green]Nothing here stands in the way.[/]")
+
+
+def _together(agreement: Agreement, own: PartyFile, path: Path, findings: Findings, wait_s: float) -> None:
+    console.print(heading("Together with the others, who run the same command now"))
+    seats: list[Seat] = []
+    measured: dict[int, Measured] = {}
+
+    def meet() -> str:
+        seat = gather(
+            agreement,
+            own.name,
+            own.identity,
+            topic=f"doctor {agreement.digest}",
+            listen=own.address,
+            wait_s=wait_s,
+            timeout_s=60.0,
+        )
+        seats.append(seat)
+        return (
+            f"TLS 1.3 both ways with {', '.join(n for n in agreement.names if n != own.name)}, certificates as agreed"
+        )
+
+    def network() -> str:
+        measured.update(check_network(seats[0], own_facts()))
+        return f"measured to {len(measured)} others"
+
+    if not findings.check("links", meet):
+        return
+    try:
+        if not findings.check("network", network):
+            return
+    finally:
+        for link in seats[0].links.values():
+            link.close()
+    for rank, found in measured.items():
+        _tell(agreement.names[rank], found, findings)
+    _estimate(agreement, own, path, list(measured.values()))
+
+
+def _tell(name: str, found: Measured, findings: Findings) -> None:
+    mbit = [8 * rate / 1e6 for rate in (found.sent_per_s, found.received_per_s)]
+    text = f"round trip {1000 * found.round_trip_s:.1f} ms, {mbit[0]:.0f} Mbit/s there, {mbit[1]:.0f} Mbit/s back"
+    console.print(f"[green]✓[/] [bold]{escape(name):<12}[/] {text}", soft_wrap=True)
+    if abs(found.clock_s) > max(_CLOCK_S, found.round_trip_s):
+        direction = "ahead" if found.clock_s > 0 else "behind"
+        findings.warn(
+            name,
+            f"its clock is {duration(abs(found.clock_s))} {direction} of this one; certificates begin and end by "
+            "clocks: set both by NTP",
+        )
+    if found.round_trip_s > _SLOW_S or min(found.sent_per_s, found.received_per_s) < _NARROW:
+        findings.warn(name, "a slow link: see the estimate; a method of few rounds (marginals, vertimrf) suits it")
+    own = own_facts()
+    for package in FACTS:
+        theirs = found.facts.get(package)
+        if theirs != own[package]:
+            findings.warn(name, f"{package} is {theirs} there and {own[package]} here; install one version everywhere")
+    if found.facts.get("processor") != own["processor"]:
+        findings.warn(name, "another kind of processor: floats may differ in their last digit; the first party's hold")
+
+
+def _estimate(agreement: Agreement, own: PartyFile, path: Path, measured: list[Measured]) -> None:
+    """What the run's rounds and bytes take on the slowest of these links."""
+    if agreement.plan is None or own.name not in agreement.members:
+        return
+    job = Job.of(config_at(agreement, path, own), agreement.method)
+    backend = job.method.method.backend
+    assert isinstance(backend, BetweenProcesses)
+    facts = TableFacts(agreement.schema, agreement.plan.num_records)
+    trip = max(found.round_trip_s for found in measured)
+    rate = 8 * min(min(found.sent_per_s, found.received_per_s) for found in measured)
+    total = 0.0
+    for computation, times in job.method.computations(facts, agreement.plan):
+        total += times * backend.cost(computation).on(round_trip_s=trip, bits_per_second=rate)
+    console.print(
+        f"\nThe secure computation would take about [bold]{duration(total)}[/] on the slowest of these links, "
+        "besides each party's own work."
+    )
+
+
+def _version(agreement: Agreement) -> str:
+    agreement.check_version()
+    return f"{agreement.version}, as agreed"
+
+
+def _certificate(agreement: Agreement, own: PartyFile, findings: Findings) -> str:
+    agreement.check_identity(own.name, own.identity)
+    folder, certificate = own.folder, own.identity.certificate
+    try:
+        key = serialization.load_pem_private_key(Path(own.identity.files[1]).read_bytes(), password=None)
+    except (OSError, ValueError, TypeError):
+        raise ArgumentError(f"the key in {str(folder)!r} cannot be read; put it back, or make a new identity") from None
+    der = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    if key.public_key().public_bytes(*der) != certificate.public_key.public_bytes(*der):
+        raise ArgumentError(f"the key in {str(folder)!r} is not its certificate's; put the right one back")
+    now = datetime.datetime.now(datetime.timezone.utc)
+    for name in agreement.names:
+        shown = agreement.member(name).certificate
+        if not shown.begins <= now < shown.expires:
+            raise ArgumentError(
+                f"{name}'s certificate holds from {shown.begins:%Y-%m-%d} to {shown.expires:%Y-%m-%d}, and this clock "
+                f"says {now:%Y-%m-%d %H:%M} UTC; set the clock, or make a new one (party init) and draft again"
+            )
+        if shown.expires - now < _SOON:
+            findings.warn("certificate", f"{name}'s ends on {shown.expires:%Y-%m-%d}")
+    return f"until {certificate.expires:%Y-%m-%d}; its key is here"
+
+
+def _port(agreement: Agreement, own: PartyFile) -> str:
+    dialled_by = [name for name in agreement.names if name != own.name and agreement.dials(name, own.name)]
+    if not dialled_by:
+        return "none needed: this member dials the others"
+    address = own.address or agreement.member(own.name).address
+    bound(address).close()
+    return f"{address} is free, for {', '.join(dialled_by)}"
+
+
+def _names(agreement: Agreement, own: PartyFile) -> str:
+    found = []
+    for name in agreement.names:
+        where = agreement.member(name).address
+        if name == own.name or where is None or not agreement.dials(own.name, name):
+            continue
+        try:
+            answers = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            raise ArgumentError(
+                f"{name} is at {where}, and that name is not known here ({error.strerror}); ask for its address, or "
+                "enter it in this machine's hosts file"
+            ) from None
+        found.append(f"{name} is {answers[0][4][0]}")
+    return ", ".join(found) or "none needed: nobody is dialled from here"
+
+
+def _disk(own: PartyFile) -> str:
+    free = shutil.disk_usage(own.folder).free
+    if free < _ROOM:
+        raise ArgumentError(f"{free / 2**20:.0f} MiB are free at {str(own.folder)!r}; a run wants 1 GiB: make room")
+    return f"{free / 2**30:.0f} GiB free"
+
+
+def _table(agreement: Agreement, own: PartyFile) -> str:
+    schema = agreement.schema
+    frame = read_table(own.table_path(), schema, own.name, **own.read_options)
+    if agreement.linkage is not None:
+        path = own.linkage_path(agreement.linkage)
+        if not path.exists():
+            raise ArgumentError(f"its records are not linked yet under {agreement.linkage[:16]}: `vertinumpyro link`")
+        frame = Linkage.load(path).applied(frame, schema, own.name)
+    if agreement.plan is None:
+        return f"{len(frame):,} records, to be linked"
+    dataset = VerticalDataset.from_frames(schema.restrict(own.name), {own.name: frame})
+    if dataset.num_records != agreement.plan.num_records:
+        raise ArgumentError(
+            f"the plan is for {agreement.plan.num_records} records, and this table has {dataset.num_records}; link the "
+            "records, or draft the study with the number in common"
+        )
+    return f"{dataset.num_records:,} records, all values in their public domains"
+
+
+def _policy(agreement: Agreement, own: PartyFile) -> str:
+    if agreement.plan is None:
+        return "a linkage spends nothing"
+    own.limits.check(agreement)
+    own.account.check(agreement.plan)
+    return "the plan, and the total with it, are within it"
+
+
+def _approval(agreement: Agreement, own: PartyFile, path: Path) -> str:
+    approval = own.approval(agreement)
+    if approval is None:
+        raise PrivacyError(f"this party has not approved {path.name}: `vertinumpyro study approve {path.name}`")
+    approval.check(agreement)
+    return "given, under this agreement"
+
+
+def _model(agreement: Agreement, path: Path, own: PartyFile) -> str:
+    check_model(agreement, config_at(agreement, path, own))
+    return "its source is the one agreed on" if agreement.model_digest else "the library's own"

@@ -1,0 +1,137 @@
+"""What a run between organisations will meet: measured between every two of them, before anything is approved.
+
+All members call `check_network` at the same time. Each two of them measure in turn, while the others wait: round trip,
+bandwidth in both directions, the difference of their clocks; and each hears the others' public facts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import platform
+import statistics
+import struct
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, final
+
+from vertinumpyro.core.version import __version__
+from vertinumpyro.transport import Link, Seat, pack, unpack
+
+__all__ = ["FACTS", "Measured", "check_network", "own_facts"]
+
+FACTS = ("vertinumpyro", "jax", "numpyro", "numpy", "dp-accounting")
+"""Packages whose versions all should have alike: public values are computed by them."""
+
+_PINGS = 9
+_STAMP = struct.Struct("<d")
+_BLOCK = 4 * 2**20
+_FACTS_BYTES = 2**14
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One other member, as seen from this one.
+
+    :ivar round_trip_s: the median of a message of 8 bytes and its answer.
+    :ivar sent_per_s: bytes per second to it, of 4 MiB.
+    :ivar received_per_s: bytes per second from it.
+    :ivar clock_s: how far its clock is ahead, give or take half of the round trip.
+    :ivar facts: its versions and its processor.
+    """
+
+    round_trip_s: float
+    sent_per_s: float
+    received_per_s: float
+    clock_s: float
+    facts: Mapping[str, Any]
+
+
+def own_facts() -> dict[str, str]:
+    """This member's public facts."""
+    found = {"python": platform.python_version(), "processor": platform.machine(), "vertinumpyro": __version__}
+    for name in FACTS[1:]:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def check_network(seat: Seat, facts: Mapping[str, str]) -> dict[int, Measured]:
+    """Measures the links to all others, by number; all members call it together.
+
+    :param facts: what the others are told of this one.
+    :raises PeerError: a link broke, or a member fell silent; names it.
+    """
+    found = {}
+    for one, other in itertools.combinations(range(len(seat.links) + 1), 2):
+        if seat.rank not in (one, other):
+            continue
+        first = seat.rank == one
+        link = seat.links[other if first else one]
+        theirs = _exchanged_facts(link, facts, first)
+        if first:
+            round_trip, clock = _asked(link)
+            sent = _sent(link)
+            received = _received(link)
+            link.send(_STAMP.pack(round_trip))
+        else:
+            clock = -_answered(link)
+            received = _received(link)
+            sent = _sent(link)
+            (round_trip,) = _STAMP.unpack(link.receive(size=_STAMP.size))
+        found[other if first else one] = Measured(
+            round_trip_s=round_trip, sent_per_s=sent, received_per_s=received, clock_s=clock, facts=theirs
+        )
+    return found
+
+
+def _exchanged_facts(link: Link, facts: Mapping[str, str], first: bool) -> Mapping[str, Any]:
+    if first:
+        link.send(pack(dict(facts)))
+    theirs, _ = unpack(link.receive(limit=_FACTS_BYTES))
+    if not first:
+        link.send(pack(dict(facts)))
+    return theirs
+
+
+def _asked(link: Link) -> tuple[float, float]:
+    """(median round trip, how far the other's clock is ahead)."""
+    trips, ahead = [], []
+    for _ in range(_PINGS):
+        clock, started = time.time(), time.perf_counter()
+        link.send(_STAMP.pack(clock))
+        (theirs,) = _STAMP.unpack(link.receive(size=_STAMP.size))
+        trips.append(time.perf_counter() - started)
+        ahead.append(theirs - clock - trips[-1] / 2)
+    clock = statistics.median(ahead)
+    link.send(_STAMP.pack(clock))
+    return statistics.median(trips), clock
+
+
+def _answered(link: Link) -> float:
+    """How far this clock is ahead of the other's, as that one found."""
+    for _ in range(_PINGS):
+        link.receive(size=_STAMP.size)
+        link.send(_STAMP.pack(time.time()))
+    return float(_STAMP.unpack(link.receive(size=_STAMP.size))[0])
+
+
+def _sent(link: Link) -> float:
+    """Bytes per second, until the other has them all."""
+    started = time.perf_counter()
+    link.send(bytes(_BLOCK))
+    link.receive(size=1)
+    return _BLOCK / (time.perf_counter() - started)
+
+
+def _received(link: Link) -> float:
+    """Bytes per second, from when the other was asked to send."""
+    started = time.perf_counter()
+    link.receive(size=_BLOCK)
+    taken = time.perf_counter() - started
+    link.send(b"\0")
+    return _BLOCK / max(taken, 1e-9)
