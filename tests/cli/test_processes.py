@@ -41,11 +41,11 @@ def test_a_fit_with_a_process_for_each_party(project, backend):
     planned = project.run("plan", project.config, "--backend", backend)
     assert planned.exit_code == 0, planned.output + planned.stderr
     assert "rounds" in planned.output
-    assert "on a WAN (50 ms a round, 100 Mbit/s)" in one_line(planned.output)
+    assert "on a WAN (50 ms round trip, 100 Mbit/s)" in one_line(planned.output)
     checked = project.run("check", project.config, "--backend", backend)
     assert checked.exit_code == 0, checked.output + checked.stderr
     assert "keyed digest" in one_line(checked.output)
-    assert "on a LAN (0.5 ms a round, 1 Gbit/s)" in one_line(checked.output)
+    assert "on a LAN (1 ms round trip, 1 Gbit/s)" in one_line(checked.output)
     result = project.run("fit", project.config, "--backend", backend)
     assert result.exit_code == 0, result.output + result.stderr
     assert json.loads((project.run_dir / "privacy.json").read_text())["steps_spent"] == 4

@@ -111,8 +111,9 @@ def test_what_cannot_be_composed_is_refused():
         steps_after(tables(epsilon=0.1, relation="add_remove"))
     with pytest.raises(ArgumentError, match="it takes 1 of epsilon=1 already"):
         steps_after(tables(epsilon=1.0))
-    with pytest.raises(ArgumentError, match="not known to be Gaussian"):
-        steps_after(steps_after(None))
+    encoded = VertiMRF(encoder="sketch").plan(TableFacts(SCHEMA, N), epsilon=0.5, adversary="outside analyst")
+    with pytest.raises(ArgumentError, match="'vertimrf' that is not Gaussian cannot come before the steps"):
+        steps_after(encoded, adversary="outside analyst")
 
 
 @pytest.mark.parametrize(("size", "cold", "warm"), [(1000, 20, 20), (30_000, 20, 75), (10**7, 20, 200)])

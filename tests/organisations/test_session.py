@@ -36,8 +36,11 @@ class Study:
         self.plan = plan_for(name, method(name, "crypten"), tables.dataset)
         self.attempt = 0
 
-    def run(self, *, resume=False, changes=None, timeout=120):
-        """Exit codes and what each member said, one attempt of all."""
+    def run(self, *, resume=False, changes=None, timeout=120, timeout_s=60):
+        """Exit codes and what each member said, one attempt of all.
+
+        :param changes: of a member's order; a function gets what stands there.
+        """
         self.attempt += 1
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in self.members]
         common = {
@@ -49,8 +52,9 @@ class Study:
             "approved": self.plan.fingerprint(),
             "topic": f"{self.plan.fingerprint()} {self.attempt}",
             "resume": resume,
+            "timeout_s": timeout_s,
         }
-        processes = []
+        processes, self.pids = [], {}
         for rank, member in enumerate(self.members):
             own = (
                 {} if member is None else {"table": str(self.tables.files[member]), "ledger": str(self.ledger(member))}
@@ -63,8 +67,9 @@ class Study:
                 "identity": str(self.folder / "keys" / str(rank)),
                 "listener": listeners[rank].fileno(),
                 "out": str(self.out(member)),
-                **(changes or {}).get(member, {}),
             }
+            for key, change in (changes or {}).get(member, {}).items():
+                order[key] = change(order[key]) if callable(change) else change
             path = self.folder / f"order {rank}.json"
             path.write_text(json.dumps(order))
             processes.append(
@@ -76,6 +81,7 @@ class Study:
                     cwd=Path(__file__).parents[2],
                 )
             )
+            self.pids[member] = processes[-1].pid
         for listener in listeners:
             listener.close()
         said = [process.communicate(timeout=timeout)[0] for process in processes]

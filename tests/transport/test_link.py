@@ -1,11 +1,13 @@
 """Links: framed, capped, full duplex, counted, over any connected socket."""
 
+import io
 import os
 import socket
 import struct
 import threading
 import time
 import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -170,7 +172,7 @@ def test_messages_hold_no_pickles():
     words, arrays = unpack(pack({"a": [1, 2]}, x=np.arange(3)))
     assert words == {"a": [1, 2]}
     np.testing.assert_array_equal(arrays["x"], np.arange(3))
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(BackendError, match="not what this version writes"):
         unpack(pack({}, x=np.array([object()])))
 
 
@@ -209,3 +211,42 @@ def test_traffic_is_a_difference_of_snapshots():
     traffic.rounds += 4
     assert traffic.since(before) == Traffic(rounds=4)
     assert before + traffic.since(before) == traffic
+
+
+def archived(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def compressed():
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, words=np.array("{}"), values=np.zeros(10**6))
+    return buffer.getvalue()
+
+
+def claiming_more():
+    """An array of 8 TB by its header, and of 8 bytes in the message."""
+    array, buffer = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(array, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("values.npy", array.getvalue() + bytes(8))
+        archive.writestr("words.npy", b"")
+    return buffer.getvalue()
+
+
+HOSTILE = {
+    "compressed": compressed(),
+    "claims more than it holds": claiming_more(),
+    "empty": b"",
+    "cut off": pack({"a": 1}, values=np.arange(3))[:-30],
+    "no archive": b"x" * 500,
+    "other words": archived(values=np.arange(2)),
+    "words that are a list": archived(words=np.array("[1, 2]")),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_message_that_is_something_else_is_refused_in_words(kind):
+    with pytest.raises(BackendError, match="not what this version writes"):
+        unpack(HOSTILE[kind])

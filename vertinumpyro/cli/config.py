@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +15,9 @@ from typing import Any, Literal
 from vertinumpyro.cli.settings import check_keys, one_of, positive, read_section
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CsvFormat, Schema
-from vertinumpyro.data.encodings import read_utf8
-from vertinumpyro.data.schema_text import dump
+from vertinumpyro.data.schema_text import dump, read_settings
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.secure import BACKENDS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = [
     "Config",
@@ -214,6 +207,10 @@ class Config:
         """The folder of the outputs; `out` comes from the command line and starts at the current folder."""
         return self.folder / self.run.out if out is None else out
 
+    def of_the_method(self) -> dict[str, dict[str, Any]]:
+        """The settings that a method reads, as plain data; those of tables and outputs are left out."""
+        return {name: _given(getattr(self, name)) for name in ("model", "privacy", "fit", "mrf", "regression")}
+
     def fixed_settings(self) -> dict[str, Any]:
         """What may not change between the start of a run and its continuation."""
         return {
@@ -256,7 +253,7 @@ def load_config(path: Path, backend: str | None = None) -> Config:
     :raises ArgumentError: names the section, the key and the fix.
     :raises SchemaError: the schema contradicts itself.
     """
-    tables = _parse(path)
+    tables = read_settings(path)
     check_keys(path.name, tables, ("schema", *_SECTIONS))
     if backend is not None:
         tables["fit"] = {**tables.get("fit", {}), "backend": backend}
@@ -272,14 +269,6 @@ def config_of(path: Path, schema: Mapping[str, Any], sections: Mapping[str, Mapp
     """A configuration from plain data: what its sections hold, those that are left out at their defaults."""
     found = {name: cls(**sections.get(name, {})) for name, cls in _SECTIONS.items()}
     return Config(path=path, schema=Schema.from_dict(schema), **found)
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    text = read_utf8(path)
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ArgumentError(f"{path.name} is not TOML: {error}") from None
 
 
 def _schema(path: Path, spec: Any) -> Schema:

@@ -29,7 +29,6 @@ from vertinumpyro.transport import Address, Certificate
 
 __all__ = ["approve", "check_model", "config_at", "difference", "draft", "draft_linkage", "init", "show", "status"]
 
-_SECTIONS = ("model", "privacy", "fit", "mrf", "regression")
 _TO_RUN = ("seed", "num_synthetic")
 _LAST = 10  # lines of a log
 
@@ -229,14 +228,10 @@ def config_at(agreement: Agreement, path: Path, own: PartyFile) -> Config:
 
 
 def _settings(config: Config) -> dict[str, dict[str, Any]]:
-    """What is given of the sections that a method reads."""
-    found: dict[str, dict[str, Any]] = {}
-    for section in _SECTIONS:
-        values = vars(getattr(config, section))
-        given = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items() if v is not None and v != {}}
-        found |= {section: given} if given else {}
-    run = {key: getattr(config.run, key) for key in _TO_RUN}
-    return {**found, "run": {key: value for key, value in run.items() if value is not None}}
+    """What is given of the settings that a run follows."""
+    given = {**config.of_the_method(), "run": {key: getattr(config.run, key) for key in _TO_RUN}}
+    found = {name: {k: v for k, v in values.items() if v is not None and v != {}} for name, values in given.items()}
+    return {name: values for name, values in found.items() if values}
 
 
 def _model_digest(config: Config) -> str | None:

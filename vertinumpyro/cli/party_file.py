@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vertinumpyro.cli.settings import check_keys, positive, read_section
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.encodings import read_utf8
-from vertinumpyro.data.schema_text import dump
+from vertinumpyro.data.schema_text import dump, read_settings
 from vertinumpyro.privacy.account import ACCOUNT, Account
 from vertinumpyro.study import Agreement, Approval, Policy
 from vertinumpyro.transport import Address, Identity, make_identity
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["PARTY_FILE", "PartyFile", "make_party"]
 
@@ -75,10 +68,7 @@ class PartyFile:
 
         :raises ArgumentError: names the key and the fix.
         """
-        try:
-            record = tomllib.loads(read_utf8(path))
-        except tomllib.TOMLDecodeError as error:
-            raise ArgumentError(f"{path.name} is not TOML: {error}") from None
+        record = read_settings(path)
         keys = [field.name for field in dataclasses.fields(cls) if field.name != "path"]
         check_keys(path.name, record, keys)
         if not isinstance(record.get("name"), str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from vertinumpyro.cli.config import Config, config_of
+from vertinumpyro.cli.config import config_of
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods import method_of
 from vertinumpyro.cli.terminal import console, ticked
@@ -106,7 +105,7 @@ def _task(job: Job, party: str) -> PartyTask:
         schema=schema,
         table=config.files[party].resolve(),
         read_options=config.csv_format(party),
-        build=partial(party_method, job.method.name, schema, _sections(config), str(config.path.resolve())),
+        build=partial(party_method, job.method.name, schema, config.of_the_method(), str(config.path.resolve())),
         ledger=None if ledger is None else (config.folder / ledger).resolve(),
     )
 
@@ -114,16 +113,6 @@ def _task(job: Job, party: str) -> PartyTask:
 def party_method(name: str, schema: Mapping[str, Any], sections: Mapping[str, Any], path: str) -> Method:
     """The method of a configuration, in a party's process; names no table."""
     return method_of(name)(config_of(Path(path), schema, sections)).method
-
-
-def _sections(config: Config) -> dict[str, dict[str, Any]]:
-    """The settings that a method reads, as plain data; those of tables and outputs are left out."""
-    return {name: _plain(getattr(config, name)) for name in ("model", "privacy", "fit", "mrf", "regression")}
-
-
-def _plain(section: Any) -> dict[str, Any]:
-    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
-    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
 def _hours(seconds: float) -> str:

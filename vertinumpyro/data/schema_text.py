@@ -1,4 +1,4 @@
-"""Schemas as TOML text: tables, text, numbers, booleans and lists of them, nothing more."""
+"""TOML files of settings; and schemas as TOML text: tables, text, numbers, booleans, lists of them, nothing more."""
 
 import json
 import re
@@ -28,6 +28,18 @@ def read(source: str | Path) -> tuple[str, str]:
     except ArgumentError as error:
         problem = str(error)
     raise SchemaError(f"the schema: {problem}")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file that people write.
+
+    Raises:
+        ArgumentError: it cannot be read, or is not TOML; the message names the file.
+    """
+    try:
+        return tomllib.loads(read_utf8(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ArgumentError(f"{path.name} is not TOML: {error}") from None
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -68,8 +68,8 @@ class JoinedSession(ApartSession):
     def publish(self, index: int, what: str, words: Words) -> list[Payload]:
         """See `Session.publish`."""
         replied, arrays = self._do({"do": "publish", "step": index, "what": what, "words": dict(words)})
-        found = self._seat.gathered(pack({"words": replied["words"]}, **arrays))
-        return [Payload(theirs["words"], held) for theirs, held in map(unpack, found)]
+        found = self._everyones({"words": replied["words"]}, arrays)
+        return [Payload(theirs["words"], held) for theirs, held in found]
 
     def agreed(self, count: int) -> int:
         """See `Session.agreed`."""
@@ -109,7 +109,20 @@ class JoinedSession(ApartSession):
 
     def _gathered(self, words: Words) -> list[dict[str, Any]]:
         """Public words of every party."""
-        return [unpack(found)[0] for found in self._seat.gathered(pack(dict(words)))]
+        return [theirs for theirs, _ in self._everyones(words, {})]
+
+    def _everyones(
+        self, words: Words, arrays: Mapping[str, np.ndarray]
+    ) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """Every party's words and arrays, which have the names of this one's.
+
+        :raises BackendError: a party sent something else; names it.
+        """
+        found = [unpack(message) for message in self._seat.gathered(pack(dict(words), **arrays))]
+        for party, (theirs, _) in zip(self.parties, found, strict=True):
+            if theirs.keys() != words.keys() or any(type(theirs[key]) is not type(words[key]) for key in words):
+                raise BackendError(f"{party} sent something else than {', '.join(words)}; run one version everywhere")
+        return found
 
     def __repr__(self) -> str:
         """Public facts alone."""

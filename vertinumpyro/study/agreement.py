@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import sys
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +13,10 @@ from typing import Any, final
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.version import __version__
 from vertinumpyro.data import Schema
-from vertinumpyro.data.encodings import read_utf8
-from vertinumpyro.data.schema_text import dump
+from vertinumpyro.data.schema_text import dump, read_settings
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.privacy import Plan
 from vertinumpyro.transport import Address, Certificate, Identity
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["LINKAGE", "Agreement", "Member"]
 
@@ -196,10 +189,7 @@ class Agreement:
         :raises ArgumentError: names the file and what is wrong in it.
         """
         path = Path(path)
-        try:
-            record = tomllib.loads(read_utf8(path))
-        except tomllib.TOMLDecodeError as error:
-            raise ArgumentError(f"{path.name} is not TOML: {error}") from None
+        record = read_settings(path)
         if unknown := set(record) - set(_KEYS):
             raise ArgumentError(f"{path.name}: unknown key {min(unknown)!r}; {suggest(min(unknown), _KEYS)}")
         if missing := [key for key in _KEYS if key not in record and key not in _MAY_MISS]:

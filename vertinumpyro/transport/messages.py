@@ -1,12 +1,15 @@
-"""Public words and arrays as one message: a `.npz` without pickles."""
+"""Public words and arrays as one message: a `.npz` without pickles and without compression."""
 
 from __future__ import annotations
 
 import io
 import json
+import zipfile
 from typing import Any
 
 import numpy as np
+
+from vertinumpyro.core.errors import BackendError
 
 __all__ = ["pack", "unpack"]
 
@@ -21,7 +24,16 @@ def pack(words: dict[str, Any], **arrays: np.ndarray) -> bytes:
 
 
 def unpack(message: bytes | bytearray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What `pack` was given."""
-    with np.load(io.BytesIO(message), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files if name != _WORDS}
-        return json.loads(str(stored[_WORDS])), arrays
+    """What `pack` was given.
+
+    :raises BackendError: it is something else, or would be larger than it was sent: then nothing of it is read.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(message)) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("compressed")
+        with np.load(io.BytesIO(message), allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files if name != _WORDS}
+            return dict(json.loads(str(stored[_WORDS]))), arrays
+    except (ValueError, TypeError, KeyError, EOFError, OSError, MemoryError, zipfile.BadZipFile):
+        raise BackendError("a message is not what this version writes; run one version everywhere") from None

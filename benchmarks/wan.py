@@ -1,0 +1,197 @@
+"""Parties on a network that is far: rounds, bytes and seconds of what the library does between organisations.
+
+    VERTINUMPYRO_DATA=... python benchmarks/wan.py --json results/wan.json [--only step_100 step_1000 marginals ...]
+    python benchmarks/wan.py --quick
+
+Two parties and CrypTen's dealer, each in a network namespace of this machine, over mutual TLS 1.3; a switch between
+them (`wan_parts/emulator.py`) delays and limits. Needs root and /dev/net/tun. All of them share this machine's cores.
+
+Keys `wan.<round trip in ms>_<Mbit/s>.<what>.{seconds,rounds,bytes,estimate}`:
+
+step_100, step_1000     a step of DPVI on Adult's shape, 20 components, 100 or 1,000 records: the median of steps once
+                        the dealer works ahead; `bytes` sent by a party to the other, `dealer_bytes` it gets from the
+                        dealer
+marginals, logistic     secure marginals, and logistic regression, of all of Adult: from the first connection to what
+                        is released, with TLS, the matching of records, agreement and ledgers
+linkage                 private set intersection of 100,000 ids at each party, of which half are common; `cpu_seconds`
+                        of a party; no estimate
+estimate                what the plan prints for such a network, before anything has run: computing on this machine,
+                        half a round trip for each round, and the bytes
+
+`bytes_per_record` of a step: sent by a party, over its records. `--quick`: a round trip of 10 ms, 1,000 ids, three of
+Adult's columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+from common import environment, finish, parser, regrouped, written
+from tqdm.auto import tqdm
+from wan_parts.emulator import Network, missing, network
+
+from vertinumpyro.data import TableFacts, VerticalDataset
+from vertinumpyro.data.datasets.adult import load_adult
+from vertinumpyro.dpvi import DPVI
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.privacy import Plan, PoissonSampling
+from vertinumpyro.regression import VerticalLogisticRegression
+from vertinumpyro.secure import Crypten
+from vertinumpyro.secure.computation import ClippedSum, described
+from vertinumpyro.transport import make_identity
+
+NETWORKS = [(rtt, mbit) for rtt in (0, 10, 50) for mbit in (100, 1000)]
+WHAT = ("step_100", "step_1000", "marginals", "logistic", "linkage")
+QUICK_COLUMNS = {"demographic": ["age"], "financial": ["hours_per_week", "income"]}
+LABEL = "income"
+LONGEST_S = 900.0
+
+
+def step(dataset: VerticalDataset, num_records: int, num_components: int) -> ClippedSum:
+    """The step of a plan on this table, with so many records in its batch."""
+    system = DPVI(num_components=num_components, optimizer=optax.adam(0.01), backend=Crypten(), warm_start=False)
+    facts = TableFacts(dataset.schema, dataset.num_records)
+    sampling = PoissonSampling(
+        sampling_prob=num_records / dataset.num_records, num_steps=10, max_batch_size=num_records
+    )
+    plan = system.plan(facts, sampling=sampling, noise_multiplier=2.0, delta=1e-5)
+    ((computation, _),) = system.computations(facts, plan)
+    assert isinstance(computation, ClippedSum)
+    return dataclasses.replace(computation, shape=dataclasses.replace(computation.shape, batch_size=num_records))
+
+
+class Runs:
+    """One table, its files and the members' identities, for every network."""
+
+    def __init__(self, dataset: VerticalDataset, folder: Path, quick: bool) -> None:
+        self.dataset, self.folder, self.quick = dataset, folder, quick
+        self.names = [*dataset.schema.parties, "dealer"]
+        self.files = written(dataset, folder)
+        for name in self.names:
+            make_identity(folder / name, name)
+        self.number = 0
+
+    def measured(self, net: Network, what: str, round_trip_s: float, bits_per_second: float) -> dict[str, Any]:
+        """One thing on one network."""
+        order, estimate = self._order(what, round_trip_s, bits_per_second)
+        answers = self._run(net, order)
+        found = answers[0]
+        found["seconds"] = max(answer["seconds"] for answer in answers)
+        if "cpu_seconds" in found:
+            found["cpu_seconds"] = max(answer["cpu_seconds"] for answer in answers)
+        if "records" in order:
+            found["bytes_per_record"] = found["bytes"] / order["records"]
+        return {**found, "estimate": estimate}
+
+    def _order(self, what: str, trip: float, rate: float) -> tuple[dict[str, Any], float | None]:
+        schema = self.dataset.schema
+        if what == "linkage":
+            return {"what": what, "ids": 1_000 if self.quick else 100_000}, None
+        if what.startswith("step"):
+            records = int(what.split("_")[1])
+            made = step(self.dataset, records, 3 if self.quick else 20)
+            cost = Crypten().cost(made)
+            order = {
+                "what": "step",
+                "records": records,
+                "steps": 3 if self.quick else 7,
+                "computation": described(made),
+            }
+            return order, cost.on(round_trip_s=trip, bits_per_second=rate)
+        facts = TableFacts(schema, self.dataset.num_records)
+        budget = {"epsilon": 1.0, "delta": 1e-5}
+        system: Any = VertiMRF(backend=Crypten())
+        if what == "logistic":
+            system = VerticalLogisticRegression(backend=Crypten())
+            plan: Plan = system.plan(schema, LABEL, num_records=facts.num_records, **budget)
+        else:
+            plan = system.plan(facts, **budget)
+        costs = [(Crypten().cost(c), times) for c, times in system.computations(facts, plan)]
+        estimate = sum(times * cost.on(round_trip_s=trip, bits_per_second=rate) for cost, times in costs)
+        tables = [str(self.files.paths[party]) for party in schema.parties]
+        return {
+            "what": what,
+            "plan": plan.to_dict(),
+            "schema": schema.to_dict(),
+            "tables": tables,
+        }, estimate
+
+    def _run(self, net: Network, order: Mapping[str, Any]) -> list[dict[str, Any]]:
+        self.number += 1
+        folder = self.folder / f"run-{self.number}"
+        folder.mkdir()
+        certificates = [(self.folder / name / "certificate.pem").read_text() for name in self.names]
+        go, processes = folder / "go", []
+        for rank, name in enumerate(self.names):
+            own = {
+                **order,
+                "rank": rank,
+                "names": self.names,
+                "addresses": [net.address(other) for other in net.hosts],
+                "certificates": certificates,
+                "identity": str(self.folder / name),
+                "answer": str(folder / f"{rank}.json"),
+                "ready": str(folder / f"{rank}.ready"),
+                "go": str(go),
+            }
+            (folder / f"{rank}.order").write_text(json.dumps(own))
+            command = [sys.executable, "-m", "wan_parts.member", str(folder / f"{rank}.order")]
+            processes.append(subprocess.Popen(net.command(net.hosts[rank], command), cwd=Path(__file__).parent))
+        until = time.monotonic() + LONGEST_S
+        while not all((folder / f"{rank}.ready").exists() for rank in range(len(self.names))):
+            _still_alive(processes, until)
+        go.touch()
+        answers = [folder / f"{rank}.json" for rank in range(len(self.names) - 1)]
+        while not all(answer.exists() for answer in answers):
+            _still_alive(processes, until)
+        for process in processes:
+            process.wait(timeout=60)
+        return [json.loads(answer.read_text()) for answer in answers]
+
+
+def _still_alive(processes: list[subprocess.Popen[bytes]], until: float) -> None:
+    time.sleep(0.02)
+    if any(process.poll() not in (None, 0) for process in processes) or time.monotonic() > until:
+        for process in processes:
+            process.kill()
+        raise SystemExit("a member of the run failed; its error is above")
+
+
+def main(args: argparse.Namespace) -> None:
+    """Measure, and print one line of JSON."""
+    if reason := missing():
+        raise SystemExit(f"benchmarks/wan.py emulates a network: {reason}")
+    whole = load_adult(layout="with_income")
+    dataset = regrouped(whole, QUICK_COLUMNS).take(np.arange(300)) if args.quick else whole
+    networks = [(10, 100)] if args.quick else NETWORKS
+    wanted = args.only or WHAT
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="wan-") as folder, tqdm(total=len(networks) * len(wanted)) as bar:
+        runs = Runs(dataset, Path(folder), args.quick)
+        hosts = [f"host{number}" for number in range(len(runs.names))]
+        for rtt, mbit in networks:
+            trip, rate = rtt / 1000, mbit * 1e6
+            with network(hosts, round_trip_s=trip, bits_per_second=rate) as net:
+                for what in wanted:
+                    bar.set_description(f"{rtt} ms, {mbit} Mbit/s: {what}")
+                    found.setdefault(f"{rtt}_{mbit}", {})[what] = runs.measured(net, what, trip, rate)
+                    bar.update()
+                    print(f"{rtt}_{mbit} {what}: {found[f'{rtt}_{mbit}'][what]}", file=sys.stderr, flush=True)
+    finish({"wan": found, "environment": environment()}, args, {})
+
+
+if __name__ == "__main__":
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", nargs="+", choices=WHAT, help="some of these alone")
+    main(arguments.parse_args())

@@ -1,0 +1,153 @@
+"""A network between hosts of one machine, where the kernel has no netem: a switch that delays, limits and cuts.
+
+Every host is a network namespace whose `eth0` is a TUN device, and a process of its own carries the packets between
+them: each leaves its host's uplink at the rate, with a queue that drops its tail, and arrives half a round trip later.
+Needs root, `ip` (iproute2) and /dev/net/tun; nothing leaves the machine, as no namespace has another device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import heapq
+import multiprocessing
+import os
+import select
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Network", "missing", "network"]
+
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI, _NEWNET = 0x400454CA, 1, 0x1000, 0x40000000
+_PREFIX = "198.18.7."  # RFC 2544: addresses for measurements
+_MTU = 1500
+_SHORTEST_QUEUE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hosts that see each other through the switch.
+
+    :ivar hosts: their names.
+    """
+
+    hosts: Sequence[str]
+
+    def namespace(self, host: str) -> str:
+        """What `ip netns` calls it."""
+        return f"wan-{host}"
+
+    def address(self, host: str) -> str:
+        """Its IPv4 address."""
+        return f"{_PREFIX}{self.hosts.index(host) + 1}"
+
+    def command(self, host: str, command: Sequence[str]) -> list[str]:
+        """A command, as it runs at a host."""
+        return ["ip", "netns", "exec", self.namespace(host), *command]
+
+
+def missing() -> str | None:
+    """What keeps this machine from it; None where all is there."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "ip is not installed (iproute2)"
+    if not os.path.exists("/dev/net/tun"):
+        return "there is no /dev/net/tun"
+    return None
+
+
+@contextlib.contextmanager
+def network(hosts: Sequence[str], *, round_trip_s: float, bits_per_second: float) -> Iterator[Network]:
+    """The hosts, joined while the block runs.
+
+    :param round_trip_s: between every two of them.
+    :param bits_per_second: of each host's uplink.
+    """
+    made = Network(tuple(hosts))
+    devices = []
+    carrier = None
+    try:
+        for host in hosts:
+            namespace = made.namespace(host)
+            _ip("netns", "delete", namespace, check=False)
+            _ip("netns", "add", namespace)
+            devices.append(_tun(namespace))
+            _ip("-n", namespace, "link", "set", "lo", "up")
+            _ip("-n", namespace, "address", "add", f"{made.address(host)}/24", "dev", "eth0")
+            _ip("-n", namespace, "link", "set", "eth0", "mtu", str(_MTU), "txqueuelen", "5000", "up")
+        carrier = multiprocessing.get_context("fork").Process(
+            target=_carry, args=(devices, round_trip_s / 2, bits_per_second / 8), daemon=True
+        )
+        carrier.start()
+        yield made
+    finally:
+        if carrier is not None:
+            carrier.kill()
+            carrier.join()
+        for device in devices:
+            os.close(device)
+        for host in hosts:
+            _ip("netns", "delete", made.namespace(host), check=False)
+
+
+def _carry(devices: Sequence[int], delay_s: float, bytes_per_second: float) -> None:
+    """The switch: for ever."""
+    free = [0.0] * len(devices)  # when each uplink has sent what it took
+    flying: list[tuple[float, int, int, bytes]] = []  # (arrival, order, to, packet)
+    number, longest = 0, max(_SHORTEST_QUEUE_S, 8 * delay_s)
+    while True:
+        now = time.monotonic()
+        wait = max(0.0, flying[0][0] - now) if flying else None
+        ready, _, _ = select.select(devices, [], [], wait)
+        now = time.monotonic()
+        for device in ready:
+            sender = devices.index(device)
+            for packet in _packets(device):
+                to = packet[19] - 1
+                if not 0 <= to < len(devices) or free[sender] - now > longest:
+                    continue
+                free[sender] = max(free[sender], now) + len(packet) / bytes_per_second
+                number += 1
+                heapq.heappush(flying, (free[sender] + delay_s, number, to, packet))
+        now = time.monotonic()
+        while flying and flying[0][0] <= now:
+            _, _, to, packet = heapq.heappop(flying)
+            with contextlib.suppress(OSError):  # a host whose queue is full, or that is gone
+                os.write(devices[to], packet)
+
+
+def _packets(device: int) -> Iterator[bytes]:
+    """IPv4 packets of this network that wait."""
+    for _ in range(64):
+        try:
+            packet = os.read(device, 2**16)
+        except BlockingIOError:
+            return
+        if len(packet) >= 20 and packet[0] >> 4 == 4 and ".".join(map(str, packet[16:19])) + "." == _PREFIX:
+            yield packet
+
+
+def _tun(namespace: str) -> int:
+    """A TUN device named eth0 in a namespace, from here."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    home, there = os.open("/proc/self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        if libc.setns(there, _NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "cannot enter the namespace")
+        device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"eth0", _IFF_TUN | _IFF_NO_PI))
+        return device
+    finally:
+        libc.setns(home, _NEWNET)
+        os.close(home)
+        os.close(there)
+
+
+def _ip(*arguments: str, check: bool = True) -> None:
+    subprocess.run(["ip", *arguments], check=check, stderr=None if check else subprocess.DEVNULL)

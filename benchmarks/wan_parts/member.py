@@ -1,0 +1,140 @@
+"""One member of a run over the emulated network: `python -m wan_parts.member ORDER.json`, at its own host.
+
+The order names this member, everybody's certificates and addresses, and what to do; the answer is a JSON file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vertinumpyro.marginals import release_marginals
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.privacy import Plan
+from vertinumpyro.regression import VerticalLogisticRegression
+from vertinumpyro.secure import Crypten
+from vertinumpyro.secure.computation import ClippedSum, computation_of
+from vertinumpyro.secure.crypten.member import run_dealer
+from vertinumpyro.secure.intersection import common_places, find_common
+from vertinumpyro.session import JoinedSession, PartyTask
+from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, joined
+
+PORT = 7450
+WAIT_S = 600.0
+WARM_UP = 2  # steps before the dealer works ahead
+METHODS = {"marginals": VertiMRF, "logistic": VerticalLogisticRegression}
+
+
+def seat_of(order: Mapping[str, Any]) -> Seat:
+    """Links to all others over mutual TLS; who has the higher number dials."""
+    rank, names = order["rank"], order["names"]
+    listener = socket.create_server((order["addresses"][rank], PORT + rank))
+    peers = {
+        other: Peer(
+            name=name,
+            certificate=Certificate(order["certificates"][other]),
+            dial=Address(order["addresses"][other], PORT + other) if other < rank else None,
+        )
+        for other, name in enumerate(names)
+        if other != rank
+    }
+    identity = Identity(Path(order["identity"]))
+    links = joined(identity, peers, topic=b"benchmark", listener=listener, wait_s=WAIT_S, timeout_s=WAIT_S)
+    return Seat(rank, len(names) - 1, links, WAIT_S)
+
+
+def steps(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
+    """Steps of the clipped noisy sum on zeros, which take what any numbers take."""
+    computation = computation_of(order["computation"])
+    assert isinstance(computation, ClippedSum)
+    end = Crypten().end(seat, seat.num_parties)
+    inputs = computation.zeros(seat.rank)
+    seconds, rounds, sent, dealt = [], 0, 0, 0
+    for _ in range(order["steps"] + WARM_UP):
+        before, from_dealer, started = end.traffic.snapshot(), end.dealer_traffic.snapshot(), time.perf_counter()
+        computation.at(end, inputs)
+        seconds.append(time.perf_counter() - started)
+        used = end.traffic.since(before)
+        rounds, sent = used.rounds, used.bytes_sent
+        dealt = end.dealer_traffic.since(from_dealer).bytes_received
+    end.close()
+    timed = sorted(seconds[WARM_UP:])
+    return {"seconds": timed[len(timed) // 2], "rounds": rounds, "bytes": sent, "dealer_bytes": dealt}
+
+
+def method(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
+    """A whole method, from the first connection to what it releases."""
+    plan = Plan.from_dict(order["plan"])
+    task = PartyTask(
+        party=order["names"][seat.rank],
+        schema=order["schema"],
+        table=Path(order["tables"][seat.rank]),
+        build=partial(METHODS[order["what"]], backend=Crypten()),
+        approved=plan.fingerprint(),
+    )
+    with JoinedSession(seat, task) as session:
+        if order["what"] == "marginals":
+            release_marginals(session, plan)
+        else:
+            VerticalLogisticRegression(backend=Crypten()).fit(session, plan)
+        ended = time.time()
+        return {
+            "ended": ended,
+            "rounds": session.traffic.rounds,
+            "bytes": session.traffic.bytes_sent,
+            "dealer_bytes": session.dealer_traffic.bytes_received,
+        }
+
+
+def linkage(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
+    """Private set intersection of ids of which half are common."""
+    count = order["ids"]
+    first = seat.rank * (count // 2)
+    found = common_places(seat, [f"id{number}" for number in range(first, first + count)], topic=b"benchmark")
+    ended, used = time.time(), [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    assert len(found) == count - count // 2
+    sent = sum(link.traffic.bytes_sent for link in seat.links.values())
+    return {
+        "ended": ended,
+        "rounds": max(link.traffic.rounds for link in seat.links.values()),
+        "bytes": sent,
+        "cpu_seconds": sum(one.ru_utime + one.ru_stime for one in used) - order["started_cpu"],
+    }
+
+
+def main(path: Path) -> None:
+    """Carry out an order."""
+    order = json.loads(path.read_text())
+    order["started_cpu"] = time.process_time()
+    Path(order["ready"]).touch()
+    while not Path(order["go"]).exists():  # imports are not what is measured
+        time.sleep(0.01)
+    started = time.time()
+    seat = seat_of(order)
+    if seat.rank == seat.num_parties:
+        if order["what"] == "linkage":
+            find_common(seat)
+            return
+        with contextlib.suppress(PeerError):  # the parties have done
+            run_dealer(seat)
+        return
+    what = {"step": steps, "linkage": linkage}.get(order["what"], method)
+    found = what(order, seat)
+    if "ended" in found:
+        found["seconds"] = found.pop("ended") - started
+    written = Path(order["answer"] + ".part")
+    written.write_text(json.dumps(found))
+    os.replace(written, order["answer"])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
