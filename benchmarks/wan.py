@@ -61,10 +61,8 @@ LONGEST_S = 900.0
 def step(dataset: VerticalDataset, num_records: int, num_components: int) -> ClippedSum:
     """The step of a plan on this table, with so many records in its batch."""
     system = DPVI(num_components=num_components, optimizer=optax.adam(0.01), backend=Crypten(), warm_start=False)
-    facts = TableFacts(dataset.schema, dataset.num_records)
-    sampling = PoissonSampling(
-        sampling_prob=num_records / dataset.num_records, num_steps=10, max_batch_size=num_records
-    )
+    facts = TableFacts(dataset.schema, 30 * num_records)
+    sampling = PoissonSampling(sampling_prob=1 / 30, num_steps=10, max_batch_size=num_records)
     plan = system.plan(facts, sampling=sampling, noise_multiplier=2.0, delta=1e-5)
     ((computation, _),) = system.computations(facts, plan)
     assert isinstance(computation, ClippedSum)
