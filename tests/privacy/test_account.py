@@ -176,7 +176,7 @@ def test_the_total_is_of_all_plans_for_each_adversary(account, tmp_path):
     # where the bank took no part it sees what everybody sees
     assert totals["bank"].epsilon == pytest.approx(together((first, "bank"), (second, outside)))
     assert totals["insurer"].epsilon == pytest.approx(together((first, outside), (second, "insurer")))
-    assert len(totals) == 3  # no plan had several other parties
+    assert totals[ALL_OTHERS].epsilon == pytest.approx(together((first, "bank"), (second, "insurer")))
 
 
 def test_all_others_together_have_a_row_where_there_were_several(account):
@@ -201,6 +201,15 @@ def test_a_plan_beyond_the_limit_does_not_begin(account, tmp_path):
     assert limited.begin(small, secure_noise=True) == small.num_steps
     with pytest.raises(PrivacyError, match="noise from a seed protects nobody"):
         limited.begin(dpvi(noise_multiplier=1e4), secure_noise=False)
+
+
+def test_an_account_whose_first_plan_was_refused_is_empty(account, tmp_path):
+    limited = Account(account.path, "clinic", "patients", TotalLimit(epsilon=1e-3))
+    with pytest.raises(PrivacyError, match="nothing was begun"):
+        Ledger.start(dpvi(), tmp_path / "privacy.json", account=limited)
+    assert account.path.exists()
+    assert account.entries() == accounts(account.path) == []
+    assert [total.epsilon for total in account.totals()] == [0.0]
 
 
 def test_what_never_released_anything_costs_nothing_once_it_is_over(account, tmp_path):

@@ -178,7 +178,7 @@ class Account:
         """What all plans that count cost together, and `planned` with them where it is not among them.
 
         The outside analyst first, then every other party that took part anywhere; where a party took no part it is an
-        outside analyst. Where a plan had several other parties, all of them together last.
+        outside analyst. Where there are several other parties, all of them together last.
         """
         return self._totals(self.entries(), planned)
 
@@ -210,10 +210,9 @@ class Account:
         if planned is not None and planned.plan_id not in {entry.plan.plan_id for entry in counted}:
             counted.append(AccountEntry(plan=planned, party=self.party))
         others = dict.fromkeys(name for entry in counted for name in _others(entry))
-        several = any(len(_others(entry)) > 1 for entry in counted)
         wanted = self.limit.delta if self.limit is not None else None
         delta = max((entry.plan.delta for entry in counted), default=0.0) if wanted is None else wanted
-        return [_total(name, counted, delta) for name in [OUTSIDE_ANALYST, *others, *([ALL_OTHERS] if several else [])]]
+        return [_total(name, counted, delta) for name in [OUTSIDE_ANALYST, *others, *([ALL_OTHERS] if len(others) > 1 else [])]]
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -254,11 +253,20 @@ def accounts(path: Path, limit: TotalLimit | None = None) -> list[Account]:
     if not path.exists():
         return []
     with Account(path, "", "")._opened() as database:
+        if not _has_plans(database):
+            return []
         found = database.execute("SELECT data_set, party FROM plans GROUP BY data_set ORDER BY min(begun)").fetchall()
     return [Account(path, party, name, limit) for name, party in found]
 
 
+def _has_plans(database: sqlite3.Connection) -> bool:
+    """Not where the first plan of all was refused: that leaves an empty file."""
+    return database.execute("SELECT 1 FROM sqlite_master WHERE name = 'plans'").fetchone() is not None
+
+
 def _entries(database: sqlite3.Connection, data_set: str) -> list[AccountEntry]:
+    if not _has_plans(database):
+        return []
     rows = database.execute(
         "SELECT plan, party, steps_spent, finished, secure_noise, begun FROM plans WHERE data_set = ? "
         "ORDER BY begun, rowid",
