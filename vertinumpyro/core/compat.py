@@ -10,13 +10,14 @@ import jax
 import jax.experimental
 import numpy as np
 
-__all__ = ["at_precision", "compiled_fast", "precision", "random_key", "user_has_x64", "x64"]
+__all__ = ["at_precision", "compiled_fast", "overwritable", "precision", "random_key", "user_has_x64", "x64"]
 
 # Newer releases moved the context manager out of `jax.experimental`.
 _enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
 
+_AFTER_0_4 = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 5)
 # jax 0.4 forgets while compiling with which setting a scalar or a constant was traced, and widens it.
-_KEEPS_DTYPES = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 5)
+_KEEPS_DTYPES = _AFTER_0_4
 
 _COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -44,6 +45,16 @@ def random_key(seed: int) -> jax.Array:
 def compiled_fast(lowered: Any) -> Callable[..., Any]:
     """A `jax.stages.Lowered` compiled in haste: for programs that run a few times, on few numbers."""
     return lowered.compile(compiler_options=_COMPILE_FAST)
+
+
+def overwritable(*arguments: int) -> tuple[int, ...]:
+    """For `donate_argnums`: the arguments whose memory a loop may overwrite.
+
+    None where jax 0.4 keeps executables in a folder (`jax_compilation_cache_dir`): on a CPU one that it loads from
+    there writes over arrays that were not given away, seen with 0.4.30.
+    """
+    kept = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    return arguments if _AFTER_0_4 or kept is None else ()
 
 
 def at_precision(enabled: bool, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ class ChunkRunner:
     def __init__(self, kernel: Kernel, columns: Columns) -> None:
         self._columns = columns
         self._run: Callable[..., tuple[DPVIState, tuple[StepInfo, InternalInfo]]] = jax.jit(
-            partial(_scan, kernel), donate_argnums=0
+            partial(_scan, kernel), donate_argnums=compat.overwritable(0)
         )
 
     def __call__(self, state: DPVIState, chunk: Chunk) -> tuple[DPVIState, StepInfo, InternalInfo]:

@@ -212,7 +212,10 @@ class Account:
         others = dict.fromkeys(name for entry in counted for name in _others(entry))
         wanted = self.limit.delta if self.limit is not None else None
         delta = max((entry.plan.delta for entry in counted), default=0.0) if wanted is None else wanted
-        return [_total(name, counted, delta) for name in [OUTSIDE_ANALYST, *others, *([ALL_OTHERS] if len(others) > 1 else [])]]
+        return [
+            _total(name, counted, delta)
+            for name in [OUTSIDE_ANALYST, *others, *([ALL_OTHERS] if len(others) > 1 else [])]
+        ]
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
