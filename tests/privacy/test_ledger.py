@@ -1,10 +1,11 @@
+import errno
 import json
 import subprocess
 import sys
 
 import pytest
 
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
 from vertinumpyro.privacy import Book, Ledger, ledger
 from vertinumpyro.privacy.adversary import NoiseSource
 from vertinumpyro.privacy.gradient_plan import PrivacyPlan
@@ -175,11 +176,13 @@ def test_a_failed_write_counts_the_steps(path, monkeypatch):
     ledger_ = Ledger.start(make_plan(), path)
 
     def fail(*args):
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "disk full")
 
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "_write_durably", fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(
+            PrivacyError, match=r"written \(disk full\); nothing is released before it can be"
+        ):
             ledger_.reserve(4)
     assert ledger_.steps_spent == 4
     assert ledger_.reserve(1) == 4

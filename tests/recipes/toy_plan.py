@@ -57,12 +57,15 @@ def declare():
         def observers(self):
             return list_adversaries(("clinic",), batch_indices="hidden")
 
+        def event(self, observer):
+            return self.releases[0].event(observer)
+
         def row(self, observer):
             return AdversaryRow(
                 adversary=observer.name,
                 relation=self.relation.value,
                 guarantee="DP",
-                epsilon=self.releases[0].event(observer).epsilon(self.delta, self.relation),
+                epsilon=self.event(observer).epsilon(self.delta, self.relation),
                 delta=self.delta,
                 noise_multiplier=self.laplace_scale,
                 knows=(),
