@@ -180,9 +180,7 @@ def test_a_failed_write_counts_the_steps(path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "_write_durably", fail)
-        with pytest.raises(
-            PrivacyError, match=r"written \(disk full\); nothing is released before it can be"
-        ):
+        with pytest.raises(PrivacyError, match=r"written \(disk full\); nothing is released before it can be"):
             ledger_.reserve(4)
     assert ledger_.steps_spent == 4
     assert ledger_.reserve(1) == 4
