@@ -1,6 +1,7 @@
 """Parties on a network that is far: rounds, bytes and seconds of what the library does between organisations.
 
-    VERTINUMPYRO_DATA=... python benchmarks/wan.py --json results/wan.json [--only step_100 step_1000 marginals ...]
+    VERTINUMPYRO_DATA=... python benchmarks/wan.py --json results/wan.json [--only step_100 marginals ...]
+    python benchmarks/wan.py --only linkage --networks 50_100
     python benchmarks/wan.py --quick
 
 Two parties and CrypTen's dealer, each in a network namespace of this machine, over mutual TLS 1.3; a switch between
@@ -172,7 +173,8 @@ def main(args: argparse.Namespace) -> None:
         raise SystemExit(f"benchmarks/wan.py emulates a network: {reason}")
     whole = load_adult(layout="with_income")
     dataset = regrouped(whole, QUICK_COLUMNS).take(np.arange(300)) if args.quick else whole
-    networks = [(10, 100)] if args.quick else NETWORKS
+    chosen = [tuple(map(int, name.split("_"))) for name in args.networks or ()]
+    networks = chosen or ([(10, 100)] if args.quick else NETWORKS)
     wanted = args.only or WHAT
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="wan-") as folder, tqdm(total=len(networks) * len(wanted)) as bar:
@@ -192,4 +194,6 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--only", nargs="+", choices=WHAT, help="some of these alone")
+    names = [f"{rtt}_{mbit}" for rtt, mbit in NETWORKS]
+    arguments.add_argument("--networks", nargs="+", choices=names, help="some of these alone; --json keeps the others")
     main(arguments.parse_args())
