@@ -8,7 +8,8 @@ noticed before it is used. That all parties use records of the same ids is compa
 from __future__ import annotations
 
 import dataclasses
-import secrets
+import hmac
+import os
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ class Linkage:
     @classmethod
     def made(cls, topic: str, ids: Sequence[str], rows: np.ndarray) -> Linkage:
         """The linkage of a table with these ids, as the parties found it."""
-        key = secrets.token_bytes(_KEY_BYTES)
+        key = os.urandom(_KEY_BYTES)
         return cls(topic=topic, rows=rows, key=key, ids=alignment_digest(ids, key))
 
     @property
@@ -83,7 +84,7 @@ class Linkage:
         :raises AlignmentError: the table's ids have changed since.
         """
         ids = normalised_ids(frame, schema, party)
-        if not secrets.compare_digest(alignment_digest(ids, self.key), self.ids):
+        if not hmac.compare_digest(alignment_digest(ids, self.key), self.ids):
             raise AlignmentError(
                 f"party {party!r}: the ids of the table have changed since its records were linked; put that table "
                 "back, or link again"
