@@ -68,7 +68,8 @@ def _parts(account: Account, planned: Plan | None) -> Iterator[RenderableType]:
         yield _table("plan", "method", "begun", "steps", "worst ε", rows=[_of_plan(entry) for entry in entries])
     else:
         yield Text("No plan was ever begun on it.")
-    before, after = account.totals(), account.totals(planned)
+    before = account.totals()
+    after = before if planned is None else account.totals(planned)
     if planned is not None and planned.plan_id in {entry.plan.plan_id for entry in entries}:
         yield Text("The study's plan is among them.")
         planned = None

@@ -166,10 +166,7 @@ def _version(agreement: Agreement) -> str:
 def _certificate(agreement: Agreement, own: PartyFile, findings: Findings) -> str:
     agreement.check_identity(own.name, own.identity)
     folder, certificate = own.folder, own.identity.certificate
-    try:
-        key = serialization.load_pem_private_key(Path(own.identity.files[1]).read_bytes(), password=None)
-    except (OSError, ValueError, TypeError):
-        raise ArgumentError(f"the key in {str(folder)!r} cannot be read; put it back, or make a new identity") from None
+    key = own.identity.private_key
     der = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*der) != certificate.public_key.public_bytes(*der):
         raise ArgumentError(f"the key in {str(folder)!r} is not its certificate's; put the right one back")

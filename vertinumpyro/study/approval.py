@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
@@ -46,10 +46,7 @@ class Approval:
         :raises ArgumentError: the identity is not the member's in the agreement, or its key cannot sign.
         """
         agreement.check_identity(member, identity)
-        try:
-            key = serialization.load_pem_private_key(Path(identity.files[1]).read_bytes(), password=None)
-        except (OSError, ValueError, TypeError):
-            raise ArgumentError(f"the key in {str(identity.folder)!r} cannot be read") from None
+        key = identity.private_key
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ArgumentError(
                 f"the key in {str(identity.folder)!r} is not of an elliptic curve; make one: party init"

@@ -17,7 +17,7 @@ from typing import final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes, PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vertinumpyro.core.errors import ArgumentError
@@ -104,6 +104,19 @@ class Identity:
     def certificate(self) -> Certificate:
         """What the others know it by."""
         return Certificate.read(self.folder / CERTIFICATE)
+
+    @property
+    def private_key(self) -> PrivateKeyTypes:
+        """The key, as `cryptography` holds it.
+
+        :raises ArgumentError: it cannot be read.
+        """
+        try:
+            return serialization.load_pem_private_key((self.folder / KEY).read_bytes(), password=None)
+        except (OSError, ValueError, TypeError):
+            raise ArgumentError(
+                f"the key in {str(self.folder)!r} cannot be read; put it back, or make a new identity"
+            ) from None
 
     @property
     def files(self) -> tuple[str, str]:
