@@ -16,7 +16,7 @@ import pytest
 
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
-from vertinumpyro.cli.joining import _task
+from vertinumpyro.cli.joining import task_of
 from vertinumpyro.cli.main import app
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.core.errors import PrivacyError
@@ -178,7 +178,7 @@ def test_a_total_beyond_the_policy_is_refused_when_it_is_approved_and_when_it_be
         assert "the total ε of the data set 'table.csv' would be" in text
         assert "bank's policy allows 4; nothing was begun" in text
     with pytest.raises(PrivacyError, match="nothing was begun"):
-        Ledger.start(plan, book=Book(), account=_task(Agreement.load(study), own, study).account)
+        Ledger.start(plan, book=Book(), account=task_of(Agreement.load(study), own, study).account)
     assert "another  " in organisations.ok("budget", "--party", party)
     assert "another  " in organisations.ok("budget", "--ledger", own.folder / own.ledger)
     code, text = organisations.run("budget", "--ledger", organisations.folder)

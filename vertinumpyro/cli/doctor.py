@@ -12,12 +12,13 @@ from cryptography.hazmat.primitives import serialization
 from rich.markup import escape
 
 from vertinumpyro.cli.job import Job
+from vertinumpyro.cli.joining import task_of
 from vertinumpyro.cli.organisations import check_model, config_at
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
-from vertinumpyro.data import Linkage, TableFacts, VerticalDataset, read_table
+from vertinumpyro.data import TableFacts, VerticalDataset, read_table
 from vertinumpyro.secure import BetweenProcesses
 from vertinumpyro.study import Agreement, bound, gather
 from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts
@@ -68,7 +69,7 @@ def doctor(path: Path, party: Path, *, wait_s: float, alone: bool) -> None:
     findings.check("names", lambda: _names(agreement, own))
     findings.check("disk", lambda: _disk(own))
     if own.name in agreement.members:
-        findings.check("table", lambda: _table(agreement, own))
+        findings.check("table", lambda: _table(agreement, own, path))
         findings.check("policy", lambda: _policy(agreement, own))
         findings.check("approval", lambda: _approval(agreement, own, path))
         if agreement.plan is not None:
@@ -216,16 +217,12 @@ def _disk(own: PartyFile) -> str:
     return f"{free / 2**30:.0f} GiB free"
 
 
-def _table(agreement: Agreement, own: PartyFile) -> str:
+def _table(agreement: Agreement, own: PartyFile, path: Path) -> str:
     schema = agreement.schema
-    frame = read_table(own.table_path(), schema, own.name, **own.read_options)
-    if agreement.linkage is not None:
-        path = own.linkage_path(agreement.linkage)
-        if not path.exists():
-            raise ArgumentError(f"its records are not linked yet under {agreement.linkage[:16]}: `vertinumpyro link`")
-        frame = Linkage.load(path).applied(frame, schema, own.name)
     if agreement.plan is None:
+        frame = read_table(own.table_path(), schema, own.name, **own.read_options)
         return f"{len(frame):,} records, to be linked"
+    frame = task_of(agreement, own, path).read_frame(schema)
     dataset = VerticalDataset.from_frames(schema.restrict(own.name), {own.name: frame})
     if dataset.num_records != agreement.plan.num_records:
         raise ArgumentError(

@@ -25,7 +25,7 @@ from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, check
 from vertinumpyro.study import LINKAGE, Agreement, meet
 from vertinumpyro.transport import PeerError, Seat
 
-__all__ = ["join", "link"]
+__all__ = ["join", "link", "task_of"]
 
 
 def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: float, timeout_s: float) -> None:
@@ -36,7 +36,7 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
         _deal(_met(agreement, own, path, party, wait_s, timeout_s))
         return
     agreement.member(own.name)
-    task = _task(agreement, own, path)
+    task = task_of(agreement, own, path)
     config = config_at(agreement, path, own)
     check_model(agreement, config)
     job = Job.of(config, agreement.method)
@@ -145,7 +145,11 @@ def _say(text: str) -> None:
     console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(text)}")
 
 
-def _task(agreement: Agreement, own: PartyFile, path: Path) -> PartyTask:
+def task_of(agreement: Agreement, own: PartyFile, path: Path) -> PartyTask:
+    """This party's part of a study's run.
+
+    :raises ArgumentError: it has no table, or no result of the linkage that the study is about.
+    """
     schema = agreement.schema.to_dict()
     linkage = None if agreement.linkage is None else own.linkage_path(agreement.linkage)
     if linkage is not None and not linkage.exists():

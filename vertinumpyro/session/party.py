@@ -14,13 +14,11 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
 from vertinumpyro.data import (
-    Linkage,
     Schema,
     TableFacts,
     VerticalDataset,
     alignment_digest,
     check_digests,
-    read_table,
     record_ids,
 )
 from vertinumpyro.privacy import Plan, PrivacyPlan
@@ -69,9 +67,7 @@ def _own_records(seat: Seat, task: PartyTask, schema: Schema) -> VerticalDataset
     :raises DataError: the table breaks the schema.
     :raises AlignmentError: the parties' ids differ.
     """
-    frame = read_table(task.table, schema, task.party, **task.read_options)
-    if task.linkage is not None:
-        frame = Linkage.load(task.linkage).applied(frame, schema, task.party)
+    frame = task.read_frame(schema)
     own = VerticalDataset.from_frames(schema.restrict(task.party), {task.party: frame})
     check_alike(seat, record_ids(frame, schema, task.party), list(schema.parties))
     return own

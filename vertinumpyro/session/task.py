@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
-from vertinumpyro.data import Schema
+import pandas as pd
+
+from vertinumpyro.data import Linkage, Schema, read_table
 from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
 from vertinumpyro.session.work import Method
 
@@ -62,3 +64,11 @@ class PartyTask:
         """Of its data set, in that folder."""
         name = self.table.name if self.data_set is None else self.data_set
         return Account(self.ledger_folder / ACCOUNT, self.party, name, self.limit)
+
+    def read_frame(self, schema: Schema) -> pd.DataFrame:
+        """This party's table: its common records alone, under their common ids, where they were linked.
+
+        :raises DataError: the table cannot be read, or its ids have changed since they were linked.
+        """
+        frame = read_table(self.table, schema, self.party, **self.read_options)
+        return frame if self.linkage is None else Linkage.load(self.linkage).applied(frame, schema, self.party)
