@@ -214,12 +214,12 @@ def watch_party(witness: Witness) -> None:
         finally:
             at["step"] = None
 
-    def watched_reveal(engine: Any, share: Any, combine: Any, why: str) -> Any:
+    def watched_reveal(engine: Any, share: Any, why: str) -> Any:
         step = at["step"]
         if why == "reveal" and step is not None:
             witness.saw("opening", step, share.contiguous().numpy().tobytes())
             at["step"] = step + 1
-        return reveal(engine, share, combine, why)
+        return reveal(engine, share, why)
 
     Openings.opened, Party._iterate, Engine._opened = watched_opened, watched_iterate, watched_reveal  # type: ignore[assignment]
 

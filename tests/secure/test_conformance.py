@@ -17,7 +17,7 @@ from tests.secure.problems import run
 from tests.secure.toy_backend import Toy
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.types import Contribution
+from vertinumpyro.core.types import Contribution, ScoreTable
 from vertinumpyro.secure import (
     BACKENDS,
     BatchShape,
@@ -111,6 +111,7 @@ SIZES = {
     "shared only, no prior scores": {"d": 0, "s": 3, "d0": 0},
     "tables": {"t": 2},
     "tables only": {"d": 0, "s": 0, "t": 3},
+    "tables of many records, three parties": {"n": 40, "P": 3, "t": 3},
 }
 
 
@@ -164,6 +165,24 @@ def test_a_table_is_the_same_as_its_rows_written_out(case):
     rounding = 0 if isinstance(case.backend, FixedPoint) else 1e-13
     atol = case.apart(shape, (contributions, prior), rounding)
     np.testing.assert_allclose(as_tables, run(case.backend, shape, (written_out, prior, mask)), rtol=0, atol=atol)
+
+
+@every_backend
+def test_tables_long_and_short_stand_where_they_were(case):
+    shape = problems.shape_of(n=40, t=2 + 1 + 1, clip_norm=0.8)
+    contributions, prior, mask = problems.benign(n=40)
+    rng = np.random.default_rng(5)
+
+    def tables():  # products over 3 and over 2 values pay, those over as many values as there are records do not
+        sizes = ((3, 2), (40, 1), (2, 1))
+        return tuple(ScoreTable(rng.normal(size=(v, 3, width)), rng.integers(v, size=40)) for v, width in sizes)
+
+    contributions = [c._replace(tables=tables()) for c in contributions]
+    written_out = [c.without_tables() for c in contributions]
+    atol = case.apart(shape, (contributions, prior), 1e-12)
+    as_tables, as_rows = (run(case.backend, shape, (c, prior, mask)) for c in (contributions, written_out))
+    np.testing.assert_allclose(as_tables, as_rows, rtol=0, atol=atol)
+    assert np.median(np.abs(as_rows)) > 10 * atol  # exchanged places would be seen
 
 
 @every_backend

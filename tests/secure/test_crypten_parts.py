@@ -17,13 +17,17 @@ from vertinumpyro.secure.crypten import Crypten, formats
 from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
 from vertinumpyro.secure.crypten.dealer import DealerClient, serve
 from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key, fresh_key
+from vertinumpyro.secure.crypten.planes import unpacked
 
 REQUESTS = {
     "product": Request("product", ((4, 3), (4, 1)), "mul"),
     "matrix product": Request("product", ((2, 3, 4), (2, 4, 5)), "matmul"),
     "square": Request("square", ((7,),)),
-    "and": Request("and", ((3, 2), (3, 2))),
-    "bit": Request("bit", ((50,),)),
+    "comparison": Request("comparison", ((5, 2),), (34, False)),
+    "comparison with powers": Request("comparison", ((5, 2),), (34, True)),
+    "conjunctions": Request("conjunctions", ((4, 3),), [[0, 1, ~2], [1, 3]]),
+    "integers": Request("integers", ((50,),)),
+    "selection": Request("selection", ((9, 10),)),
     "truncation": Request("truncation", ((6, 2),), 30),
     "one-sided, the first's": Request("one_sided", ((3, 5, 1), (3, 5, 4)), 0),
     "one-sided, the second's": Request("one_sided", ((5, 2), (5, 3)), 1),
@@ -64,11 +68,29 @@ def test_every_correlation_holds(request_, num_parties):
         np.testing.assert_array_equal(sum(s[1] for s in shares), expected)
         return
     columns = dealt(request_, num_parties)
-    if request_.kind == "and":
-        a, b, c = (np.bitwise_xor.reduce(column) for column in columns)
-        np.testing.assert_array_equal(c, a & b)
-    elif request_.kind == "bit":
-        np.testing.assert_array_equal(sum(columns[1]), np.bitwise_xor.reduce(columns[0]))
+    if request_.kind == "comparison":
+        r, (words, above) = sum(columns[0]), (np.bitwise_xor.reduce(column) for column in columns[1:3])
+        chunks = [(r >> start) & (0xF if start == 30 else 0x3F) for start in range(0, 34, 6)]
+        expected = np.uint64(1) << np.stack(chunks, axis=-1).astype(np.uint64)
+        np.testing.assert_array_equal(words.view(np.uint64), expected)
+        np.testing.assert_array_equal(unpacked(above, r.shape), (r >> 34) & 1)
+        if request_.option[1]:
+            powers, place = sum(columns[3]), (r >> 22) & 7
+            assert (np.count_nonzero(powers, axis=-1) == 1).all()
+            held = np.take_along_axis(powers, place[..., None], axis=-1)[..., 0]
+            np.testing.assert_allclose(held * 2.0**-26, np.exp((r & (2**22 - 1)) * 2.0**-21), atol=2.0**-26)
+    elif request_.kind == "conjunctions":
+        v, products = (np.bitwise_xor.reduce(column) for column in columns)
+        expected = [v[0] & v[1], v[0] & v[2], v[1] & v[2], v[1] & v[3], v[0] & v[1] & v[2]]
+        np.testing.assert_array_equal(products, expected)
+    elif request_.kind == "integers":
+        bits = unpacked(np.bitwise_xor.reduce(columns[0]), (50,))
+        np.testing.assert_array_equal(sum(columns[1]), bits)
+    elif request_.kind == "selection":
+        bits = unpacked(np.bitwise_xor.reduce(columns[0]), (9, 10)).astype(np.int64)
+        a, integer, product = (sum(column) for column in columns[1:])
+        np.testing.assert_array_equal(integer, bits)
+        np.testing.assert_array_equal(product, bits * a)
     elif request_.kind == "truncation":
         r, high, top = (sum(column) for column in columns)
         np.testing.assert_array_equal(top, (r < 0).astype(int))
@@ -139,17 +161,35 @@ def truncated(x, shift, rng):
 
 
 @pytest.mark.parametrize("luck", [0, 1, None])
-def test_the_exponential_is_within_its_error_however_truncations_round(luck):
+def test_the_exponential_is_within_its_error_whatever_masks_are_and_however_truncations_round(luck):
     rng = random.Random(0) if luck is None else type("Fixed", (), {"choice": lambda self, options: luck})()
-    one, log_one = 1 << formats.WEIGHT_BITS, 1 << formats.LOG_BITS
-    for x in [0, -1, -2, *(-round(10**e * log_one) for e in np.linspace(-6, 1.3, 400))]:
-        power = truncated((one + x) ** 2, formats.WEIGHT_BITS + 1, rng) + one // 2
-        for _ in range(formats.EXP_SQUARINGS - 1):
-            power = truncated(power**2, formats.WEIGHT_BITS, rng)
-        power = truncated(power**2, 2 * formats.WEIGHT_BITS - formats.EXP_BITS, rng)
-        assert 0 <= power <= 1 << formats.EXP_BITS
-        assert abs(power * 2.0**-formats.EXP_BITS - math.exp(x / log_one)) <= formats.EXP_ERROR
-        assert x or power == 1 << formats.EXP_BITS
+    log_one, step, steps = 1 << formats.LOG_BITS, formats.POWER_STEP_BITS, formats.POWER_STEPS
+    masks = np.random.default_rng(1)
+    bits = formats.POWER_BITS + formats.FACTOR_BITS
+    for u in [0, 1, 2, *(round(10**e * log_one) for e in np.linspace(-6, math.log10(14), 600)), 14 * log_one - 1]:
+        for r in (*masks.integers(0, 2**63, 3), 0, -1, u, (1 << step) - 1, -u):
+            y = np.int64(u) + np.int64(r)
+            place = ((y >> step) - (r >> step)) & (steps - 1)
+            factor = formats.factor_of(np.array([(place << step) | (y & ((1 << step) - 1))]))
+            (product,) = factor * formats.power_of(np.array([r])) + round(formats.EXP_ROUNDING * 2.0**bits)
+            assert 0 <= product < 1 << 61
+            power = truncated(int(product), bits - formats.EXP_BITS, rng)
+            assert abs(power * 2.0**-formats.EXP_BITS - math.exp(-u / log_one)) <= formats.EXP_ERROR
+            assert power <= (1 << formats.EXP_BITS) + 1
+            assert u or power >= 1 << formats.EXP_BITS
+    assert math.exp(-formats.EXP_REACH) <= formats.EXP_ERROR
+
+
+def test_the_public_factors_are_whole_numbers_within_two_units():
+    y = np.concatenate([np.arange(5_000), np.arange(2**25 - 5_000, 2**25), np.arange(0, 2**25, 9_973)])
+    exact = np.exp(-y * 2.0**-formats.LOG_BITS) * 2.0**formats.FACTOR_BITS
+    assert np.abs(formats.factor_of(y) - exact).max() <= 2
+
+
+def test_the_depth_of_any_two_components_fits():
+    for num_parties in (1, 2, 3, 15, 16, 40):
+        widest = 2 * (num_parties + 1) * 1024 << formats.LOG_BITS
+        assert widest < 2 ** formats.depth_bits(num_parties) <= 4 * widest
 
 
 def test_the_reciprocal_root_is_never_too_large_however_truncations_round():

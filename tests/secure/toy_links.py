@@ -34,7 +34,7 @@ class Tempered(ScoreLink):
     def shares(self, engine, z):
         from vertinumpyro.secure.crypten import fixed
 
-        return fixed.exp_nonpositive(engine, fixed.truncate(engine, z - fixed.maximum(z), 1))
+        return fixed.exp_nonpositive(engine, fixed.truncate(engine, z - fixed.maximum(engine, z), 1))
 
     def spu(self, z):
         from vertinumpyro.secure.spu.program import exp_nonpositive
@@ -67,7 +67,7 @@ class Residual(ScoreLink):
         from vertinumpyro.secure.crypten import fixed
 
         least = fixed.public(engine, 0 * z, -1 << 21)
-        return fixed.truncate(engine, -fixed.larger(-fixed.larger(z, least), least), 1)
+        return fixed.truncate(engine, -fixed.larger(engine, -fixed.larger(engine, z, least), least), 1)
 
     def spu(self, z):
         return -(-jnp.clip(z, -1 << 21, 1 << 21) >> 1)

@@ -65,10 +65,13 @@ class ClippedSum:
     def zeros(self, rank: int) -> dict[str, np.ndarray]:
         """Inputs of a party, for a dry run of the fused formulation on one block."""
         n, K = self.shape.batch_size, self.shape.num_components
-        d, s = self.layout.plated[rank], self.layout.shared[rank]
+        d, s = self.layout.written_out(rank), self.layout.shared[rank]
+        tables = [table for table in self.layout.tables[rank] if table[0]]
         sizes = {
             "log_density": (n, K),
             "plated": (K, n, d),
+            "codes": (n, len(tables)),
+            "tables": (sum(K * num_values * width for num_values, width in tables),),
             "shared": (n * K, s),
             "squared_norm": (n, K),
             "gram": (n, K, K),
@@ -151,7 +154,8 @@ def computation_of(words: Mapping[str, Any]) -> Computation:
     fields = {name: value for name, value in words.items() if name != "run"}
     if "shape" in fields:
         prior, plated, shared = (fields["layout"][name] for name in ("prior", "plated", "shared"))
-        layout = Layout(prior=prior, plated=tuple(plated), shared=tuple(shared))
+        tables = tuple(tuple((size, width) for size, width in party) for party in fields["layout"]["tables"])
+        layout = Layout(prior=prior, plated=tuple(plated), shared=tuple(shared), tables=tables)
         shape = BatchShape(**{**fields["shape"], "link": link_of(fields["shape"]["link"])})
         fields |= {"shape": shape, "layout": layout}
     if "widths" in fields:

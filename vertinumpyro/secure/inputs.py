@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vertinumpyro.core import compat, ring
-from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.formats import LOG_BITS, clip_share_kept, float64_room, norm_bits
 from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
@@ -26,6 +26,8 @@ __all__ = [
     "encode_party_traced",
     "encode_prior",
     "encode_prior_traced",
+    "sums_of_tables",
+    "without_tables",
 ]
 
 
@@ -36,11 +38,18 @@ class Layout:
     :ivar prior: d0.
     :ivar plated: each party's d, tables included.
     :ivar shared: each party's s.
+    :ivar tables: each party's tables, whose scores stand behind those that belong to no table: (number of values V,
+        width d), V being 0 where the scores are written out for every record, as that is less.
     """
 
     prior: int
     plated: tuple[int, ...]
     shared: tuple[int, ...]
+    tables: tuple[tuple[tuple[int, int], ...], ...]
+
+    def written_out(self, party: int) -> int:
+        """How many of a party's plated scores are written out for every record."""
+        return self.plated[party] - sum(width for num_values, width in self.tables[party] if num_values)
 
     @classmethod
     def of(cls, contributions: Sequence[Contribution], prior: ComponentPrior) -> Layout:
@@ -51,6 +60,10 @@ class Layout:
                 c.plated_scores.shape[-1] + sum(table.scores.shape[-1] for table in c.tables) for c in contributions
             ),
             shared=tuple(c.shared_scores.shape[-1] for c in contributions),
+            tables=tuple(
+                tuple((t.scores.shape[0] if _pays(t) else 0, t.scores.shape[-1]) for t in c.tables)
+                for c in contributions
+            ),
         )
 
 
@@ -60,7 +73,9 @@ class PartyInputs(NamedTuple):
     NumPy's, or jax's while a program is traced.
 
     log_density:  [n, K], `LOG_BITS`.
-    plated:       [K, n, d], `score_bits`.
+    plated:       [K, n, d] of the scores that are written out, `score_bits`.
+    codes:        [n, T], each record's row in each table that is kept as one.
+    tables:       these tables' scores, each [K, V, d], flat and side by side, `score_bits`.
     shared:       [n K, s], `score_bits`.
     squared_norm: ||s_nk||^2 / C'^2 of the plated scores [n, K], `norm_bits`, rounded up.
     gram:         s_nk . s_nl / C'^2 of the shared scores [n, K, K], the same.
@@ -68,6 +83,8 @@ class PartyInputs(NamedTuple):
 
     log_density: Any
     plated: Any
+    codes: Any
+    tables: Any
     shared: Any
     squared_norm: Any
     gram: Any
@@ -97,15 +114,61 @@ def encode_prior(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
 def encode_party_traced(shape: BatchShape, contribution: Contribution) -> PartyInputs:
     """`encode_party` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
-    own = bounded(as_float64(contribution), shape.clip_norm, shape.link.bounded).without_tables()
+    own = bounded(as_float64(contribution), shape.clip_norm, shape.link.bounded)
     plated, shared = ring.encode_short(own.plated_scores, bits), ring.encode_short(own.shared_scores, bits)
+    tables = [t._replace(scores=ring.encode_short(t.scores, bits)) for t in own.tables]
+    kept = [table for table in tables if _pays(table)]
+    squares = sum((_squares(t.scores, bits)[t.codes] for t in tables), start=_squares(plated, bits))
+    blocks = (plated, *(table.per_record() for table in tables if not _pays(table)))
+    n, K = own.log_density.shape
     return PartyInputs(
-        ring.encode_short(own.log_density, LOG_BITS),
-        plated.transpose(1, 0, 2),
-        shared.reshape(shared.shape[0] * shared.shape[1], shared.shape[2]),
-        _rounded_up(shape, (ring.decode(plated, bits) ** 2).sum(-1), plated.shape[-1]),
-        _gram(shape, ring.decode(shared, bits)),
+        log_density=ring.encode_short(own.log_density, LOG_BITS),
+        plated=jnp.concatenate(blocks, axis=-1).transpose(1, 0, 2),
+        codes=jnp.stack([jnp.zeros(n, jnp.int64), *(t.codes.astype(jnp.int64) for t in kept)], axis=-1)[:, 1:],
+        tables=jnp.concatenate([jnp.zeros(0, jnp.int64), *(t.scores.transpose(1, 0, 2).ravel() for t in kept)]),
+        shared=shared.reshape(n * K, shared.shape[2]),
+        squared_norm=_rounded_up(shape, squares, plated.shape[-1] + sum(t.scores.shape[-1] for t in tables)),
+        gram=_gram(shape, ring.decode(shared, bits)),
     )
+
+
+def sums_of_tables(layout: Layout, party: int, written_out: Any, tables: Sequence[Any], beside: Any) -> Any:
+    """Sums [..., d] of a party's plated scores in the order of the released vector.
+
+    :param written_out: [..., d] of the scores that are written out.
+    :param tables: those of each table that is kept as one.
+    :param beside: puts blocks side by side.
+    """
+    widths = [width for num_values, width in layout.tables[party] if not num_values]
+    start = layout.written_out(party) - sum(widths)
+    blocks, kept = [written_out[..., :start]], iter(tables)
+    for num_values, width in layout.tables[party]:
+        blocks.append(next(kept) if num_values else written_out[..., start : start + width])
+        start += 0 if num_values else width
+    return beside(blocks)
+
+
+def without_tables(layout: Layout, party: int, own: PartyInputs) -> PartyInputs:
+    """The same with every record's plated scores written out, for a backend that has no use for tables."""
+    K = own.plated.shape[0]
+    rows, start = [], 0
+    for index, (num_values, width) in enumerate(table for table in layout.tables[party] if table[0]):
+        size = K * num_values * width
+        rows.append(own.tables[start : start + size].reshape(K, num_values, width)[:, own.codes[:, index]])
+        start += size
+    plated = sums_of_tables(layout, party, own.plated, rows, lambda blocks: np.concatenate(blocks, axis=-1))
+    return own._replace(plated=plated, codes=own.codes[:, :0], tables=own.tables[:0])
+
+
+def _pays(table: ScoreTable) -> bool:
+    """Whether a product over values costs less than one over records: its masked words, of codes and of scores."""
+    num_values, K, width = table.scores.shape
+    num_records = table.codes.shape[0]
+    return num_records * num_values + K * num_values * width < num_records * K * width
+
+
+def _squares(scores: jax.Array, bits: int) -> jax.Array:
+    return (ring.decode(scores, bits) ** 2).sum(-1)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -72,8 +72,8 @@ class ScoreLink(abc.ABC):
     def shares(self, engine: Engine, z: Any) -> Any:
         """CrypTen: this party's share of e in `formats.EXP_BITS`, of z in `formats.LOG_BITS`.
 
-        Off by at most `crypten.formats.EXP_ERROR`; e itself still keeps the bounds above, exactly. Nothing that is not
-        uniformly masked is opened.
+        Off by at most `crypten.formats.EXP_ERROR`; den itself is still at least 1, and |e| at most 1 and a unit.
+        Nothing that is not uniformly masked is opened.
         """
 
     @abc.abstractmethod
@@ -130,7 +130,7 @@ class SoftmaxLink(ScoreLink):
         """See `ScoreLink.shares`."""
         from vertinumpyro.secure.crypten import fixed
 
-        return fixed.exp_nonpositive(engine, z - fixed.maximum(z))
+        return fixed.exp_nonpositive(engine, z - fixed.maximum(engine, z))
 
     def spu(self, z: jax.Array) -> jax.Array:
         """See `ScoreLink.spu`.

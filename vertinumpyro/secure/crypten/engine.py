@@ -1,4 +1,4 @@
-"""One party's end of the computation: CrypTen's sharing, products and circuits over our channel and our dealer.
+"""One party's end of the computation: CrypTen's sharing and products over our channel and our dealer.
 
 CrypTen asks three things of its surroundings, and gets them from here: a communicator (over `Link`s), a provider
 of correlated randomness (over `dealer`) and random words (from `KeyStream`s). A process is one party, so
@@ -11,7 +11,7 @@ Numbers are integers of the ring of 2^64 throughout (CrypTen's encoder at precis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
@@ -20,19 +20,18 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.crypten import compat
 from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.dealer import Correlations
+from vertinumpyro.secure.crypten.hidden import Hidden, low_bytes, opened
 from vertinumpyro.secure.crypten.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
 from vertinumpyro.secure.party_end import OnRecord, Watch
 from vertinumpyro.transport import Link, Traffic, exchange
 
 torch, crypten = compat.load()
 Communicator = compat.part("communicator").Communicator
-MPCTensor = compat.part("mpc").MPCTensor
 TupleProvider = compat.part("mpc.provider.provider").TupleProvider
 arithmetic, binary, beaver = (compat.part(f"mpc.primitives.{name}") for name in ("arithmetic", "binary", "beaver"))
-converters, ptype = compat.part("mpc.primitives.converters"), compat.part("mpc.ptype").ptype
-ArithmeticSharedTensor, BinarySharedTensor = arithmetic.ArithmeticSharedTensor, binary.BinarySharedTensor
+ArithmeticSharedTensor = arithmetic.ArithmeticSharedTensor
 
-__all__ = ["BinarySharedTensor", "Engine", "beaver", "bits_of", "is_negative", "shared_integer", "torch"]
+__all__ = ["Engine", "beaver", "shared_integer", "torch"]
 
 _WORD = 8  # bytes
 
@@ -74,32 +73,43 @@ class Engine(Communicator):
             share = share + _words(own, share.shape) - _words(other, share.shape)
         if self.on_record is not None:
             self.on_record(_to_bytes(share))
-        return self._opened(share, torch.Tensor.add_, "reveal")
+        return self._opened(share, "reveal")
 
     def open(self, message: bytes) -> Any:
         """Open a sum by the words that `on_record` was shown, sent as they were."""
         share = torch.from_numpy(np.frombuffer(message, "<i8").copy())
-        return self._opened(share, torch.Tensor.add_, "reveal")
+        return self._opened(share, "reveal")
 
     def open_masked(self, share: Any) -> Any:
         """Open a value that a uniform mask of the dealer hides."""
-        return self._opened(share, torch.Tensor.add_, "masked")
+        return self._opened(share, "masked")
+
+    def open_hidden(self, *hidden: Hidden) -> list[np.ndarray]:
+        """Open arrays that uniform masks of the dealer hide, all in one round: int64, as flat arrays' shapes are."""
+        self._check_alive()
+        own = b"".join(array.message() for array in hidden)
+        received = self._swapped(dict.fromkeys(self.links, own), dict.fromkeys(self.links, len(own)))
+        totals = opened(hidden, received.values())
+        for array, total in zip(hidden, totals, strict=True):
+            self.observed("masked", low_bytes(total, array.num_bytes))
+        return totals
 
     def swap(self, outgoing: Mapping[int, Any], expected: Mapping[int, int]) -> dict[int, np.ndarray]:
         """Send each other party words of its own, masked, and receive theirs, as flat int64.
 
         :param expected: how many words each of them sends.
         """
-        return self._swapped({rank: _to_bytes(t) for rank, t in outgoing.items()}, expected)
-
-    def _swapped(self, outgoing: Mapping[int, bytes], expected: Mapping[int, int]) -> dict[int, np.ndarray]:
         sizes = {rank: _WORD * words for rank, words in expected.items()}
+        received = self._swapped({rank: _to_bytes(t) for rank, t in outgoing.items()}, sizes)
+        return {rank: np.frombuffer(data, "<i8") for rank, data in received.items()}
+
+    def _swapped(self, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
         try:
             incoming = exchange(self.links, outgoing, sizes)
         except BackendError as error:
             self._failed = error
             raise
-        return {rank: np.frombuffer(data, "<i8") for rank, data in incoming.items()}
+        return incoming
 
     def swap_masked(self, own: np.ndarray, shapes: Mapping[int, tuple[int, ...]]) -> dict[int, np.ndarray]:
         """Show an array of this party, which a uniform mask of the dealer hides, to all, and see theirs.
@@ -107,11 +117,12 @@ class Engine(Communicator):
         :param shapes: of each party's array.
         """
         data = np.ascontiguousarray(own, "<i8").tobytes()
-        expected = {rank: math.prod(shapes[rank]) for rank in self.links}
-        received = self._swapped(dict.fromkeys(self.links, data), expected)
-        for words in received.values():
-            self.observed("masked", words)
-        return {rank: words.reshape(shapes[rank]) for rank, words in received.items()}
+        sizes = {rank: _WORD * math.prod(shapes[rank]) for rank in self.links}
+        received = self._swapped(dict.fromkeys(self.links, data), sizes)
+        arrays = {rank: np.frombuffer(data, "<i8").reshape(shapes[rank]) for rank, data in received.items()}
+        for array in arrays.values():
+            self.observed("masked", array)
+        return arrays
 
     def observed(self, why: str, value: Any) -> None:
         """Show an opened value to whoever watches (a test)."""
@@ -129,24 +140,26 @@ class Engine(Communicator):
         return self.num_parties
 
     def all_reduce(self, input: Any, op: Any = None, batched: bool = False) -> Any:
-        """Open what CrypTen's products and circuits open: values under a dealer's mask."""
-        combine = torch.Tensor.bitwise_xor_ if op == torch.distributed.ReduceOp.BXOR else torch.Tensor.add_
+        """Open what CrypTen's products open: values under a dealer's mask."""
         if not batched:
-            return self._opened(input, combine, "masked")
+            return self._opened(input, "masked")
         flat = torch.cat([tensor.reshape(-1) for tensor in input])
-        pieces = self._opened(flat, combine, "masked").split([tensor.numel() for tensor in input])
+        pieces = self._opened(flat, "masked").split([tensor.numel() for tensor in input])
         return [piece.view(tensor.shape) for piece, tensor in zip(pieces, input, strict=True)]
 
-    def _opened(self, share: Any, combine: Callable[[Any, Any], Any], why: str) -> Any:
-        if self._failed is not None:
-            raise self._failed  # CrypTen catches a RuntimeError in one place and tries once more
+    def _opened(self, share: Any, why: str) -> Any:
+        self._check_alive()
         total = share.contiguous().clone()
         data = _to_bytes(total)
-        received = self._swapped(dict.fromkeys(self.links, data), dict.fromkeys(self.links, len(data) // _WORD))
-        for words in received.values():
-            combine(total, torch.from_numpy(words).view(total.shape))
+        received = self._swapped(dict.fromkeys(self.links, data), dict.fromkeys(self.links, len(data)))
+        for theirs in received.values():
+            total += torch.frombuffer(theirs, dtype=torch.long).view(total.shape) if theirs else 0
         self.observed(why, total)
         return total
+
+    def _check_alive(self) -> None:
+        if self._failed is not None:
+            raise self._failed  # CrypTen catches a RuntimeError in one place and tries once more
 
     def _exchanged_keys(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
         """(the key that went to each other party, the key that came from it)."""
@@ -173,23 +186,14 @@ class _Provider(TupleProvider):
         """Shares of a, b and a op b."""
         if op not in ("mul", "matmul"):
             raise NotImplementedError(op)
-        return self._shares(Request("product", (tuple(size0), tuple(size1)), op), ArithmeticSharedTensor)
+        return self._shares(Request("product", (tuple(size0), tuple(size1)), op))
 
     def square(self, size: Any, device: Any = None):
         """Shares of r and r^2."""
-        return self._shares(Request("square", (tuple(size),)), ArithmeticSharedTensor)
+        return self._shares(Request("square", (tuple(size),)))
 
-    def generate_binary_triple(self, size0: Any, size1: Any, device: Any = None):
-        """Shares of a, b and a & b."""
-        return self._shares(Request("and", (tuple(size0), tuple(size1))), BinarySharedTensor)
-
-    def B2A_rng(self, size: Any, device: Any = None):  # noqa: N802 (CrypTen's name)
-        """One bit, shared over the integers and over bits."""
-        bits, integers = self._dealer.draw(Request("bit", (tuple(size),)))
-        return _shared(ArithmeticSharedTensor, integers), _shared(BinarySharedTensor, bits)
-
-    def _shares(self, request: Request, kind: Any) -> tuple[Any, ...]:
-        return tuple(_shared(kind, share) for share in self._dealer.draw(request))
+    def _shares(self, request: Request) -> tuple[Any, ...]:
+        return tuple(shared_integer(torch.from_numpy(np.array(share))) for share in self._dealer.draw(request))
 
 
 def _own_keys() -> tuple[dict[int, bytes], dict[int, bytes]]:
@@ -201,20 +205,6 @@ def _own_keys() -> tuple[dict[int, bytes], dict[int, bytes]]:
 def shared_integer(share: Any) -> Any:
     """CrypTen's tensor around this party's share of an integer."""
     return ArithmeticSharedTensor.from_shares(share, precision=0)
-
-
-def bits_of(share: Any) -> Any:
-    """The bits of an integer, by CrypTen's adder over every party's own share."""
-    return converters.convert(shared_integer(share), ptype.binary)
-
-
-def is_negative(share: Any) -> Any:
-    """This party's share of [x < 0], by CrypTen's comparison circuit."""
-    return MPCTensor.from_shares(share, precision=0)._ltz().share
-
-
-def _shared(kind: Any, share: np.ndarray) -> Any:
-    return kind.from_shares(torch.from_numpy(np.array(share)), precision=0)
 
 
 def _to_bytes(tensor: Any) -> bytes:

@@ -13,33 +13,53 @@ below 1. No term of delta is needed for it.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from vertinumpyro.secure.crypten.correlations import Request
-from vertinumpyro.secure.crypten.engine import (
-    BinarySharedTensor,
-    Engine,
-    beaver,
-    bits_of,
-    is_negative,
-    shared_integer,
-    torch,
+from vertinumpyro.secure.crypten.comparison import (
+    as_integers,
+    below,
+    borrowed,
+    complement,
+    largest,
+    opened_bytes,
+    selected,
 )
+from vertinumpyro.secure.crypten.correlations import Request
+from vertinumpyro.secure.crypten.engine import Engine, beaver, shared_integer, torch
 from vertinumpyro.secure.crypten.formats import (
     EXP_BITS,
     EXP_REACH,
-    EXP_SQUARINGS,
+    EXP_ROUNDING,
+    FACTOR_BITS,
     INVERSE_SQRT_BITS,
     LARGEST_BIT,
     LOG_BITS,
     MANTISSA_BITS,
+    POWER_BITS,
+    POWER_STEP_BITS,
+    POWER_STEPS,
     ROOT_COEFFICIENTS,
     WEIGHT_BITS,
+    depth_bits,
+    factor_of,
 )
+from vertinumpyro.secure.crypten.hidden import Hidden
 
-__all__ = ["exp_nonpositive", "inverse_sqrt", "matmul", "maximum", "multiply", "one_sided", "square", "truncate"]
+__all__ = [
+    "exp_nonpositive",
+    "inverse_sqrt",
+    "is_negative",
+    "larger",
+    "matmul",
+    "maximum",
+    "multiply",
+    "one_sided",
+    "square",
+    "truncate",
+]
 
 _LOW_63 = 2**63 - 1
 _HALF = 1 << 62
@@ -76,35 +96,44 @@ def public(engine: Engine, share: Any, value: Any) -> Any:
     return share + value if engine.rank == 0 else share
 
 
-def maximum(x: Any) -> Any:
-    """The maximum over the last axis, kept, by a tournament of ceil(log2 K) rounds of comparisons."""
-    while (size := x.shape[-1]) > 1:
-        half = size // 2
-        a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        x = torch.cat([larger(a, b), rest], dim=-1)
-    return x
+def maximum(engine: Engine, x: Any) -> Any:
+    """The maximum over the last axis, kept, of numbers that the link's z may be."""
+    components = np.moveaxis(_array(x), -1, 0)
+    return torch.from_numpy(largest(engine, components, depth_bits(engine.num_parties))).unsqueeze(-1)
 
 
-def larger(x: Any, y: Any) -> Any:
-    """max(x, y) elementwise; needs |x - y| < 2^63."""
-    return x + multiply(is_negative(x - y), y - x)
+def larger(engine: Engine, x: Any, y: Any) -> Any:
+    """max(x, y) elementwise; needs |x - y| < 2^62."""
+    return torch.from_numpy(largest(engine, np.stack([_array(x), _array(y)]), LARGEST_BIT + 1))
+
+
+def is_negative(engine: Engine, x: Any) -> Any:
+    """[x < 0]; needs |x| < 2^62."""
+    bits = below(engine, _array(x), LARGEST_BIT + 1)
+    return torch.from_numpy(as_integers(engine, bits._replace(shape=tuple(x.shape))))
 
 
 def exp_nonpositive(engine: Engine, x: Any) -> Any:
-    """exp(x) for x <= 0 with `LOG_BITS`, in `EXP_BITS`; between 0 and 1, 1 at 0, 0 below -`EXP_REACH`.
+    """exp(x) for x <= 0 with `LOG_BITS`, in `EXP_BITS`; at 0 it is 1 or a unit more, 0 below -`EXP_REACH`.
 
-    exp(x) = (1 + t + t^2 / 2)^512 with t = x / 512, so 1 + t + t^2 / 2 = ((1 + t)^2 + 1) / 2 and nine squarings.
-    `formats.EXP_ERROR` bounds the error. x in `LOG_BITS` and t in 30 bits are the same integer. Below -`EXP_REACH` a
-    square may be too large for `truncate` and the power any word of the ring: `reached` is exactly 0 there.
+    u = -x is opened as y = u + r, r uniform. Cut at steps of 2, u modulo 16 is 2 (y_s - r_s mod 8) + y_f - r_f with
+    0 <= y_f, r_f < 2, and where u < 14 it is that number itself, which is not negative then. So exp(-u) is exp(r_f)
+    times exp(-y_f - 2 (y_s - r_s mod 8)), one of 8 public numbers. The dealer shares exp(r_f) at place r_s of 8
+    numbers, zeros elsewhere; the sum over all eight, each times its public number, is exp(-u) with 57 fractional bits.
+    It is below exp(2) whatever u is, so `truncate` is right, and [u < 14], by the same mask, is exactly 0 where
+    something else came out. Four rounds.
     """
-    reached = public(engine, -is_negative(public(engine, x, EXP_REACH << LOG_BITS)), 1)
-    one = 1 << WEIGHT_BITS
-    power = truncate(engine, square(public(engine, x, one)), WEIGHT_BITS + 1)
-    power = public(engine, power, one // 2)
-    for _ in range(EXP_SQUARINGS - 1):
-        power = truncate(engine, square(power), WEIGHT_BITS)
-    power = truncate(engine, square(power), 2 * WEIGHT_BITS - EXP_BITS)
-    return multiply(reached, power)
+    bits = depth_bits(engine.num_parties)
+    depth = _array(-x)
+    mask, words, above, powers = engine.dealer.draw(Request("comparison", (depth.shape,), (bits, True)))
+    (opened,) = engine.open_hidden(Hidden(depth + mask, num_bytes=opened_bytes(bits)))
+    reached = borrowed(engine, (opened - (EXP_REACH << LOG_BITS))[..., None], bits, words, above)
+    steps = (opened[..., None] >> POWER_STEP_BITS) - np.arange(POWER_STEPS)
+    low = opened[..., None] & ((1 << POWER_STEP_BITS) - 1)
+    factors = factor_of((steps & (POWER_STEPS - 1)) << POWER_STEP_BITS | low)
+    product = public(engine, (factors * powers).sum(-1), round(EXP_ROUNDING * 2.0 ** (POWER_BITS + FACTOR_BITS)))
+    power = truncate(engine, torch.from_numpy(product), POWER_BITS + FACTOR_BITS - EXP_BITS)
+    return torch.from_numpy(selected(engine, reached._replace(shape=depth.shape), power.numpy()))
 
 
 def inverse_sqrt(engine: Engine, value: Any, bits: int) -> Any:
@@ -113,7 +142,7 @@ def inverse_sqrt(engine: Engine, value: Any, bits: int) -> Any:
     The position j of the leading bit scales the value into [1, 2): value = m 2^(j - bits). A quadratic and one
     step of Newton give 1 / sqrt(m), and 2^-((j - bits) / 2) comes from the bits, rounded down.
     """
-    leading = _leading_bit(value, bits)
+    leading = _leading_bit(engine, value, bits)
     positions = range(bits, LARGEST_BIT + 1)
     up = torch.tensor([1 << (LARGEST_BIT - j) for j in positions])
     down = torch.tensor([math.floor(2.0 ** (WEIGHT_BITS - (j - bits) / 2)) for j in positions])
@@ -134,49 +163,69 @@ def _root_of_mantissa(engine: Engine, m: Any) -> Any:
     return truncate(engine, multiply(guess, public(engine, -near_one, 3 << INVERSE_SQRT_BITS)), INVERSE_SQRT_BITS + 1)
 
 
-def _leading_bit(value: Any, bits: int) -> Any:
-    """[..., bits .. LARGEST_BIT]: shares of 1 at the value's leading bit and 0 elsewhere."""
-    x = bits_of(value)
-    for shift in (1, 2, 4, 8, 16, 32):
-        lower = x.clone()
-        lower.share = x.share >> shift
-        x = x ^ lower ^ (x & lower)
-    above = x.clone()
-    above.share = x.share >> 1
-    leading = x ^ above
-    planes = [leading.share >> j & 1 for j in range(bits, LARGEST_BIT + 1)]
-    stacked = BinarySharedTensor.from_shares(torch.stack(planes, dim=-1), precision=0)
-    return beaver.B2A_single_bit(stacked).share
+def _leading_bit(engine: Engine, value: Any, bits: int) -> Any:
+    """[..., bits .. LARGEST_BIT]: shares of 1 at the value's leading bit and 0 elsewhere, for a value >= 2^bits.
 
-
-def one_sided(engine: Engine, weights: list[Any], matrices: list[Any | None], shapes: list[tuple[int, ...]]) -> list:
-    """Shares of weights_p^T matrices_p for every party p, whose matrix nobody else knows; one round.
-
-    :param weights: for each p, this party's share of weights_p [..., n, a]; party p's own part stays with it.
-    :param matrices: for each p, the matrix [..., n, b] if this party is p, otherwise None.
-    :param shapes: the shape of each matrix, public.
+    The differences of [value >= 2^j], all from one masked opening.
     """
-    requests = [
-        Request("one_sided", (tuple(weight.shape), shape), owner)
-        for owner, (weight, shape) in enumerate(zip(weights, shapes, strict=True))
-    ]
+    powers = [1 << j for j in range(bits + 1, LARGEST_BIT + 1)]
+    reached = as_integers(engine, complement(engine, below(engine, _array(value), LARGEST_BIT + 1, powers)))
+    ends = [np.zeros((*value.shape, 1), np.int64)] * 2
+    if engine.rank == 0:
+        ends[0] = ends[0] + 1
+    return torch.from_numpy(-np.diff(np.concatenate([ends[0], reached, ends[1]], axis=-1)))
+
+
+class OneSided(NamedTuple):
+    """A product weights^T matrix of which the matrix is one party's own.
+
+    owner:   whose it is.
+    weights: this party's share of them [..., n, a].
+    matrix:  the matrix [..., n, b] at its owner; never looked at elsewhere.
+    shape:   of the matrix, public.
+    """
+
+    owner: int
+    weights: Any
+    matrix: Any
+    shape: tuple[int, ...]
+
+
+def one_sided(engine: Engine, products: Sequence[OneSided]) -> list[Any]:
+    """Shares of all these products; one round. The owner's own part of the weights stays with it."""
+    requests = [Request("one_sided", (tuple(p.weights.shape), p.shape), p.owner) for p in products]
     drawn = [tuple(torch.from_numpy(np.array(s)) for s in engine.dealer.draw(request)) for request in requests]
-    me = engine.rank
-    hidden = matrices[me] - drawn[me][0]
-    outgoing = {
-        rank: torch.cat([hidden.reshape(-1), (weights[rank] - drawn[rank][0]).reshape(-1)])
-        for rank in range(engine.num_parties)
-        if rank != me
-    }
-    expected = {rank: math.prod(shapes[rank]) + weights[me].numel() for rank in outgoing}
-    received = {rank: torch.from_numpy(words) for rank, words in engine.swap(outgoing, expected).items()}
-    own, theirs = weights[me], {}
+    me, others = engine.rank, [rank for rank in range(engine.num_parties) if rank != engine.rank]
+    hidden = [
+        p.matrix - mask if p.owner == me else p.weights - mask for p, (mask, _) in zip(products, drawn, strict=True)
+    ]
+    outgoing, sizes = {}, {}
+    for rank in others:  # a matrix goes to all others, weights go to the matrix's owner
+        outgoing[rank] = torch.cat(
+            [h.reshape(-1) for p, h in zip(products, hidden, strict=True) if p.owner in (me, rank)]
+        )
+        sizes[rank] = [_size(p, me) for p in products if p.owner in (me, rank)]
+    received = engine.swap(outgoing, {rank: sum(size) for rank, size in sizes.items()})
+    pieces = {}
     for rank, words in received.items():
         engine.observed("masked", words)
-        size = math.prod(shapes[rank])
-        theirs[rank] = words[:size].view(shapes[rank])
-        own = own + words[size:].view(own.shape)
-    return [
-        corrected + (own.mT @ matrices[me] if owner == me else mask.mT @ theirs[owner])
-        for owner, (mask, corrected) in enumerate(drawn)
-    ]
+        pieces[rank] = iter(torch.from_numpy(words).split(sizes[rank]))
+    found = []
+    for p, (mask, corrected) in zip(products, drawn, strict=True):
+        if p.owner == me:
+            weights = p.weights.clone()
+            for rank in others:
+                weights += next(pieces[rank]).view(p.weights.shape)
+            found.append(corrected + weights.mT @ p.matrix)
+        else:
+            found.append(corrected + mask.mT @ next(pieces[p.owner]).view(p.shape))
+    return found
+
+
+def _size(product: OneSided, me: int) -> int:
+    """How many words a peer sends: its part of the weights to the owner, its matrix to all others."""
+    return product.weights.numel() if product.owner == me else math.prod(product.shape)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    return tensor.contiguous().numpy()

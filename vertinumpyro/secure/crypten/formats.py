@@ -3,8 +3,8 @@
 | value | fractional bits | largest magnitude |
 |---|---|---|
 | l^p, log pi, their sum | `LOG_BITS` = 21 | (P + 1) 1024 |
-| powers while exp is computed | `WEIGHT_BITS` = 30 | 1 |
-| e = exp(z - max z), den | `EXP_BITS` = 20 | 1, K |
+| exp before it is truncated | `POWER_BITS` + `FACTOR_BITS` = 57 | exp(2) |
+| e = exp(z - max z), den | `EXP_BITS` = 20 | 1 + 2^-20, K times that |
 | squared norms and Gram matrices over C^2 | `norm_bits` | 1.7 (P + 1) S^2 |
 | e Q, nn, max(den^2, nn) | 20 + `norm_bits` | 1.7 (P + 1) K^2 S^2, below 2^61 |
 | w, W = w e | 30 | 1 |
@@ -22,13 +22,16 @@ Three fine points. Which way a truncation rounds follows from the value and from
 every party sees; those words are uniform whatever the data is, and the bound holds for each of them, so a party's view
 together with the sum is as private as the sum. Gram entries may be negative, and are divided by one C'' just below C'
 for all of them, so the bound is proved for C'' as it stands, without any sign argument. For a component far below the
-best, exp's powers leave the range in which a truncation is right; whatever comes out is multiplied by the exact integer
-0 (`fixed.exp_nonpositive`).
+best, exp's table gives any number below exp(2); it is multiplied by the exact integer 0 (`fixed.exp_nonpositive`).
 """
 
 from __future__ import annotations
 
+import decimal
+import functools
 import math
+
+import numpy as np
 
 from vertinumpyro.secure import accuracy
 from vertinumpyro.secure.backend import BatchShape
@@ -41,27 +44,48 @@ from vertinumpyro.secure.formats import (
     float64_room,
     norm_bits,
 )
-from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.local import LARGEST_CONTRIBUTION, SCORE_BOUND
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = [
+    "EXP_BITS",
     "EXP_ERROR",
     "LARGEST_BIT",
+    "LOG_BITS",
     "ROOT_EXCESS",
     "clip_share_kept",
+    "depth_bits",
     "error_bound",
+    "factor_of",
     "norm_bits",
     "paper_error_bound",
+    "power_of",
 ]
 
 WEIGHT_BITS = 30
-EXP_SQUARINGS = WEIGHT_BITS - LOG_BITS
-EXP_REACH = 20
-"""exp(x) below exp(-20) counts as 0."""
+EXP_REACH = 14
+"""exp(x) below exp(-14) counts as 0."""
 
-EXP_ERROR = 3e-6
-"""|computed - exp(x)|: the limit |x|^3 e^x / (6 512^2) <= 0.86e-6; truncations, each below one unit of 2^-30 and
-doubled by every later squaring, 2^10 2^-30; the last to 20 bits, 2^-20; what lies beyond `EXP_REACH`, 2.1e-9."""
+POWER_STEP_BITS = LOG_BITS + 1
+"""Steps of 2 in `LOG_BITS`."""
+
+POWER_STEPS = 8
+"""`POWER_STEPS` of them are 16, more than `EXP_REACH` and a step."""
+
+POWER_BITS = 26
+"""Fractional bits of the dealer's exp(r), 0 <= r < 2."""
+
+FACTOR_BITS = 31
+"""Fractional bits of the public exp(-y), 0 <= y < 16."""
+
+EXP_ROUNDING = 2.0**-23
+"""Added before exp is truncated to `EXP_BITS`: more than all errors of the product, so that exp(0) is not below 1."""
+
+EXP_ERROR = 2.2e-6
+"""|computed - exp(x)|: the public factor is off by 2 units and the dealer's by half a unit, 8e-9 and 8e-9; with
+`EXP_ROUNDING` and the truncation to 20 bits 1.1e-6; what lies beyond `EXP_REACH`, 8.4e-7."""
+
+_LOW_FACTOR_BITS = 12
 
 MANTISSA_BITS = 29
 INVERSE_SQRT_BITS = 30
@@ -70,6 +94,39 @@ ROOT_COEFFICIENTS = (1.57964, -0.73052, 0.14769)
 
 ROOT_ERROR = 2e-5
 """How much too small 1 / sqrt(m) may come out, relatively: 1.5 0.0033^2 and roundings."""
+
+
+def depth_bits(num_parties: int) -> int:
+    """So that |z_nk - z_nl| < 2^bits in `LOG_BITS`: each of P + 1 contributions is at most `LARGEST_CONTRIBUTION`."""
+    return LOG_BITS + 1 + (int(LARGEST_CONTRIBUTION) * (num_parties + 1)).bit_length()
+
+
+def power_of(r: np.ndarray) -> np.ndarray:
+    """exp(r mod 2) with `POWER_BITS`, r in `LOG_BITS`; the dealer's, so no two processes need the same rounding."""
+    low = r & ((1 << POWER_STEP_BITS) - 1)
+    return np.rint(np.exp(low * 2.0**-LOG_BITS) * 2.0**POWER_BITS).astype(np.int64)
+
+
+def factor_of(y: np.ndarray) -> np.ndarray:
+    """exp(-y), 0 <= y < 16 in `LOG_BITS`, with `FACTOR_BITS` and an error below 2 units; the same on every processor.
+
+    From two tables of whole numbers, as parties that multiplied their shares by different numbers would have nothing.
+    """
+    high, low = _factor_tables()
+    return (high[y >> _LOW_FACTOR_BITS] * low[y & ((1 << _LOW_FACTOR_BITS) - 1)]) >> FACTOR_BITS
+
+
+@functools.cache
+def _factor_tables() -> tuple[np.ndarray, np.ndarray]:
+    """exp(-y) of the upper and of the lower digits."""
+
+    def exponentials(step: int, size: int) -> np.ndarray:
+        with decimal.localcontext(decimal.Context(prec=30)):
+            unit = decimal.Decimal(-step) / (1 << LOG_BITS)
+            return np.array([round((i * unit).exp() * (1 << FACTOR_BITS)) for i in range(size)])
+
+    step = 1 << _LOW_FACTOR_BITS
+    return exponentials(step, POWER_STEPS << (POWER_STEP_BITS - _LOW_FACTOR_BITS)), exponentials(1, step)
 
 
 def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:

@@ -22,7 +22,7 @@ import numpy as np
 
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.crypten import fixed
-from vertinumpyro.secure.crypten.engine import Engine, is_negative, torch
+from vertinumpyro.secure.crypten.engine import Engine, torch
 from vertinumpyro.secure.crypten.formats import EXP_BITS, LOG_BITS, WEIGHT_BITS
 from vertinumpyro.secure.inputs import Layout
 from vertinumpyro.secure.paper import PartyInputs, PriorInputs
@@ -91,7 +91,7 @@ def _clipped_sum(
 def mult(engine: Engine, a: Any, b: Any) -> Any:
     """Algorithm 2, elementwise with broadcasting: signs, then magnitudes."""
     both = torch.cat([a.reshape(-1), b.reshape(-1)])
-    signs = fixed.public(engine, -2 * is_negative(both), 1)
+    signs = fixed.public(engine, -2 * fixed.is_negative(engine, both), 1)
     s_a, s_b = _apart(signs, a, b)
     magnitude = signed_mult(engine, *_apart(fixed.multiply(signs, both), a, b))
     return fixed.multiply(fixed.multiply(s_a, s_b), magnitude)
@@ -133,7 +133,7 @@ def _clip_factor(engine: Engine, mult: Callable[[Any, Any], Any], g: Any, clip_n
     scaled = fixed.truncate(engine, squares, shift) if shift > 0 else squares << -shift
     ratio = fixed.truncate(engine, scaled * math.ceil(2.0 ** (16 + e) / clip_norm**2), 16)
     one = fixed.public(engine, torch.zeros_like(ratio), 1 << _RATIO_BITS)
-    return fixed.inverse_sqrt(engine, fixed.larger(ratio, one), _RATIO_BITS) << (PAPER_BITS - WEIGHT_BITS)
+    return fixed.inverse_sqrt(engine, fixed.larger(engine, ratio, one), _RATIO_BITS) << (PAPER_BITS - WEIGHT_BITS)
 
 
 def _held_by(engine: Engine, owner: int, array: np.ndarray) -> Any:

@@ -6,7 +6,8 @@ Only the last line of each opens anything but uniformly masked values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from vertinumpyro.secure.computation import CrossProducts
 from vertinumpyro.secure.crypten import fixed
 from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.engine import Engine, torch
+from vertinumpyro.secure.crypten.fixed import OneSided
 from vertinumpyro.secure.crypten.formats import EXP_BITS, norm_bits
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, sums_of_tables
 
 __all__ = ["clipped_noisy_sum", "noisy_cross_products", "noisy_sum"]
 
@@ -116,25 +118,53 @@ def _weights(engine: Engine, shape: BatchShape, e: Any, squared_norm: Any) -> An
         least = fixed.public(engine, den, 1)
     else:
         least = fixed.public(engine, torch.zeros_like(squared_norm), 1 << bits)
-    value = fixed.larger(least, squared_norm)
+    value = fixed.larger(engine, least, squared_norm)
     w = fixed.inverse_sqrt(engine, value, bits)
     return fixed.truncate(engine, fixed.multiply(w[:, None], e), EXP_BITS)
 
 
 def _weighted_scores(engine: Engine, layout: Layout, W: Any, own: PartyInputs, prior: PriorInputs) -> Any:
-    """Shares of the released vector without its noise: W times scores that only their party knows."""
+    """Shares of the released vector without its noise: W times scores that only their party knows.
+
+    A table's scores are the same for all records of one value, so its records' weights are added up by value first
+    (the party's indicators are the secret factor), and the sums are multiplied by the table in a second round.
+    """
     n, K = W.shape
     parties = range(engine.num_parties)
-    plated, shared = ([m if rank == engine.rank else None for rank in parties] for m in (own.plated, own.shared))
+    tables = [[table for table in of_party if table[0]] for of_party in layout.tables]
     by_component, flat = W.T.reshape(K, n, 1), W.reshape(n * K, 1)
-    plated_sums = fixed.one_sided(engine, [by_component] * len(parties), plated, [(K, n, d) for d in layout.plated])
+    plated = [OneSided(p, by_component, own.plated, (K, n, layout.written_out(p))) for p in parties]
+    shared = [OneSided(p, flat, own.shared, (n * K, layout.shared[p])) for p in parties]
+    indicators = _indicators(own.codes, [num_values for num_values, _ in tables[engine.rank]])
+    by_value = [OneSided(p, W, indicators, (n, sum(num_values for num_values, _ in tables[p]))) for p in parties]
+    found = fixed.one_sided(engine, [*plated, *shared, *by_value])
+    plated_sums, shared_sums, weights = (found[i : i + len(parties)] for i in range(0, len(found), len(parties)))
+    table_sums = iter(_times_tables(engine, tables, weights, own.tables))
     blocks = [W.sum(0) @ _tensor(prior.scores)]
-    shared_sums = [torch.zeros(0, dtype=torch.long) for _ in parties]
-    if any(layout.shared):
-        shared_sums = fixed.one_sided(engine, [flat] * len(parties), shared, [(n * K, s) for s in layout.shared])
-    for plated_sum, shared_sum in zip(plated_sums, shared_sums, strict=True):
-        blocks += [plated_sum.reshape(-1), shared_sum.reshape(-1)]
+    for p in parties:
+        of_tables = [next(table_sums) for _ in tables[p]]
+        sums = sums_of_tables(layout, p, plated_sums[p].reshape(K, -1), of_tables, lambda parts: torch.cat(parts, -1))
+        blocks += [sums.reshape(-1), shared_sums[p].reshape(-1)]
     return torch.cat(blocks)
+
+
+def _indicators(codes: Any, sizes: Sequence[int]) -> Any:
+    """[n, all V]: 1 at each record's row of each table."""
+    columns = [torch.nn.functional.one_hot(codes[:, index], size) for index, size in enumerate(sizes)]
+    return torch.cat([torch.zeros((len(codes), 0), dtype=torch.long), *columns], dim=-1)
+
+
+def _times_tables(engine: Engine, tables: Sequence[Sequence[tuple[int, int]]], weights: Sequence[Any], own: Any) -> Any:
+    """For each table of each party the sum over its values [K, d]; `weights` of each party are [K, all V]."""
+    products, start = [], 0
+    for party, sizes in enumerate(tables):
+        of_table = weights[party].split([num_values for num_values, _ in sizes], dim=-1) if sizes else ()
+        for (num_values, width), weight in zip(sizes, of_table, strict=True):
+            shape = (len(weight), num_values, width)
+            scores = own[start : start + math.prod(shape)].view(shape) if party == engine.rank else None
+            start += math.prod(shape) if party == engine.rank else 0
+            products.append(OneSided(party, weight.unsqueeze(-1), scores, shape))
+    return [sums.squeeze(1) for sums in fixed.one_sided(engine, products)] if products else []
 
 
 def _tensor(array: Any) -> Any:

@@ -11,7 +11,7 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, without_tables
 from vertinumpyro.secure.party_end import OnRecord, PartyEnd, Watch
 from vertinumpyro.secure.spu import program
 from vertinumpyro.secure.spu.node import Input, Node
@@ -73,7 +73,8 @@ class SpuEnd(PartyEnd):
         result = np.zeros(0, np.int64)
         for number, (block, rows) in enumerate(zip(own, mask, strict=True)):
             noise = noise_share if number == shape.num_blocks - 1 else np.zeros_like(noise_share)
-            result = self._computed(computation, {**common, **block._asdict(), "mask": rows, "noise": noise}, number)
+            mine = without_tables(layout, self.rank, block) if isinstance(block, PartyInputs) else block
+            result = self._computed(computation, {**common, **mine._asdict(), "mask": rows, "noise": noise}, number)
         return result
 
     def _noisy_cross_products(
