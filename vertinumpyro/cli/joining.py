@@ -20,6 +20,7 @@ from vertinumpyro.cli.terminal import console
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage, normalised_ids, read_ids
+from vertinumpyro.secure import BACKENDS, BetweenProcesses
 from vertinumpyro.secure.intersection import common_places, find_common
 from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, check_alike, held
 from vertinumpyro.study import LINKAGE, Agreement, meet
@@ -33,7 +34,7 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
     agreement, own = Agreement.load(path), PartyFile.load(party)
     plan = agreement.spent
     if own.name in agreement.helpers:
-        _deal(_met(agreement, own, path, party, wait_s, timeout_s))
+        _help(agreement, own, _met(agreement, own, path, party, wait_s, timeout_s))
         return
     agreement.member(own.name)
     task = task_of(agreement, own, path)
@@ -125,16 +126,25 @@ def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: 
         wait_s=wait_s,
         timeout_s=timeout_s,
         waiting=_say,
+        carriers=agreement.plan is not None and _backend(agreement).own_links,
     )
 
 
-def _deal(seat: Seat) -> None:
-    from vertinumpyro.secure.crypten.member import run_dealer
+def _backend(agreement: Agreement) -> BetweenProcesses:
+    """What computes across the parties."""
+    backend = BACKENDS[agreement.settings["fit"]["backend"]]()
+    assert isinstance(backend, BetweenProcesses)  # whoever drafted the agreement was told otherwise
+    if missing := backend.missing():
+        raise ArgumentError(missing)
+    return backend
 
-    _say("all are here; dealing")
+
+def _help(agreement: Agreement, own: PartyFile, seat: Seat) -> None:
+    helper = _backend(agreement).helpers(len(agreement.members))[list(agreement.helpers).index(own.name)]
+    _say(f"all are here; this is {helper.name}")
     started = time.perf_counter()
     try:
-        run_dealer(seat)
+        helper.run(seat, *helper.arguments)
     except PeerError as error:
         _say(f"over, after {duration(time.perf_counter() - started)}: {error}")
     else:

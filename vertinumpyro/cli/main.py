@@ -194,7 +194,7 @@ def party_init(
 def study_draft(
     config: ConfigFile,
     member: Annotated[list[str], typer.Option(help="name=certificate.pem@host:port, for each party.")],
-    helper: Annotated[list[str], typer.Option(help="The same for CrypTen's dealer.")],
+    helper: Annotated[list[str] | None, typer.Option(help="The same for CrypTen's dealer, SPU's third node.")] = None,
     name: Annotated[str, typer.Option(help="For people.")] = "study",
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("study.toml"),
     linkage: Annotated[
@@ -206,7 +206,9 @@ def study_draft(
     """Write an agreement: schema, members, method and a privacy plan. No table is opened."""
     from vertinumpyro.cli import organisations
 
-    organisations.draft(config, method=method, members=member, helpers=helper, name=name, out=out, linkage=linkage)
+    organisations.draft(
+        config, method=method, members=member, helpers=helper or [], name=name, out=out, linkage=linkage
+    )
 
 
 @study_app.command("draft-linkage")

@@ -23,7 +23,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage, TableFacts
 from vertinumpyro.data.linkage import ID_RULE
 from vertinumpyro.privacy import Plan
-from vertinumpyro.secure import BetweenProcesses, Crypten
+from vertinumpyro.secure import BetweenProcesses
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
 from vertinumpyro.transport import Address, Certificate
 
@@ -59,7 +59,7 @@ def draft(
     """Write the agreement of a configuration's run, with a plan of its own; no table is opened."""
     config = load_config(path)
     job = Job.of(config, method)
-    _check_backend(job.method.method.backend)
+    _between_processes(job.method.method.backend)
     if config.data.num_records is None:
         raise ArgumentError("[data] num_records: state how many records the parties share; no table is read here")
     job.method.checked()
@@ -73,6 +73,7 @@ def draft(
         helpers,
         name,
         out,
+        _between_processes(job.method.method.backend),
         method=job.method.name,
         settings=_settings(config),
         model_digest=_model_digest(config),
@@ -86,11 +87,18 @@ def draft_linkage(
 ) -> None:
     """Write an agreement to find the common records of a schema's parties; no table is opened."""
     pad = {} if pad_to is None else {"pad_to": pad_to}
-    _draft(load_config(path), members, helpers, name, out, method=LINKAGE, settings={LINKAGE: {"ids": ID_RULE, **pad}})
+    settings = {LINKAGE: {"ids": ID_RULE, **pad}}
+    _draft(load_config(path), members, helpers, name, out, None, method=LINKAGE, settings=settings)
 
 
 def _draft(
-    config: Config, members: Sequence[str], helpers: Sequence[str], name: str, out: Path, **content: Any
+    config: Config,
+    members: Sequence[str],
+    helpers: Sequence[str],
+    name: str,
+    out: Path,
+    backend: BetweenProcesses | None,
+    **content: Any,
 ) -> None:
     if out.exists():
         raise ArgumentError(f"{out} is there already; choose another name: it may be approved")
@@ -101,9 +109,11 @@ def _draft(
         helpers=_members(helpers, "--helper"),
         **content,
     )
-    if len(agreement.helpers) != 1:
+    wanted = ["the helper"] if backend is None else [m.name for m in backend.helpers(len(agreement.members))]
+    if len(agreement.helpers) != len(wanted):
         raise ArgumentError(
-            "--helper: one is wanted, who holds no table, CrypTen's dealer: --helper dealer=dealer.pem@host:port"
+            f"--helper: {len(wanted) or 'none'} wanted ({', '.join(wanted) or 'all computing is the parties'}), who "
+            f"hold no table; given are {len(agreement.helpers)}: --helper name=certificate.pem@host:port"
         )
     agreement.save(out)
     console.print(
@@ -166,12 +176,12 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
         raise ArgumentError(f"{own.name!r} is no party of this study; helpers hold no data and approve nothing")
     _show(agreement, path)
     others = ", ".join(name for name in agreement.members if name != own.name)
-    helper = ", ".join(agreement.helpers)
+    helpers = ", ".join(agreement.helpers)
     if agreement.plan is None:
         lengths = "" if "pad_to" in agreement.settings[LINKAGE] else f", and {own.name} how long theirs are"
         told = (
             f"Approving lets {others} learn which of their own records are at {own.name} and all others too{lengths}, "
-            f"and {own.name} the same of them. The helper {helper} learns how many there are, and no id. This is "
+            f"and {own.name} the same of them. The helper {helpers} learns how many there are, and no id. This is "
             "not DP."
         )
     else:
@@ -179,9 +189,8 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
         own.limits.check(agreement)
         console.print(heading(f"Budget of {escape(own.account.data_set)}"), account_view(own.account, agreement.plan))
         own.account.check(agreement.plan)
-        told = (
-            f"Approving lets {own.name} release, together with {others}, what this plan releases, once. "
-            f"The helper {helper} sees no data."
+        told = f"Approving lets {own.name} release, together with {others}, what this plan releases, once." + (
+            f" The helper {helpers} sees no data." if helpers else ""
         )
     console.print(f"\n{escape(told)}")
     if not yes and console.input("Approve? [y/N] ").strip().lower() not in ("y", "yes"):
@@ -282,7 +291,9 @@ def _in_order(members: Mapping[str, Member], config: Config) -> dict[str, Member
     return {party: members[party] for party in parties}
 
 
-def _check_backend(backend: Any) -> None:
-    if not isinstance(backend, Crypten):
-        known = "runs in one process" if not isinstance(backend, BetweenProcesses) else "has no links over TLS yet"
-        raise ArgumentError(f'[fit] backend: {backend.info().name} {known}; set backend = "crypten"')
+def _between_processes(backend: Any) -> BetweenProcesses:
+    if not isinstance(backend, BetweenProcesses):
+        raise ArgumentError(
+            f'[fit] backend: {backend.info().name} runs in one process; set backend = "crypten", or "spu"'
+        )
+    return backend

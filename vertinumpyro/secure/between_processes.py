@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import time
-from typing import final
+from typing import ClassVar, final
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure.backend import Backend
@@ -51,9 +51,11 @@ class BetweenProcesses(Backend):
     """A secure backend whose parties are processes of their own: numbers 0 to P - 1 of a group, helpers behind them.
 
     :cvar formulation: of the clipped sum; only what is compared with has another one.
+    :cvar own_links: whether its engine has links of its own, which between machines need a seat's `carriers`.
     """
 
     formulation: str = "fused"
+    own_links: ClassVar[bool] = False
 
     @abc.abstractmethod
     def missing(self) -> str | None:

@@ -69,7 +69,7 @@ class Agreement:
     :ivar name: for people.
     :ivar schema: all parties' columns.
     :ivar members: the parties, by name, in the schema's order.
-    :ivar helpers: the backend's, by name; CrypTen wants one, its dealer.
+    :ivar helpers: the backend's, by name: CrypTen's dealer, or SPU's nodes without data.
     :ivar method: what runs, as `--method` names it.
     :ivar settings: its settings, by section.
     :ivar model_digest: SHA-256 of the model's source; None where the library's own model is used.

@@ -10,7 +10,7 @@ from typing import Any
 from vertinumpyro.core.errors import ArgumentError, BackendError, PrivacyError
 from vertinumpyro.study.agreement import Agreement
 from vertinumpyro.study.approval import Approval, check_approvals
-from vertinumpyro.transport import Address, Identity, Peer, Seat, joined
+from vertinumpyro.transport import Address, Identity, Peer, Seat, connected, joined
 
 __all__ = ["bound", "gather", "meet"]
 
@@ -27,6 +27,7 @@ def meet(
     wait_s: float = 600.0,
     timeout_s: float = 120.0,
     waiting: Callable[[str], None] = lambda text: None,
+    carriers: bool = False,
 ) -> Seat:
     """A member's seat, once everybody is there and every party has shown its approval to every other.
 
@@ -36,6 +37,7 @@ def meet(
     :param wait_s: how long to wait for the others.
     :param timeout_s: how long a message may take.
     :param waiting: called with a line about what is awaited.
+    :param carriers: whether the backend's engine has links of its own (`BetweenProcesses.own_links`).
     :raises PrivacyError: an approval is missing or not valid; names it.
     :raises PeerError: somebody did not come.
     :raises ArgumentError: the address cannot be bound, or the certificate is not the one of the agreement.
@@ -55,6 +57,10 @@ def meet(
     if approval is not None:
         found = seat.gathered(json.dumps(approval.to_dict()).encode(), limit=_APPROVAL_BYTES)
         check_approvals(agreement, [_read(text) for text in found])
+    if carriers:
+        peers, listener = _peers(agreement, name, listen)
+        topic = f"{agreement.digest} carriers".encode()
+        seat.carriers = connected(identity, peers, topic=topic, listener=listener, wait_s=wait_s)
     return seat
 
 
@@ -76,21 +82,26 @@ def gather(
     :raises ArgumentError: the address cannot be bound, or the certificate is not the one of the agreement.
     """
     agreement.check_version()
-    names, own = agreement.names, agreement.member(name)
     agreement.check_identity(name, identity)
+    peers, listener = _peers(agreement, name, listen)
+    waiting(f"waiting for {', '.join(peer.name for peer in peers.values())}")
+    links = joined(identity, peers, topic=topic.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s)
+    return Seat(agreement.names.index(name), len(agreement.members), links, timeout_s)
+
+
+def _peers(agreement: Agreement, name: str, listen: Address | None) -> tuple[dict[int, Peer], socket.socket | None]:
+    """All others, and a socket for those that dial this member."""
     peers = {
         rank: Peer(
             name=other,
             certificate=agreement.member(other).certificate,
             dial=agreement.member(other).address if agreement.dials(name, other) else None,
         )
-        for rank, other in enumerate(names)
+        for rank, other in enumerate(agreement.names)
         if other != name
     }
-    listener = bound(listen or own.address) if any(peer.dial is None for peer in peers.values()) else None
-    waiting(f"waiting for {', '.join(peer.name for peer in peers.values())}")
-    links = joined(identity, peers, topic=topic.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s)
-    return Seat(names.index(name), len(agreement.members), links, timeout_s)
+    dialled = any(peer.dial is None for peer in peers.values())
+    return peers, bound(listen or agreement.member(name).address) if dialled else None
 
 
 def _check_own(agreement: Agreement, name: str, approval: Approval | None) -> None:

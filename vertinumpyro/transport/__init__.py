@@ -5,8 +5,9 @@ from vertinumpyro.transport.identity import Certificate, Identity, make_identity
 from vertinumpyro.transport.link import Link, PeerError, SocketLink, everyones, exchange
 from vertinumpyro.transport.messages import pack, unpack
 from vertinumpyro.transport.nobody import Nobody
+from vertinumpyro.transport.relay import Relay
 from vertinumpyro.transport.seat import Seat
-from vertinumpyro.transport.tls import Address, Peer, joined
+from vertinumpyro.transport.tls import Address, Peer, connected, joined
 from vertinumpyro.transport.traffic import Traffic
 
 __all__ = [
@@ -20,9 +21,11 @@ __all__ = [
     "Nobody",
     "Peer",
     "PeerError",
+    "Relay",
     "Seat",
     "SocketLink",
     "Traffic",
+    "connected",
     "everyones",
     "exchange",
     "joined",

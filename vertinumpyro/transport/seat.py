@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
@@ -21,10 +22,19 @@ class Seat:
     :ivar rank: this process's number; the parties come first, helpers behind them.
     :ivar num_parties: how many of all are parties.
     :ivar timeout_s: how long this process waits for another.
+    :ivar carriers: between machines, a connection to each of the others for an engine with links of its own (`Relay`).
     """
 
-    def __init__(self, rank: int, num_parties: int, links: Mapping[int, Link], timeout_s: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        num_parties: int,
+        links: Mapping[int, Link],
+        timeout_s: float,
+        carriers: Mapping[int, socket.socket] | None = None,
+    ) -> None:
         self.rank, self.num_parties, self.links, self.timeout_s = rank, num_parties, links, timeout_s
+        self.carriers = carriers or {}
 
     @property
     def peers(self) -> dict[int, Link]:

@@ -22,7 +22,7 @@ from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.transport.identity import Certificate, Identity
 from vertinumpyro.transport.link import Link, PeerError, SocketLink
 
-__all__ = ["Address", "Peer", "joined"]
+__all__ = ["Address", "Peer", "connected", "joined"]
 
 _HANDSHAKE_S = 10.0
 _AGAIN_S = 0.3
@@ -92,6 +92,19 @@ def joined(
     :raises ArgumentError: this organisation's own certificate or key cannot be used.
     :raises PeerError: somebody did not come; names each, and what was seen of it last.
     """
+    sockets = connected(identity, peers, topic=topic, listener=listener, wait_s=wait_s)
+    return {rank: SocketLink(sockets[rank], peers[rank].name, timeout_s) for rank in sorted(sockets)}
+
+
+def connected(
+    identity: Identity,
+    peers: Mapping[int, Peer],
+    *,
+    topic: bytes,
+    listener: socket.socket | None = None,
+    wait_s: float = 600.0,
+) -> dict[int, socket.socket]:
+    """The same as bare connections, for what has frames of its own."""
     gathering = _Gathering(identity, peers, hashlib.sha256(topic).digest(), time.monotonic() + wait_s)
     if listener is None and any(peer.dial is None for peer in peers.values()):
         raise ArgumentError("listener: somebody dials this organisation, which listens nowhere; give a bound socket")
@@ -100,8 +113,10 @@ def joined(
         threads.append(threading.Thread(target=gathering.listen, args=(listener,), daemon=True))
     for thread in threads:
         thread.start()
-    sockets = gathering.all()
-    return {rank: SocketLink(sockets[rank], peers[rank].name, timeout_s) for rank in sorted(sockets)}
+    found = gathering.all()
+    for thread in threads:
+        thread.join(_HANDSHAKE_S)  # the port is free again
+    return found
 
 
 class _Gathering:

@@ -33,7 +33,7 @@ class Spu(BetweenProcesses):
 
     Formal guarantee: every record adds an integer vector of L2 norm at most clip_norm 2^f to the revealed sum,
     whatever the columns hold and whatever SPU's approximations give (`program`); nothing is added to delta. Security
-    is SPU's protocol's, semi-honest; its links are TCP on this machine's loopback interface, not encrypted.
+    is SPU's protocol's, semi-honest; its links are Unix sockets, which between machines TLS carries (`node`).
 
     :ivar protocol: "ABY3", three nodes, for one to three parties: with fewer than three parties, nodes without data
         help; "CHEETAH", two nodes, for up to two parties, fifteen times slower; "SEMI2K", not secure as released,
@@ -41,6 +41,7 @@ class Spu(BetweenProcesses):
     """
 
     option: ClassVar[str] = "spu"
+    own_links: ClassVar[bool] = True
 
     protocol: Literal["ABY3", "CHEETAH", "SEMI2K"] = "ABY3"
 
@@ -55,7 +56,7 @@ class Spu(BetweenProcesses):
             name=f"spu ({self.protocol})",
             security_model=_SECURITY[self.protocol],
             who_learns_what="every party learns the noisy sum, a helping node learns shapes only; links "
-            "are within one machine and not encrypted",
+            "within one machine are not encrypted, those between organisations are",
             dealer="first party, which is insecure" if self.protocol == "SEMI2K" else "none",
             ring="integers modulo 2^128 for the clip, modulo 2^64 for products and sums",
             precision="weights 30 fractional bits, exponentials 20, scores 11 to 24, log densities 21; the reciprocal "

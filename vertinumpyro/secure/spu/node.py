@@ -5,13 +5,15 @@
 a plain POST all the same, since brpc looks at the first bytes and SPU leaves its `force_ssl` unset. So nodes on one
 machine listen on Unix sockets, each in a folder of its own that only this user may enter, and remove them once
 every node is connected to every other. There is no port that another process could take first, and nothing is left
-to connect to. SPU's links between machines would have to go through links of `transport`.
+to connect to. Between machines the socket of another node is one of this process's own, whose connections a
+`transport.Relay` carries to that node inside mutual TLS.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
@@ -21,7 +23,7 @@ import numpy as np
 from vertinumpyro.core import compat as jax_compat
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.spu import compat, program
-from vertinumpyro.transport import Seat, Traffic, everyones, exchange, pack, unpack
+from vertinumpyro.transport import Relay, Seat, Traffic, everyones, exchange, pack, unpack
 
 __all__ = ["Input", "Node", "compiled"]
 
@@ -168,8 +170,7 @@ class Node:
         """SPU's own links, over Unix sockets that nobody else can reach; see the module."""
         links = self._seat.links
         with tempfile.TemporaryDirectory(prefix="spu-") as folder:  # for this user alone
-            own = _address(folder)
-            found = everyones(links, self.rank, own)
+            found = self._addresses(folder)
             description = self._lib.link.Desc()
             description.recv_timeout_ms = int(1000 * timeout_s)
             for rank, address in enumerate(found):
@@ -177,6 +178,14 @@ class Node:
             link = self._lib.link.create_brpc(description, self.rank)
             everyones(links, self.rank, _READY)  # all are connected to all: the sockets' names can go
         return link
+
+    def _addresses(self, folder: str) -> list[bytes]:
+        """Where each node's socket is, as this one reaches it."""
+        own, carriers = _address(folder), self._seat.carriers
+        if not carriers:
+            return everyones(self._seat.links, self.rank, own)
+        self._relay = Relay(self.rank, carriers, folder, own.rstrip().decode())
+        return [own if rank == self.rank else self._relay.path(rank).encode() for rank in range(self._num_nodes)]
 
 
 def _address(folder: str) -> bytes:
@@ -191,12 +200,17 @@ def _address(folder: str) -> bytes:
 
 @final
 class _StandardOutput:
-    """This process's standard output as a file: SPU prints there what it sent, and there is no other way to ask."""
+    """SPU's standard output as a file: it prints there what it sent, and there is no other way to ask.
+
+    What Python prints goes where it went before.
+    """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
-        os.dup2(self._file.fileno(), 1)
-        os.dup2(self._file.fileno(), 2)
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            if getattr(sys, name) is getattr(sys, f"__{name}__"):  # nobody captures it
+                setattr(sys, name, os.fdopen(os.dup(number), "w", buffering=1))
+            os.dup2(self._file.fileno(), number)
 
     def forget(self) -> None:
         os.ftruncate(1, 0)
