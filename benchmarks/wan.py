@@ -16,8 +16,9 @@ marginals, logistic     secure marginals, and logistic regression, of all of Adu
                         is released, with TLS, the matching of records, agreement and ledgers
 linkage                 private set intersection of 100,000 ids at each party, of which half are common; `cpu_seconds`
                         of a party; no estimate
-estimate                what the plan prints for such a network, before anything has run: computing on this machine,
-                        half a round trip for each round, and the bytes
+estimate                before anything has run: of a step, computing on this machine, half a round trip for each
+                        round, and the bytes, as `plan` prints it; of a method, all that a run takes at a party, as
+                        `doctor` rehearses it on stand-ins
 
 `bytes_per_record` of a step: sent by a party, over its records. `--quick`: a round trip of 10 ms, 1,000 ids, three of
 Adult's columns.
@@ -33,6 +34,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ import numpy as np
 import optax
 from common import environment, finish, parser, regrouped, written
 from tqdm.auto import tqdm
+from wan_parts import member
 from wan_parts.emulator import Network, missing, network
 
 from vertinumpyro.data import TableFacts, VerticalDataset
@@ -116,15 +120,16 @@ class Runs:
             plan: Plan = system.plan(schema, LABEL, num_records=facts.num_records, **budget)
         else:
             plan = system.plan(facts, **budget)
-        costs = [(Crypten().cost(c), times) for c, times in system.computations(facts, plan)]
-        estimate = sum(times * cost.on(round_trip_s=trip, bits_per_second=rate) for cost, times in costs)
-        tables = [str(self.files.paths[party]) for party in schema.parties]
-        return {
+        order = {
             "what": what,
+            "names": self.names,
             "plan": plan.to_dict(),
             "schema": schema.to_dict(),
-            "tables": tables,
-        }, estimate
+            "tables": [str(self.files.paths[party]) for party in schema.parties],
+        }
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # what a run imports, it imports too
+            cost = pool.submit(member.rehearsed, order).result()
+        return order, cost.on(round_trip_s=trip, bits_per_second=rate)
 
     def _run(self, net: Network, order: Mapping[str, Any]) -> list[dict[str, Any]]:
         self.number += 1

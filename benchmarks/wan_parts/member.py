@@ -25,7 +25,7 @@ from vertinumpyro.secure import Crypten
 from vertinumpyro.secure.computation import ClippedSum, computation_of
 from vertinumpyro.secure.crypten.member import run_dealer
 from vertinumpyro.secure.intersection import common_places, find_common
-from vertinumpyro.session import JoinedSession, PartyTask
+from vertinumpyro.session import JoinedSession, PartyTask, RunCost, Session, rehearsed_cost
 from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, joined
 
 PORT = 7450
@@ -71,21 +71,34 @@ def steps(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
     return {"seconds": timed[len(timed) // 2], "rounds": rounds, "bytes": sent, "dealer_bytes": dealt}
 
 
+def task_of(order: Mapping[str, Any], rank: int) -> PartyTask:
+    """A party's part of a whole method."""
+    return PartyTask(
+        party=order["names"][rank],
+        schema=order["schema"],
+        table=Path(order["tables"][rank]),
+        build=partial(METHODS[order["what"]], backend=Crypten()),
+    )
+
+
+def release(order: Mapping[str, Any], session: Session, folder: Path | None = None) -> None:
+    """All that the method's plan buys."""
+    plan = Plan.from_dict(order["plan"])
+    if order["what"] == "marginals":
+        release_marginals(session, plan)
+    else:
+        VerticalLogisticRegression(backend=Crypten()).fit(session, plan)
+
+
+def rehearsed(order: Mapping[str, Any]) -> RunCost:
+    """What a whole method takes at the first party, before there is a network or a table."""
+    return rehearsed_cost(task_of(order, 0), Plan.from_dict(order["plan"]), partial(release, order))
+
+
 def method(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
     """A whole method, from the first connection to what it releases."""
-    plan = Plan.from_dict(order["plan"])
-    task = PartyTask(
-        party=order["names"][seat.rank],
-        schema=order["schema"],
-        table=Path(order["tables"][seat.rank]),
-        build=partial(METHODS[order["what"]], backend=Crypten()),
-        approved=plan.fingerprint(),
-    )
-    with JoinedSession(seat, task) as session:
-        if order["what"] == "marginals":
-            release_marginals(session, plan)
-        else:
-            VerticalLogisticRegression(backend=Crypten()).fit(session, plan)
+    with JoinedSession(seat, task_of(order, seat.rank)) as session:
+        release(order, session)
         ended = time.time()
         return {
             "ended": ended,

@@ -101,6 +101,7 @@ def run_party(order) -> None:
         else:
             arrays = released(session, made, plan, out, resume=order["resume"])
         words = {"num_records": session.num_records}
+        (out / "traffic.json").write_text(json.dumps(vars(session.traffic)))
     save_arrays(out / "found.npz", arrays, words)
 
 

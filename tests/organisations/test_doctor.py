@@ -184,7 +184,7 @@ def test_together_they_measure_and_estimate(approved):
         assert "TLS 1.3 both ways with" in text
         for other in approved.names:
             assert (f"{other} " in text and "round trip" in text) or other == name
-        assert ("The secure computation would take about" in text) == (name != "dealer")
+        assert ("the run would take about" in text) == (name != "dealer")
 
 
 def test_one_that_does_not_come_is_named(approved):

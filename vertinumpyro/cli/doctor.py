@@ -18,8 +18,8 @@ from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
-from vertinumpyro.data import TableFacts, VerticalDataset, read_table
-from vertinumpyro.secure import BetweenProcesses
+from vertinumpyro.data import VerticalDataset, read_table
+from vertinumpyro.session import rehearsed_cost
 from vertinumpyro.study import Agreement, bound, gather
 from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts
 from vertinumpyro.transport import Seat
@@ -141,21 +141,26 @@ def _tell(name: str, found: Measured, findings: Findings) -> None:
 
 
 def _estimate(agreement: Agreement, own: PartyFile, path: Path, measured: list[Measured]) -> None:
-    """What the run's rounds and bytes take on the slowest of these links."""
-    if agreement.plan is None or own.name not in agreement.members:
+    """What the run takes on the slowest of these links, until all is released: rehearsed here on stand-ins."""
+    plan = agreement.plan
+    if plan is None or own.name not in agreement.members:
         return
     job = Job.of(config_at(agreement, path, own), agreement.method)
-    backend = job.method.method.backend
-    assert isinstance(backend, BetweenProcesses)
-    facts = TableFacts(agreement.schema, agreement.plan.num_records)
+    if job.method.method.backend.own_links:
+        console.print("\nNo estimate of the run: SPU's links need somebody at the other end.")
+        return
     trip = max(found.round_trip_s for found in measured)
     rate = 8 * min(min(found.sent_per_s, found.received_per_s) for found in measured)
-    total = 0.0
-    for computation, times in job.method.computations(facts, agreement.plan):
-        total += times * backend.cost(computation).on(round_trip_s=trip, bits_per_second=rate)
+    with console.status("[dim]rehearsing the run on stand-ins, with nobody at the other end …"):
+        cost = rehearsed_cost(
+            task_of(agreement, own, path),
+            plan,
+            lambda session, folder: job.method.fit(session, plan, run_dir=folder, resume=False),
+        )
     console.print(
-        f"\nThe secure computation would take about [bold]{duration(total)}[/] on the slowest of these links, "
-        "besides each party's own work."
+        f"\nOn the slowest of these links the run would take about "
+        f"[bold]{duration(cost.on(round_trip_s=trip, bits_per_second=rate))}[/] until all is released; what follows is "
+        "this machine's own work."
     )
 
 

@@ -25,16 +25,25 @@ class Cost:
     :ivar traffic: between the parties, and helpers that take part in their rounds.
     :ivar dealer_traffic: with the dealer, a step ahead; nothing without one.
     :ivar seconds: of computing, on this machine.
+    :ivar ahead: whether the dealer sends while the computation before runs, so that nobody waits for it.
     """
 
     traffic: Traffic
     dealer_traffic: Traffic
     seconds: float
+    ahead: bool = False
 
     def on(self, *, round_trip_s: float, bits_per_second: float) -> float:
-        """Seconds on a network: in a round all send at once, so it takes half of a round trip."""
-        sent = 8 * (self.traffic.bytes_sent + self.dealer_traffic.bytes_received) / bits_per_second
-        return self.seconds + self.traffic.rounds * round_trip_s / 2 + sent
+        """Seconds on a network: in a round all send at once, so it takes half of a round trip.
+
+        A dealer that is asked takes a whole one; one that sends ahead takes what room is left on the line.
+        """
+        per_byte = 8 / bits_per_second
+        alone = self.seconds + self.traffic.rounds * round_trip_s / 2 + self.traffic.bytes_sent * per_byte
+        dealt = self.dealer_traffic.bytes_received * per_byte
+        if self.ahead:
+            return max(alone, self.traffic.bytes_received * per_byte + dealt)
+        return alone + self.dealer_traffic.rounds * round_trip_s + dealt
 
     @property
     def lan_seconds(self) -> float:
@@ -101,4 +110,9 @@ def dry_run(end: PartyEnd, computation: Computation) -> Cost:
         before, dealt, started = end.traffic.snapshot(), end.dealer_traffic.snapshot(), time.perf_counter()
         computation.at(end, inputs)
         seconds = time.perf_counter() - started
-    return Cost(traffic=end.traffic.since(before), dealer_traffic=end.dealer_traffic.since(dealt), seconds=seconds)
+    return Cost(
+        traffic=end.traffic.since(before),
+        dealer_traffic=end.dealer_traffic.since(dealt),
+        seconds=seconds,
+        ahead=computation.repeated,
+    )

@@ -4,6 +4,7 @@ from vertinumpyro.session.in_process import InProcessSession
 from vertinumpyro.session.joined import JoinedSession
 from vertinumpyro.session.party import check_alike
 from vertinumpyro.session.processes import ProcessSession, between_processes
+from vertinumpyro.session.rehearsal import RunCost, rehearsed_cost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, held, recorded_plan, require_space
 from vertinumpyro.session.session import Session, session_of
 from vertinumpyro.session.task import PartyTask
@@ -18,6 +19,7 @@ __all__ = [
     "Payload",
     "ProcessSession",
     "Run",
+    "RunCost",
     "Session",
     "Work",
     "between_processes",
@@ -25,6 +27,7 @@ __all__ = [
     "held",
     "party_sources",
     "recorded_plan",
+    "rehearsed_cost",
     "require_space",
     "session_of",
 ]

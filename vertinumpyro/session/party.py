@@ -28,7 +28,7 @@ from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session.opening import Openings, lost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.toss import toss
+from vertinumpyro.session.toss import TossedSource, toss
 from vertinumpyro.session.work import Method, Work, party_sources
 from vertinumpyro.transport import GroupSeat, Seat
 
@@ -240,7 +240,8 @@ class Party:
             )
         self._agree({**words, "state": _digest_of(arrays)})
         if self._batches is None:
-            source = toss(self._seat.everyones, self._seat.rank)
+            # an echo shows the seed of another number than it committed to
+            source = TossedSource.fresh() if self._seat.alone else toss(self._seat.everyones, self._seat.rank)
             self._batches = plan.sampling.start(plan.num_records, source, first_step=step - first)
             run.ledger.reserve_up_to(step)
         batches = self._batches.next(count).check(plan.num_records, plan.sampling.max_batch_size)

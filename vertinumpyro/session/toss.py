@@ -56,6 +56,11 @@ class TossedSource(RandomSource):
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._children = Cipher(algorithms.AES(key), modes.CTR(bytes([128]) + bytes(15))).encryptor()
 
+    @classmethod
+    def fresh(cls) -> TossedSource:
+        """Under a key that nobody else has, for a dry run."""
+        return cls(secrets.token_bytes(SEED_BYTES))
+
     def random_bytes(self, num_bytes: int) -> bytes:
         """Returns the next `num_bytes` bytes."""
         return self._stream.update(bytes(num_bytes))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.transport.link import Link, everyones, exchange
+from vertinumpyro.transport.nobody import Nobody
 
 __all__ = ["MESSAGE_BYTES", "Seat"]
 
@@ -35,6 +36,11 @@ class Seat:
     ) -> None:
         self.rank, self.num_parties, self.links, self.timeout_s = rank, num_parties, links, timeout_s
         self.carriers = carriers or {}
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is a dry run, of which every link leads to nobody."""
+        return all(isinstance(link, Nobody) for link in self.links.values())
 
     @property
     def peers(self) -> dict[int, Link]:

@@ -30,6 +30,10 @@ class Traffic:
         """What was added after a snapshot."""
         return Traffic(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
 
+    def over(self, times: int) -> Traffic:
+        """The part of each of so many equal computations, rounded up."""
+        return Traffic(**{name: -(-value // times) for name, value in vars(self).items()})
+
     def __add__(self, other: Traffic) -> Traffic:
         """Both together."""
         return Traffic(**{name: value + getattr(other, name) for name, value in vars(self).items()})
