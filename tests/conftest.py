@@ -4,14 +4,10 @@ import atexit
 import os
 import shutil
 import tempfile
-from importlib.metadata import version
 
 # Tests trace the same programs again and again, in workers and in parties' processes that inherit the environment.
-# A folder that is there already is used, so that several runs may share one. Not with jax 0.4, where buffers that are
-# given away and a cache do not go together (`compat.overwritable`).
-if version("jax").startswith("0.4."):
-    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
-elif "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+# A folder that is there already is used, so that several runs may share one.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="executables-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"  # small programs compile faster than they load

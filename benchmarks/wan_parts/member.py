@@ -22,6 +22,7 @@ from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.secure import Crypten
+from vertinumpyro.secure.between_processes import Cost
 from vertinumpyro.secure.computation import ClippedSum, computation_of
 from vertinumpyro.secure.crypten.member import run_dealer
 from vertinumpyro.secure.intersection import common_places, find_common
@@ -90,8 +91,10 @@ def release(order: Mapping[str, Any], session: Session, folder: Path | None = No
         VerticalLogisticRegression(backend=Crypten()).fit(session, plan)
 
 
-def rehearsed(order: Mapping[str, Any]) -> RunCost:
-    """What a whole method takes at the first party, before there is a network or a table."""
+def rehearsed(order: Mapping[str, Any]) -> RunCost | Cost:
+    """What a step or a whole method takes at the first party, before there is a network or a table."""
+    if order["what"] == "step":
+        return Crypten().cost(computation_of(order["computation"]))
     return rehearsed_cost(task_of(order, 0), Plan.from_dict(order["plan"]), partial(release, order))
 
 
