@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vertinumpyro.data import (
         Schema,
         VerticalDataset,
+        draft_schema,
         load_abalone,
         load_adult,
         load_dutch,
@@ -56,6 +57,7 @@ __all__ = [
     "VerticalDataset",
     "__version__",
     "data",
+    "draft_schema",
     "errors",
     "evaluation",
     "load_abalone",
@@ -75,6 +77,7 @@ _HOMES = {
     "data": (
         "Schema",
         "VerticalDataset",
+        "draft_schema",
         "load_abalone",
         "load_adult",
         "load_dutch",

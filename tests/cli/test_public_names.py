@@ -28,6 +28,7 @@ NAMES = [
     "VerticalDataset",
     "__version__",
     "data",
+    "draft_schema",
     "errors",
     "evaluation",
     "load_abalone",

@@ -7,7 +7,17 @@ PUBLIC = {
     *("Schema", "PartySchema", "OBSERVED_SUFFIX"),
     *("Column", "CodedColumn", "RealColumn", "BinnedColumn", "IntegerColumn", "CountColumn"),
     *("CategoricalColumn", "BinaryColumn", "Cells", "Kind", "Missing", "OutOfBounds"),
-    *("VerticalDataset", "CsvFormat", "read_ids", "read_table", "decode_table", "Facts", "TableFacts"),
+    *(
+        "VerticalDataset",
+        "CsvFormat",
+        "read_ids",
+        "read_table",
+        "read_everything",
+        "decode_table",
+        "Facts",
+        "TableFacts",
+    ),
+    *("draft_schema", "SchemaDraft"),
     *("align", "record_ids", "alignment_digest", "check_digests", "Linkage", "normalised_ids"),
     *("load_abalone", "load_adult", "load_dutch", "load_nltcs", "load_rand_hie", "load_wine"),
 }

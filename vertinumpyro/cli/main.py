@@ -165,12 +165,34 @@ def synthesize(
 
 
 party_app = typer.Typer(help="An organisation's own key, certificate and settings.", no_args_is_help=True)
+schema_app = typer.Typer(help="The public description of all columns.", no_args_is_help=True)
 study_app = typer.Typer(help="What organisations agree on before anything runs.", no_args_is_help=True)
 app.add_typer(party_app, name="party")
+app.add_typer(schema_app, name="schema")
 app.add_typer(study_app, name="study")
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The agreement.", show_default=False)]
 PartyTOML = Annotated[Path, typer.Option("--party", help="This organisation's own party.toml.")]
+
+
+@schema_app.command("draft")
+@_reported
+def schema_draft(
+    file: Annotated[Path, typer.Argument(help="This party's table, CSV or Parquet.")],
+    party: Annotated[str, typer.Option(help="Its name in the schema.")],
+    id_column: Annotated[str, typer.Option("--id", help="By which the parties know their records.")] = "id",
+    out: Annotated[Path, typer.Option(help="A new file, or one with other parties' columns.")] = Path("schema.toml"),
+    separator: Annotated[str | None, typer.Option(help="Between fields.", show_default="comma; tab in .tsv")] = None,
+    encoding: Annotated[str, typer.Option(help="Of the text.")] = "utf-8",
+    decimal: Annotated[str, typer.Option(help="The decimal mark.")] = ".",
+    debug: Debug = False,
+) -> None:
+    """Propose types, bounds and categories from a file, for its own people to replace by public knowledge."""
+    from vertinumpyro.cli import drafting
+
+    drafting.draft(
+        file, party=party, id_column=id_column, out=out, separator=separator, encoding=encoding, decimal=decimal
+    )
 
 
 @party_app.command("init")

@@ -12,8 +12,9 @@ from vertinumpyro.data.datasets import (
     load_rand_hie,
     load_wine,
 )
+from vertinumpyro.data.drafting import SchemaDraft, draft_schema
 from vertinumpyro.data.facts import Facts, TableFacts
-from vertinumpyro.data.files import CsvFormat, read_ids, read_table
+from vertinumpyro.data.files import CsvFormat, read_everything, read_ids, read_table
 from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
 from vertinumpyro.data.linkage import Linkage, normalised_ids
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
@@ -40,12 +41,14 @@ __all__ = [
     "PartySchema",
     "RealColumn",
     "Schema",
+    "SchemaDraft",
     "TableFacts",
     "VerticalDataset",
     "align",
     "alignment_digest",
     "check_digests",
     "decode_table",
+    "draft_schema",
     "load_abalone",
     "load_adult",
     "load_dutch",
@@ -53,6 +56,7 @@ __all__ = [
     "load_rand_hie",
     "load_wine",
     "normalised_ids",
+    "read_everything",
     "read_ids",
     "read_table",
     "record_ids",

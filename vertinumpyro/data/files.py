@@ -113,6 +113,29 @@ def read_ids(
     return _read(Path(path), schema, party, {}, CsvFormat(separator=separator, encoding=encoding, decimal=decimal))
 
 
+def read_everything(
+    path: str | Path,
+    party: str,
+    id_column: str,
+    *,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+    decimal: str = ".",
+) -> pd.DataFrame:
+    """Read all columns of a file, those of a CSV file as texts, for a draft of a schema; errors as `read_table`'s."""
+    place = Place(party)
+    file = _file(Path(path), CsvFormat(separator=separator, encoding=encoding, decimal=decimal), place)
+    header = _quietly(file.header)
+    if (header is None or id_column not in header) and (looks := _quietly(file.looks, [id_column])):
+        place.fail(f"{Path(path).name!r} {looks}")
+    frame = None if header is None else _quietly(file.read_everything)
+    if header is None or frame is None:
+        looks = _quietly(file.looks, [id_column])
+        place.fail(f"{Path(path).name!r} {looks or f'cannot be read as {file.suffix}; check its format'}")
+    check_header(header, [id_column], party)
+    return frame
+
+
 def _read(path: Path, schema: Schema, party: str, columns: Mapping[str, Column], csv_format: CsvFormat) -> pd.DataFrame:
     place, wanted = Place(party), [schema.id_column, *columns]
     file = _file(path, csv_format, place)
@@ -195,6 +218,11 @@ class _Csv:
                 low_memory=False,
             )
 
+    def read_everything(self) -> pd.DataFrame:
+        """Every cell as its text."""
+        with self._open("rt") as lines:
+            return pd.read_csv(lines, dtype=str, keep_default_na=False, sep=self.written.separator, index_col=False)
+
     def looks(self, wanted: Sequence[str]) -> str:
         """What the file looks like, other than `written`; empty where it looks like that."""
         with self._open("rb") as file:
@@ -236,6 +264,10 @@ class _Parquet:
 
     def read(self, id_column: str, columns: Mapping[str, Column]) -> pd.DataFrame:
         return pd.read_parquet(self.path, columns=[id_column, *columns])
+
+    def read_everything(self) -> pd.DataFrame:
+        """As stored."""
+        return pd.read_parquet(self.path)
 
     def looks(self, wanted: Sequence[str]) -> str:
         return ""

@@ -125,6 +125,9 @@ def _tables(
 
 def _column_from(where: tuple[str, ...], spec: Mapping[str, Any]) -> tuple[Column | None, list[Problem]]:
     fields = dict(spec)
+    if problem := _unconfirmed(fields.pop("confirmed", True)):
+        _, others = _column_from(where, fields)
+        return None, [Problem(where, problem), *others]
     column_class = _class_for(fields.pop("type", None), fields)
     if isinstance(column_class, str):
         return None, [Problem(where, column_class)]
@@ -142,6 +145,18 @@ def _column_from(where: tuple[str, ...], spec: Mapping[str, Any]) -> tuple[Colum
         pass
     required = [f.name for f in dataclasses.fields(column_class) if f.default is dataclasses.MISSING]
     return None, [Problem(where, f"needs {', '.join(required)}")]
+
+
+def _unconfirmed(confirmed: object) -> str:
+    """What is wrong with a drafted column's mark; empty where a person has confirmed its domain."""
+    if confirmed is True:
+        return ""
+    if confirmed is not False:
+        return f"confirmed = {confirmed!r}; give true once its domain is public knowledge"
+    return (
+        "its domain was read from private records, which no guarantee covers: replace it by public knowledge, or keep "
+        "what is public as it stands, and set confirmed = true"
+    )
 
 
 def _class_for(type_name: object, fields: Mapping[str, Any]) -> type[Column] | str:

@@ -78,26 +78,27 @@ def dump(tables: Mapping[str, Any]) -> str:
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    if values and path:
+    plain = {key: found for key, found in table.items() if not isinstance(found, Mapping)}
+    if plain and path:
         yield f"\n[{'.'.join(map(_key, path))}]"
-    for key, value in values.items():
-        yield f"{_key(key)} = {_value(value)}"
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _lines(value, (*path, key))
+    for key, found in plain.items():
+        yield f"{_key(key)} = {value(found)}"
+    for key, inner in table.items():
+        if isinstance(inner, Mapping):
+            yield from _lines(inner, (*path, key))
 
 
 def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _value(key)
+    return key if _BARE_KEY.fullmatch(key) else value(key)
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
+def value(found: Any) -> str:
+    """Write a text, a number, a boolean or a list of them as TOML."""
+    if isinstance(found, list):
+        return f"[{', '.join(map(value, found))}]"
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    if isinstance(found, str):
         # JSON's escapes are a subset of TOML's; TOML alone wants DEL escaped too.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+        return json.dumps(found, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(found)

@@ -1,0 +1,74 @@
+"""`schema draft`, from the files of two parties to a schema that a plan takes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.cli.conftest import invoke
+from vertinumpyro.cli import drafting
+from vertinumpyro.data import Schema
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(0)
+    clinic = pd.DataFrame({"nr": range(200), "alter": rng.integers(18, 90, 200), "größe": rng.normal(170, 9, 200)})
+    clinic.to_csv(tmp_path / "clinic.csv", sep=";", decimal=",", index=False, encoding="cp1252")
+    insurer = pd.DataFrame({"nr": range(200), "plan": rng.choice(["a", "b"], 200), "claims": rng.integers(0, 5, 200)})
+    insurer.to_parquet(tmp_path / "insurer.parquet")
+    return tmp_path
+
+
+WRITTEN = ("--separator", ";", "--encoding", "cp1252", "--decimal", ",")
+
+
+def drafted(files, name, party, *options):
+    return invoke("schema", "draft", files / name, "--party", party, "--id", "nr", "--out", files / "s.toml", *options)
+
+
+def said(result):
+    return result.exit_code, " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_two_parties_drafts_make_one_schema(files, monkeypatch):
+    monkeypatch.setattr(drafting.console, "width", 80)
+    first = drafted(files, "clinic.csv", "clinic", *WRITTEN)
+    assert first.exit_code == 0, first.output + first.stderr
+    assert "confirmed = true" in first.output
+    assert max(len(line.rstrip()) for line in first.output.splitlines() if str(files) not in line) <= 80
+    second = drafted(files, "insurer.parquet", "insurer")
+    assert second.exit_code == 0, second.output + second.stderr
+    text = (files / "s.toml").read_text(encoding="utf-8")
+    config = files / "config.toml"
+    config.write_text('schema = "s.toml"\n[data]\nnum_records = 200\n[privacy]\nepsilon = 1.0\ndelta = 1e-5\n')
+    code, told = said(invoke("plan", config))
+    assert (code, "read from private records" in told) == (2, True)
+    (files / "s.toml").write_text(text.replace("confirmed = false", "confirmed = true"), encoding="utf-8")
+    schema = Schema.from_toml(files / "s.toml")
+    assert {party: list(part.columns) for party, part in schema.parties.items()} == {
+        "clinic": ["alter", "größe"],
+        "insurer": ["plan", "claims"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ((), 'looks like cp1252 text: set encoding = "cp1252"'),
+        (("--encoding", "cp1252"), 'looks separated by semicolons: set separator = ";"'),
+        ((*WRITTEN[:-1], "x"), "decimal = 'x'"),
+    ],
+)
+def test_a_file_that_is_written_otherwise_says_how(files, options, why):
+    code, text = said(drafted(files, "clinic.csv", "clinic", *options))
+    assert (code, why in text) == (2, True), text
+    assert not (files / "s.toml").exists()
+
+
+def test_a_party_is_drafted_once_and_ids_have_one_name(files):
+    assert drafted(files, "insurer.parquet", "insurer").exit_code == 0
+    code, text = said(drafted(files, "insurer.parquet", "insurer"))
+    assert (code, "'insurer' is in it already" in text) == (2, True)
+    pd.DataFrame({"id": range(20), "x": range(20)}).to_csv(files / "bank.csv", index=False)
+    code, text = said(invoke("schema", "draft", files / "bank.csv", "--party", "bank", "--out", files / "s.toml"))
+    assert (code, "its id column is 'nr', and here it is 'id'" in text) == (2, True)

@@ -1,0 +1,69 @@
+"""`schema draft`: a proposal for a party's part of the schema, from its own file, for its own people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from vertinumpyro.cli.terminal import console, heading
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import SchemaDraft, draft_schema, read_everything
+from vertinumpyro.data.schema_text import read_settings
+
+__all__ = ["draft"]
+
+
+def draft(
+    file: Path, *, party: str, id_column: str, out: Path, separator: str | None, encoding: str, decimal: str
+) -> None:
+    """Write the draft to a new file, or behind the other parties' in one that is there."""
+    begun = _begun(out, party, id_column)
+    frame = read_everything(file, party, id_column, separator=separator, encoding=encoding, decimal=decimal)
+    made = draft_schema(frame, party, id_column=id_column, decimal=decimal)
+    text = made.to_toml(with_id=not begun)
+    out.write_text(f"{begun}\n{text}" if begun else text, encoding="utf-8")
+    _show(made, out)
+
+
+def _begun(out: Path, party: str, id_column: str) -> str:
+    """What the file has already of other parties.
+
+    :raises ArgumentError: it has this party, or another id column.
+    """
+    if not out.exists():
+        return ""
+    there = read_settings(out)
+    ids = there.get("id_column", "id")
+    if party in there.get("parties", {}):
+        raise ArgumentError(f"--out {out}: {party!r} is in it already; take another file, or remove that part")
+    if ids != id_column:
+        raise ArgumentError(
+            f"--out {out}: its id column is {ids!r}, and here it is {id_column!r}; rename one, as all parties know "
+            "their records by one name"
+        )
+    return out.read_text(encoding="utf-8")
+
+
+def _show(made: SchemaDraft, out: Path) -> None:
+    table = Table("column", "type", "domain", "what to know", box=None, padding=(0, 2, 0, 0))
+    for name, column in made.columns.items():
+        table.add_row(escape(name), str(column.fields.get("type", "[dim]none[/]")), _domain(column.fields), column.note)
+    left_out = sum(not column.fields for column in made.columns.values())
+    console.print(heading(f"Draft of {escape(made.party)}'s columns: read from its records, so not public yet"), table)
+    console.print(f"\n[green]✓[/] {escape(str(out))}", soft_wrap=True)
+    if left_out:
+        console.print(f"{left_out} left out; what a person knows of them can be added by hand.")
+    console.print(
+        "Look at every column: write bounds and categories that anybody could know without the file, then "
+        "[bold]confirmed = true[/]. No command takes the schema before."
+    )
+
+
+def _domain(fields: Mapping[str, Any]) -> str:
+    if "categories" in fields:
+        return f"{len(fields['categories'])} categories"
+    return "{:g} to {:g}".format(*fields["bounds"]) if "bounds" in fields else ""

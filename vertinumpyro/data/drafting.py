@@ -1,0 +1,190 @@
+"""A draft of a schema from a party's own table, for that party to look through before anybody else sees it.
+
+A public domain may not follow from private records: an upper bound of 103 says that somebody is 103. So a draft is no
+schema yet. Bounds are rounded outwards, rare categories are not named, and every column says ``confirmed = false``,
+which `Schema` refuses: a person replaces the domain by public knowledge (a code book, a law, common sense), or says
+``confirmed = true`` where it is public as it stands. What a column holds otherwise is outside every guarantee.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError, DataError
+from vertinumpyro.data import schema_text
+from vertinumpyro.data.files import MISSING_TEXTS
+from vertinumpyro.data.frames import Table, as_frame
+from vertinumpyro.data.wording import Place, suggest
+
+__all__ = ["ColumnDraft", "SchemaDraft", "draft_schema"]
+
+RARE = 10
+"""A category of fewer records is not named."""
+
+_MOST_CATEGORIES = 60
+_MOST_INTEGERS = 60
+_MOST_CODES, _SPARSE = 30, 4  # whole numbers that few values so far apart have are codes
+_BINS = 32
+_WHOLE = re.compile(r"[+-]?\d+")
+_DATES = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
+_YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
+_OTHER = "other"
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnDraft:
+    """A proposal for one column.
+
+    :ivar fields: as the schema's TOML has them; empty where the column is left out.
+    :ivar note: what a person should know, in one line.
+    """
+
+    fields: Mapping[str, Any]
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemaDraft:
+    """Proposals for a party's columns. Private: its domains were read from the party's records.
+
+    :ivar party: its name.
+    :ivar id_column: by which the parties know their records.
+    :ivar columns: in the table's order.
+    """
+
+    party: str
+    id_column: str
+    columns: Mapping[str, ColumnDraft]
+
+    def to_toml(self, *, with_id: bool = True) -> str:
+        """Return TOML text with a comment for each column, which `Schema.from_toml` refuses until all are confirmed.
+
+        Args:
+            with_id: whether the text begins with the id column, as a file does; what is added to one does not.
+        """
+        lines = [f"id_column = {schema_text.value(self.id_column)}"] if with_id else []
+        for name, column in self.columns.items():
+            lines += ["", *(f"# {line}" for line in column.note.splitlines())]
+            if column.fields:
+                tables = {"parties": {self.party: {"columns": {name: {**column.fields, "confirmed": False}}}}}
+                lines.append(schema_text.dump(tables).strip())
+            else:
+                lines[-1] = f"# {name}: {column.note}"
+        return "\n".join(lines).strip() + "\n"
+
+    def __repr__(self) -> str:
+        """Names alone."""
+        return f"SchemaDraft({self.party!r}, {', '.join(self.columns)})"
+
+
+def draft_schema(table: Table, party: str, *, id_column: str = "id", decimal: str = ".") -> SchemaDraft:
+    """Propose a public domain for each column of a party's table.
+
+    Args:
+        table: pandas, polars, Arrow, or a dict of arrays; texts of a CSV file as they stand there.
+        party: whose it is.
+        id_column: the column that is not modelled.
+        decimal: of numbers that are texts.
+
+    Raises:
+        ArgumentError: the table has no such id column, or is no table.
+        DataError: it has no records, or no column beside the ids.
+    """
+    frame = as_frame(table, str(Place(party)))
+    names = [str(name) for name in frame.columns]
+    if id_column not in names:
+        raise ArgumentError(f"id_column: {Place(party)!s} has no column {id_column!r}; {suggest(id_column, names)}")
+    if len(frame) == 0 or len(names) < 2:
+        raise DataError(f"{Place(party)}: the table has no records, or no column beside the ids")
+    columns = {
+        str(name): _draft(pd.Series(frame[name]).reset_index(drop=True), decimal)
+        for name in frame.columns
+        if name != id_column
+    }
+    return SchemaDraft(party, id_column, columns)
+
+
+def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.cat.categories.dtype if not series.isna().any() else object)
+    text = series.dtype == object or isinstance(series.dtype, pd.StringDtype)
+    absent = series.isna().to_numpy()
+    if text:
+        absent = absent | series.astype(str).str.strip().isin(MISSING_TEXTS).to_numpy()
+    present = pd.Series(series[~absent])
+    missing = {"missing": "category"} if len(present) < len(series) else {}
+    also = "; some values are missing" if missing else ""
+    if present.empty:
+        return ColumnDraft({}, "holds no value; left out")
+    if pd.api.types.is_datetime64_any_dtype(present) or (text and _most(present, _DATES)):
+        return ColumnDraft({}, "looks like dates, which are no column type; add a number, days since a date, say")
+    if pd.api.types.is_bool_dtype(present) or set(present.astype(str).unique()) in _YES_NO:
+        return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
+    numbers = _numbers(present, decimal)
+    if numbers is None:
+        return _categories(pd.Series(present.astype(str)), missing, also)
+    return _quantity(numbers, missing, also)
+
+
+def _numbers(present: pd.Series, decimal: str) -> pd.Series | None:
+    """As numbers, whole ones where all are; None where they are something else, or codes that begin with a zero."""
+    if pd.api.types.is_numeric_dtype(present):
+        found = present.astype(float)
+    else:
+        texts = present.astype(str).str.strip()
+        if texts.str.fullmatch(r"0\d+").any():
+            return None
+        found = pd.Series(pd.to_numeric(texts.str.replace(decimal, "."), errors="coerce"))
+    return None if not np.isfinite(found).all() else found
+
+
+def _quantity(numbers: pd.Series, missing: Mapping[str, str], also: str) -> ColumnDraft:
+    low, high = float(numbers.min()), float(numbers.max())
+    whole = bool((numbers == np.floor(numbers)).all()) and max(abs(low), abs(high)) < 2**53
+    if low == high:
+        return ColumnDraft({}, "holds one value; left out")
+    counts = numbers.value_counts()
+    if whole and len(counts) <= _MOST_CODES and high - low > _SPARSE * len(counts) and counts.min() >= RARE:
+        codes = sorted(int(float(str(value))) for value in counts.index)
+        return ColumnDraft({"type": "categorical", "categories": codes, **missing}, f"codes are the records'{also}")
+    bottom, top = _rounded(low, high)
+    fields: dict[str, Any] = {"type": "integer" if whole else "real"}
+    fields["bounds"] = [int(bottom), int(top)] if whole else [bottom, top]
+    if not whole or top - bottom >= _MOST_INTEGERS:
+        fields["bins"] = _BINS
+    note = f"bounds are the records', rounded outwards{also}"
+    return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, note)
+
+
+def _rounded(low: float, high: float) -> tuple[float, float]:
+    """Bounds with one digit, or two, around a range: less telling than the smallest and the largest record."""
+    step = 10.0 ** math.floor(math.log10(high - low))
+    bottom, top = math.floor(low / step) * step, math.ceil(high / step) * step
+    if low >= 0 and bottom <= (top - bottom) / 2:
+        bottom = 0.0
+    digits = max(0, -math.floor(math.log10(step)))
+    return round(bottom, digits), round(top, digits)
+
+
+def _categories(texts: pd.Series, missing: Mapping[str, str], also: str) -> ColumnDraft:
+    counts = texts.value_counts()
+    common = sorted(str(value) for value, count in counts.items() if count >= RARE)
+    if len(counts) > max(_MOST_CATEGORIES, len(texts) // 2) or len(common) > _MOST_CATEGORIES or not common:
+        return ColumnDraft({}, f"many different texts{also}: names, an id or free text? left out")
+    rare = int((counts < RARE).sum())
+    fields: dict[str, Any] = {"type": "categorical", "categories": common}
+    if rare:
+        fields |= {"categories": [*(name for name in common if name != _OTHER), _OTHER], "unknown": _OTHER}
+        also = f"; values of fewer than {RARE} records are in {_OTHER!r}{also}"
+    if len(fields["categories"]) + bool(missing) < 2:
+        return ColumnDraft({}, "holds one value; left out")
+    return ColumnDraft({**fields, **missing}, f"categories are the records'{also}")
+
+
+def _most(present: pd.Series, form: re.Pattern[str]) -> bool:
+    return bool(present.astype(str).str.strip().str.fullmatch(form.pattern).mean() > 0.9)
