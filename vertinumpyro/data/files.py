@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 import pandas as pd
 
@@ -123,41 +123,44 @@ def read_everything(
     decimal: str = ".",
 ) -> pd.DataFrame:
     """Read all columns of a file, those of a CSV file as texts, for a draft of a schema; errors as `read_table`'s."""
-    place = Place(party)
-    file = _file(Path(path), CsvFormat(separator=separator, encoding=encoding, decimal=decimal), place)
-    header = _quietly(file.header)
-    if (header is None or id_column not in header) and (looks := _quietly(file.looks, [id_column])):
-        place.fail(f"{Path(path).name!r} {looks}")
-    frame = None if header is None else _quietly(file.read_everything)
-    if header is None or frame is None:
-        looks = _quietly(file.looks, [id_column])
-        place.fail(f"{Path(path).name!r} {looks or f'cannot be read as {file.suffix}; check its format'}")
-    check_header(header, [id_column], party)
-    return frame
+    file = _file(Path(path), CsvFormat(separator=separator, encoding=encoding, decimal=decimal), Place(party))
+    _checked_header(file, [id_column], party)
+    frame = _quietly(file.read_everything)
+    return _unreadable(file, [id_column], party) if frame is None else frame
 
 
 def _read(path: Path, schema: Schema, party: str, columns: Mapping[str, Column], csv_format: CsvFormat) -> pd.DataFrame:
-    place, wanted = Place(party), [schema.id_column, *columns]
-    file = _file(path, csv_format, place)
-    header = _quietly(file.header)
-    if (header is None or not set(wanted) <= set(header)) and (looks := _quietly(file.looks, wanted)):
-        place.fail(f"{path.name!r} {looks}")
-    if header is None:
-        place.fail(f"{path.name!r} cannot be read as {file.suffix}; check its format")
-    check_header(header, wanted, party)
+    wanted = [schema.id_column, *columns]
+    file = _file(path, csv_format, Place(party))
+    header = _checked_header(file, wanted, party)
     if _quietly(file.overflows, header):
-        place.fail(
+        Place(party).fail(
             f"{path.name!r} has rows of more fields than the header; set the separator, or quote numbers with "
             'decimal commas and set decimal = ","'
         )
     frame = _quietly(file.read, schema.id_column, columns)
     if frame is None:
-        looks = _quietly(file.looks, wanted)
-        place.fail(f"{path.name!r} {looks or f'cannot be read as {file.suffix}; check its format'}")
+        _unreadable(file, wanted, party)
     for name, column in columns.items():
         if written := _numbers_as_text(pd.Series(frame[name]), column, csv_format):
             Place(party, name).fail(written)
     return frame
+
+
+def _checked_header(file: "_Csv | _Parquet", wanted: Sequence[str], party: str) -> list[str]:
+    """The names of a file's columns, all that are wanted among them."""
+    header = _quietly(file.header)
+    if (header is None or not set(wanted) <= set(header)) and (looks := _quietly(file.looks, wanted)):
+        Place(party).fail(f"{file.path.name!r} {looks}")
+    if header is None:
+        _unreadable(file, wanted, party)
+    check_header(header, wanted, party)
+    return header
+
+
+def _unreadable(file: "_Csv | _Parquet", wanted: Sequence[str], party: str) -> NoReturn:
+    looks = _quietly(file.looks, wanted)
+    Place(party).fail(f"{file.path.name!r} {looks or f'cannot be read as {file.suffix}; check its format'}")
 
 
 def _file(path: Path, csv_format: CsvFormat, place: Place) -> "_Csv | _Parquet":
