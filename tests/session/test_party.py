@@ -24,7 +24,7 @@ from vertinumpyro.transport import Traffic
 
 
 class Seat:
-    rank, num_parties = 0, 2
+    rank, num_parties, alone = 0, 2, False
 
     def __init__(self):
         self.differs = False
