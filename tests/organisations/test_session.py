@@ -17,7 +17,7 @@ from tests.session.conftest import three, two  # noqa: F401
 from tests.session.parties import INSTALLED, method
 from tests.session.test_processes import plan_for, released
 from vertinumpyro.core.stored_arrays import load_arrays
-from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.privacy.ledger import Ledger, read_record
 from vertinumpyro.session import PRIVACY_RECORD, PartyTask, rehearsed_cost
 from vertinumpyro.transport import make_identity
 
@@ -144,6 +144,7 @@ def assert_rehearsed(study):
     assert took["rounds"] == pytest.approx(rounds, rel=exact)
     assert took["bytes_sent"] == pytest.approx(sent, rel=max(exact, 0.02))
     assert cost.on(round_trip_s=1.0, bits_per_second=1e9) > rounds / 2
+    Ledger.start(study.plan, secure_noise=True).finish()  # the plan is as unspent here as it was
 
 
 def test_a_plan_is_spent_once_at_every_organisation(two, tmp_path):  # noqa: F811

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ __all__ = ["RunCost", "rehearsed_cost"]
 _MEASURED = 2  # of the steps of an iterative method, after the first, which compiles
 _CONNECTION = 3  # round trips until links stand: TCP, TLS 1.3, what all are here for
 _TIMEOUT_S = 60.0
+_ID_BYTES = 8
 
 Words = Mapping[str, Any]
 
@@ -86,6 +88,7 @@ def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path
             party=party,
             table=Path(table),
             ledger=Path(folder) / "ledger",
+            approved=None,
             limit=None,
             linkage=None,
             read_options={},
@@ -136,7 +139,9 @@ class _UntilReleased(Session):
         return self._session.num_records
 
     def open(self, method: Method, plan: Plan, **settings: Any) -> Run:
-        return self._session.open(method, plan, **settings)
+        # under an id of its own: the plan itself is as unspent as before
+        stand_in = Plan.from_dict({**plan.to_dict(), "plan_id": secrets.token_hex(_ID_BYTES)})
+        return self._session.open(method, stand_in, **settings)
 
     def catch_up(self, run: Run) -> None:
         self._session.catch_up(run)
