@@ -128,7 +128,8 @@ def test_bounds_hold_all_records_and_are_rounded(seed):
 def test_frames_of_every_library_are_drafted():
     plain = pd.DataFrame({"id": range(40), "sex": pd.Categorical(["f", "m"] * 20), "ok": [True, False] * 20, "x": 1.5})
     plain["x"] *= np.arange(40)
-    for frame in (plain, pl.from_pandas(plain), dict(plain)):
+    as_texts = plain.assign(sex=plain["sex"].astype(str))  # older pyarrow reads no categories of polars
+    for frame in (plain, pl.from_pandas(as_texts), dict(plain)):
         text = draft_schema(frame, "p").to_toml().replace("confirmed = false", "confirmed = true")
         schema = Schema.from_toml(text)
         assert schema.columns["ok"].kind == "binary"
