@@ -79,6 +79,7 @@ def task_of(order: Mapping[str, Any], rank: int) -> PartyTask:
         schema=order["schema"],
         table=Path(order["tables"][rank]),
         build=partial(METHODS[order["what"]], backend=Crypten()),
+        approved=Plan.from_dict(order["plan"]).fingerprint(),
     )
 
 

@@ -41,7 +41,7 @@ def truth(split):
 
 def tables_at(split, truth, keys, columns=COLUMNS):
     made = ModelTables(split, columns, keys)
-    values = np.asarray(jax.jit(made)(truth), np.float64)
+    values = np.asarray(jax.jit(made)(truth, made.sums), np.float64)
     ends = np.cumsum([int(np.prod(shape)) for shape in made.shapes])[:-1]
     return [part.reshape(shape) for part, shape in zip(np.split(values, ends), made.shapes, strict=True)]
 
@@ -91,7 +91,7 @@ def test_log_densities_of_cells_are_those_of_the_tables(split, truth):
     held = dataset_of(simulated(3, 50))
     arrays = {name: values for party in SCHEMA.parties for name, values in held.arrays(party).items()}
     places = made.of_records(arrays)
-    total = jax.jit(made.log_density)(truth, jnp.asarray(places))
+    total = jax.jit(made.log_density)(truth, jnp.asarray(places), made.sums)
     # In coarse cells the table of all columns sums over finer ones.
     assert total.shape == (50,)
     (whole,) = tables_at(split, truth, [TableKey(tuple(SCHEMA.columns))])

@@ -20,7 +20,7 @@ import optax
 from numpyro.infer.initialization import init_to_uniform
 from tqdm.auto import tqdm
 
-from vertinumpyro.marginals.model_tables import ModelTables
+from vertinumpyro.marginals.model_tables import ModelTables, Sums
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals, VertiMRF
 from vertinumpyro.mrf.synthesis import draw_cells
@@ -66,22 +66,27 @@ def fit_to_field(
     made, params = ReparameterisedGuide.create(guide, split, partial(init_to_uniform, **{"radius": 1.0}), start_key)
     optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, num_steps, alpha=0.01), b2=0.99)
 
-    def step(carry: tuple[Params, Any], key: jax.Array) -> tuple[tuple[Params, Any], jax.Array]:
+    def step(
+        records: jax.Array, sums: Sums, carry: tuple[Params, Any], key: jax.Array
+    ) -> tuple[tuple[Params, Any], jax.Array]:
         params, state = carry
         eta, chosen = jax.random.split(key)
-        rows = places[jax.random.randint(chosen, (batch,), 0, len(places))]
-        value, gradient = jax.value_and_grad(lambda theta: tables.log_density(theta, rows).mean())(
+        rows = records[jax.random.randint(chosen, (batch,), 0, len(records))]
+        value, gradient = jax.value_and_grad(lambda theta: tables.log_density(theta, rows, sums).mean())(
             made.sample(params, eta)
         )
         ascent = made.pull_back(params, eta, weight * gradient)
         updates, state = optimizer.update(jax.tree_util.tree_map(lambda g: -g / weight, ascent), state, params)
         return (cast(Params, optax.apply_updates(params, updates)), state), -value
 
-    run = jax.jit(partial(jax.lax.scan, step))
+    @jax.jit
+    def run(records: jax.Array, sums: Sums, carry: tuple[Params, Any], keys: jax.Array) -> Any:
+        return jax.lax.scan(partial(step, records, sums), carry, keys)
+
     carry, objective = (params, optimizer.init(params)), []
     with tqdm(total=num_steps, disable=not progress_bar, unit="step") as bar:
         for keys in np.array_split(np.asarray(jax.random.split(step_key, num_steps)), _CHUNKS):
-            carry, values = run(carry, jnp.asarray(keys))
+            carry, values = run(places, tables.sums, carry, jnp.asarray(keys))
             objective.append(np.asarray(values))
             bar.update(len(values))
     tail = np.concatenate(objective)[-num_steps // 5 :]

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from vertinumpyro.model.enumeration import log_densities, trace_at
 from vertinumpyro.model.stand_ins import stand_in_columns
 from vertinumpyro.mrf.cells import CellColumn
 
-__all__ = ["ModelTables", "TableKey"]
+__all__ = ["ModelTables", "Sums", "TableKey"]
 
 _TINY = 1e-30
 _MOST_POINTS = 2**16
@@ -53,6 +53,14 @@ class _Block:
     grid: Grid
 
 
+_Feature = tuple[_Block, tuple[str, ...], bool]
+"""Cells of some of a block's columns, fine ones or not."""
+
+Sums = tuple[Any, ...]
+"""Which points of a block's grid are added up to which cell. The bins follow a release's noise, and so do these: as
+arguments of compiled functions they let the same program serve the next release."""
+
+
 @final
 class ModelTables:
     """Probabilities of the cells of tables under a split model.
@@ -75,13 +83,16 @@ class ModelTables:
         self.keys = tuple(keys)
         self.shapes = tuple(self._shape(key) for key in self.keys)
         self._features, self._places = self._layout()
+        self._whole = [(block, block.columns, bool(block.grid.fine)) for block in self._blocks]
+        self.sums = tuple(self._cells_of_points(*feature) for feature in [*self._features, *self._whole])
 
-    def __call__(self, flat: Float[Array, " theta"]) -> Float[Array, " M"]:
-        """Probabilities of all cells, table after table."""
+    def __call__(self, flat: Float[Array, " theta"], sums: Sums) -> Float[Array, " M"]:
+        """Probabilities of all cells, table after table; `sums` is the attribute, traced where this is compiled."""
         weights = jnp.exp(self._split.component_prior(flat).log_weights)
         masses = self._masses(flat)
-        sums = [self._summed(block, masses[block.columns], kept, fine) for block, kept, fine in self._features]
-        Q = jnp.concatenate(sums, axis=1)
+        features = zip(self._features, sums[: len(self._features)], strict=True)
+        summed = [self._summed(masses[feature[0].columns], feature, cells) for feature, cells in features]
+        Q = jnp.concatenate(summed, axis=1)
         found = []
         for places, order in self._places:
             if len(places) == 1:
@@ -110,14 +121,17 @@ class ModelTables:
             found.append(np.ravel_multi_index(codes, self._shape(TableKey(block.columns, fine))))
         return np.stack(found, axis=1)
 
-    def log_density(self, flat: Float[Array, " theta"], places: Int[Array, "n blocks"]) -> Float[Array, " n"]:
+    def log_density(
+        self, flat: Float[Array, " theta"], places: Int[Array, "n blocks"], sums: Sums
+    ) -> Float[Array, " n"]:
         """log P(a record's cells | theta), of records at these places; a masked value that is missing says nothing."""
         masses = self._masses(flat)
         total = self._split.component_prior(flat).log_weights[:, None]
-        for number, block in enumerate(self._blocks):
-            mass = self._summed(block, masses[block.columns], block.columns, bool(block.grid.fine))
+        of_blocks = zip(self._whole, sums[len(self._features) :], strict=True)
+        for number, (feature, cells) in enumerate(of_blocks):
+            mass = self._summed(masses[feature[0].columns], feature, cells)
             log_mass = jnp.log(jnp.maximum(mass, _TINY))
-            unmodelled = self._masked(block)
+            unmodelled = self._masked(feature[0])
             log_mass = log_mass if unmodelled is None else jnp.where(unmodelled, 0.0, log_mass)
             total = total + log_mass[:, places[:, number]]
         return jax.nn.logsumexp(total, axis=0)
@@ -205,10 +219,10 @@ class ModelTables:
             return False
         return not key.fine or key.columns[0] in self._block_of[key.columns[0]].grid.fine
 
-    def _layout(self) -> tuple[list[tuple[_Block, tuple[str, ...], bool]], list[tuple[list[np.ndarray], np.ndarray]]]:
+    def _layout(self) -> tuple[list[_Feature], list[tuple[list[np.ndarray], np.ndarray]]]:
         """Which sums of blocks are needed, and where the factors of every cell stand among them."""
         starts: dict[tuple[tuple[str, ...], bool], int] = {}
-        features: list[tuple[_Block, tuple[str, ...], bool]] = []
+        features: list[_Feature] = []
         by_factors: dict[int, list[tuple[list[np.ndarray], np.ndarray]]] = {}
         size, start = 0, 0
         for key, shape in zip(self.keys, self.shapes, strict=True):
@@ -258,11 +272,18 @@ class ModelTables:
                 found[name] = np.concatenate([points, np.repeat(points[:1], rows - len(points))])
         return found
 
-    def _summed(self, block: _Block, masses: Float[Array, "K G"], kept: tuple[str, ...], fine: bool) -> jax.Array:
-        """A block's mass in the cells of some of its columns, [K, cells]."""
+    def _cells_of_points(self, block: _Block, kept: tuple[str, ...], fine: bool) -> np.ndarray | None:
+        """The cell of some of its columns that every point of a block's grid is in; None where they are the same."""
         shape = self._shape(TableKey(kept, fine))
         at = [(block.grid.fine if fine else block.grid.cells)[name] for name in kept]
         flat = np.ravel_multi_index(at, shape)
-        if len(flat) == math.prod(shape) and (flat == np.arange(len(flat))).all():
+        is_same = len(flat) == math.prod(shape) and (flat == np.arange(len(flat))).all()
+        return None if is_same else flat
+
+    def _summed(self, masses: Float[Array, "K G"], feature: _Feature, cells: Any) -> jax.Array:
+        """A block's mass in the cells of some of its columns, [K, cells]."""
+        if cells is None:
             return masses
-        return jnp.zeros((len(masses), math.prod(shape)), masses.dtype).at[:, flat].add(masses)
+        _, kept, fine = feature
+        size = math.prod(self._shape(TableKey(kept, fine)))
+        return jnp.zeros((len(masses), size), masses.dtype).at[:, cells].add(masses)

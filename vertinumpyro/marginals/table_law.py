@@ -29,7 +29,7 @@ from scipy import sparse
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
-from vertinumpyro.marginals.model_tables import ModelTables, TableKey
+from vertinumpyro.marginals.model_tables import ModelTables, Sums, TableKey
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.synthesis import Records, rehearse_twin
@@ -49,19 +49,21 @@ _LEAST = 1e-3
 
 @final
 class ReleasedCells(NamedTuple):
-    """The cells of a release, table after table, each `[M]`.
+    """The cells of a release, table after table, each `[M]`, and what the model's are made of.
 
     Attributes:
         counts: as released.
         stddev: of the noise.
         total: the records that a cell's table counts: N, or those whose masked values are present.
         modelled: 1.0; 0.0 where a masked value is missing, of which a model does not speak.
+        sums: of the model's tables, see `ModelTables`.
     """
 
     counts: np.ndarray
     stddev: np.ndarray
     total: np.ndarray
     modelled: np.ndarray
+    sums: Sums
 
 
 @final
@@ -122,7 +124,7 @@ class TableLaw:
             parts.append(
                 (values.ravel(), np.full(values.size, stddev), np.full(values.size, total), 1.0 * here.ravel())
             )
-        return ReleasedCells(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        return ReleasedCells(*(np.concatenate(part) for part in zip(*parts, strict=True)), sums=self.tables.sums)
 
     def _present(self, key: TableKey, shape: tuple[int, ...]) -> np.ndarray:
         """Cells in which no masked value is missing; a missing value has the last cell of its column."""
@@ -136,7 +138,7 @@ class TableLaw:
 
     def expected(self, flat: Float[Array, " theta"], cells: ReleasedCells) -> Float[Array, " M"]:
         """The model's counts; 0 where it does not speak of a cell."""
-        return self.tables(flat) * jnp.asarray(cells.total * cells.modelled, flat.dtype)
+        return self.tables(flat, cells.sums) * jnp.asarray(cells.total * cells.modelled, flat.dtype)
 
     def log_likelihood(self, flat: Float[Array, " theta"], law: Law) -> jax.Array:
         """log N(u(theta); 0, J), less its constant."""
@@ -240,8 +242,9 @@ class TableLaw:
 
 
 def table_keys(release: Marginals) -> list[TableKey]:
-    """Every table of a release, finer histograms last."""
-    return [TableKey(m.columns) for m in release.measurements] + [TableKey((n,), fine=True) for n in release.fine]
+    """Every table of a release, finer histograms last; in an order that no noise decides, see `Sums`."""
+    tables = [TableKey(m.columns) for m in release.measurements] + [TableKey((n,), fine=True) for n in release.fine]
+    return sorted(tables, key=lambda key: (key.fine, key.columns))
 
 
 def _with_masks(drawn: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -192,26 +192,34 @@ class OneSided(NamedTuple):
 
 
 def one_sided(engine: Engine, products: Sequence[OneSided]) -> list[Any]:
-    """Shares of all these products; one round. The owner's own part of the weights stays with it."""
-    requests = [Request("one_sided", (tuple(p.weights.shape), p.shape), p.owner) for p in products]
+    """Shares of all these products; one round. The owner's own part of the weights stays with it.
+
+    A matrix without columns has nothing to multiply: nothing is sent for it.
+    """
+    wanted = [p for p in products if p.shape[-1]]
+    requests = [Request("one_sided", (tuple(p.weights.shape), p.shape), p.owner) for p in wanted]
     drawn = [tuple(torch.from_numpy(np.array(s)) for s in engine.dealer.draw(request)) for request in requests]
     me, others = engine.rank, [rank for rank in range(engine.num_parties) if rank != engine.rank]
     hidden = [
-        p.matrix - mask if p.owner == me else p.weights - mask for p, (mask, _) in zip(products, drawn, strict=True)
+        p.matrix - mask if p.owner == me else p.weights - mask for p, (mask, _) in zip(wanted, drawn, strict=True)
     ]
     outgoing, sizes = {}, {}
     for rank in others:  # a matrix goes to all others, weights go to the matrix's owner
-        outgoing[rank] = torch.cat(
-            [h.reshape(-1) for p, h in zip(products, hidden, strict=True) if p.owner in (me, rank)]
-        )
-        sizes[rank] = [_size(p, me) for p in products if p.owner in (me, rank)]
-    received = engine.swap(outgoing, {rank: sum(size) for rank, size in sizes.items()})
+        masked = [h.reshape(-1) for p, h in zip(wanted, hidden, strict=True) if p.owner in (me, rank)]
+        outgoing[rank] = torch.cat([torch.zeros(0, dtype=torch.long), *masked])
+        sizes[rank] = [_size(p, me) for p in wanted if p.owner in (me, rank)]
+    received = engine.swap(outgoing, {rank: sum(size) for rank, size in sizes.items()}) if wanted else {}
     pieces = {}
     for rank, words in received.items():
         engine.observed("masked", words)
         pieces[rank] = iter(torch.from_numpy(words).split(sizes[rank]))
+    masks = iter(drawn)
     found = []
-    for p, (mask, corrected) in zip(products, drawn, strict=True):
+    for p in products:
+        if not p.shape[-1]:
+            found.append(torch.zeros((*p.weights.mT.shape[:-1], 0), dtype=torch.long))
+            continue
+        mask, corrected = next(masks)
         if p.owner == me:
             weights = p.weights.clone()
             for rank in others:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["WORD_BITS", "Bits", "packed", "plane_words", "unpacked"]
+__all__ = ["Bits", "packed", "plane_words", "unpacked"]
 
-WORD_BITS = 64
+_WORD_BITS = 64
 
 
 class Bits(NamedTuple):
@@ -29,7 +29,7 @@ class Bits(NamedTuple):
 
 def plane_words(num_bits: int) -> int:
     """How many words hold so many bits."""
-    return -(-num_bits // WORD_BITS)
+    return -(-num_bits // _WORD_BITS)
 
 
 def packed(bits: np.ndarray) -> np.ndarray:
