@@ -16,7 +16,8 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.horizontal import ClientSteps, HorizontalDataset, HorizontalDPVI
+from vertinumpyro.dpvi.client_steps import ClientSteps
+from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.dpvi.kernel import StepInput
 from vertinumpyro.dpvi.loop import ChunkRunner
 from vertinumpyro.dpvi.stream import Chunk
@@ -73,7 +74,7 @@ def test_clients_vectors_add_up_to_the_pooled_integers(dataset: HorizontalDatase
     plan = make_plan(dataset)
     kernel, state = HorizontalDPVI(DPVI_).kernel(dataset, plan, compat.random_key(0))
     batch = a_batch(plan)
-    vectors = ClientSteps(kernel, dataset).vectors(state, batch)
+    vectors = ClientSteps(kernel, dataset.records, dataset.owners).vectors(state, batch)
 
     def pooled(state: Any, columns: Any, indices: jax.Array, mask: jax.Array) -> jax.Array:
         contributions = compat.at_precision(False, kernel.local)(state, columns, indices)
@@ -102,7 +103,7 @@ def test_a_client_only_sends_its_own_records(records: VerticalDataset) -> None:
     for data in (records, changed):
         dataset = HorizontalDataset(data, owners)
         kernel, state = HorizontalDPVI(DPVI_).kernel(dataset, plan, compat.random_key(0))
-        vectors.append(ClientSteps(kernel, dataset).vectors(state, a_batch(plan)))
+        vectors.append(ClientSteps(kernel, dataset.records, dataset.owners).vectors(state, a_batch(plan)))
     same = [np.array_equal(*pair) for pair in zip(*vectors, strict=True)]
     assert same == [True, False, True]
 
@@ -111,7 +112,7 @@ def test_a_step_is_the_pooled_step(dataset: HorizontalDataset) -> None:
     """The same batch and total noise give the parameters of the pooled run."""
     plan = make_plan(dataset)
     kernel, state = HorizontalDPVI(DPVI_).kernel(dataset, plan, compat.random_key(0))
-    run, batch = ClientSteps(kernel, dataset), a_batch(plan)
+    run, batch = ClientSteps(kernel, dataset.records, dataset.owners), a_batch(plan)
     noise = np.random.default_rng(0).integers(-(2**40), 2**40, (3, kernel.guide.split.num_values))
     released = HorizontalDPVI(DPVI_).backend.noisy_sum(run.vectors(state, batch), noise)
     after, norm = run.update(state, np.asarray(released))

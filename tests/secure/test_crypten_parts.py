@@ -16,8 +16,8 @@ from vertinumpyro.secure import InsecureRehearsal, in_process
 from vertinumpyro.secure.crypten import Crypten, formats
 from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
 from vertinumpyro.secure.crypten.dealer import DealerClient, serve
-from vertinumpyro.secure.crypten.keystream import KeyStream, derived_key, fresh_key
 from vertinumpyro.secure.crypten.planes import unpacked
+from vertinumpyro.secure.keystream import KeyStream, derived_key, fresh_key
 
 REQUESTS = {
     "product": Request("product", ((4, 3), (4, 1)), "mul"),

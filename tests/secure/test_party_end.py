@@ -12,9 +12,9 @@ from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, InsecureRehearsal, Spu, VectorSum
 from vertinumpyro.secure.computation import computation_of, described
 from vertinumpyro.secure.crypten.dealer import DealerClient
-from vertinumpyro.secure.crypten.keystream import fresh_key
 from vertinumpyro.secure.crypten.member import CryptenEnd
 from vertinumpyro.secure.inputs import Layout, encode_party, encode_prior
+from vertinumpyro.secure.keystream import fresh_key
 from vertinumpyro.secure.party_end import _digest
 from vertinumpyro.transport import Nobody, Seat, Traffic
 from vertinumpyro.transport.link import HEADER_BYTES

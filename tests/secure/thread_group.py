@@ -7,7 +7,7 @@ import numpy as np
 
 from vertinumpyro.secure.crypten.correlations import deal, draw
 from vertinumpyro.secure.crypten.hidden import low_bytes, opened
-from vertinumpyro.secure.crypten.keystream import KeyStream, fresh_key
+from vertinumpyro.secure.keystream import KeyStream, fresh_key
 
 
 class ThreadParty:

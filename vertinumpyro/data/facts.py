@@ -36,11 +36,13 @@ class Facts(Protocol):
 class TableFacts:
     """Schema and N of a table that is elsewhere, or that nobody has opened yet.
 
+    :ivar holders: who hold whole records of it, each other ones; empty where the schema's parties hold columns.
     :raises ArgumentError: there are no records.
     """
 
     schema: Schema
     num_records: int
+    holders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_records < 1:
@@ -48,5 +50,5 @@ class TableFacts:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The parties' names, in the schema's order."""
-        return tuple(self.schema.parties)
+        """The parties' names, in the schema's order; or the holders'."""
+        return self.holders or tuple(self.schema.parties)

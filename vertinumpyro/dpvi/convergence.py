@@ -15,7 +15,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import InferenceWarning
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
 
 __all__ = ["Residual", "residual_gradient", "warn_if_unconverged"]
 
@@ -35,7 +35,7 @@ class Residual(NamedTuple):
     standard_errors: float
 
 
-def warn_if_unconverged(kernel: Kernel, state: DPVIState, plan: PrivacyPlan, released_norm: np.ndarray) -> None:
+def warn_if_unconverged(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, released_norm: np.ndarray) -> None:
     """An `InferenceWarning` where the last tenth of the steps still released a gradient beside the noise.
 
     :param state: after the last step.
@@ -54,7 +54,7 @@ def warn_if_unconverged(kernel: Kernel, state: DPVIState, plan: PrivacyPlan, rel
         )
 
 
-def residual_gradient(kernel: Kernel, state: DPVIState, plan: PrivacyPlan, released_norm: np.ndarray) -> Residual:
+def residual_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, released_norm: np.ndarray) -> Residual:
     """What is left of some steps' sums beyond what noise and sampling explain.
 
     Of D released values with noise of standard deviation s, over clip norm C and expected batch B, the squared norm of
@@ -72,7 +72,7 @@ def residual_gradient(kernel: Kernel, state: DPVIState, plan: PrivacyPlan, relea
     return Residual(math.sqrt(max(0.0, excess)), excess / error)
 
 
-def _prior_gradient(kernel: Kernel, state: DPVIState, plan: PrivacyPlan) -> float:
+def _prior_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan) -> float:
     """Norm of the gradient of the log prior, in clip norms a record."""
 
     def of_prior(params: Any, rng_key: jax.Array) -> jax.Array:

@@ -22,6 +22,7 @@ from vertinumpyro.dpvi.work import state_leaves, state_of
 from vertinumpyro.posterior.columns import device_columns
 from vertinumpyro.posterior.guide import Params
 from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
 from vertinumpyro.session import InProcessSession, Run, Session
 
 __all__ = ["CHECKPOINT", "AfterChunk", "first_step", "rehearsed", "restored", "run_steps"]
@@ -46,7 +47,7 @@ def restored(run: Run, state: DPVIState) -> DPVIState:
     return state if stored is None else checkpoint.tree_of(stored, state, CHECKPOINT)
 
 
-def first_step(run: Run, plan: PrivacyPlan) -> int:
+def first_step(run: Run, plan: NoisySumPlan) -> int:
     """The first noisy sum of those to come; sums that a resumed sampling cannot use are counted as spent."""
     done = max(0, run.ledger.steps_spent - plan.first_gradient)
     first = plan.sampling.resume_step(plan.num_records, done)
@@ -82,7 +83,7 @@ def run_steps(
 
     :param runner: the loop, where all parties are in this process; see `rehearsed`.
     """
-    assert isinstance(run.plan, PrivacyPlan)
+    assert isinstance(run.plan, NoisySumPlan)
     started = time.perf_counter()
     session.catch_up(run)
     first = first_step(run, run.plan)
@@ -126,7 +127,7 @@ def _in_process(
 
 def _apart(session: Session, run: Run, state: DPVIState, first: int) -> Any:
     """Chunks at the parties; each is reserved before it begins, since they see what it releases."""
-    assert isinstance(run.plan, PrivacyPlan)
+    assert isinstance(run.plan, NoisySumPlan)
     pace, leaves, first = Pace(run.plan.num_gradients), state_leaves(state), run.plan.first_gradient + first
     while run.ledger.steps_left:
         count = session.agreed(min(pace.count, run.ledger.steps_left))

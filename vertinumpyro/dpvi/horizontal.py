@@ -4,43 +4,46 @@ The same NumPyro model, guide, optimiser and update as `DPVI`. A step: public pa
 clips the gradients of its records in the batch and adds them up, in the integers of `FixedPoint`; `noisy_sum` adds
 the clients' vectors and noise shares; the noisy sum is pulled back through the guide. So with the same batches and
 the same total noise, the revealed integers are those of `DPVI` on the pooled table, bit for bit.
+
+Clients are simulated in one process (`HorizontalDataset`), or a few holders run it each in a process of its own, or on
+machines of their own: a session whose parties are holders (`PartyTask.holders`) takes the dataset's place.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import VerticalDataset
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.data import Facts, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan
 from vertinumpyro.dpvi.checkpoint import tree_arrays
+from vertinumpyro.dpvi.client_steps import ClientSteps, HolderWork
 from vertinumpyro.dpvi.defaults import default_batch, default_clip_norm
-from vertinumpyro.dpvi.fitting import CHECKPOINT, restored
+from vertinumpyro.dpvi.fitting import CHECKPOINT, restored, run_steps
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.optimizers import as_optax
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
 from vertinumpyro.dpvi.rehearsal import rehearse_update
 from vertinumpyro.dpvi.stream import Pace
-from vertinumpyro.posterior.columns import Columns, device_columns, score_link
+from vertinumpyro.posterior.columns import score_link
 from vertinumpyro.posterior.guide import ReparameterisedGuide
 from vertinumpyro.posterior.keys import checked_key
-from vertinumpyro.privacy import OUTSIDE_ANALYST, ClientPlan, PoissonSampling, neighbouring
+from vertinumpyro.privacy import OUTSIDE_ANALYST, ClientPlan, Plan, PoissonSampling, neighbouring
 from vertinumpyro.privacy.sampling import Batches
-from vertinumpyro.secure import BatchShape, FixedPoint
+from vertinumpyro.secure import BatchShape, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, SumBackend
-from vertinumpyro.secure.fixed_point import Encoded, encoded, ring_sum
-from vertinumpyro.session import Run, party_sources
+from vertinumpyro.session import ForHolders, Run, Session, Work, party_sources
 
 __all__ = ["HorizontalDPVI", "HorizontalDataset"]
 
@@ -102,20 +105,41 @@ class HorizontalDataset:
         return f"HorizontalDataset({self.num_records} records at {self.num_clients} clients)"
 
 
+class _Clients(NamedTuple):
+    """What of clients is public. many: whether every record is a client of its own."""
+
+    schema: Schema
+    num_records: int
+    count: int
+    many: bool
+    holders: tuple[str, ...]
+
+    @classmethod
+    def of(cls, dataset: HorizontalDataset | Facts) -> _Clients:
+        if isinstance(dataset, Session | TableFacts):
+            if dataset.parties == tuple(dataset.schema.parties):
+                raise ArgumentError("dataset: its parties hold columns of the same records; DPVI(...) is for those")
+            return cls(dataset.schema, dataset.num_records, len(dataset.parties), False, dataset.parties)
+        check_dataset(dataset, HorizontalDataset)
+        assert isinstance(dataset, HorizontalDataset)
+        return cls(dataset.records.schema, dataset.num_records, dataset.num_clients, dataset.owners is None, ())
+
+
 @dataclasses.dataclass(frozen=True)
-class HorizontalDPVI:
+class HorizontalDPVI(ForHolders):
     """Differentially private variational inference where every client holds whole records.
 
     :ivar dpvi: the model, guide, optimiser and initial values; its backend is not used.
-    :ivar backend: how the clients' vectors are added up.
+    :ivar backend: how the clients' vectors are added up; of a session `SecureAggregation()`, or another with a process
+        for each holder.
     """
 
     dpvi: DPVI = dataclasses.field(default_factory=DPVI)
-    backend: SumBackend = dataclasses.field(default_factory=DistributedCompute)
+    backend: SumBackend | BetweenProcesses = dataclasses.field(default_factory=DistributedCompute)
 
     def plan(
         self,
-        dataset: HorizontalDataset,
+        dataset: HorizontalDataset | Facts,
         *,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
@@ -131,6 +155,7 @@ class HorizontalDPVI:
     ) -> ClientPlan:
         """The privacy plan of one fit; reads public facts only. As `DPVI.plan`, but for the clients.
 
+        :param dataset: the clients' records; or a session of holders, or its `TableFacts`.
         :param epsilon: what everyone gets at most, a client and colluding nodes too; `adversary` narrows it to one row.
         :param noise_clients: how many clients add noise to each sum: None takes every big holder, or 100 of many
             clients with a record each, who need not be those whose records are drawn.
@@ -140,54 +165,59 @@ class HorizontalDPVI:
         :raises ArgumentError: names the argument and the fix.
         :raises RangeError: if clip, batch or noise could wrap the ring.
         """
-        check_dataset(dataset, HorizontalDataset)
+        clients = _Clients.of(dataset)
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
-        self.dpvi.twin_columns(dataset.records.schema).warn(stacklevel=2)
-        many = dataset.owners is None
-        participation = participation or ("known" if many else "hidden")
+        self.dpvi.twin_columns(clients.schema).warn(stacklevel=2)
+        participation = participation or ("known" if clients.many else "hidden")
         amplified = participation == "hidden" or adversary == OUTSIDE_ANALYST
-        size, steps = default_batch(dataset.num_records, amplified=amplified)
-        if many:  # every record of a batch is a vector of its own
-            size = min(size, max(1, _MOST_VALUES // self.dpvi.split(dataset.records.schema).num_values))
+        size, steps = default_batch(clients.num_records, amplified=amplified)
+        if clients.many:  # every record of a batch is a vector of its own
+            size = min(size, max(1, _MOST_VALUES // self.dpvi.split(clients.schema).num_values))
         size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps
-        default_noise = min(_DEFAULT_NOISE_CLIENTS, dataset.num_clients) if many else dataset.num_clients
+        default_noise = min(_DEFAULT_NOISE_CLIENTS, clients.count) if clients.many else clients.count
         settings: dict[str, Any] = {
-            "sampling": PoissonSampling.for_batch_size(size, dataset.num_records, steps),
-            "clip_norm": default_clip_norm(dataset.records.schema) if clip_norm is None else clip_norm,
+            "sampling": PoissonSampling.for_batch_size(size, clients.num_records, steps),
+            "clip_norm": default_clip_norm(clients.schema) if clip_norm is None else clip_norm,
             "num_clients": default_noise if noise_clients is None else noise_clients,
             "max_unreliable": max_unreliable,
-            "num_records": dataset.num_records,
+            "num_records": clients.num_records,
             "delta": delta,
             "relation": neighbouring(relation),
             "participation": participation,
             "adversary": adversary,
+            "holders": clients.holders,
         }
-        if settings["num_clients"] > dataset.num_clients:
-            raise ArgumentError(f"noise_clients must be at most the {dataset.num_clients} clients there are")
+        if settings["num_clients"] > clients.count:
+            raise ArgumentError(f"noise_clients must be at most the {clients.count} clients there are")
         if epsilon is not None:
             rough = ClientPlan.calibrated(epsilon=epsilon, grid_bits=_PROVISIONAL_GRID_BITS, **settings)
             noise_multiplier = rough.noise_multiplier
         assert noise_multiplier is not None
         rough = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=_PROVISIONAL_GRID_BITS, **settings)
-        grid_bits = FixedPoint().grid_bits(self._shape(dataset, rough))
+        grid_bits = FixedPoint().grid_bits(self._shape(clients.schema, rough))
         plan = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=grid_bits, **settings)
         plan.warn_if_narrowed(stacklevel=2)
         return plan
 
-    def kernel(self, dataset: HorizontalDataset, plan: ClientPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
+    def kernel(
+        self, dataset: HorizontalDataset | Facts, plan: ClientPlan, rng_key: jax.Array
+    ) -> tuple[Kernel, DPVIState]:
         """`DPVI`'s kernel for this plan, of which a step uses `local` and `update`, and its first state.
 
         :raises ArgumentError: if the plan was made for other records or another model.
         """
-        check_dataset(dataset, HorizontalDataset)
+        clients = _Clients.of(dataset)
         check_plan(plan, ClientPlan)
         rng_key = checked_key(rng_key)
-        shape = self._shape(dataset, plan)
-        if plan.num_records != dataset.num_records or plan.grid_bits != FixedPoint().grid_bits(shape):
+        shape = self._shape(clients.schema, plan)
+        if plan.num_records != clients.num_records or plan.grid_bits != FixedPoint().grid_bits(shape):
             raise ArgumentError("plan was made for another dataset or model; make a new plan")
+        if plan.holders != clients.holders:
+            made_for = ", ".join(plan.holders) or "clients in one process"
+            raise ArgumentError(f"plan was made for {made_for}; make one for {', '.join(clients.holders) or 'these'}")
         guide_key, step_key = jax.random.split(rng_key)
-        split = self.dpvi.split(dataset.records.schema)
+        split = self.dpvi.split(clients.schema)
         guide, params = ReparameterisedGuide.create(self.dpvi.guide, split, self.dpvi.init_loc_fn, guide_key)
         kernel = Kernel(
             guide=guide,
@@ -199,9 +229,26 @@ class HorizontalDPVI:
         )
         return kernel, kernel.init(step_key, params)
 
+    def check(self, dataset: Facts, plan: Plan) -> None:
+        """Refuses a plan that was not made for this inference among these holders.
+
+        :raises ArgumentError: names what differs.
+        """
+        check_plan(plan, ClientPlan)
+        assert isinstance(plan, ClientPlan)
+        if not isinstance(plan.sampling, PoissonSampling):
+            raise ArgumentError("plan: each holder draws its own records, so its sampling must be Poisson's")
+        self.kernel(dataset, plan, compat.random_key(0))
+
+    def work(
+        self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: ClientPlan, source: RandomSource
+    ) -> Work:
+        """One holder's part; see `session.Method`."""
+        return HolderWork(self, facts, columns, plan, source)
+
     def fit(
         self,
-        dataset: HorizontalDataset,
+        dataset: HorizontalDataset | Session,
         plan: ClientPlan,
         rng_key: jax.Array,
         *,
@@ -212,6 +259,7 @@ class HorizontalDPVI:
     ) -> Posterior:
         """Spend the plan: run its steps and return the posterior over the global latents.
 
+        :param dataset: the clients' records, or a session of holders, who then each have a ledger of their own.
         :param rng_key: model randomness, public.
         :param run_dir: folder for `privacy.json`, which counts every step before it is handed on, and a checkpoint.
         :param resume: continue the run of `run_dir`; a run that is complete costs nothing.
@@ -220,7 +268,11 @@ class HorizontalDPVI:
         """
         kernel, state = self.kernel(dataset, plan, rng_key)
         rehearse_update(kernel, state)
-        steps, secure = ClientSteps(kernel, dataset), insecure_seed is None
+        if isinstance(dataset, Session):
+            return self._fit_session(dataset, plan, kernel, state, run_dir, resume, progress_bar, insecure_seed)
+        if not isinstance(backend := self.backend, SumBackend):
+            raise ArgumentError("backend: clients in one process are added up by DistributedCompute() or FixedPoint()")
+        steps, secure = ClientSteps(kernel, dataset.records, dataset.owners), insecure_seed is None
         started, norms = time.perf_counter(), []
         with (
             Run.opened(plan, run_dir, results=CHECKPOINT, resume=resume, secure_noise=secure) as run,
@@ -232,7 +284,7 @@ class HorizontalDPVI:
                 began, count = time.perf_counter(), min(pace.count, run.ledger.steps_left)
                 for _ in range(count):
                     batch, noise = draw()
-                    released = self.backend.noisy_sum(steps.vectors(state, batch), noise)
+                    released = backend.noisy_sum(steps.vectors(state, batch), noise)
                     state, norm = steps.update(state, np.asarray(released))
                     norms.append(norm)
                 run.commit_state(count, tree_arrays(state) if run.folder else {})
@@ -244,6 +296,34 @@ class HorizontalDPVI:
             plan=plan,
             diagnostics=Diagnostics(np.array(norms), None, time.perf_counter() - started),
             secure_noise=run.secure_noise,
+        )
+
+    def _fit_session(
+        self,
+        session: Session,
+        plan: ClientPlan,
+        kernel: Kernel,
+        state: DPVIState,
+        run_dir: str | Path | None,
+        resume: bool,
+        progress_bar: bool,
+        insecure_seed: int | None,
+    ) -> Posterior:
+        with session.open(
+            self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
+        ) as run:
+            state, diagnostics = run_steps(
+                session,
+                run,
+                kernel,
+                None,
+                restored(run, state),
+                insecure_seed=insecure_seed,
+                progress_bar=progress_bar,
+                after_chunk=None,
+            )
+        return Posterior(
+            guide=kernel.guide, params=state.params, plan=plan, diagnostics=diagnostics, secure_noise=run.secure_noise
         )
 
     @staticmethod
@@ -261,12 +341,15 @@ class HorizontalDPVI:
         )
         return lambda: (batches.next(1), plan.draw_noise_shares(num_values, noise_source))
 
-    def _shape(self, dataset: HorizontalDataset, plan: ClientPlan) -> BatchShape:
-        """The range proof is of the whole sum: the batch of all clients together."""
-        split = self.dpvi.split(dataset.records.schema)
-        noise = plan.noise
+    def _shape(self, schema: Schema, plan: ClientPlan) -> BatchShape:
+        """The range proof is of the whole sum: the batch of all clients together.
+
+        Holders draw each for itself, up to the largest batch each.
+        """
+        split = self.dpvi.split(schema)
+        noise, largest = plan.noise, plan.sampling.max_batch_size * max(1, len(plan.holders))
         return BatchShape(
-            batch_size=plan.sampling.max_batch_size,
+            batch_size=min(largest, plan.num_records),
             num_components=split.num_components,
             num_parties=len(split.parties),
             num_values=split.num_values,
@@ -274,70 +357,3 @@ class HorizontalDPVI:
             noise_stddev=plan.noise_multiplier * plan.clip_norm * (noise.num_shares / noise.num_covering) ** 0.5,
             link=score_link(split),
         )
-
-
-class ClientSteps:
-    """The two halves of a step, compiled: what clients compute, and what everybody does with the noisy sum."""
-
-    def __init__(self, kernel: Kernel, dataset: HorizontalDataset) -> None:
-        self._kernel, self._owners = kernel, dataset.owners
-        self._columns: Columns = device_columns(dataset.records)
-        self._num_clients = dataset.num_clients
-        self._local = jax.jit(self._client_vectors)
-        self._update = jax.jit(self._updated)
-
-    def vectors(self, state: DPVIState, batch: Batches) -> np.ndarray:
-        """Each client's integer vector `[clients, D]` on the grid; of clients with a record each, the batch's.
-
-        A record's vector has L2 norm at most clip_norm 2^f, whatever it holds (`secure.fixed_point`). Secret.
-        """
-        (indices,), (mask,) = batch.indices, batch.mask
-        if self._owners is None:
-            members = mask[:, None]
-        else:
-            members = mask & (self._owners[indices] == np.arange(self._num_clients)[:, None])
-        with compat.x64():
-            return np.asarray(self._local(state, self._columns, indices, members))
-
-    def update(self, state: DPVIState, released: np.ndarray) -> tuple[DPVIState, float]:
-        """The state after the noisy sum int64 `[D]`, and the norm of the noisy gradient per expected record."""
-        with compat.x64():
-            state, norm = self._update(state, jnp.asarray(released))
-            return state, float(norm)
-
-    def _client_vectors(self, state: DPVIState, columns: Columns, indices: jax.Array, members: jax.Array) -> jax.Array:
-        kernel = self._kernel
-        local, prior_of = (compat.at_precision(kernel.user_x64, f) for f in (kernel.local, kernel.component_prior))
-        contributions, prior = local(state, columns, indices), prior_of(state)
-        with compat.x64():
-            inputs = encoded(kernel.shape, contributions, prior)
-            if self._owners is None:
-                return _record_vectors(kernel.shape, inputs, members)
-            return jax.lax.map(lambda mask: ring_sum(kernel.shape, inputs, mask), members)
-
-    def _updated(self, state: DPVIState, released: jax.Array) -> tuple[DPVIState, jax.Array]:
-        kernel = self._kernel
-        with compat.x64():
-            real = released.astype(jnp.float64) * 2.0 ** -kernel.backend.grid_bits(kernel.shape)
-        dtype = jax.tree_util.tree_leaves(state.params)[0].dtype
-        update = compat.at_precision(kernel.user_x64, kernel.update)
-        new_state, info = update(state, real.astype(dtype))
-        return new_state, info.released_norm
-
-    def __repr__(self) -> str:
-        """Nothing secret."""
-        return f"ClientSteps({self._num_clients} clients)"
-
-
-def _record_vectors(shape: BatchShape, inputs: Encoded, masks: jax.Array) -> jax.Array:
-    """Every record's own clipped vector `[n, D]`; `masks` is [n, 1]. The integers of `ring_sum`, not yet added up."""
-    parties = zip(inputs.plated, inputs.tables, strict=True)
-    plated = tuple(jnp.concatenate([own, *(t.per_record() for t in tables)], axis=-1) for own, tables in parties)
-    *of_parties, of_prior = inputs.log_densities
-
-    def of_record(own: tuple[Any, Any, Any], mask: jax.Array) -> jax.Array:
-        log_densities, scores, shared = jax.tree_util.tree_map(lambda leaf: leaf[None], own)
-        one = Encoded((*log_densities, of_prior), scores, shared, tuple(() for _ in scores), inputs.prior_scores)
-        return ring_sum(shape, one, mask)
-
-    return jax.vmap(of_record)((tuple(of_parties), plated, inputs.shared), masks)

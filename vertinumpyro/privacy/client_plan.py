@@ -5,18 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import secrets
-from typing import Any, Literal, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.privacy.accounting import NeighbouringRelation
-from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource
+from vertinumpyro.privacy.adversary import (
+    OUTSIDE_ANALYST,
+    Adversary,
+    AdversaryRow,
+    NoiseSource,
+    list_adversaries,
+)
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.noise_shares import draw_noise_share
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
-from vertinumpyro.privacy.plan import check_delta, check_target
+from vertinumpyro.privacy.plan import Plan, check_delta, check_target
 from vertinumpyro.privacy.sampling import Sampling
 
 __all__ = ["ClientPlan"]
@@ -49,6 +56,8 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
         participation: "known" when the compute nodes see who takes part in which sum; "hidden" when every client
             sends something in every round, or draws from many records of its own. The outside analyst never sees it.
         adversary: whom alone a target ε was for; None for every row of the table.
+        holders: the clients by name, where they are few and hold many records each; each is an adversary of its own
+            name then, and so are coalitions. Empty where clients are many and nameless.
         plan_id: a random name, made here; a plan with another id is another budget.
     """
 
@@ -63,12 +72,18 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
     participation: Literal["hidden", "known"] = "known"
     adversary: str | None = None
+    holders: tuple[str, ...] = ()
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+
+    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "holders": ()}
 
     def __post_init__(self) -> None:
         check_delta(self.delta, self.num_records, warn=False)
         if not isinstance(self.relation, NeighbouringRelation):
             raise ArgumentError("relation must be a NeighbouringRelation")
+        object.__setattr__(self, "holders", tuple(self.holders))
+        if self.holders and (len(self.holders) != self.num_clients or self.participation != "hidden"):
+            raise ArgumentError("holders must name all num_clients clients, who draw from their own records unseen")
         if self.participation not in ("hidden", "known"):
             raise ArgumentError(f'participation must be "hidden" or "known", got {self.participation!r}')
         _ = self.noisy_sum, self.targets()  # validates clip, noise, grid and sampling; the adversary's name
@@ -109,6 +124,8 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
     @property
     def observers(self) -> tuple[Adversary, ...]:
         """Who is watching; colluders are noise shares that are missing or known to the adversary."""
+        if self.holders:
+            return list_adversaries(self.holders, batch_indices="hidden")
         lost, known = self.max_unreliable, self.participation == "known"
         unreliable = f" and {lost} unreliable clients" if lost else ""
         return (
@@ -122,7 +139,14 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
         row = self.noisy_sum.row(observer, self.delta, self.relation)
         return dataclasses.replace(row, guarantee="DP", knows=self._knowledge(observer))
 
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The holders."""
+        return self.holders
+
     def _knowledge(self, observer: Adversary) -> tuple[str, ...]:
+        if self.holders:
+            return ("its own records", "its own noise") if observer.colluders else ()
         knows = []
         if self.max_unreliable:
             knows.append(f"the noise of up to {self.max_unreliable} clients that collude, or dropped out")

@@ -56,6 +56,11 @@ class NoisySumPlan(Plan):
         return self.noisy_sum.event(observer)
 
     @property
+    def first_gradient(self) -> int:
+        """How many steps of the ledger come before the first noisy sum."""
+        return 0
+
+    @property
     def num_gradients(self) -> int:
         """How many noisy sums there are."""
         return self.noisy_sum.num_steps

@@ -240,6 +240,14 @@ class PoissonSampling(Sampling):
         """T·P[Bin(N, q) > max_batch_size], at least the probability that any step is truncated."""
         return _truncation_bound(num_records, self.sampling_prob, self.num_steps, self.max_batch_size)
 
+    def of_a_part(self, num_records: int) -> "PoissonSampling":
+        """The same for the records of one of several holders, each of whom draws its own.
+
+        A holder's batch is truncated only where all together drew more than `max_batch_size`, which `truncation_delta`
+        bounds; so several holders' batches together may be larger than that, by as many times as there are holders.
+        """
+        return dataclasses.replace(self, max_batch_size=min(self.max_batch_size, num_records))
+
     def draw(self, num_records: int, first_step: int, num_steps: int, source: RandomSource) -> Batches:
         """Draws `num_steps` batches from `first_step` on. Each call draws afresh."""
         return self.start(num_records, source, first_step=first_step).next(num_steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,23 +11,31 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.data import Facts
+from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.linear_plan import Calibration, RegressionPlan
+from vertinumpyro.regression.linear_work import StatisticsWork, feature_columns, schema_bounds
 from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
 from vertinumpyro.regression.posteriors import NoisyStatistics, Posterior
 from vertinumpyro.regression.projection import POSTERIORS, marginal_stddevs, optimal_thresholds
-from vertinumpyro.regression.release import Mechanism
+from vertinumpyro.regression.release import GRID_BITS, Mechanism
 from vertinumpyro.regression.scikit import RegressorMixin, check_is_fitted, validate_data
 from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors, unpacked
+from vertinumpyro.secure import Backend
 from vertinumpyro.secure.dca.shares import check_nodes
 from vertinumpyro.secure.dca.streams import CipherSource
-from vertinumpyro.session import Payload, Run, party_sources, recorded_plan
+from vertinumpyro.session import ForHolders, Payload, Run, Session, Work, party_sources, recorded_plan
+from vertinumpyro.session.work import Columns
 
 __all__ = ["BayesianLinearRegression"]
 
 STATISTICS = "statistics.npz"
 
+_Release = Callable[[int, str, np.ndarray], np.ndarray]
+_Step = Callable[[int, Callable[[], Payload]], Payload | None]
 
-class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
+
+class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
     r"""y | x ~ N(x'β, λ), β ~ N(0, λ_0 I), from perturbed sufficient statistics (Algorithm 2 of the DCA paper).
 
     Formal guarantee: `fit` releases what `plan(n, d)` says, and everything that it stores is computed from that
@@ -34,11 +43,16 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
     costs accuracy where it is wrong, never privacy; values past their bounds are clipped to them. Every fit without
     `plan=` is a budget of its own, each fold of `cross_val_score` too: see `own_budgets`.
 
+    Organisations that hold whole records each fit it over a session (`PartyTask.holders`): `fit(session)`. Nobody sees
+    another's records, sums or number of records; every organisation adds a share of the noise.
+
     Args:
         epsilon: the target ε towards every adversary of the plan's table.
         delta: δ.
-        bounds: c, assumed bounds of the features' absolute values, public: one number or `[d]`.
+        bounds: c, assumed bounds of the features' absolute values, public: one number or `[d]`; None takes 1, and of a
+            session's columns the schema's.
         target_bound: c_y, the same for the target.
+        target: of a session, the column to predict; all others are features.
         projection: clip at a multiple of every column's standard deviation, which is first estimated for a share of
             the budget (Algorithm 2). Pays unless the assumed bounds are close to the data.
         std_share: that share, 0.3 in the paper; see `RegressionPlan`.
@@ -50,6 +64,8 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
         noise_variance: λ of the model, in the target's squared units.
         prior_variance: λ_0, in squared units of target over feature.
         insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
+        backend: what adds up between the organisations of a session: `SecureAggregation()`, or another with a process
+            for each.
 
     Attributes:
         coef_: posterior mean of β `[d]`.
@@ -77,8 +93,9 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
         *,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        bounds: Any = 1.0,
-        target_bound: float = 1.0,
+        bounds: Any = None,
+        target_bound: float | None = None,
+        target: str | None = None,
         projection: bool = True,
         std_share: float = 0.3,
         mechanism: Mechanism = "distributed",
@@ -89,11 +106,13 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
         noise_variance: float = 1.0,
         prior_variance: float = 1.0,
         insecure_seed: int | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.bounds = bounds
         self.target_bound = target_bound
+        self.target = target
         self.projection = projection
         self.std_share = std_share
         self.mechanism: Mechanism = mechanism
@@ -104,11 +123,24 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.insecure_seed = insecure_seed
+        self.backend = backend
 
-    def plan(self, num_records: int, num_features: int) -> RegressionPlan:
-        """The privacy plan of a fit; reads no data."""
+    def plan(self, num_records: int | Facts, num_features: int | None = None) -> RegressionPlan:
+        """The privacy plan of a fit; reads no data.
+
+        Args:
+            num_records: N; or a session of holders, or its `TableFacts`, which say the rest.
+            num_features: d.
+        """
+        holders: tuple[str, ...] = ()
+        if not isinstance(num_records, int | np.integer):
+            facts = num_records
+            holders, num_records = facts.parties, facts.num_records
+            num_features = len(feature_columns(facts.schema, self.target))
+        elif num_features is None:
+            raise ArgumentError("num_features: give the number of features beside that of records")
         return RegressionPlan(
-            num_records=num_records,
+            num_records=int(num_records),
             num_features=num_features,
             target_epsilon=self.epsilon,
             delta=self.delta,
@@ -116,12 +148,13 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
             max_unreliable=self.max_unreliable,
             calibration=self.calibration,
             std_share=self.std_share if self.projection else 0.0,
+            holders=holders,
         )
 
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         plan: RegressionPlan | None = None,
         run_dir: str | Path | None = None,
@@ -130,7 +163,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
         """Spend a plan on the records `X` `[n, d]`, `y` `[n]`.
 
         Args:
-            X: features.
+            X: features; or a session of holders of whole records, with no `y`.
             y: target.
             plan: a plan made by `plan` that was looked at before; None makes one, and warns where this estimator or
                 its clones did so before.
@@ -142,33 +175,84 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
             ArgumentError: a setting is wrong, or the plan was made for other sizes; nothing is spent.
             PlanSpentError: the plan was spent before.
         """
-        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
-        bounds = self._checked_settings(X.shape[1])
         if resume and plan is None:
             plan = recorded_plan(run_dir, RegressionPlan)
+        if isinstance(X, Session):
+            return self._fit_session(X, y, plan, run_dir, resume)
+        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        bounds = self._checked_settings(X.shape[1])
         spent = self.plan(*X.shape) if plan is None else self._checked_plan(plan, X.shape)
         self._rehearse(bounds, spent)
         if plan is None:
             self._warn_of_another(spent)
         secure = self.insecure_seed is None
+        columns = np.column_stack([X, np.asarray(y, np.float64)])
         opened = Run.opened(spent, run_dir, results=STATISTICS, resume=resume, secure_noise=secure)
         with self._counting(opened, spent, plan is None) as run:
             source = CipherSource() if secure else party_sources(1, self.insecure_seed, run.first_step)[0]
-            self._fit(np.column_stack([X, np.asarray(y, np.float64)]), bounds, run, source)
+
+            def released(index: int, what: str, bounds: np.ndarray) -> np.ndarray:
+                units = scaled(columns, bounds)
+                vectors = units**2 if what == "moments" else statistic_vectors(units)
+                return spent.releases[index].run(vectors, source, num_nodes=self.num_nodes)
+
+            self._learn(spent, bounds, released, run.step)
         self.plan_, self.secure_noise_ = spent, run.secure_noise
         return self
 
-    def _fit(self, columns: np.ndarray, bounds: np.ndarray, run: Run, source: RandomSource) -> None:
-        plan = run.plan
-        assert isinstance(plan, RegressionPlan)
+    # -- organisations that hold whole records -----------------------------------------------------
 
-        def released(index: int, vectors: Callable[[], np.ndarray]) -> np.ndarray:
-            release = plan.releases[index]
+    def check(self, dataset: Facts, plan: Plan) -> None:
+        """Refuses a plan that was not made for this regression among these holders.
 
-            def compute() -> Payload:
-                return Payload({}, {"sum": release.run(vectors(), source, num_nodes=self.num_nodes)})
+        Raises:
+            ArgumentError: names what differs.
+        """
+        if not isinstance(plan, RegressionPlan):
+            raise ArgumentError("plan must be a RegressionPlan: make it by `plan`")
+        shape = (dataset.num_records, len(feature_columns(dataset.schema, self.target)))
+        self._checked_plan(plan, shape)
+        if plan.holders != dataset.parties:
+            made_for = ", ".join(plan.holders) or "records that are clients each"
+            raise ArgumentError(f"plan was made for {made_for}, and here are {', '.join(dataset.parties)}")
 
-            found = run.step(index, compute)
+    def work(self, facts: Facts, party: str, columns: Columns, plan: RegressionPlan, source: RandomSource) -> Work:
+        """One holder's part; see `session.Method`."""
+        assert self.target is not None
+        return StatisticsWork(plan, facts.schema, self.target, columns, source)
+
+    def _fit_session(
+        self, session: Session, y: Any, plan: RegressionPlan | None, run_dir: str | Path | None, resume: bool
+    ) -> BayesianLinearRegression:
+        if y is not None:
+            raise ArgumentError("y: a session's target is the column that the constructor names; leave y out")
+        names = feature_columns(session.schema, self.target)
+        bounds = self._checked_settings(len(names), schema_bounds(session.schema, [*names, str(self.target)]))
+        spent = self.plan(session) if plan is None else plan
+        self.check(session, spent)
+        self._rehearse(bounds, spent)
+        if plan is None:
+            self._warn_of_another(spent)
+        opened = session.open(
+            self, spent, run_dir=run_dir, results=STATISTICS, resume=resume, insecure_seed=self.insecure_seed
+        )
+        with self._counting(opened, spent, plan is None) as run:
+
+            def released(index: int, what: str, bounds: np.ndarray) -> np.ndarray:
+                return session.sum(index, what, {"bounds": bounds.tolist()}) * 2.0**-GRID_BITS
+
+            self._learn(spent, bounds, released, partial(session.step, run))
+        self.plan_, self.secure_noise_ = spent, run.secure_noise
+        self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
+        return self
+
+    # -- what is released, and what follows --------------------------------------------------------
+
+    def _learn(self, plan: RegressionPlan, bounds: np.ndarray, release: _Release, step: _Step) -> None:
+        """All releases of a plan, each once, and the posterior."""
+
+        def released(index: int, what: str, bounds: np.ndarray) -> np.ndarray:
+            found = step(index, lambda: Payload({}, {"sum": release(index, what, bounds)}))
             if found is None:
                 raise PlanSpentError(
                     f"{plan.step_names[index]} was spent by a run that stopped before it was stored: make a new plan, "
@@ -177,10 +261,8 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
             return found.arrays["sum"]
 
         if plan.moments is not None:
-            first = bounds
-            bounds = self._projected(bounds, released(0, lambda: scaled(columns, first) ** 2), plan)
-        last = len(plan.releases) - 1
-        total = released(last, lambda: statistic_vectors(scaled(columns, bounds)))
+            bounds = self._projected(bounds, released(0, "moments", bounds), plan)
+        total = released(len(plan.releases) - 1, "statistics", bounds)
         self.statistics_ = unpacked(total, plan.statistics.noise_variance)
         self.bounds_, self.target_bound_ = bounds[:-1], float(bounds[-1])
         self.coef_, self.covariance_ = self._posterior(self.statistics_, bounds)
@@ -198,7 +280,9 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
         stddevs = bounds * marginal_stddevs(moments, plan.moments.noise_variance, plan.num_records)
         noise_stddev = float(np.sqrt(plan.statistics.noise_variance))
         feature, target = optimal_thresholds(plan.num_records, plan.num_features, noise_stddev, self.posterior)
-        return np.minimum(bounds, stddevs * np.r_[np.full(plan.num_features, feature), target])
+        found = np.minimum(bounds, stddevs * np.r_[np.full(plan.num_features, feature), target])
+        # organisations compute these by themselves and must agree: the last digits are their processors' own
+        return np.array([float(f"{bound:.7g}") for bound in found]) if plan.holders else found
 
     def _posterior(self, statistics: NoisyStatistics, bounds: np.ndarray) -> Posterior:
         """The posterior in the data's units; it is computed in units of the bounds, where all noise is alike."""
@@ -218,9 +302,12 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets):
         variance = np.einsum("nj,jk,nk->n", X, self.covariance_, X)
         return mean, np.sqrt(variance + self.noise_variance)
 
-    def _checked_settings(self, num_features: int) -> np.ndarray:
-        """All bounds `[d + 1]`, once every setting that the plan does not know is in order."""
-        bounds = np.append(np.broadcast_to(np.asarray(self.bounds, float), (num_features,)), self.target_bound)
+    def _checked_settings(self, num_features: int, known: np.ndarray | None = None) -> np.ndarray:
+        """All bounds `[d + 1]`, once every setting that the plan does not know is in order; `known` in None's place."""
+        known = np.ones(num_features + 1) if known is None else known
+        features = known[:-1] if self.bounds is None else np.asarray(self.bounds, float)
+        target = known[-1] if self.target_bound is None else self.target_bound
+        bounds = np.append(np.broadcast_to(features, (num_features,)), target)
         if not (np.all(np.isfinite(bounds)) and np.all(bounds > 0)):
             raise ArgumentError("bounds and target_bound must be positive and finite")
         for name in ("noise_variance", "prior_variance"):

@@ -7,10 +7,11 @@ import functools
 import math
 import secrets
 from collections.abc import Mapping
-from typing import ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.privacy import Adversary, AdversaryRow, GaussianEvent, NeighbouringRelation
+from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.calibration import gaussian_noise_multiplier
 from vertinumpyro.privacy.plan import Plan, check_delta, check_target
 from vertinumpyro.regression.release import Mechanism, StatisticsRelease
@@ -50,6 +51,8 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
         calibration: see `Calibration`; only "tight" promises the target.
         std_share: the share of the budget for the columns' standard deviations; 0 without projection. Of μ² where
             tight, of ε and δ where classic.
+        holders: the organisations that hold the records and add the noise, by name; each is an adversary then, and so
+            are coalitions. Empty where every record is a client.
         plan_id: a random name, made here.
     """
 
@@ -61,11 +64,16 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
     max_unreliable: int = 0
     calibration: Calibration = "tight"
     std_share: float = 0.0
+    holders: tuple[str, ...] = ()
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     json_names: ClassVar[Mapping[str, str]] = {"target_epsilon": "epsilon"}
+    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "holders": ()}
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "holders", tuple(self.holders))
+        if self.holders and self.mechanism != "distributed":
+            raise ArgumentError('mechanism must be "distributed" where organisations hold the records')
         check_target(self.target_epsilon)
         check_delta(self.delta, self.num_records, warn=False)
         if self.calibration not in ("tight", "classic"):
@@ -100,6 +108,7 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
             num_records=self.num_records,
             mechanism=self.mechanism,
             max_unreliable=self.max_unreliable,
+            num_clients=len(self.holders) or None,
         )
 
     def _noise_multiplier(self, share: float) -> float:
@@ -120,8 +129,22 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
 
     @property
     def observers(self) -> tuple[Adversary, ...]:
-        """The outside analyst; distributed, also a client with all compute nodes but one."""
+        """The outside analyst; distributed, also a client with all compute nodes but one, or each holder by name."""
+        if self.holders:
+            return list_adversaries(self.holders, batch_indices="hidden")
         return self.statistics.observers
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The holders."""
+        return self.holders
+
+    @property
+    def covered(self) -> tuple[Adversary, ...]:
+        """See `Plan.covered`."""
+        if self.holders:
+            return tuple(o for o in self.observers if o.colluders <= 1 + self.max_unreliable)
+        return self.observers
 
     def event(self, observer: Adversary) -> GaussianEvent:
         """See `Plan.event`."""
@@ -131,7 +154,12 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
     def row(self, observer: Adversary) -> AdversaryRow:
         """The ε that is true at `delta`, whatever the calibration promised."""
         event = self.event(observer)
-        client = observer.colluders > self.max_unreliable
+        if self.holders:
+            knows = ("its own records", "its own noise") if observer.colluders else ()
+        elif observer.colluders > self.max_unreliable:
+            knows = ("its own record", "its own noise", "all shares but one node's")
+        else:
+            knows = ()
         return AdversaryRow(
             adversary=observer.name,
             relation=_RELATION.value,
@@ -139,6 +167,6 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
             epsilon=event.epsilon(self.delta, _RELATION),
             delta=self.delta,
             noise_multiplier=event.noise_multiplier,
-            knows=("its own record", "its own noise", "all shares but one node's") if client else (),
+            knows=knows,
             proof="proved",
         )

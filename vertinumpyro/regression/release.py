@@ -24,7 +24,7 @@ from vertinumpyro.privacy import (
 )
 from vertinumpyro.secure.dca.shares import NodeSums
 
-__all__ = ["Mechanism", "StatisticsRelease"]
+__all__ = ["GRID_BITS", "Mechanism", "StatisticsRelease", "encode"]
 
 Mechanism = Literal["distributed", "trusted", "input"]
 """distributed: every client adds a share of the noise and DCA adds up. trusted: an aggregator sees the records and
@@ -48,6 +48,7 @@ class StatisticsRelease(Release):
         noise_stddev: standard deviation of the noise, in the units of the vectors.
         num_values: D.
         num_records: N, one client each, public.
+        num_clients: who each add a share of the noise; None where every record is a client. Distributed only.
         mechanism: who adds the noise.
         max_unreliable: T clients may drop out or collude; distributed only.
     """
@@ -58,15 +59,19 @@ class StatisticsRelease(Release):
     num_records: int
     mechanism: Mechanism = "distributed"
     max_unreliable: int = 0
+    num_clients: int | None = None
 
     def __post_init__(self) -> None:
         """Refuses values outside the documented ranges."""
+        if self.num_clients is not None and self.mechanism != "distributed":
+            raise ArgumentError('num_clients must be None unless mechanism="distributed": nobody else adds noise')
         if self.mechanism not in ("distributed", "trusted", "input"):
             raise ArgumentError(f'mechanism must be "distributed", "trusted" or "input", got {self.mechanism!r}')
         if self.max_unreliable and self.mechanism != "distributed":
             raise ArgumentError('max_unreliable must be 0 unless mechanism="distributed": nobody else adds noise')
-        if not 0 <= self.max_unreliable <= max(self.num_records - 2, 0):
-            raise ArgumentError(f"max_unreliable must lie between 0 and the number of records less two, "
+        if not 0 <= self.max_unreliable <= max(self._num_sources - 2, 0):
+            who = "records" if self.num_clients is None else "holders"
+            raise ArgumentError(f"max_unreliable must lie between 0 and the number of {who} less two, "
                                 f"got {self.max_unreliable}")  # fmt: skip
         largest = self.num_records + 12 * math.sqrt(self.noise_variance)  # validates noise and grid, too
         if largest > 2.0 ** (62 - GRID_BITS):
@@ -89,10 +94,14 @@ class StatisticsRelease(Release):
         )
 
     @property
+    def _num_sources(self) -> int:
+        return self.num_records if self.num_clients is None else self.num_clients
+
+    @property
     def _noise_source(self) -> NoiseSource:
         if self.mechanism != "distributed":
             return NoiseSource(kind="trusted", num_parties=1)
-        return NoiseSource(num_parties=self.num_records, collusion_threshold=self.max_unreliable + 1)
+        return NoiseSource(num_parties=self._num_sources, collusion_threshold=self.max_unreliable + 1)
 
     @property
     def name(self) -> str:
@@ -111,7 +120,7 @@ class StatisticsRelease(Release):
     @property
     def noise_variance(self) -> float:
         """Variance of all the noise in one coordinate of the revealed sum, in the units of the vectors."""
-        shares = 1 if self.mechanism == "trusted" else self.num_records
+        shares = 1 if self.mechanism == "trusted" else self._num_sources
         return float(self.share_variance * shares) * 4.0**-GRID_BITS
 
     @property
@@ -137,15 +146,16 @@ class StatisticsRelease(Release):
         """
         if self.mechanism == "trusted":
             noise = sample_discrete_gaussian(self.share_variance, self.num_values, source)
-            return (_encode(vectors).sum(axis=0) + noise) * 2.0**-GRID_BITS
+            return (encode(vectors).sum(axis=0) + noise) * 2.0**-GRID_BITS
         total = NodeSums(num_nodes, self.num_values)
         rows = max(1, _VALUES_AT_A_TIME // self.num_values)
         for start in range(0, len(vectors), rows):
-            block = _encode(vectors[start : start + rows])
+            block = encode(vectors[start : start + rows])
             noise = draw_noise_share(self.share_variance, block.size, source).reshape(block.shape)
             total.add(block + noise, noise=None)
         return total.total() * 2.0**-GRID_BITS
 
 
-def _encode(vectors: np.ndarray) -> np.ndarray:
+def encode(vectors: np.ndarray) -> np.ndarray:
+    """Values in [-1, 1] as integers in units of 2^-GRID_BITS."""
     return np.rint(vectors * 2.0**GRID_BITS).astype(np.int64)

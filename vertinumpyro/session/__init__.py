@@ -8,10 +8,11 @@ from vertinumpyro.session.rehearsal import RunCost, rehearsed_cost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, held, recorded_plan, require_space
 from vertinumpyro.session.session import Session, session_of
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.work import Method, Work, party_sources
+from vertinumpyro.session.work import ForHolders, Method, Work, party_sources
 
 __all__ = [
     "PRIVACY_RECORD",
+    "ForHolders",
     "InProcessSession",
     "JoinedSession",
     "Method",

@@ -29,18 +29,26 @@ _Self = TypeVar("_Self", bound="ApartSession")
 class ApartSession(Session):
     """Parties that keep their own records, and release each step once. Use as a context manager.
 
+    :param parties: their names, in their order.
     :param seeds: of the parties' noise; None where it is the operating system's.
     :param book: where the run's own ledger is noted; None is this process's.
     """
 
-    def __init__(self, schema: Schema, seeds: set[int | None], book: Book | None = None) -> None:
-        self._schema, self._seeds, self._book, self._reached = schema, seeds, book, 0
+    def __init__(
+        self, schema: Schema, parties: tuple[str, ...], seeds: set[int | None], book: Book | None = None
+    ) -> None:
+        self._schema, self._parties, self._seeds, self._book, self._reached = schema, parties, seeds, book, 0
         self.traffic, self.dealer_traffic, self.seconds = Traffic(), Traffic(), 0.0
 
     @property
     def schema(self) -> Schema:
         """The public schema."""
         return self._schema
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """See `Session.parties`."""
+        return self._parties
 
     @abc.abstractmethod
     def begin(self, plan: Plan, *, resume: bool) -> int:

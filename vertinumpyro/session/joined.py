@@ -45,7 +45,7 @@ class JoinedSession(ApartSession):
 
     def __init__(self, seat: Seat, task: PartyTask) -> None:
         # a book of its own: the party's record of the same plan is the one that this process notes
-        super().__init__(task.read_schema(), {task.insecure_seed}, Book())
+        super().__init__(task.read_schema(), task.parties, {task.insecure_seed}, Book())
         self._seat, self._task = seat, task
         self._party = Party.seated(seat, task)
         for words in self._gathered({"num_records": self._party.num_records, "dtypes": dict(self._party.dtypes)}):
@@ -53,7 +53,7 @@ class JoinedSession(ApartSession):
 
     @property
     def num_records(self) -> int:
-        """N, which the parties found equal."""
+        """N, which the parties found equal; of holders their records' sum."""
         return self._party.num_records
 
     def begin(self, plan: Plan, *, resume: bool) -> int:

@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
+from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import (
     Schema,
     TableFacts,
@@ -21,15 +22,16 @@ from vertinumpyro.data import (
     check_digests,
     record_ids,
 )
-from vertinumpyro.privacy import Plan, PrivacyPlan
-from vertinumpyro.privacy.sampling import BatchStream
+from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
+from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session.opening import Openings, lost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.session.toss import TossedSource, toss
-from vertinumpyro.session.work import Method, Work, party_sources
+from vertinumpyro.session.work import ForHolders, Method, Work, party_sources
 from vertinumpyro.transport import GroupSeat, Seat
 
 __all__ = ["SENT", "Party", "check_alike", "check_apart", "run_party"]
@@ -61,16 +63,21 @@ def run_party(seat: GroupSeat, task: PartyTask) -> None:
             seat.reply(words, **({} if asked["do"] == "iterate" and seat.rank else released))
 
 
-def _own_records(seat: Seat, task: PartyTask, schema: Schema) -> VerticalDataset:
-    """This party's encoded columns, in the ids' order, once all parties have found the same ids.
+def _own_records(seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema) -> tuple[VerticalDataset, int]:
+    """This party's encoded columns, in the ids' order, and N, once all parties have found the same ids.
+
+    Holders have records of their own: N is their sum, and no holder's number is known to another.
 
     :raises DataError: the table breaks the schema.
     :raises AlignmentError: the parties' ids differ.
     """
-    frame = task.read_frame(schema)
-    own = VerticalDataset.from_frames(schema.restrict(task.party), {task.party: frame})
+    frame, name = task.read_frame(schema), task.columns_of
+    own = VerticalDataset.from_frames(schema.restrict(name), {name: frame})
+    if task.holders:
+        counted = end.noisy_sum(np.array([own.num_records], np.int64), np.zeros(1, np.int64))
+        return own, own.num_records if seat.alone else int(counted[0])
     check_alike(seat, record_ids(frame, schema, task.party), list(schema.parties))
-    return own
+    return own, own.num_records
 
 
 def check_alike(seat: Seat, ids: Sequence[str], parties: Sequence[str]) -> None:
@@ -93,10 +100,10 @@ class Party:
     """
 
     def __init__(
-        self, seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema, own: VerticalDataset, method: Method
+        self, seat: Seat, end: PartyEnd, task: PartyTask, facts: TableFacts, own: VerticalDataset, method: Method
     ) -> None:
         self._seat, self._end, self._task, self._own, self._method = seat, end, task, own, method
-        self._facts = TableFacts(schema, own.num_records)
+        self._facts = facts
         self._run: Run | None = None
         self._work: Work | None = None
         self._openings: Openings | None = None
@@ -108,17 +115,20 @@ class Party:
 
         :raises DataError: the table breaks the schema.
         :raises AlignmentError: the parties' ids differ.
+        :raises ArgumentError: the method is for columns where the parties hold whole records, or the other way round.
         """
         schema, method = task.read_schema(), task.build()
         backend = method.backend
         assert isinstance(backend, BetweenProcesses)
-        end = backend.end(seat, len(schema.parties))
-        return cls(seat, end, task, schema, _own_records(seat, task, schema), method)
+        check_holding(method, task)
+        end = backend.end(seat, len(task.parties))
+        own, num_records = _own_records(seat, end, task, schema)
+        return cls(seat, end, task, TableFacts(schema, num_records, task.holders), own, method)
 
     @property
     def num_records(self) -> int:
         """N, public."""
-        return self._own.num_records
+        return self._facts.num_records
 
     def close(self) -> None:
         """Nothing more is asked of this party."""
@@ -176,7 +186,8 @@ class Party:
             self._run.ledger.pause()
         self._run = run = self._opened_run(plan, resume=words["resume"])
         source = party_sources(1 + len(self._facts.parties), self._task.insecure_seed, run.first_step)[self._seat.rank]
-        self._work = self._method.work(self._facts, self._task.party, self._own.arrays(self._task.party), plan, source)
+        columns = self._own.arrays(self._task.columns_of)
+        self._work = self._method.work(self._facts, self._task.party, columns, plan, source)
         self._openings, self._batches = Openings(self._seat, self._end, run, self._task.party), None
         return {"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent}, {}
 
@@ -227,7 +238,7 @@ class Party:
         """Steps of an iterative method; each chunk is on record before it begins."""
         run, work, _ = self._spending()
         plan, step, count, spent = run.plan, words["step"], words["count"], run.ledger.steps_spent
-        if not isinstance(plan, PrivacyPlan):
+        if not isinstance(plan, NoisySumPlan):
             raise ArgumentError(f"a plan of kind {plan.kind!r} has no steps to iterate")
         first = plan.first_gradient
         if not (_is_count(step) and _is_count(count) and count and first <= step <= plan.num_steps - count):
@@ -240,14 +251,24 @@ class Party:
             )
         self._agree({**words, "state": _digest_of(arrays)})
         if self._batches is None:
-            # an echo shows the seed of another number than it committed to
-            source = TossedSource.fresh() if self._seat.alone else toss(self._seat.everyones, self._seat.rank)
-            self._batches = plan.sampling.start(plan.num_records, source, first_step=step - first)
+            self._batches = self._stream(plan, step - first)
             run.ledger.reserve_up_to(step)
-        batches = self._batches.next(count).check(plan.num_records, plan.sampling.max_batch_size)
+        batches = self._batches.next(count)
+        if not self._task.holders:
+            batches.check(plan.num_records, plan.sampling.max_batch_size)
         run.ledger.reserve(count)
         reached = work.iterate(self._end, batches, arrays)
         return self._reply({"digest": _digest_of(reached.arrays)}, reached.arrays)
+
+    def _stream(self, plan: NoisySumPlan, first_step: int) -> BatchStream:
+        """Batches that all parties tossed for; or a holder's, of its own records, which nobody else sees."""
+        if self._task.holders:
+            own = self._own.num_records
+            assert isinstance(plan.sampling, PoissonSampling)  # the method's check
+            return plan.sampling.of_a_part(own).start(own, SystemRandomSource(), first_step=first_step)
+        # an echo shows the seed of another number than it committed to
+        source = TossedSource.fresh() if self._seat.alone else toss(self._seat.everyones, self._seat.rank)
+        return plan.sampling.start(plan.num_records, source, first_step=first_step)
 
     def _asked_in_turn(self, words: Words) -> tuple[Run, Work, Openings]:
         """What a release needs, if the plan has this one, and every step before it is on record.
@@ -290,6 +311,19 @@ class Party:
             run.ledger.finish()
         facts = {"traffic": vars(self._end.traffic), "dealer": vars(self._end.dealer_traffic)}
         return {"words": dict(words), **facts}, arrays
+
+
+def check_holding(method: Method, task: PartyTask) -> None:
+    """Refuses a method whose privacy table speaks of parties that hold something else than these.
+
+    :raises ArgumentError: says what to do.
+    """
+    if isinstance(method, ForHolders) == bool(task.holders):
+        return
+    name = type(method).__name__
+    if task.holders:
+        raise ArgumentError(f"{name} is for parties with columns of the same records, and these hold whole records")
+    raise ArgumentError(f"{name} is for holders of whole records: give the tasks holders, the names of all of them")
 
 
 def check_apart(plan: Plan) -> None:

@@ -34,7 +34,7 @@ class ProcessSession(ApartSession):
     their ids. This process learns the number of records, the columns' storage types, and later what is released. Every
     party has a ledger of its own, which refuses a plan that it did not agree to and a step that it has on record.
 
-    :param tasks: one for each party of the schema, in its order.
+    :param tasks: one for each party of the schema, in its order; or for each of its holders.
     :param timeout_s: how long a process waits for another before the run ends with an error.
     :raises DataError: a table breaks the schema; the message names the party and the column.
     :raises AlignmentError: the parties' records differ.
@@ -47,11 +47,12 @@ class ProcessSession(ApartSession):
             raise BackendError(missing)
         backend.check_release()
         schema = tasks[0].read_schema()
-        if [task.party for task in tasks] != list(schema.parties):
-            raise ArgumentError(f"tasks must be one for each party, in the order {tuple(schema.parties)}")
+        parties = tasks[0].parties
+        if tuple(task.party for task in tasks) != parties:
+            raise ArgumentError(f"tasks must be one for each party, in the order {parties}")
         if len(tasks) < 2:
             raise ArgumentError("tasks: a secure run needs at least two parties; use the backend fixed_point for one")
-        super().__init__(schema, {task.insecure_seed for task in tasks})
+        super().__init__(schema, parties, {task.insecure_seed for task in tasks})
         self.backend, self._ranks = backend, range(len(tasks))
         members = [Member(name=f"party {t.party!r}", run=run_party, arguments=(t,)) for t in tasks]
         members += backend.helpers(len(tasks))
@@ -67,7 +68,7 @@ class ProcessSession(ApartSession):
 
     @property
     def num_records(self) -> int:
-        """N, which the parties found equal."""
+        """N, which the parties found equal; of holders their records' sum."""
         return self._num_records
 
     @property

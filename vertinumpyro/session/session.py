@@ -21,6 +21,9 @@ __all__ = ["Session", "session_of"]
 class Session(abc.ABC):
     """Parties that hold different columns of the same records. A method's code is the same for every kind of session.
 
+    Where the parties are processes, they may also hold whole records, each other ones (`PartyTask.holders`): for the
+    methods that are a `ForHolders`, and for no other.
+
     `open` begins or continues a plan, at every ledger there is. Then, inside `step`, `publish`, `cross_products` and
     `sum` release what the plan says; every one of them returns what everybody may know.
     """
@@ -37,7 +40,7 @@ class Session(abc.ABC):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The parties' names, in the schema's order."""
+        """The parties' names, in the schema's order; where they hold whole records, the holders'."""
         return tuple(self.schema.parties)
 
     @abc.abstractmethod

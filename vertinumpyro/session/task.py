@@ -9,6 +9,7 @@ from typing import Any, final
 
 import pandas as pd
 
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage, Schema, read_table
 from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
 from vertinumpyro.session.work import Method
@@ -21,7 +22,7 @@ __all__ = ["PartyTask"]
 class PartyTask:
     """One party's part of a run. Nothing of another party's table is in it, not even where it lies.
 
-    :ivar party: its name in the schema.
+    :ivar party: its name in the schema, or among the holders.
     :ivar schema: the public schema, as `Schema.to_dict` writes it.
     :ivar table: this party's file.
     :ivar build: makes the method; a function that can be imported by name, or a `functools.partial` of one.
@@ -33,6 +34,8 @@ class PartyTask:
     :ivar data_set: what the party calls the people of its table, whose account all plans go to; None takes the file's
         name.
     :ivar limit: what all plans on that data set may cost together.
+    :ivar holders: the names of all that hold whole records of the schema, where each holds other ones; its one party
+        says what columns they have. Empty where the schema's parties hold columns of the same records.
     :ivar linkage: the file of this party's linkage, where its table holds others than the common records too.
     :ivar read_options: how the file is read, as `read_table` takes it.
     :ivar insecure_seed: noise from a seed, for tests: no privacy at all.
@@ -46,13 +49,37 @@ class PartyTask:
     approved: str | None = None
     data_set: str | None = None
     limit: TotalLimit | None = None
+    holders: tuple[str, ...] = ()
     linkage: Path | None = None
     read_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     insecure_seed: int | None = None
 
     def read_schema(self) -> Schema:
-        """The public schema."""
-        return Schema.from_dict(self.schema)
+        """The public schema.
+
+        :raises ArgumentError: holders of whole records, and a schema of several parties; or names that are no list.
+        """
+        schema = Schema.from_dict(self.schema)
+        if self.holders and (self.party not in self.holders or len(set(self.holders)) < max(2, len(self.holders))):
+            raise ArgumentError(
+                f"holders={self.holders} must be two or more names, {self.party!r} among them, each once"
+            )
+        if self.holders and len(schema.parties) > 1:
+            raise ArgumentError(
+                f"{', '.join(self.holders)} hold whole records, and the schema divides the columns among "
+                f"{', '.join(schema.parties)}; put all columns under one party, whose name then says what the table is"
+            )
+        return schema
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Everybody who takes part with a table, in their order."""
+        return self.holders or tuple(self.schema["parties"])
+
+    @property
+    def columns_of(self) -> str:
+        """The schema's party whose columns the table has."""
+        return next(iter(self.schema["parties"])) if self.holders else self.party
 
     @property
     def ledger_folder(self) -> Path:
@@ -70,5 +97,5 @@ class PartyTask:
 
         :raises DataError: the table cannot be read, or its ids have changed since they were linked.
         """
-        frame = read_table(self.table, schema, self.party, **self.read_options)
+        frame = read_table(self.table, schema, self.columns_of, **self.read_options)
         return frame if self.linkage is None else Linkage.load(self.linkage).applied(frame, schema, self.party)

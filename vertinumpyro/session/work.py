@@ -15,7 +15,7 @@ from vertinumpyro.privacy import Batches, Plan
 from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session.run import Payload
 
-__all__ = ["Columns", "Method", "Work", "party_sources"]
+__all__ = ["Columns", "ForHolders", "Method", "Work", "party_sources"]
 
 Columns = Mapping[str, np.ndarray]
 """One party's encoded columns, each [N]. Secret."""
@@ -97,6 +97,10 @@ class Method(Protocol):
     def work(self, facts: Facts, party: str, columns: Columns, plan: Any, source: RandomSource) -> Work:
         """The party's part under a plan; `source` is the party's own randomness."""
         ...
+
+
+class ForHolders:
+    """A method whose parties hold whole records, each other ones. Every other method's hold columns of the same."""
 
 
 def party_sources(num_parties: int, insecure_seed: int | None, first_step: int = 0) -> tuple[RandomSource, ...]:

@@ -12,8 +12,8 @@ from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, dry_ru
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.secure.crypten import compat, formats
 from vertinumpyro.secure.crypten.dealer import DealerClient
-from vertinumpyro.secure.crypten.keystream import fresh_key
 from vertinumpyro.secure.crypten.member import CryptenEnd, first_party_dealer, run_dealer, third_party_dealer
+from vertinumpyro.secure.keystream import fresh_key
 from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.secure.party_end import PartyEnd, Watch
 from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format

@@ -20,8 +20,8 @@ import numpy as np
 
 from vertinumpyro.core.integer_product import pair_products
 from vertinumpyro.secure.crypten.formats import POWER_STEP_BITS, POWER_STEPS, power_of
-from vertinumpyro.secure.crypten.keystream import KeyStream
 from vertinumpyro.secure.crypten.planes import packed, plane_words, unpacked
+from vertinumpyro.secure.keystream import KeyStream
 
 __all__ = ["CHUNK_BITS", "Request", "correction_size", "deal", "draw", "num_chunks", "subsets"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
-from vertinumpyro.secure.crypten.keystream import KEY_BYTES, KeyStream, derived_key
+from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key
 from vertinumpyro.transport import Link, Traffic
 
 __all__ = ["Correlations", "DealerClient", "FirstPartyDealer", "serve"]

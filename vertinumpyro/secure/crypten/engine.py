@@ -21,7 +21,7 @@ from vertinumpyro.secure.crypten import compat
 from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.dealer import Correlations
 from vertinumpyro.secure.crypten.hidden import Hidden, low_bytes, opened
-from vertinumpyro.secure.crypten.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
+from vertinumpyro.secure.keystream import KeyStream, ZeroSharing, derived_key, exchanged_keys, fresh_key
 from vertinumpyro.secure.party_end import OnRecord, Watch
 from vertinumpyro.transport import Link, Traffic, exchange
 
@@ -55,22 +55,18 @@ class Engine(Communicator):
         for link in links.values():
             link.traffic = self.traffic
         torch.set_num_threads(1)  # the parties share the machine, and the tensors are small
-        sent, received = self._exchanged_keys() if links else _own_keys()
+        sent, received = exchanged_keys(links) if links else _own_keys()
         self.on_record: OnRecord | None = None
-        self._zero = [
-            (KeyStream(derived_key(sent[rank], "reveal")), KeyStream(derived_key(received[rank], "reveal")))
-            for rank in sent
-        ]
+        self._zero = ZeroSharing(sent, received)
         _install(self, sent[(rank + 1) % self.num_parties], received[(rank - 1) % self.num_parties])
 
     def reveal(self, share: Any) -> Any:
         """Open a sum to all parties: the one place that opens anything but masked values.
 
-        A fresh sharing of zero, from keys that each two parties share, hides how much of the sum is whose: also from
-        a coalition, of whose members CrypTen's own sharing of zero, between neighbours, knows the terms.
+        A fresh sharing of zero hides how much of the sum is whose: also from a coalition, of whose members CrypTen's
+        own sharing of zero, between neighbours, knows the terms.
         """
-        for own, other in self._zero:
-            share = share + _words(own, share.shape) - _words(other, share.shape)
+        share = share + torch.from_numpy(self._zero.share(tuple(share.shape)))
         if self.on_record is not None:
             self.on_record(_to_bytes(share))
         return self._opened(share, "reveal")
@@ -160,12 +156,6 @@ class Engine(Communicator):
     def _check_alive(self) -> None:
         if self._failed is not None:
             raise self._failed  # CrypTen catches a RuntimeError in one place and tries once more
-
-    def _exchanged_keys(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
-        """(the key that went to each other party, the key that came from it)."""
-        sent = {rank: fresh_key() for rank in self.links}
-        received = exchange(self.links, sent, dict.fromkeys(sent, KEY_BYTES))
-        return sent, {rank: bytes(key) for rank, key in received.items()}
 
     def __repr__(self) -> str:
         """Shows nothing secret."""

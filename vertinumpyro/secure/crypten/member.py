@@ -11,8 +11,8 @@ from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import CrossProducts, VectorSum
 from vertinumpyro.secure.crypten.dealer import Correlations, DealerClient, FirstPartyDealer, serve
-from vertinumpyro.secure.crypten.keystream import KEY_BYTES, fresh_key
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.keystream import KEY_BYTES, fresh_key
 from vertinumpyro.secure.party_end import OnRecord, PartyEnd, Watch
 from vertinumpyro.transport import Link, Seat, Traffic, everyones
 

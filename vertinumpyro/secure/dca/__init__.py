@@ -1,10 +1,11 @@
 """The Distributed Compute Algorithm (DCA): many clients, a few compute nodes, one noisy sum (Algorithm 1).
 
-`DistributedCompute` runs it in one process, streamed over blocks of clients; `Client`, `ComputeNode` and
-`combine` are its roles where clients are real; `distributed_sum_on_dask` runs it on a Dask cluster (extra
-`dask`).
+`DistributedCompute` runs it in one process, streamed over blocks of clients; `SecureAggregation` between a few holders,
+each in its own process; `Client`, `ComputeNode` and `combine` are its roles where there are many clients;
+`distributed_sum_on_dask` runs it on a Dask cluster (extra `dask`).
 """
 
+from vertinumpyro.secure.dca.aggregation import SecureAggregation
 from vertinumpyro.secure.dca.backend import DistributedCompute, SumBackend
 from vertinumpyro.secure.dca.channel import ChannelKey, Envelope
 from vertinumpyro.secure.dca.dask_engine import distributed_sum_on_dask
@@ -20,6 +21,7 @@ __all__ = [
     "DistributedCompute",
     "Envelope",
     "Round",
+    "SecureAggregation",
     "SumBackend",
     "agree",
     "combine",

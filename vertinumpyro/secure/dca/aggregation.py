@@ -1,0 +1,152 @@
+"""The secure sum between holders of whole records, each in a process of its own: DCA with the holders as its nodes.
+
+In Algorithm 1 a client sends each of M nodes a share, and the nodes' sums are opened. Where H holders are clients and
+nodes at once, all but the opening can be had without messages: each two of them share a key, and holder i sends
+
+    s_i = x_i + sum_j F(k_ij) - F(k_ji)    (modulo 2^64)
+
+to all others, F being AES-256 in counter mode. That is x_i's sum of shares as the nodes would have opened it; the
+pseudo-random terms add up to zero over all holders. One round of D words to each other holder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import BackendError
+from vertinumpyro.secure import paper
+from vertinumpyro.secure.backend import BackendInfo, BatchShape
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, dry_run
+from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.keystream import ZeroSharing, exchanged_keys
+from vertinumpyro.secure.party_end import OnRecord, PartyEnd, Watch
+from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.transport import Link, Member, Nobody, Seat, Traffic, everyones, exchange
+
+__all__ = ["SecureAggregation"]
+
+_ONLY_SUMS = "SecureAggregation() adds up what holders of whole records computed; parties with columns need Crypten()"
+
+
+@dataclasses.dataclass(frozen=True)
+class SecureAggregation(BetweenProcesses):
+    """Sums of the holders' integer vectors, every holder in its own process; nothing to install, no helper.
+
+    Formal guarantee: what is revealed equals the sum of the holders' vectors and noise shares modulo 2^64, bit for
+    bit. A coalition of holders learns that sum, so the noisy sum of the others' vectors, and nothing else, as long as
+    AES-256 is a pseudo-random permutation: what the others send is uniform among all that have their sum.
+    Semi-honest: who does not follow the protocol can spoil the sum. Whoever stays away stops it.
+    """
+
+    option: ClassVar[str] = "dca"
+
+    def info(self) -> BackendInfo:
+        """Semi-honest holders."""
+        return BackendInfo(
+            name="dca",
+            security_model="semi-honest holders, one process each; any of them may collude",
+            who_learns_what="every holder learns the noisy sum; links within one machine are not encrypted, those "
+            "between organisations are",
+            dealer="none",
+            ring="integers modulo 2^64",
+            precision="exact",
+        )
+
+    def missing(self) -> str | None:
+        """Nothing."""
+        return None
+
+    def rehearsal_only(self) -> str | None:
+        """All settings are good for a release."""
+        return None
+
+    def helpers(self, num_parties: int) -> list[Member]:
+        """None."""
+        return []
+
+    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyEnd:
+        """See `BetweenProcesses.end`."""
+        return _SumEnd(seat.rank, seat.peers, watch)
+
+    def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
+        """Counted by running the protocol with nobody at the other end."""
+        links = {other: Nobody(Traffic()) for other in range(computation.num_parties) if other != rank}
+        return dry_run(_SumEnd(rank, links), computation)
+
+    def grid_bits(self, shape: BatchShape) -> int:
+        """The grid of `FixedPoint`, whose integers each holder adds up by itself."""
+        return fixed_point_format(shape).grid_bits
+
+    def error_bound(self, shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
+        """Nothing is lost here.
+
+        :raises BackendError: the clipped sum is no protocol of this backend.
+        """
+        raise BackendError(_ONLY_SUMS)
+
+
+@final
+class _SumEnd(PartyEnd):
+    """A holder's end, in its own process."""
+
+    def __init__(self, rank: int, links: Mapping[int, Link], watch: Watch | None = None) -> None:
+        self.rank, self.num_parties = rank, len(links) + 1
+        self._links, self._watch, self._on_record = links, watch, None
+        self._traffic = Traffic()
+        for link in links.values():
+            link.traffic = self._traffic
+        self._zero = ZeroSharing(*exchanged_keys(links))
+
+    @property
+    def traffic(self) -> Traffic:
+        """Between the holders."""
+        return self._traffic
+
+    @property
+    def dealer_traffic(self) -> Traffic:
+        """There is no dealer."""
+        return Traffic()
+
+    def _set_on_record(self, on_record: OnRecord | None) -> None:
+        self._on_record = on_record
+
+    def open(self, message: bytes) -> np.ndarray:
+        """See `PartyEnd.open`."""
+        received = exchange(self._links, dict.fromkeys(self._links, message), dict.fromkeys(self._links, len(message)))
+        total = np.frombuffer(message, "<i8").copy()
+        for theirs in received.values():
+            total += np.frombuffer(theirs, "<i8")
+        if self._watch is not None:
+            self._watch("reveal", total)
+        return total
+
+    def _everyones(self, digest: bytes) -> Sequence[bytes]:
+        return everyones(self._links, self.rank, digest)
+
+    def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
+        share = noisy_vector + self._zero.share(noisy_vector.shape)
+        message = np.ascontiguousarray(share, "<i8").tobytes()
+        if self._on_record is not None:
+            self._on_record(message)
+        return self.open(message)
+
+    def _clipped_noisy_sum(
+        self,
+        shape: BatchShape,
+        layout: Layout,
+        own: Iterable[PartyInputs | paper.PartyInputs],
+        prior: PriorInputs | paper.PriorInputs,
+        mask: np.ndarray,
+        noise_share: np.ndarray,
+    ) -> np.ndarray:
+        raise BackendError(_ONLY_SUMS)
+
+    def _noisy_cross_products(
+        self, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
+    ) -> np.ndarray:
+        raise BackendError(_ONLY_SUMS)
