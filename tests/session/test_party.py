@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
-from vertinumpyro.data import VerticalDataset, read_table
+from vertinumpyro.data import TableFacts, VerticalDataset, read_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.work import ACROSS, OWN, PADS, ROUND
@@ -81,7 +81,7 @@ class Process:
         frame = read_table(settings.table, tables.schema, settings.party)
         own = VerticalDataset.from_frames(tables.schema.restrict(settings.party), {settings.party: frame})
         self.seat, self.end, self.replies = Seat(), End(), []
-        self.party = party.Party(self.seat, self.end, settings, tables.schema, own, method)
+        self.party = party.Party(self.seat, self.end, settings, TableFacts(tables.schema, own.num_records), own, method)
         self.folder = settings.ledger
         self.ask(do="begin", plan=plan.to_dict(), resume=resume)
 
@@ -355,7 +355,9 @@ def test_a_plan_that_counts_fewer_tables_than_there_are_is_refused(two, tmp_path
 def test_nothing_is_released_before_a_plan_is_begun(two, tmp_path):
     settings = two.tasks(None, tmp_path)[0]
     own = VerticalDataset(two.schema.restrict("clinic"), {"clinic": two.dataset.arrays("clinic")})
-    process = party.Party(Seat(), End(), settings, two.schema, own, VerticalLinearRegression())
+    process = party.Party(
+        Seat(), End(), settings, TableFacts(two.schema, own.num_records), own, VerticalLinearRegression()
+    )
     for do in ("publish", "sum", "cross_products", "iterate"):
         with pytest.raises(PlanSpentError, match="no plan was begun"):
             process.do({"do": do, "step": 0, "count": 1, "what": OWN, "words": {}}, {})
