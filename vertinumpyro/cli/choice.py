@@ -38,6 +38,10 @@ def chosen(config: Config) -> Choice:
     """
     if config.run.method is not None:
         return Choice(config.run.method, "[run] method says so")
+    if config.data.holders:
+        if config.regression.label is None:
+            return Choice("horizontal", "the holders have whole records")
+        return Choice("bayesian_linear", "the holders have whole records, and [regression] label is to be predicted")
     if config.regression.label is not None:
         raise ArgumentError("[regression] is set: name the regression, --method logistic or --method linear")
     for section, names in _OF_DPVI.items():

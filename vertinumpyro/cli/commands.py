@@ -187,7 +187,7 @@ def _released(run_dir: Path, config: Path | None, trust_model: bool) -> Any:
             "yourself, with --config YOUR.toml, or, if you trust the folder, allow it with --trust-model"
         )
     plan = _plan_of(run_dir)
-    method = "marginals" if isinstance(plan, MRFPlan) else "dpvi"
+    method = "marginals" if isinstance(plan, MRFPlan) else plan.kind
     return Job.load(stored if config is None else config, method).method.stored(run_dir, plan)
 
 
@@ -198,6 +198,6 @@ def _plan_of(run_dir: Path) -> Plan:
 def _no_result(run_dir: Path) -> str:
     """Why a run has no table to give, by the kind of its plan."""
     kind = _plan_of(run_dir).kind
-    if kind == "functional_mechanism":
+    if kind in ("functional_mechanism", "bayesian_linear"):
         return f"the run in {str(run_dir)!r} is a regression; it gives coefficients and no table"
     return f"the run in {str(run_dir)!r} is not complete; continue it with `vertinumpyro fit --resume`"

@@ -42,8 +42,11 @@ class DataSettings:
 
     `separator`, `encoding` and `decimal` are those of `read_table`: one text for all parties, or a table with some
     parties' own. `ledgers` are folders of parties that keep their records elsewhere than beside their files.
+    `holders` are organisations that hold whole records, each other ones, of a schema with one party; all these keys
+    are then for them.
     """
 
+    holders: list | None = None
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ledgers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     num_records: int | None = positive()
@@ -113,7 +116,9 @@ class MRFSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegressionSettings:
-    """`[regression]`, for `--method logistic` and `linear`; `FeatureLayout.of` and the estimators define its keys."""
+    """`[regression]`, for `--method logistic`, `linear` and `bayesian_linear`; `FeatureLayout.of` and the estimators
+    define its keys.
+    """
 
     label: str | None = None
     features: list | None = None
@@ -125,6 +130,8 @@ class RegressionSettings:
     surrogate: Literal["range", "taylor", "fitted"] | None = None
     score_range: float | None = positive()
     threshold: Literal["expected", "zero"] | None = None
+    noise_variance: float | None = positive()
+    projection: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,7 +142,9 @@ class RunSettings:
     """
 
     out: str = "run"
-    method: Literal["dpvi", "vertimrf", "marginals", "logistic", "linear"] | None = None
+    method: Literal[
+        "dpvi", "vertimrf", "marginals", "logistic", "linear", "bayesian_linear", "horizontal"
+    ] | None = None  # fmt: skip
     seed: int = 0
     num_synthetic: int | None = positive()
     diagnostics: bool = False
@@ -178,6 +187,15 @@ class Config:
     def folder(self) -> Path:
         """Where relative paths start."""
         return self.path.parent
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Who takes part with a table: the schema's parties, or the holders."""
+        return tuple(self.data.holders or self.schema.parties)
+
+    def columns_of(self, party: str) -> str:
+        """The party of the schema whose columns a table has."""
+        return next(iter(self.schema.parties)) if self.data.holders else party
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -282,16 +300,30 @@ def _schema(path: Path, spec: Any) -> Schema:
 
 def _check_files(config: Config) -> None:
     """Each name under [data] is a party, and CSV can be so written; whether files are there is a later question."""
+    _check_holders(config)
     settings = {key: getattr(config.data, key) for key in ("files", *_CSV_KEYS)}
     for key, by_party in settings.items():
         for party, value in by_party.items() if isinstance(by_party, Mapping) else ():
-            if party not in config.schema.parties:
-                known = suggest(party, config.schema.parties)
-                raise ArgumentError(f"[data.{key}]: no party {party!r} in the schema; {known}")
+            if party not in config.parties:
+                where = "among the holders" if config.data.holders else "in the schema"
+                raise ArgumentError(f"[data.{key}]: no party {party!r} {where}; {suggest(party, config.parties)}")
             if not isinstance(value, str):
                 raise ArgumentError(f"[data.{key}] {party} = {value!r}; give a text")
-    for party in config.schema.parties:
+    for party in config.parties:
         config.csv_format(party)
+
+
+def _check_holders(config: Config) -> None:
+    holders = config.data.holders
+    if holders is None:
+        return
+    if not all(isinstance(name, str) for name in holders) or len(set(holders)) < max(2, len(holders)):
+        raise ArgumentError(f"[data] holders = {holders!r}; give two or more names, each once")
+    if len(config.schema.parties) > 1:
+        raise ArgumentError(
+            f"[data] holders hold whole records, and the schema divides the columns among "
+            f"{', '.join(config.schema.parties)}; put all columns under one party, or leave holders out"
+        )
 
 
 def _given(section: Any) -> dict[str, Any]:

@@ -227,9 +227,10 @@ def _table(agreement: Agreement, own: PartyFile, path: Path) -> str:
     if agreement.plan is None:
         frame = read_table(own.table_path(), schema, own.name, **own.read_options)
         return f"{len(frame):,} records, to be linked"
-    frame = task_of(agreement, own, path).read_frame(schema)
-    dataset = VerticalDataset.from_frames(schema.restrict(own.name), {own.name: frame})
-    if dataset.num_records != agreement.plan.num_records:
+    task = task_of(agreement, own, path)
+    name = task.columns_of
+    dataset = VerticalDataset.from_frames(schema.restrict(name), {name: task.read_frame(schema)})
+    if not agreement.holders and dataset.num_records != agreement.plan.num_records:
         raise ArgumentError(
             f"the plan is for {agreement.plan.num_records} records, and this table has {dataset.num_records}; link the "
             "records, or draft the study with the number in common"

@@ -36,7 +36,15 @@ class Job:
     def of(cls, config: Config, method: str | None) -> Job:
         """Import the configuration's model; without a method, choose one and say why."""
         name, why = chosen(config) if method is None else (method, None)
-        return cls(config=config, method=method_of(name)(config), why=why)
+        found = method_of(name)
+        if found.for_holders != bool(config.data.holders):
+            raise ArgumentError(
+                f"--method {name} is for organisations that hold whole records: name them, [data] holders = [...]"
+                if found.for_holders
+                else f"--method {name} is for parties with columns of the same records; [data] holders hold whole "
+                "records: take bayesian_linear or horizontal"
+            )
+        return cls(config=config, method=found(config), why=why)
 
     @property
     def schema(self) -> Schema:
@@ -67,13 +75,16 @@ class Job:
 
     def facts(self) -> TableFacts:
         """Schema and N: a plan needs nothing else. Of the tables the id columns are read, unless N is given."""
-        return TableFacts(self.schema, self.config.data.num_records or self._count_records())
+        holders = tuple(self.config.data.holders or ())
+        return TableFacts(self.schema, self.config.data.num_records or self._count_records(), holders)
 
     def _count_records(self) -> int:
-        """N from the id columns alone, after matching them."""
+        """N from the id columns alone, after matching them; of holders all together."""
         self.check_files()
-        files, written = self.config.files, self.config.csv_format
-        ids = {party: read_ids(files[party], self.schema, party, **written(party)) for party in self.schema.parties}
+        config, files, written = self.config, self.config.files, self.config.csv_format
+        ids = {p: read_ids(files[p], self.schema, config.columns_of(p), **written(p)) for p in config.parties}
+        if config.data.holders:
+            return sum(len(table) for table in ids.values())
         return len(next(iter(align(ids, self.schema).values())))
 
     def prepare(self, run_dir: Path) -> None:
@@ -92,7 +103,7 @@ class Job:
 
         :raises ArgumentError: names the party.
         """
-        for party in self.schema.parties:
+        for party in self.config.parties:
             if party not in self.config.files:
                 raise ArgumentError(f'[data.files] has no file for party {party!r}; add {party} = "{party}.csv"')
 

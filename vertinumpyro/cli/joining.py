@@ -21,6 +21,7 @@ from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage, normalised_ids, read_ids
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
+from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.secure.intersection import common_places, find_common
 from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, check_alike, held
 from vertinumpyro.study import LINKAGE, Agreement, meet
@@ -53,11 +54,12 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
         held(run_dir),
         JoinedSession(_met(agreement, own, path, party, wait_s, timeout_s), task) as session,
     ):
-        _say(f"all are here; {session.num_records:,} records matched")
+        how = "together" if agreement.holders else "matched"
+        _say(f"all are here; {session.num_records:,} records {how}")
         log.event("together", num_records=session.num_records)
         if session.num_records != plan.num_records:
             raise ArgumentError(
-                f"the plan is for {plan.num_records} records, and the parties share {session.num_records}; "
+                f"the plan is for {plan.num_records} records, and the parties have {session.num_records}; "
                 "draft the study with that number"
             )
 
@@ -132,6 +134,8 @@ def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: 
 
 def _backend(agreement: Agreement) -> BetweenProcesses:
     """What computes across the parties."""
+    if agreement.holders:
+        return SecureAggregation()
     backend = BACKENDS[agreement.settings["fit"]["backend"]]()
     assert isinstance(backend, BetweenProcesses)  # whoever drafted the agreement was told otherwise
     if missing := backend.missing():
@@ -177,5 +181,6 @@ def task_of(agreement: Agreement, own: PartyFile, path: Path) -> PartyTask:
         data_set=own.account.data_set,
         limit=own.limits.total,
         linkage=linkage,
+        holders=agreement.holders,
         read_options=own.read_options,
     )

@@ -41,7 +41,8 @@ Method = Annotated[
     str | None,
     typer.Option(
         help="vertimrf: a Markov random field of noisy tables. marginals: a NumPyro model learned from the same. dpvi: "
-        "variational inference of any NumPyro model. logistic, linear: one regression across parties.",
+        "variational inference of any NumPyro model. logistic, linear: one regression across parties. Where holders "
+        "have whole records: horizontal (DPVI), bayesian_linear.",
         show_default="[run] method, or the best that the model allows",
     ),
 ]

@@ -25,6 +25,8 @@ METHODS: Mapping[str, str] = {
     "marginals": "vertinumpyro.cli.of_marginals:OfMarginals",
     "logistic": "vertinumpyro.cli.of_regression:OfLogistic",
     "linear": "vertinumpyro.cli.of_regression:OfLinear",
+    "bayesian_linear": "vertinumpyro.cli.of_holders:OfBayesianLinear",
+    "horizontal": "vertinumpyro.cli.of_holders:OfHorizontal",
 }
 """Name of `--method` -> the class that stands for it, imported when it is asked for."""
 
@@ -34,12 +36,14 @@ class CommandMethod(abc.ABC):
 
     :cvar plan_class: of its plans.
     :cvar own_settings: for sections of the file, the keys that the method reads; others there are refused by name.
+    :cvar for_holders: whether the parties hold whole records, each other ones, and not columns of the same.
     :ivar method: what a session runs.
     """
 
     name: ClassVar[str]
     plan_class: ClassVar[type[Plan]]
     own_settings: ClassVar[Mapping[str, tuple[str, ...]]]
+    for_holders: ClassVar[bool] = False
 
     method: Any
 

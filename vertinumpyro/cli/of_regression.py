@@ -32,13 +32,19 @@ FILES = {
 
 _PRIVACY = ("epsilon", "delta", "adversary", "relation", "collusion_threshold")
 _OF_THE_PLAN = ("features", "expand", "feature_bits")
+_OF_THE_ESTIMATORS = ("estimator", "ridge", "prior_variance", "surrogate", "score_range", "threshold")
 
 
 class _OfRegression(CommandMethod):
     """What both regressions share."""
 
     plan_class = FunctionalMechanismPlan
-    own_settings: Mapping[str, tuple[str, ...]] = {"privacy": _PRIVACY, "fit": ("backend",), "model": ()}
+    own_settings: Mapping[str, tuple[str, ...]] = {
+        "privacy": _PRIVACY,
+        "fit": ("backend",),
+        "model": (),
+        "regression": ("label", *_OF_THE_PLAN, *_OF_THE_ESTIMATORS),
+    }
     estimator: ClassVar[type]
 
     def __init__(self, config: Config) -> None:

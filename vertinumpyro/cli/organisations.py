@@ -20,7 +20,7 @@ from vertinumpyro.cli.run_log import LOG, last_events
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import count
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Linkage, TableFacts
+from vertinumpyro.data import Linkage
 from vertinumpyro.data.linkage import ID_RULE
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import BetweenProcesses
@@ -63,7 +63,7 @@ def draft(
     if config.data.num_records is None:
         raise ArgumentError("[data] num_records: state how many records the parties share; no table is read here")
     job.method.checked()
-    plan = job.method.plan(TableFacts(config.schema, config.data.num_records))
+    plan = job.method.plan(job.facts())
     linked = None if linkage is None else Agreement.load(linkage)
     if linked is not None and linked.method != LINKAGE:
         raise ArgumentError(f"--linkage {linkage}: that agreement links no records; draft one with study draft-linkage")
@@ -88,7 +88,9 @@ def draft_linkage(
     """Write an agreement to find the common records of a schema's parties; no table is opened."""
     pad = {} if pad_to is None else {"pad_to": pad_to}
     settings = {LINKAGE: {"ids": ID_RULE, **pad}}
-    _draft(load_config(path), members, helpers, name, out, None, method=LINKAGE, settings=settings)
+    if (config := load_config(path)).data.holders:
+        raise ArgumentError("[data] holders hold other people each: there are no common records to find")
+    _draft(config, members, helpers, name, out, None, method=LINKAGE, settings=settings)
 
 
 def _draft(
@@ -232,7 +234,11 @@ def _show(agreement: Agreement, path: Path) -> None:
 def config_at(agreement: Agreement, path: Path, own: PartyFile) -> Config:
     """The run's configuration as this party has it: the agreement's settings, and its own file alone."""
     made = config_of(path.resolve(), agreement.schema.to_dict(), agreement.settings)
-    data = DataSettings(files={own.name: str(own.table_path())}, num_records=agreement.spent.num_records)
+    data = DataSettings(
+        holders=list(agreement.holders) or None,
+        files={own.name: str(own.table_path())},
+        num_records=agreement.spent.num_records,
+    )
     return dataclasses.replace(made, data=data)
 
 
@@ -283,7 +289,7 @@ def _members(given: Sequence[str], option: str) -> dict[str, Member]:
 
 
 def _in_order(members: Mapping[str, Member], config: Config) -> dict[str, Member]:
-    parties = list(config.schema.parties)
+    parties = list(config.parties)
     if set(members) != set(parties):
         raise ArgumentError(
             f"--member: give one for each of {', '.join(parties)}; given are {', '.join(members) or 'none'}"

@@ -44,9 +44,12 @@ def checked_records(job: Job) -> TableFacts:
     """The check of files and records, each in its party's own process; what a plan needs of them."""
     with ticked("records") as found:
         with _started(job) as session:
-            found += [f"{count(session.num_records, 'record')} matched by a keyed digest of their ids"]
+            if job.config.data.holders:
+                found += [f"{count(session.num_records, 'record')} together, at {', '.join(session.parties)}"]
+            else:
+                found += [f"{count(session.num_records, 'record')} matched by a keyed digest of their ids"]
             found += ["all values in their public domains", "each table in its party's process"]
-        return TableFacts(session.schema, session.num_records)
+        return TableFacts(session.schema, session.num_records, tuple(job.config.data.holders or ()))
 
 
 def cost_lines(backend: Any, computations: Sequence[tuple[Computation, int]]) -> Iterator[RenderableType]:
@@ -56,10 +59,12 @@ def cost_lines(backend: Any, computations: Sequence[tuple[Computation, int]]) ->
     for computation, times in computations:
         cost = backend.cost(computation)
         each = f"Each of {count(times, 'secure sum')}" if times > 1 else "The computation across parties"
+        dealt = f", {cost.dealer_traffic.bytes_received / 1e6:.2g} MB by the dealer"
+        dealt = dealt if cost.dealer_traffic.bytes_received else ""
         total = "All of them would take" if times > 1 else "It would take"
         yield Text(
-            f"\n{each}: {cost.traffic.rounds} rounds, {cost.traffic.bytes_sent / 1e6:.1f} MB sent by a party, "
-            f"{cost.dealer_traffic.bytes_received / 1e6:.1f} MB by the dealer. {total} about "
+            f"\n{each}: {cost.traffic.rounds} rounds, {cost.traffic.bytes_sent / 1e6:.2g} MB sent by a party{dealt}. "
+            f"{total} about "
             f"{_hours(times * cost.lan_seconds)} on a LAN (1 ms round trip, 1 Gbit/s) and about "
             f"{_hours(times * cost.wan_seconds)} on a WAN (50 ms round trip, 100 Mbit/s), besides each party's own "
             "work."
@@ -89,7 +94,7 @@ def _started(job: Job) -> Iterator[ProcessSession]:
             "set it to false"
         )
     with console.status("[dim]one process per party …"):
-        session = ProcessSession([_task(job, party) for party in job.schema.parties])
+        session = ProcessSession([_task(job, party) for party in job.config.parties])
     with session:
         stated = job.config.data.num_records
         if stated not in (None, session.num_records):
@@ -107,6 +112,7 @@ def _task(job: Job, party: str) -> PartyTask:
         read_options=config.csv_format(party),
         build=partial(party_method, job.method.name, schema, config.of_the_method(), str(config.path.resolve())),
         ledger=None if ledger is None else (config.folder / ledger).resolve(),
+        holders=tuple(config.data.holders or ()),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts
+from vertinumpyro.data import Facts, Schema
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.linear_plan import Calibration, RegressionPlan
 from vertinumpyro.regression.linear_work import StatisticsWork, feature_columns, schema_bounds
@@ -136,7 +136,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
         if not isinstance(num_records, int | np.integer):
             facts = num_records
             holders, num_records = facts.parties, facts.num_records
-            num_features = len(feature_columns(facts.schema, self.target))
+            num_features = len(self.features(facts.schema))
         elif num_features is None:
             raise ArgumentError("num_features: give the number of features beside that of records")
         return RegressionPlan(
@@ -202,6 +202,15 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
 
     # -- organisations that hold whole records -----------------------------------------------------
 
+    def features(self, schema: Schema) -> list[str]:
+        """The columns that `target` is predicted from: all others of a table of whole records.
+
+        Raises:
+            ArgumentError: there is no such target, or no feature.
+            DataError: a column is no number, or may be missing.
+        """
+        return feature_columns(schema, self.target)
+
     def check(self, dataset: Facts, plan: Plan) -> None:
         """Refuses a plan that was not made for this regression among these holders.
 
@@ -210,7 +219,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
         """
         if not isinstance(plan, RegressionPlan):
             raise ArgumentError("plan must be a RegressionPlan: make it by `plan`")
-        shape = (dataset.num_records, len(feature_columns(dataset.schema, self.target)))
+        shape = (dataset.num_records, len(self.features(dataset.schema)))
         self._checked_plan(plan, shape)
         if plan.holders != dataset.parties:
             made_for = ", ".join(plan.holders) or "records that are clients each"
@@ -226,7 +235,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
     ) -> BayesianLinearRegression:
         if y is not None:
             raise ArgumentError("y: a session's target is the column that the constructor names; leave y out")
-        names = feature_columns(session.schema, self.target)
+        names = self.features(session.schema)
         bounds = self._checked_settings(len(names), schema_bounds(session.schema, [*names, str(self.target)]))
         spent = self.plan(session) if plan is None else plan
         self.check(session, spent)

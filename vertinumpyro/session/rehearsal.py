@@ -67,6 +67,8 @@ def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path
 
     At the first party, which gets the dealer's words besides.
 
+    Of a holder of whole records, as if it held them all.
+
     :param task: any party's part; its table, ledger and linkage are not looked at.
     :param release: runs the method on a session, with a folder for its results.
     :raises BackendError: what the backend takes is not installed, or it has links of its own, which need somebody at
@@ -77,15 +79,15 @@ def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path
     assert isinstance(backend, BetweenProcesses)
     if backend.own_links:
         raise BackendError(f"{backend.info().name} has links of its own, so its runs cannot be rehearsed alone")
-    num_parties, party = len(schema.parties), next(iter(schema.parties))
+    num_parties = len(task.parties)
     others = range(1, num_parties + len(backend.helpers(num_parties)))
     seat = Seat(0, num_parties, {other: Nobody(Traffic()) for other in others}, _TIMEOUT_S)
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
         table = os.path.join(folder, "table.csv")
-        _stand_in_table(schema, party, plan.num_records, table)
+        _stand_in_table(schema, next(iter(schema.parties)), plan.num_records, table)
         own = dataclasses.replace(
             task,
-            party=party,
+            party=task.parties[0],
             table=Path(table),
             ledger=Path(folder) / "ledger",
             approved=None,
@@ -137,6 +139,10 @@ class _UntilReleased(Session):
     @property
     def num_records(self) -> int:
         return self._session.num_records
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return self._session.parties
 
     def open(self, method: Method, plan: Plan, **settings: Any) -> Run:
         # under an id of its own: the plan itself is as unspent as before

@@ -68,7 +68,7 @@ class Agreement:
 
     :ivar name: for people.
     :ivar schema: all parties' columns.
-    :ivar members: the parties, by name, in the schema's order.
+    :ivar members: the parties, by name, in the schema's order; or the holders of whole records, in the plan's.
     :ivar helpers: the backend's, by name: CrypTen's dealer, or SPU's nodes without data.
     :ivar method: what runs, as `--method` names it.
     :ivar settings: its settings, by section.
@@ -93,13 +93,13 @@ class Agreement:
 
     def __post_init__(self) -> None:
         """Checks that all fits together."""
-        if list(self.members) != list(self.schema.parties):
-            raise ArgumentError(
-                f"members are {', '.join(self.members)}; the schema's parties are {', '.join(self.schema.parties)}"
-            )
+        parties = self.holders or tuple(self.schema.parties)
+        if tuple(self.members) != parties:
+            whose = "the plan's holders" if self.holders else "the schema's parties"
+            raise ArgumentError(f"members are {', '.join(self.members)}; {whose} are {', '.join(parties)}")
         if (self.plan is None) != (self.method == LINKAGE):
             raise ArgumentError(f"method {self.method!r} {'needs a' if self.plan is None else 'has no'} privacy plan")
-        if self.plan is not None and tuple(getattr(self.plan, "parties", ())) != tuple(self.schema.parties):
+        if self.plan is not None and tuple(getattr(self.plan, "parties", ())) != parties:
             raise ArgumentError("plan was made for other parties; draft the study again")
         if twice := sorted(set(self.members) & set(self.helpers)):
             raise ArgumentError(f"{twice[0]!r} is a party and a helper; give the helper another name")
@@ -110,6 +110,11 @@ class Agreement:
                     raise ArgumentError(f"{other!r} and {name!r} show the same certificate; each needs its own")
                 if self._of(name).address is None and self._of(other).address is None:
                     raise ArgumentError(f"neither {other!r} nor {name!r} can be reached; one of both needs an address")
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Who hold whole records, each other ones; empty where the members hold columns of the same."""
+        return tuple(getattr(self.plan, "holders", ()))
 
     @property
     def spent(self) -> Plan:
@@ -196,6 +201,7 @@ class Agreement:
             raise ArgumentError(f"{path.name} has no {missing[0]}; draft the study again")
         try:
             plan = Plan.from_dict(json.loads(record["plan"])) if "plan" in record else None
+            order = list(getattr(plan, "holders", ()) or record["schema"]["parties"])
         except (TypeError, ValueError) as error:  # ArgumentError is one; so is what json raises
             raise ArgumentError(
                 f"{path.name}: its plan cannot be read ({error}); take the file as it was sent"
@@ -208,7 +214,7 @@ class Agreement:
             linkage=record.get("linkage"),
             schema=Schema.from_dict(record["schema"]),
             settings=record["settings"],
-            members=_members(record["members"], list(record["schema"]["parties"])),
+            members=_members(record["members"], order),
             helpers=_members(record.get("helpers", {}), None),
             plan=plan,
         )
