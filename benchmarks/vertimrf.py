@@ -291,10 +291,11 @@ def main() -> None:
     arguments.add_argument(
         "--private-pgm", nargs=2, metavar=("PYTHON", "CLONE"), help="AIM and MST, see above; without: left out"
     )
+    arguments.add_argument("--pooled-repeats", type=int, default=1, help="fits of AIM and MST for each setting (1)")
     args = arguments.parse_args()
     compile_fast(args.quick)
     pooled_by = tuple(args.private_pgm) if args.private_pgm else None
-    fits = {"everyone": args.repeats, **dict.fromkeys(("aim", "mst") if pooled_by else (), 1)}
+    fits = {"everyone": args.repeats, **dict.fromkeys(("aim", "mst") if pooled_by else (), args.pooled_repeats)}
     small = SmallEpsilon(fits={arm: fits[arm] for arm in args.arms or fits if arm in fits})
     settings = Settings(epsilons=tuple(args.epsilons), repeats=args.repeats, pooled_by=pooled_by, small=small)
     if args.quick:

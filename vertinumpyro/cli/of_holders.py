@@ -164,6 +164,7 @@ class OfHorizontal(CommandMethod):
         "regression": (),
     }
     for_holders = True
+    _of_the_plan = ("num_steps", "batch_size", "clip_norm")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -188,8 +189,6 @@ class OfHorizontal(CommandMethod):
         settings = {key: value for key, value in given(self.config.privacy).items() if key != "collusion_threshold"}
         fit = {key: value for key, value in given(self.config.fit).items() if key in self._of_the_plan}
         return self.method.plan(facts, **settings, **fit, max_unreliable=_unreliable(self.config))
-
-    _of_the_plan = ("num_steps", "batch_size", "clip_norm")
 
     def facts(self, plan: ClientPlan) -> dict[str, str]:
         """See `CommandMethod`."""

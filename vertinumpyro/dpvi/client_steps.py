@@ -120,6 +120,8 @@ def _record_vectors(shape: BatchShape, inputs: Encoded, masks: jax.Array) -> jax
 class HolderWork(Work):
     """One holder's part of the steps: its batches are its own, and it shows the sum of what it drew to nobody.
 
+    How long it computes tells the others roughly how many records it has.
+
     :param system: the inference.
     :param facts: schema, N and holders.
     :param columns: its encoded columns. Secret.

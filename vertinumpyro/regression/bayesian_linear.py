@@ -44,7 +44,8 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
     `plan=` is a budget of its own, each fold of `cross_val_score` too: see `own_budgets`.
 
     Organisations that hold whole records each fit it over a session (`PartyTask.holders`): `fit(session)`. Nobody sees
-    another's records, sums or number of records; every organisation adds a share of the noise.
+    another's records or sums; every organisation adds a share of the noise. N is public, so of two each knows how many
+    records the other has.
 
     Args:
         epsilon: the target ε towards every adversary of the plan's table.

@@ -66,7 +66,7 @@ def run_party(seat: GroupSeat, task: PartyTask) -> None:
 def _own_records(seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema) -> tuple[VerticalDataset, int]:
     """This party's encoded columns, in the ids' order, and N, once all parties have found the same ids.
 
-    Holders have records of their own: N is their sum, and no holder's number is known to another.
+    Holders have records of their own: N is their sum, and all that a holder learns of the others' numbers is theirs.
 
     :raises DataError: the table breaks the schema.
     :raises AlignmentError: the parties' ids differ.
