@@ -13,7 +13,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+from hypothesis import settings
 from jaxtyping import install_import_hook
+
+# No test asks how long something takes: on a machine that works on something else it would fail.
+settings.register_profile("untimed", settings.default, deadline=None)
+settings.load_profile("untimed")
 
 # The floors that compute on arrays. The others check their arguments themselves and name the fix, and a
 # type checker in front of them would hide that message from its own tests.

@@ -1,5 +1,7 @@
 """Hypothesis strategies for public schemas and the columns in them."""
 
+import datetime
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -9,6 +11,7 @@ from vertinumpyro.data import (
     CategoricalColumn,
     Column,
     CountColumn,
+    DateColumn,
     IntegerColumn,
     PartySchema,
     RealColumn,
@@ -84,8 +87,23 @@ def counts():
     return st.builds(CountColumn, upper=st.integers(1, 10_000), missing=MASKABLE, out_of_bounds=RULES)
 
 
+@st.composite
+def dates(draw):
+    unit = draw(st.sampled_from(["hour", "day", "week", "month", "quarter", "year"]))
+    low = draw(st.dates(datetime.date(1900, 1, 1), datetime.date(2200, 1, 1)))
+    days = {"hour": 5, "day": 300, "week": 900, "month": 2000, "quarter": 4000, "year": 9000}[unit]
+    shortest = {"hour": 1, "day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}[unit]
+    high = low + datetime.timedelta(days=draw(st.integers(shortest, days)))
+    form = draw(st.sampled_from([None, "%d.%m.%Y %H:%M"]))
+    bins = draw(st.sampled_from([None, 2]))
+    bounds = (low.isoformat(), high.isoformat())
+    return DateColumn(
+        bounds=bounds, unit=unit, bins=bins, format=form, missing=draw(MISSING), out_of_bounds=draw(RULES)
+    )
+
+
 def columns() -> st.SearchStrategy[Column]:
-    return st.one_of(reals(), binned(), integers(), categoricals(), binaries(), counts())
+    return st.one_of(reals(), binned(), integers(), categoricals(), binaries(), counts(), dates())
 
 
 @st.composite

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pandas as pd
 import pytest
@@ -26,7 +27,8 @@ epsilon = 50.0
 delta = 1e-4
 """
 REGRESSION = CONFIG + '[regression]\nlabel = "pressure"\n'
-MODEL = CONFIG + "[model]\nnum_components = 2\n[fit]\nnum_steps = 2\n"
+NUM_STEPS = 3000
+MODEL = CONFIG + f"[model]\nnum_components = 2\n[fit]\nnum_steps = {NUM_STEPS}\nbatch_size = 20\n"
 
 
 class Holders:
@@ -61,11 +63,11 @@ class Holders:
     def party(self, name):
         return self.folder / name / "party.toml"
 
-    def all_join(self):
+    def joining(self, *options):
         command = [sys.executable, "-m", "vertinumpyro", "join", str(self.folder / "study.toml"), "--wait", "60"]
-        processes = [
+        return [
             subprocess.Popen(
-                [*command, "--party", str(self.party(name))],
+                [*command, "--party", str(self.party(name)), *options],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -73,9 +75,17 @@ class Holders:
             )
             for name in SIZES
         ]
+
+    def all_join(self, *options):
+        processes = self.joining(*options)
         said = [process.communicate(timeout=300)[0] for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(said)
         return said
+
+    def records(self):
+        """What every holder's own ledger says."""
+        plan_id = Agreement.load(self.folder / "study.toml").plan.plan_id
+        return [read_record(self.folder / name / "ledger" / plan_id / "privacy.json") for name in SIZES]
 
 
 @pytest.fixture
@@ -91,9 +101,8 @@ def test_every_holder_ends_with_the_same_coefficients(holders):
     assert all("250 records together" in text for text in said)
     found = [pd.read_csv(holders.folder / name / "run" / "coefficients.csv") for name in SIZES]
     assert all(table.equals(found[0]) for table in found)
+    assert [record.steps_spent for record in holders.records()] == [2, 2, 2]
     for name in SIZES:
-        record = read_record(holders.folder / name / "ledger" / agreement.plan.plan_id / "privacy.json")
-        assert record.steps_spent == 2
         budget = holders.ok("budget", "--party", holders.party(name))
         assert all(other in budget for other in SIZES if other != name)
     # how many records another has is nowhere
@@ -101,9 +110,19 @@ def test_every_holder_ends_with_the_same_coefficients(holders):
     assert not {SIZES["south"], SIZES["west"]} & {value for event in events for value in event.values()}
 
 
-def test_a_model_of_all_records_ends_in_the_same_twin(holders):
+def test_a_model_goes_on_after_one_of_them_died_and_ends_in_the_same_twin(holders):
     holders.approved(MODEL)
-    holders.all_join()
+    processes, first = holders.joining(), holders.folder / "south" / "ledger"
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and not [p for p in first.rglob("privacy.json") if read_record(p).steps_spent]:
+        time.sleep(0.05)
+    processes[1].kill()
+    said = [process.communicate(timeout=200)[0] for process in processes]
+    assert all(process.returncode for process in processes), "\n".join(said)
+    assert "south" in one_line(said[0])
+    assert 0 < holders.records()[1].steps_spent < NUM_STEPS
+    holders.all_join("--resume")
+    assert [record.steps_spent for record in holders.records()] == [NUM_STEPS] * 3
     found = [pd.read_parquet(holders.folder / name / "run" / "synthetic.parquet") for name in SIZES]
     assert all(table.equals(found[0]) for table in found)
     assert len(found[0]) == 250

@@ -11,7 +11,7 @@ import pytest
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.study import Agreement, Approval, Member, Policy, check_approvals, meet
+from vertinumpyro.study import LINKAGE, Agreement, Approval, Member, Policy, check_approvals, meet
 from vertinumpyro.transport import Address, PeerError, make_identity
 
 SCHEMA = Schema(
@@ -140,6 +140,19 @@ def test_a_policy_names_every_limit_that_is_passed(study, policy, why):
     Policy(largest_epsilon=1.0, largest_delta=1e-5, models=["ab"]).check(study)
     with pytest.raises(PrivacyError, match=why):
         Policy(**policy).check(study)
+
+
+def test_a_policy_says_with_whom_records_may_be_linked(study):
+    settings = {LINKAGE: {"ids": "rule"}}
+    linkage = changed(study, method=LINKAGE, plan=None, settings=settings)
+    Policy(party="clinic").check(linkage)
+    Policy(party="clinic", link_with=["insurer"], largest_epsilon=0.1).check(linkage)
+    with pytest.raises(PrivacyError, match="links no records with insurer"):
+        Policy(party="clinic", link_with=["bank"]).check(linkage)
+    with pytest.raises(PrivacyError, match="--pad-to"):
+        Policy(party="clinic", padded_linkages=True).check(linkage)
+    padded = changed(linkage, settings={LINKAGE: {"ids": "rule", "pad_to": 64}})
+    Policy(party="clinic", padded_linkages=True).check(padded)
 
 
 def test_a_policy_allows_models_by_their_source(study):

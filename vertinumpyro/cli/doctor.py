@@ -239,9 +239,9 @@ def _table(agreement: Agreement, own: PartyFile, path: Path) -> str:
 
 
 def _policy(agreement: Agreement, own: PartyFile) -> str:
-    if agreement.plan is None:
-        return "a linkage spends nothing"
     own.limits.check(agreement)
+    if agreement.plan is None:
+        return "a linkage spends nothing, and is within it"
     own.account.check(agreement.plan)
     return "the plan, and the total with it, are within it"
 

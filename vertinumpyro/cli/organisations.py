@@ -179,6 +179,7 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
     _show(agreement, path)
     others = ", ".join(name for name in agreement.members if name != own.name)
     helpers = ", ".join(agreement.helpers)
+    own.limits.check(agreement)
     if agreement.plan is None:
         lengths = "" if "pad_to" in agreement.settings[LINKAGE] else f", and {own.name} how long theirs are"
         told = (
@@ -188,7 +189,6 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
         )
     else:
         check_model(agreement, config_at(agreement, path, own))
-        own.limits.check(agreement)
         console.print(heading(f"Budget of {escape(own.account.data_set)}"), account_view(own.account, agreement.plan))
         own.account.check(agreement.plan)
         told = f"Approving lets {own.name} release, together with {others}, what this plan releases, once." + (

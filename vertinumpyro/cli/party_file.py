@@ -23,6 +23,8 @@ _POLICY = """
 # [policy]
 # largest_epsilon = 1.0
 # largest_total_epsilon = 3.0  # of all studies on this data set together
+# link_with = ["insurer"]      # who may learn which of their records are here too
+# padded_linkages = true       # and not how many are here
 """
 
 
@@ -36,6 +38,8 @@ class PolicySettings:
     largest_total_epsilon: float | None = positive()
     total_delta: float | None = positive()
     models: list | None = None
+    link_with: list | None = None
+    padded_linkages: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,7 @@ class PartyFile:
     def limits(self) -> Policy:
         """What it approves at most."""
         given = {k: v for k, v in vars(self.policy).items() if v is not None}
-        return Policy(**given)
+        return Policy(party=self.name, **given)
 
     @property
     def read_options(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ from vertinumpyro.data.datasets import (
     load_rand_hie,
     load_wine,
 )
+from vertinumpyro.data.date_columns import DateColumn
 from vertinumpyro.data.drafting import SchemaDraft, draft_schema
 from vertinumpyro.data.facts import Facts, TableFacts
 from vertinumpyro.data.files import CsvFormat, read_everything, read_ids, read_table
@@ -32,6 +33,7 @@ __all__ = [
     "Column",
     "CountColumn",
     "CsvFormat",
+    "DateColumn",
     "Facts",
     "IntegerColumn",
     "Kind",

@@ -32,6 +32,9 @@ _MOST_CODES, _SPARSE = 30, 4  # whole numbers that few values so far apart have 
 _BINS = 32
 _WHOLE = re.compile(r"[+-]?\d+")
 _DATES = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
+_DATE_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y", "%d/%m/%y", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M")
+_UNITS_A_YEAR = {"month": 12, "quarter": 4, "year": 1}
+_MOST_DATES = 60
 _YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
 _OTHER = "other"
 
@@ -122,13 +125,35 @@ def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
     if present.empty:
         return ColumnDraft({}, "holds no value; left out")
     if pd.api.types.is_datetime64_any_dtype(present) or (text and _most(present, _DATES)):
-        return ColumnDraft({}, "looks like dates, which are no column type; add a number, days since a date, say")
+        return _dates(present, missing, also, text=text)
     if pd.api.types.is_bool_dtype(present) or set(present.astype(str).unique()) in _YES_NO:
         return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
     numbers = _numbers(present, decimal)
     if numbers is None:
         return _categories(pd.Series(present.astype(str)), missing, also)
     return _quantity(numbers, missing, also)
+
+
+def _dates(present: pd.Series, missing: Mapping[str, str], also: str, *, text: bool) -> ColumnDraft:
+    """A date, by whole years and the unit that gives some tens of categories."""
+    values = present.astype(str).str.strip() if text else present
+    forms: list[str | None] = [None, *_DATE_FORMATS] if text else [None]
+    read = {
+        form: pd.to_datetime(values, format=form or ("ISO8601" if text else None), errors="coerce") for form in forms
+    }
+    fitting = [form for form in forms if not read[form].isna().any()]
+    if not fitting:
+        return ColumnDraft({}, "looks like dates, which are not all written in one way; left out")
+    form, found = fitting[0], read[fitting[0]]
+    years = int(found.dt.year.min()), int(found.dt.year.max())
+    count = years[1] - years[0] + 1
+    unit = next((unit for unit, a_year in _UNITS_A_YEAR.items() if count * a_year <= _MOST_DATES), "year")
+    fields: dict[str, Any] = {"type": "date", "bounds": [f"{years[0]}-01-01", f"{years[1]}-12-31"], "unit": unit}
+    fields |= {} if form is None else {"format": form}
+    if {"%d/%m/%Y", "%m/%d/%Y"} <= set(fitting):
+        also = f"; is the day written before the month? format says so{also}"
+    note = f"bounds are the records', by whole years{also}"
+    return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, note)
 
 
 def _numbers(present: pd.Series, decimal: str) -> pd.Series | None:

@@ -5,6 +5,7 @@ A name is pandas' own (``"int16"``, ``"boolean"``, ``"string[python]"``, ``"floa
 name pandas reads as something else.
 """
 
+import datetime
 import functools
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from pandas.api.extensions import ExtensionDtype
 from vertinumpyro.core.errors import SchemaError
 
 Dtype = np.dtype | ExtensionDtype
-DtypeKind = Literal["boolean", "integer", "float", "text", "category", "object", "other"]
+DtypeKind = Literal["boolean", "integer", "float", "text", "time", "category", "object", "other"]
 
 ORDERED = "category[ordered]"
 
@@ -42,6 +43,8 @@ def kind(dtype: Dtype) -> DtypeKind:
         return "text"
     if isinstance(dtype, pd.SparseDtype):
         return "other"
+    if _is_time(dtype):
+        return "time"
     if dtype == np.dtype(object):
         return "object"
     if pd.api.types.is_bool_dtype(dtype):
@@ -49,6 +52,15 @@ def kind(dtype: Dtype) -> DtypeKind:
     if pd.api.types.is_integer_dtype(dtype):
         return "integer"
     return "float" if pd.api.types.is_float_dtype(dtype) and number_type(dtype).itemsize <= 8 else "other"
+
+
+def _is_time(dtype: Dtype) -> bool:
+    """Dates, and times without a zone."""
+    if isinstance(dtype, pd.ArrowDtype):
+        return dtype.type in (datetime.date, datetime.datetime, pd.Timestamp) and not getattr(
+            dtype.pyarrow_dtype, "tz", None
+        )
+    return isinstance(dtype, np.dtype) and dtype.kind == "M"
 
 
 def number_type(dtype: Dtype) -> np.dtype:

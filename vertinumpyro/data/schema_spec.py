@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from vertinumpyro.core.errors import SchemaError
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Column
+from vertinumpyro.data.date_columns import DateColumn
 from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
 from vertinumpyro.data.wording import Place, suggest
@@ -16,7 +17,7 @@ from vertinumpyro.data.wording import Place, suggest
 OBSERVED_SUFFIX = "_observed"
 
 COLUMN_TYPES: Mapping[str, type[Column]] = MappingProxyType(
-    {c.type_name: c for c in (IntegerColumn, CountColumn, CategoricalColumn, BinaryColumn, RealColumn)}
+    {c.type_name: c for c in (IntegerColumn, CountColumn, CategoricalColumn, BinaryColumn, RealColumn, DateColumn)}
 )
 """Every column type, by its TOML `type`; a real with bins is a `BinnedColumn`."""
 

@@ -8,7 +8,7 @@ from typing import final
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.privacy.account import TotalLimit
-from vertinumpyro.study.agreement import Agreement
+from vertinumpyro.study.agreement import LINKAGE, Agreement
 
 __all__ = ["Policy"]
 
@@ -18,6 +18,7 @@ __all__ = ["Policy"]
 class Policy:
     """Limits of one party.
 
+    :ivar party: whose they are, as the study knows it.
     :ivar largest_epsilon: of any row of a plan's privacy table; None sets no limit.
     :ivar largest_epsilon_against: of single rows, by their names: tighter or wider than `largest_epsilon`.
     :ivar largest_delta: of a plan.
@@ -25,14 +26,19 @@ class Policy:
         and every other party.
     :ivar total_delta: the δ of that total; None takes the largest of the plans'.
     :ivar models: SHA-256 of the sources of models that may run here; None allows all.
+    :ivar link_with: the parties with whom records may be linked, which tells them who is here; None allows all.
+    :ivar padded_linkages: whether a linkage must hide how many records this party has.
     """
 
+    party: str = ""
     largest_epsilon: float | None = None
     largest_epsilon_against: Mapping[str, float] = dataclasses.field(default_factory=dict)
     largest_delta: float | None = None
     largest_total_epsilon: float | None = None
     total_delta: float | None = None
     models: Sequence[str] | None = None
+    link_with: Sequence[str] | None = None
+    padded_linkages: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what is no limit."""
@@ -51,10 +57,25 @@ class Policy:
         return TotalLimit(epsilon=self.largest_total_epsilon, delta=self.total_delta)
 
     def check(self, agreement: Agreement) -> None:
-        """Refuses an agreement beyond the limits of one plan; `Account.check` is for the total.
+        """Refuses an agreement beyond the limits of one plan, or a linkage; `Account.check` is for the total.
 
         :raises PrivacyError: names every limit that it passes, with both numbers.
         """
+        beyond = self._of_linkage(agreement) if agreement.plan is None else self._of_plan(agreement)
+        if beyond:
+            raise PrivacyError("not approved: " + "; ".join(beyond))
+
+    def _of_linkage(self, agreement: Agreement) -> list[str]:
+        beyond = []
+        if self.link_with is not None:
+            allowed = [*self.link_with, self.party]
+            others = [name for name in agreement.members if name not in allowed]
+            beyond += [f"the policy links no records with {name}" for name in others]
+        if self.padded_linkages and "pad_to" not in agreement.settings[LINKAGE]:
+            beyond.append("the policy wants lists that are padded: study draft-linkage --pad-to")
+        return beyond
+
+    def _of_plan(self, agreement: Agreement) -> list[str]:
         plan, beyond = agreement.spent, []
         rows = {row.adversary for row in plan.adversaries}
         if unknown := sorted(set(self.largest_epsilon_against) - rows):
@@ -67,5 +88,4 @@ class Policy:
             beyond.append(f"δ is {plan.delta:g}, and the policy allows {self.largest_delta:g}")
         if self.models is not None and agreement.model_digest not in (None, *self.models):
             beyond.append(f"the model {str(agreement.model_digest)[:16]} is not among those that may run here")
-        if beyond:
-            raise PrivacyError("not approved: " + "; ".join(beyond))
+        return beyond

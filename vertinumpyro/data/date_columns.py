@@ -1,0 +1,203 @@
+"""Columns of dates and times: a public range, cut into days, months or other units, modelled as categories."""
+
+import dataclasses
+import datetime
+import functools
+from typing import ClassVar, Literal, final
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import SchemaError
+from vertinumpyro.data import binning, dtypes
+from vertinumpyro.data.column import CodedColumn, Kind, OutOfBounds, within
+from vertinumpyro.data.domain import (
+    MAX_CELLS,
+    OUT_OF_BOUNDS_RULES,
+    require,
+    require_bins,
+    require_choice,
+    require_list,
+)
+from vertinumpyro.data.wording import Place
+
+Unit = Literal["minute", "hour", "day", "week", "month", "quarter", "year"]
+
+_UNITS = ("minute", "hour", "day", "week", "month", "quarter", "year")
+_CLOCK = {"minute": "m", "hour": "h"}  # finer than a day: NumPy's names
+_MONTHS = {"month": 1, "quarter": 3, "year": 12}
+_WEEK = 7
+_SHOWN = {"month": "%Y-%m", "quarter": "%Y-%m", "year": "%Y"}
+_MOST_UNITS = 2**22
+_FIRST, _LAST = 1678, 2261  # what nanoseconds in 64 bits hold
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DateColumn(CodedColumn):
+    """A date, or a time without a time zone, between public bounds; the model sees the number of its unit.
+
+    Months, quarters and years are the calendar's, cut off at the bounds; weeks begin at the lower bound. ``bins``
+    groups neighbouring units. What is decoded is uniform within its group: a day, or an hour or a minute where that is
+    the unit.
+
+    Args:
+        bounds: public (first, last), both included: ISO 8601 texts as "2019-01-01", dates, or TOML's dates. A last
+            bound without a time of day includes that day.
+        unit: "minute", "hour", "day", "week", "month", "quarter" or "year".
+        bins: how many groups of equal numbers of units (up to one).
+        format: how texts are written, in `strptime`'s letters, as "%d.%m.%Y"; None is ISO 8601. Where it is given,
+            decoded values are such texts.
+        out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
+    """
+
+    bounds: tuple[str, str]
+    unit: Unit = "day"
+    bins: int | None = None
+    format: str | None = None
+    out_of_bounds: OutOfBounds = "error"
+
+    type_name: ClassVar[str] = "date"
+    ordered: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the public domain."""
+        require_choice("missing", self.missing, ("forbid", "mask", "category"))
+        require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
+        require_choice("unit", self.unit, _UNITS)
+        require(self.format is None or (isinstance(self.format, str) and "%" in self.format),
+                f'format = {self.format!r}; give strptime\'s letters, e.g. "%d.%m.%Y"')  # fmt: skip
+        require_list("bounds", self.bounds)
+        require(len(self.bounds) == 2, f'bounds = {list(self.bounds)}; give ["2019-01-01", "2023-12-31"]')
+        object.__setattr__(self, "bounds", tuple(_iso(bound) for bound in self.bounds))
+        low, high = _outer(self.bounds, self.unit)
+        require(low < high, f"bounds = {list(self.bounds)}; the first must lie before the last")
+        require(
+            high - low < _MOST_UNITS, f"bounds = {list(self.bounds)}: too many units of a {self.unit}; take longer ones"
+        )
+        count = len(_unit_starts(self.bounds, self.unit))
+        require(count > 1, f"bounds = {list(self.bounds)} hold one {self.unit}; take a shorter unit")
+        if self.bins is not None:
+            require_bins(self.bins, min(count, MAX_CELLS))
+        require(
+            self.bins is not None or count <= MAX_CELLS,
+            f"{count} {self.unit}s are too many; give bins, or a longer unit",
+        )
+        self._check_dtype()
+
+    @property
+    def kind(self) -> Kind:
+        """The model sees codes."""
+        return "categorical"
+
+    @property
+    def dtype_kinds(self) -> tuple[dtypes.DtypeKind, ...]:
+        """Dates and times, or text."""
+        return ("text",) if self.format is not None else ("time", "text")
+
+    @property
+    def starts(self) -> np.ndarray:
+        """When each group begins, int64 [num_cells]: days, or hours or minutes, since 1970."""
+        starts = _unit_starts(self.bounds, self.unit)
+        return starts if self.bins is None else starts[binning.integer_starts(0, len(starts) - 1, self.bins)]
+
+    @property
+    def num_cells(self) -> int:
+        """Number of units, or of their groups."""
+        return len(_unit_starts(self.bounds, self.unit)) if self.bins is None else self.bins
+
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return when each group begins."""
+        shown = pd.Series(self._moments(self.starts)).dt.strftime(_SHOWN.get(self.unit, self._iso_format))
+        return [str(text) for text in shown]
+
+    def _domain_in_words(self) -> str:
+        groups = "" if self.bins is None else f", in {self.bins} groups"
+        return f"{self.bounds[0]} to {self.bounds[1]}, by {self.unit}{groups}"
+
+    def _fits(self, number_type: np.dtype) -> bool:
+        return False
+
+    @property
+    def _iso_format(self) -> str:
+        return "%Y-%m-%dT%H:%M" if self.unit in _CLOCK else "%Y-%m-%d"
+
+    def _moments(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers.astype(f"datetime64[{_resolution(self.unit)}]").astype("datetime64[ns]")
+
+    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+        found = self._parsed(series, place)
+        numbers = found.astype(f"datetime64[{_resolution(self.unit)}]").astype(np.int64)
+        values = within(numbers.astype(np.float64), _outer(self.bounds, self.unit), self.out_of_bounds, place)
+        return binning.integer_codes(self.starts, values)
+
+    def _parsed(self, series: pd.Series, place: Place) -> np.ndarray:
+        """Values that are dates or times, or texts of them. The conversion's own errors may quote a cell."""
+        arrow = getattr(series.dtype, "pyarrow_dtype", None)
+        if isinstance(series.dtype, pd.DatetimeTZDtype) or getattr(arrow, "tz", None):
+            place.fail("has a time zone; convert it to one place's time and drop the zone")
+        is_text = pd.api.types.infer_dtype(series, skipna=True) == "string"
+        if pd.api.types.is_numeric_dtype(series.dtype):
+            place.fail('holds numbers, the schema says dates; convert the column, or use type = "integer"')
+        written = (self.format or "ISO8601") if is_text else None
+        try:
+            texts = series.astype(str).str.strip() if is_text else series.astype(object)
+            found = pd.to_datetime(texts, format=written, errors="coerce")
+            moments = found.to_numpy(dtype="datetime64[ns]")
+        except (TypeError, ValueError, OverflowError, pd.errors.OutOfBoundsDatetime):
+            moments = np.array(["NaT"], "datetime64[ns]")
+        if np.isnat(moments).any():
+            how = "ISO 8601 (2023-12-31)" if self.format is None else f"the format {self.format!r}"
+            place.fail(f"holds a value that is no date in {how}; repair it, or set format in the schema")
+        return moments
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        last = _outer(self.bounds, self.unit)[1]
+        return pd.Series(self._moments(binning.draw_integers(self.starts, last, self._checked(values), rng)))
+
+    def _stored(self, decoded: pd.Series) -> pd.Series:
+        dtype = None if self.dtype is None else dtypes.parse(self.dtype)
+        if self.format is not None or (dtype is not None and dtypes.kind(dtype) == "text"):
+            decoded = decoded.dt.strftime(self.format or self._iso_format)
+        return decoded if dtype is None else decoded.astype(dtype)
+
+
+def _iso(bound: object) -> str:
+    """A bound as ISO text."""
+    if isinstance(bound, datetime.date | datetime.datetime | pd.Timestamp):
+        bound = bound.isoformat()
+    try:
+        moment = datetime.datetime.fromisoformat(bound) if isinstance(bound, str) else None
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is not None or not _FIRST <= moment.year <= _LAST:
+        raise SchemaError(f'bounds hold {bound!r}; give dates from {_FIRST} to {_LAST} without a zone, as "2019-01-01"')
+    return str(bound)
+
+
+def _resolution(unit: str) -> str:
+    return _CLOCK.get(unit, "D")
+
+
+def _outer(bounds: tuple[str, str], unit: str) -> tuple[int, int]:
+    """The first and the last day, hour or minute, since 1970."""
+    low, high = (np.datetime64(datetime.datetime.fromisoformat(bound), "m") for bound in bounds)
+    if len(bounds[1]) <= len("2019-01-01"):
+        high = high + np.timedelta64(1, "D") - np.timedelta64(1, "m")
+    name = f"datetime64[{_resolution(unit)}]"
+    return int(low.astype(name).astype(np.int64)), int(high.astype(name).astype(np.int64))
+
+
+@functools.lru_cache(maxsize=256)
+def _unit_starts(bounds: tuple[str, str], unit: str) -> np.ndarray:
+    """When each unit begins, cut off at the first bound."""
+    low, high = _outer(bounds, unit)
+    if unit not in _MONTHS:
+        starts = np.arange(low, high + 1, _WEEK if unit == "week" else 1, dtype=np.int64)
+    else:
+        size = _MONTHS[unit]
+        first, last = (int(np.datetime64(day, "D").astype("datetime64[M]").astype(np.int64)) for day in (low, high))
+        months = np.arange(first // size * size, last + 1, size, dtype=np.int64)
+        starts = np.maximum(months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64), low)
+    starts.flags.writeable = False
+    return starts
