@@ -12,6 +12,7 @@ from vertinumpyro.data import (
     BinaryColumn,
     BinnedColumn,
     CategoricalColumn,
+    DateColumn,
     IntegerColumn,
     Schema,
     VerticalDataset,
@@ -59,7 +60,7 @@ def test_a_draft_is_refused_column_by_column_until_a_person_confirms_it():
     for name in ("age", "visits", "cost", "ward", "smoker", "zip", "code"):
         assert re.search(rf"line \d+, party 'clinic', column '{name}': its domain was read from private records", told)
     half = text.replace("confirmed = false", "confirmed = true", 1)
-    with pytest.raises(SchemaError, match="6 mistakes"):
+    with pytest.raises(SchemaError, match="7 mistakes"):
         Schema.from_toml(half)
     schema = Schema.from_toml(confirmed(drafted()))
     assert schema.id_column == "person_id"
@@ -77,14 +78,16 @@ def test_types_and_domains_are_those_that_a_person_would_begin_with():
     assert columns["smoker"] == BinaryColumn()
     assert columns["zip"] == CategoricalColumn(categories=("01000", "01001", "01002", "01003"))
     assert columns["code"] == CategoricalColumn(categories=(110, 121, 1300))
-    assert set(columns) == {"age", "visits", "cost", "ward", "smoker", "zip", "code"}
+    assert columns["admitted"] == DateColumn(
+        bounds=("2024-01-01", "2024-12-31"), unit="month", format="%d.%m.%Y", out_of_bounds="clip"
+    )
+    assert set(columns) == {"age", "visits", "cost", "ward", "smoker", "admitted", "zip", "code"}
 
 
 def test_what_is_left_out_says_why():
     draft = drafted()
     notes = {name: column.note for name, column in draft.columns.items() if not column.fields}
-    assert notes.keys() == {"admitted", "remark", "empty", "country"}
-    assert "dates" in notes["admitted"]
+    assert notes.keys() == {"remark", "empty", "country"}
     assert "an id or free text" in notes["remark"]
     for name, note in notes.items():
         assert f"# {name}: {note}" in draft.to_toml()

@@ -10,6 +10,7 @@ PUBLIC = {
     *(
         "VerticalDataset",
         "CsvFormat",
+        "DateColumn",
         "read_ids",
         "read_table",
         "read_everything",
