@@ -191,11 +191,16 @@ class Config:
     @property
     def parties(self) -> tuple[str, ...]:
         """Who takes part with a table: the schema's parties, or the holders."""
-        return tuple(self.data.holders or self.schema.parties)
+        return self.holders or tuple(self.schema.parties)
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Who hold whole records; empty where the schema's parties hold columns."""
+        return tuple(self.data.holders or ())
 
     def columns_of(self, party: str) -> str:
         """The party of the schema whose columns a table has."""
-        return next(iter(self.schema.parties)) if self.data.holders else party
+        return next(iter(self.schema.parties)) if self.holders else party
 
     @cached_property
     def files(self) -> dict[str, Path]:

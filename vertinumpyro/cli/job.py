@@ -75,8 +75,7 @@ class Job:
 
     def facts(self) -> TableFacts:
         """Schema and N: a plan needs nothing else. Of the tables the id columns are read, unless N is given."""
-        holders = tuple(self.config.data.holders or ())
-        return TableFacts(self.schema, self.config.data.num_records or self._count_records(), holders)
+        return TableFacts(self.schema, self.config.data.num_records or self._count_records(), self.config.holders)
 
     def _count_records(self) -> int:
         """N from the id columns alone, after matching them; of holders all together."""

@@ -49,7 +49,7 @@ def checked_records(job: Job) -> TableFacts:
             else:
                 found += [f"{count(session.num_records, 'record')} matched by a keyed digest of their ids"]
             found += ["all values in their public domains", "each table in its party's process"]
-        return TableFacts(session.schema, session.num_records, tuple(job.config.data.holders or ()))
+        return TableFacts(session.schema, session.num_records, job.config.holders)
 
 
 def cost_lines(backend: Any, computations: Sequence[tuple[Computation, int]]) -> Iterator[RenderableType]:
@@ -112,7 +112,7 @@ def _task(job: Job, party: str) -> PartyTask:
         read_options=config.csv_format(party),
         build=partial(party_method, job.method.name, schema, config.of_the_method(), str(config.path.resolve())),
         ledger=None if ledger is None else (config.folder / ledger).resolve(),
-        holders=tuple(config.data.holders or ()),
+        holders=config.holders,
     )
 
 

@@ -201,11 +201,11 @@ class Agreement:
             raise ArgumentError(f"{path.name} has no {missing[0]}; draft the study again")
         try:
             plan = Plan.from_dict(json.loads(record["plan"])) if "plan" in record else None
-            order = list(getattr(plan, "holders", ()) or record["schema"]["parties"])
         except (TypeError, ValueError) as error:  # ArgumentError is one; so is what json raises
             raise ArgumentError(
                 f"{path.name}: its plan cannot be read ({error}); take the file as it was sent"
             ) from None
+        order = list(getattr(plan, "holders", ()) or record["schema"]["parties"])
         return cls(
             name=str(record["name"]),
             version=str(record["version"]),
