@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
     from vertinumpyro.model import mixture_model, party_plate
     from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
+    from vertinumpyro.pooled import twin
     from vertinumpyro.privacy import DisjointBatches, NeighbouringRelation, PoissonSampling, PrivacyPlan
     from vertinumpyro.secure import FixedPoint, Plaintext
 
@@ -70,6 +71,7 @@ __all__ = [
     "party_plate",
     "privacy",
     "release_marginals",
+    "twin",
 ]
 
 _MODULES = {"data": "data", "errors": "core.errors", "evaluation": "evaluation", "privacy": "privacy"}
@@ -89,6 +91,7 @@ _HOMES = {
     "marginals": ("MarginalInference", "MarginalPosterior", "release_marginals"),
     "model": ("mixture_model", "party_plate"),
     "mrf": ("MRFPlan", "Marginals", "MarkovTwin", "VertiMRF"),
+    "pooled": ("twin",),
     "privacy": ("DisjointBatches", "NeighbouringRelation", "PoissonSampling", "PrivacyPlan"),
     "secure": ("FixedPoint", "Plaintext"),
 }

@@ -41,6 +41,7 @@ NAMES = [
     "party_plate",
     "privacy",
     "release_marginals",
+    "twin",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Tables of other libraries as pandas DataFrames, with a dependency on none of them.
+"""Tables of other libraries as pandas DataFrames and back, with a dependency on none of them.
 
 Taken are a pandas DataFrame, a mapping from column names to arrays, and whatever speaks Arrow: a polars
 DataFrame, a `pyarrow.Table`, any result with the PyCapsule method ``__arrow_c_stream__``. Arrow carries types,
@@ -48,6 +48,20 @@ def as_frame(table: Table, place: str) -> pd.DataFrame:
     if any(hasattr(table, method) for method in ("to_arrow", "__arrow_c_stream__", "__arrow_c_array__")):
         return _from_arrow(table, place)
     raise ArgumentError(f"{place}: the table is a {type(table).__name__}; {_TAKEN}")
+
+
+def in_kind_of(table: Table, frame: pd.DataFrame) -> Any:
+    """Return a DataFrame as a table of the same library as `table`: polars, pyarrow, or pandas for all others."""
+    library = type(table).__module__.partition(".")[0]
+    if library == "polars":
+        import polars
+
+        return polars.from_pandas(frame)
+    if library == "pyarrow":
+        import pyarrow as pa
+
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+    return frame
 
 
 def _from_arrays(arrays: Mapping[str, Any], place: str) -> pd.DataFrame:

@@ -1,0 +1,130 @@
+"""A twin in one call, for whoever holds all tables."""
+
+import json
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import vertinumpyro as vnp
+from vertinumpyro.core.errors import AlignmentError, ArgumentError, UnprovenError
+from vertinumpyro.marginals import MarginalPosterior
+from vertinumpyro.privacy import PrivacyWarning
+
+N = 400
+_rng = np.random.default_rng(0)
+_ill = _rng.random(N) < 0.4
+CLINIC = pd.DataFrame({"id": range(N), "ill": _ill, "visits": _rng.poisson(1 + 3 * _ill).astype("int16")})
+INSURER = pd.DataFrame({"plan": np.where(_rng.random(N) < 0.3 + 0.4 * _ill, "full", "basic"), "id": range(N)})
+TABLES = {"clinic": CLINIC, "insurer": INSURER.sample(frac=1, random_state=1)}
+SCHEMA = vnp.Schema.from_toml("""
+[parties.clinic.columns.ill]
+type = "binary"
+
+[parties.clinic.columns.visits]
+type = "count"
+upper = 15
+
+[parties.insurer.columns.plan]
+type = "categorical"
+categories = ["basic", "full"]
+""")
+PAIR = vnp.Schema.from_toml("""
+[parties.clinic.columns.ill]
+type = "binary"
+
+[parties.insurer.columns.plan]
+type = "binary"
+categories = ["basic", "full"]
+""")
+
+
+@pytest.fixture(scope="module")
+def made():
+    return vnp.twin(TABLES, epsilon=5.0, schema=SCHEMA, rng_key=jax.random.PRNGKey(0))
+
+
+def test_a_twin_has_the_tables_columns_types_and_dependence(made):
+    twin = made.table
+    assert list(twin) == ["ill", "visits", "plan"]
+    assert len(twin) == N
+    assert twin["ill"].dtype == bool
+    assert twin["visits"].dtype == np.int16
+    lift = [(table["plan"][table["ill"]] == "full").mean() - (table["plan"][~table["ill"]] == "full").mean()
+            for table in (twin, CLINIC.assign(plan=INSURER["plan"]))]  # fmt: skip
+    assert abs(lift[0] - lift[1]) < 0.2
+    assert made.plan.epsilon() <= 5.0
+    assert "tables" in made.why
+    assert "not DP" not in repr(made)
+
+
+def test_further_tables_cost_nothing_and_are_others(made):
+    tables = [made.sample(50, rng_key=jax.random.PRNGKey(seed)) for seed in (1, 2)]
+    assert [len(table) for table in tables] == [50, 50]
+    assert not tables[0].equals(tables[1])
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_a_twin_is_of_the_tables_library(library, monkeypatch, made):
+    kind = pytest.importorskip(library)
+    convert = kind.from_pandas if library == "polars" else lambda f: kind.Table.from_pandas(f, preserve_index=False)
+    again = vnp.data.frames.in_kind_of(convert(CLINIC), made.table)
+    assert type(again).__module__.startswith(library)
+    columns = list(again.column_names if library == "pyarrow" else again.columns)
+    assert columns == ["ill", "visits", "plan"]
+    back = again.to_pandas()
+    assert (back["visits"].to_numpy() == made.table["visits"].to_numpy()).all()
+
+
+def test_a_model_is_learned_from_tables_and_the_run_is_on_record(tmp_path):
+    import numpyro
+    import numpyro.distributions as dist
+
+    def model(data, num_records):
+        share = numpyro.sample("share", dist.Beta(1, 1).expand([2]).to_event(1))
+        with vnp.party_plate("clinic", num_records):
+            numpyro.sample("ill", dist.Bernoulli(share[0]), obs=data["ill"])
+        with vnp.party_plate("insurer", num_records):
+            numpyro.sample("plan", dist.Bernoulli(share[1]), obs=data["plan"])
+
+    with pytest.warns(vnp.errors.InferenceWarning, match="cannot have made them"):  # ill and plan hang together
+        made = vnp.twin(TABLES, epsilon=5.0, schema=PAIR, model=model, run_dir=tmp_path / "run")
+    assert isinstance(made.fitted, MarginalPosterior)
+    assert len(made.table) == N
+    assert json.loads((tmp_path / "run" / "privacy.json").read_text())["status"] == "finished"
+
+
+def test_bounds_that_nobody_confirmed_need_an_opt_in_and_are_named():
+    with pytest.raises(UnprovenError, match=r"schema: .*draft_schema.*allow_unproven=True"):
+        vnp.twin(TABLES, epsilon=1.0)
+    clinic = CLINIC.assign(name=[f"patient {n}" for n in range(N)])
+    with pytest.warns(PrivacyWarning) as caught:
+        made = vnp.twin({**TABLES, "clinic": clinic}, epsilon=5.0, allow_unproven=True)
+    texts = [str(warning.message) for warning in caught]
+    assert any("read from the tables" in text for text in texts)
+    assert any("'name'" in text and "free text" in text for text in texts)
+    assert list(made.table) == ["ill", "visits", "plan"]
+    assert "not DP" in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"tables": CLINIC}, ArgumentError, "tables"),
+        ({"tables": {}}, ArgumentError, "tables"),
+        ({"tables": {"clinic": CLINIC}}, ArgumentError, "'insurer'"),
+        ({"tables": {**TABLES, "insurer": INSURER[:-1]}}, AlignmentError, "'clinic'"),
+        ({"epsilon": -1.0}, ArgumentError, "epsilon"),
+        ({"epsilon": "1"}, ArgumentError, "epsilon"),
+        ({"delta": 2.0}, ArgumentError, "delta"),
+        ({"rng_key": 3}, ArgumentError, "rng_key"),
+        ({"schema": "schema.toml"}, ArgumentError, "schema"),
+        ({"schema": None, "allow_unproven": True, "id_column": "person"}, ArgumentError, "id_column"),
+        ({"model": "mixture"}, ArgumentError, "model"),
+    ],
+)
+def test_mistakes_are_named(arguments, error, match):
+    given = {"tables": TABLES, "epsilon": 1.0, "schema": SCHEMA, **arguments}
+    with pytest.raises(error, match=match):
+        vnp.twin(**given)

@@ -1,0 +1,195 @@
+"""`twin`: a private synthetic table in one call, for whoever holds all of the tables.
+
+Nobody is protected from the caller here: the tables lie side by side in this process. What is published is as private
+as it would be between organisations, since plan, mechanism and noise are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import jax
+
+from vertinumpyro.core import compat
+from vertinumpyro.core.arguments import checked
+from vertinumpyro.core.errors import ArgumentError, ModelContractError, UnprovenError
+from vertinumpyro.core.types import Model
+from vertinumpyro.data import Schema, VerticalDataset, draft_schema
+from vertinumpyro.data.frames import Table, in_kind_of
+from vertinumpyro.dpvi import DPVI, Posterior
+from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
+from vertinumpyro.mrf import MarkovTwin, VertiMRF
+from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.privacy import Plan, PrivacyWarning
+
+__all__ = ["Twin", "twin"]
+
+Fitted = MarkovTwin | MarginalPosterior | Posterior
+
+_UNDRAFTED = (
+    "schema: epsilon covers records, and not the columns' bounds and categories, which must be public. Write them down "
+    "(vertinumpyro.draft_schema(table, party).to_toml() proposes them, Schema.from_toml reads what you confirmed) and "
+    "give schema=. allow_unproven=True takes what the tables hold, with no guarantee for it"
+)
+_DRAFTED = (
+    "the schema was read from the tables, so epsilon does not cover it: a bound that only one record reaches tells of "
+    "that record. Do not publish this twin; confirm made.schema by public knowledge and give it as schema="
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Twin:
+    """A private synthetic table, and what it was drawn from.
+
+    Attributes:
+        fitted: the field or posterior, which `save` keeps.
+        plan: what was spent; it prints as a table of adversaries.
+        schema: the columns' public domains.
+        why: the method, and why it was taken.
+        proved: False where the domains were read from the tables, which no ε covers.
+    """
+
+    fitted: Fitted
+    plan: Plan
+    schema: Schema
+    why: str
+    proved: bool
+    _like: Table
+    _key: jax.Array
+
+    @cached_property
+    def table(self) -> Any:
+        """N synthetic records: pandas, polars or Arrow, as the first party's table, in the tables' storage types."""
+        return self.sample(rng_key=self._key)
+
+    def sample(self, num_records: int | None = None, *, rng_key: jax.Array) -> Any:
+        """A further table; post-processing, as many as you like cost nothing.
+
+        Raises:
+            ArgumentError: num_records is below 1, or rng_key is no key.
+        """
+        made = self.fitted.sample_synthetic(num_records, rng_key=checked_key(rng_key))
+        return in_kind_of(self._like, made)
+
+    def __repr__(self) -> str:
+        """Shows public facts."""
+        proved = "" if self.proved else ", bounds read from the tables: not DP"
+        return f"Twin({self.plan.num_records} records, {len(self.schema.columns)} columns, {self.why}{proved})"
+
+
+@checked
+def twin(
+    tables: Mapping[str, Table],
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    schema: Schema | None = None,
+    model: Model | None = None,
+    id_column: str = "id",
+    rng_key: jax.Array | None = None,
+    run_dir: str | Path | None = None,
+    allow_unproven: bool = False,
+) -> Twin:
+    """A synthetic twin of all parties' tables, (epsilon, delta)-DP towards everyone who did not hold them.
+
+    The method is the one that a configuration gets that names none: a Markov field of noisy tables (extra `mrf`), or
+    with `model` that model learned from noisy tables; DPVI where a model has no tables or they would be too wide.
+
+    Args:
+        tables: for each party a pandas or polars DataFrame, a `pyarrow.Table`, or a dict of arrays.
+        epsilon: against the outside analyst and each party, one record replaced.
+        delta: below 1/N.
+        schema: the public domains of all columns, and the id column.
+        model: `model(data, num_records)`, a NumPyro program with party plates.
+        id_column: by which the tables know their records; used without a schema.
+        rng_key: of the model's own randomness, never of the noise; by default a new one from the operating system.
+        run_dir: a new folder for the privacy record, written before anything is seen.
+        allow_unproven: without a schema, take bounds and categories from the tables.
+
+    Raises:
+        UnprovenError: there is no schema, and `allow_unproven` is False.
+        ArgumentError, SchemaError, DataError, AlignmentError, ModelContractError: name the argument, party or column.
+    """
+    key = compat.random_key(secrets.randbits(31)) if rng_key is None else checked_key(rng_key)
+    if not isinstance(tables, Mapping) or not tables:
+        raise ArgumentError("tables is no mapping with a table in it; give {party: table, ...}")
+    proved = schema is not None
+    if schema is None:
+        if not allow_unproven:
+            raise UnprovenError(_UNDRAFTED)
+        schema = _drafted(tables, id_column)
+        warnings.warn(_DRAFTED, PrivacyWarning, stacklevel=3)
+    dataset = VerticalDataset.from_frames(schema, tables)
+    fit_key, draw_key = jax.random.split(key)
+    why, plan, fit = _method(dataset, model, epsilon, delta)
+    fitted = fit(dataset, plan, fit_key, run_dir)
+    return Twin(fitted, plan, dataset.schema, why, proved, next(iter(tables.values())), draw_key)
+
+
+def _drafted(tables: Mapping[str, Table], id_column: str) -> Schema:
+    """The domains that the tables hold; a column of which no domain can be drafted is left out, with a warning."""
+    drafts = {party: draft_schema(table, party, id_column=id_column) for party, table in tables.items()}
+    for party, draft in drafts.items():
+        for name, column in draft.columns.items():
+            if not column.fields:
+                warnings.warn(f"party {party!r}, column {name!r}: {column.note}", PrivacyWarning, stacklevel=4)
+    parties = {
+        party: {"columns": {name: dict(column.fields) for name, column in draft.columns.items() if column.fields}}
+        for party, draft in drafts.items()
+    }
+    return Schema.from_dict({"id_column": id_column, "parties": parties})
+
+
+# -- methods, the best first --------------------------------------------------------------------------
+
+_Fit = Callable[[VerticalDataset, Any, jax.Array, "str | Path | None"], Fitted]
+_Plan = Callable[[VerticalDataset, float, float], Plan]
+_Candidate = tuple[str, _Plan, _Fit]
+
+
+def _method(dataset: VerticalDataset, model: Model | None, epsilon: float, delta: float) -> tuple[str, Plan, _Fit]:
+    """The first method whose plan can be made, and the reason for it."""
+    refused = ""
+    for name, make_plan, fit in (candidates := list(_candidates(model))):
+        try:
+            return f"{name}{refused}", make_plan(dataset, epsilon, delta), fit
+        except (ArgumentError, ModelContractError) as error:
+            if name == candidates[-1][0]:
+                raise
+            refused = f", as no {name} can be had: {error}"
+    raise AssertionError("there is no candidate")
+
+
+def _candidates(model: Model | None) -> Iterator[_Candidate]:
+    field = VertiMRF()
+    if model is None and has_engine():
+        yield (
+            "Markov field of noisy tables",
+            lambda data, epsilon, delta: field.plan(data, epsilon=epsilon, delta=delta),
+            lambda data, plan, key, run_dir: field.fit(data, plan, run_dir=run_dir),
+        )
+    inference = MarginalInference(model, law="auto" if has_engine() else "tables")
+
+    def plan_tables(dataset: VerticalDataset, epsilon: float, delta: float) -> Plan:
+        plan = field.plan(dataset, epsilon=epsilon, delta=delta)
+        inference.rehearse(dataset.schema, plan)
+        return plan
+
+    def from_tables(data: VerticalDataset, plan: Any, key: jax.Array, run_dir: str | Path | None) -> Fitted:
+        return inference.fit(release_marginals(data, plan, field, run_dir=run_dir), key, progress_bar=False)
+
+    yield "model learned from noisy tables", plan_tables, from_tables
+    dpvi = DPVI(model)
+    yield (
+        "model learned by noisy steps",
+        lambda data, epsilon, delta: dpvi.plan(data, epsilon=epsilon, delta=delta),
+        lambda data, plan, key, run_dir: dpvi.fit(data, plan, key, run_dir=run_dir),
+    )
