@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from vertinumpyro.cli.settings import check_keys, one_of, positive, read_section
+from vertinumpyro.cli.settings import at_least_zero, check_keys, one_of, positive, read_section
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CsvFormat, Schema
 from vertinumpyro.data.schema_text import dump, read_settings
@@ -145,7 +145,7 @@ class RunSettings:
     method: Literal[
         "dpvi", "vertimrf", "marginals", "logistic", "linear", "bayesian_linear", "horizontal"
     ] | None = None  # fmt: skip
-    seed: int = 0
+    seed: int = at_least_zero()
     num_synthetic: int | None = positive()
     diagnostics: bool = False
 
@@ -306,7 +306,7 @@ def _schema(path: Path, spec: Any) -> Schema:
 def _check_files(config: Config) -> None:
     """Each name under [data] is a party, and CSV can be so written; whether files are there is a later question."""
     _check_holders(config)
-    settings = {key: getattr(config.data, key) for key in ("files", *_CSV_KEYS)}
+    settings = {key: getattr(config.data, key) for key in ("files", "ledgers", *_CSV_KEYS)}
     for key, by_party in settings.items():
         for party, value in by_party.items() if isinstance(by_party, Mapping) else ():
             if party not in config.parties:

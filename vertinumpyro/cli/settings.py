@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.wording import suggest
 
-__all__ = ["check_keys", "one_of", "positive", "read_section"]
+__all__ = ["at_least_zero", "check_keys", "one_of", "positive", "read_section"]
 
 _Section = TypeVar("_Section")
 
@@ -29,6 +29,11 @@ _WORDS = {
 def positive(default: Any = None) -> Any:
     """A field for a number above 0."""
     return dataclasses.field(default=default, metadata={"positive": True})
+
+
+def at_least_zero(default: int = 0) -> Any:
+    """A field for a number from 0 on."""
+    return dataclasses.field(default=default, metadata={"at_least_zero": True})
 
 
 def one_of(choices: typing.Iterable[str], default: str) -> Any:
@@ -62,6 +67,8 @@ def read_section(cls: type[_Section], place: str, table: Any) -> _Section:
     for key, value in values.items():
         if fields[key].metadata.get("positive") and not value > 0:
             raise ArgumentError(f"{place} {key} = {value}; give a number above 0")
+        if fields[key].metadata.get("at_least_zero") and value < 0:
+            raise ArgumentError(f"{place} {key} = {value}; give 0 or more")
         if value not in fields[key].metadata.get("choices", (value,)):
             raise ArgumentError(f"{place} {key} = {value!r}; {suggest(value, fields[key].metadata['choices'])}")
     return cls(**values)

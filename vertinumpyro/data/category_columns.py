@@ -6,6 +6,7 @@ from typing import ClassVar, final
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.data.column import CodedColumn, Kind, numbers
 from vertinumpyro.data.domain import require, require_choice, require_list
 from vertinumpyro.data.dtypes import DtypeKind, holds
@@ -37,8 +38,8 @@ class CategoricalColumn(CodedColumn):
         object.__setattr__(self, "categories", _natives(self.categories))
         require_choice("missing", self.missing, ("forbid", "mask", "category"))
         _check_labels(self.categories)
-        listed = self.unknown == "error" or self.unknown in self.categories
-        require(listed, f'unknown = {self.unknown!r}; give "error" or one of the categories')
+        listed = isinstance(self.unknown, Label) and self.unknown in ("error", *self.categories)
+        require(listed, f'unknown = {shown(self.unknown)}; give "error" or one of the categories')
         several = 'list the others, leave the column out, or set missing = "category" where values may be missing'
         require(self.num_categories >= 2, f"a single category leaves nothing to learn; {several}")
         self._check_dtype()

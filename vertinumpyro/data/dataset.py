@@ -8,11 +8,12 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.arguments import checked, shown
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.alignment import align, record_ids
 from vertinumpyro.data.files import read_table
 from vertinumpyro.data.frames import Table, as_frame
-from vertinumpyro.data.schema import Schema
+from vertinumpyro.data.schema import Schema, check_schema
 from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
 from vertinumpyro.data.table import check_table, decode_table, encode_table, example_table
 from vertinumpyro.data.table_types import dtype_of
@@ -83,6 +84,7 @@ class VerticalDataset:
         return cls(schema.with_dtypes(_dtypes(schema, aligned)), encoded)
 
     @classmethod
+    @checked
     def from_files(
         cls,
         schema: Schema,
@@ -116,6 +118,7 @@ class VerticalDataset:
             ArgumentError: the table is lazy or of an unknown kind.
             DataError: the table breaks the schema.
         """
+        check_schema(schema)
         frame = as_frame(frame, "the pooled table")
         with_id = schema.id_column in frame.columns
         for party in schema.parties:
@@ -126,6 +129,7 @@ class VerticalDataset:
         return cls(schema.with_dtypes(_dtypes(schema, dict.fromkeys(schema.parties, frame))), encoded)
 
     @classmethod
+    @checked
     def example(cls, schema: Schema, num_records: int, rng: np.random.Generator) -> "VerticalDataset":
         """Draw records from the public domains alone: a stand-in for tracing models, with no one in it."""
         return cls(schema, {p: example_table(schema, p, num_records, rng) for p in schema.parties})
@@ -158,12 +162,15 @@ class VerticalDataset:
         taken = {p: {name: a[chosen] for name, a in arrays.items()} for p, arrays in self.encoded.items()}
         return VerticalDataset(self.schema, taken)
 
+    @checked
     def split(self, fraction: float, seed: int) -> tuple["VerticalDataset", "VerticalDataset"]:
         """Split the records at random, `fraction` of them first. Research only: the seed is public.
 
         Raises:
             ArgumentError: one of the parts would be empty.
         """
+        if not (0 < fraction < 1 and seed >= 0):
+            raise ArgumentError(f"fraction={fraction} must lie between 0 and 1, and seed={seed} be 0 or more")
         first = round(fraction * self.num_records)
         if not 0 < first < self.num_records:
             raise ArgumentError(f"fraction={fraction} leaves a part without records; choose another")
@@ -216,6 +223,9 @@ def _frozen(arrays: Arrays) -> Arrays:
 
 
 def _check_parties(schema: Schema, tables: Mapping[str, object]) -> None:
+    check_schema(schema)
+    if not isinstance(tables, Mapping):
+        raise ArgumentError(f"{shown(tables)} is no mapping; give {{party: table}} or {{party: path}}")
     for party in schema.parties:
         if party not in tables:
             raise ArgumentError(f"{Place(party)}: has no table; pass one under this name")

@@ -1,9 +1,11 @@
 """Checks on the public domains of a schema; their errors may quote what the schema says."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import SchemaError
 
 #: More categories than this are a mistake: each costs a parameter per component.
@@ -20,7 +22,7 @@ def require(condition: bool, problem: str) -> None:
 
 def require_list(field: str, value: object) -> None:
     """Raise a `SchemaError` unless a field holds a list or a tuple."""
-    require(isinstance(value, (list, tuple)), f"{field} = {value!r}; give a list")
+    require(isinstance(value, (list, tuple)), f"{field} = {shown(value)}; give a list")
 
 
 def require_bounds(bounds: tuple[float, ...], kind: str) -> None:
@@ -34,13 +36,14 @@ def require_bounds(bounds: tuple[float, ...], kind: str) -> None:
 
 def require_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise a `SchemaError` unless a field holds one of its choices."""
-    require(value in choices, f"{field} = {value!r}; choose one of {', '.join(map(repr, choices))}")
+    known = isinstance(value, str) and value in choices
+    require(known, f"{field} = {shown(value)}; choose one of {', '.join(map(repr, choices))}")
 
 
 def floats(values: tuple[float, ...]) -> tuple[float, ...]:
     """Return a field's numbers as floats, or raise a `SchemaError`."""
     require_list("bounds or edges", values)
-    require(all(_is_number(v) for v in values), f"{list(values)} holds something that is not a number")
+    require(all(_is_number(v) for v in values), f"{_listed(values)} holds something that is not a number")
     return tuple(float(v) for v in values)
 
 
@@ -48,8 +51,12 @@ def whole_numbers(field: str, values: tuple[int, ...]) -> tuple[int, ...]:
     """Return a field's numbers as integers, or raise a `SchemaError`."""
     require_list(field, values)
     whole = all(_is_number(v) and math.isfinite(v) and v == int(v) and abs(v) < 2**53 for v in values)
-    require(whole, f"{field} = {list(values)}; give integers of magnitude below 2^53")
+    require(whole, f"{field} = {_listed(values)}; give integers of magnitude below 2^53")
     return tuple(int(v) for v in values)
+
+
+def _listed(values: Iterable[object]) -> str:
+    return f"[{', '.join(map(shown, values))}]"
 
 
 def _is_number(value: object) -> bool:
@@ -58,4 +65,4 @@ def _is_number(value: object) -> bool:
 
 def require_bins(bins: int, most: int) -> None:
     """Raise a `SchemaError` unless a number of bins is an integer from 2 to `most`."""
-    require(type(bins) is int and 2 <= bins <= most, f"bins = {bins!r}; give an integer from 2 to {most}")
+    require(type(bins) is int and 2 <= bins <= most, f"bins = {shown(bins)}; give an integer from 2 to {most}")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, DataError
 from vertinumpyro.data import schema_text
 from vertinumpyro.data.files import MISSING_TEXTS
@@ -85,6 +86,7 @@ class SchemaDraft:
         return f"SchemaDraft({self.party!r}, {', '.join(self.columns)})"
 
 
+@checked
 def draft_schema(table: Table, party: str, *, id_column: str = "id", decimal: str = ".") -> SchemaDraft:
     """Propose a public domain for each column of a party's table.
 

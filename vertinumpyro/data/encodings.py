@@ -7,6 +7,17 @@ from vertinumpyro.core.errors import ArgumentError
 
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _HEAD = 2**16
+GZIP = "compressed by gzip: let its name end in .csv.gz"
+_NO_TEXT = {
+    b"PK\x03\x04": "an Excel workbook, or a zip archive: save the sheet as CSV, or unpack it",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save the sheet as CSV",
+    b"\x1f\x8b": GZIP,
+    b"PAR1": "a Parquet file: let its name end in .parquet",
+    b"ARROW1": "an Arrow file: convert it to Parquet",
+    b"SQLite format 3": "a database: export the table as CSV",
+    b"%PDF": "a PDF: export the table as CSV",
+}
+_OTHER_TEXT = {b"<": "a web page or XML", b"[": "JSON", b"{": "JSON"}
 
 
 def suspected(content: bytes) -> str:
@@ -26,6 +37,16 @@ def suspected(content: bytes) -> str:
     except UnicodeDecodeError:
         return "cp1252"
     return "utf-8"
+
+
+def other_format(content: bytes) -> str:
+    """Return what a file is that is no table of text, and what to do with it; empty where it may be one."""
+    if not content.strip():
+        return "empty"
+    known = [text for mark, text in _NO_TEXT.items() if content.startswith(mark)]
+    text = content[:_HEAD].removeprefix(codecs.BOM_UTF8).lstrip()
+    known += [f"{what}: export the table as CSV" for mark, what in _OTHER_TEXT.items() if text.startswith(mark)]
+    return known[0] if known else ""
 
 
 def read_utf8(path: Path) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol, final, runtime_checkable
 
+from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.schema import Schema
+from vertinumpyro.data.schema import Schema, check_schema
 
 __all__ = ["Facts", "TableFacts"]
 
@@ -45,6 +46,8 @@ class TableFacts:
     holders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_schema(self.schema)
+        check_fields(self)
         if self.num_records < 1:
             raise ArgumentError(f"num_records={self.num_records}; give 1 or more")
 

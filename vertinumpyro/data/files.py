@@ -15,10 +15,12 @@ from typing import IO, Any, NoReturn, TypeVar
 
 import pandas as pd
 
+from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import encodings
+from vertinumpyro.data.category_columns import BinaryColumn
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.schema import Schema
+from vertinumpyro.data.schema import Schema, check_schema
 from vertinumpyro.data.table import check_header
 from vertinumpyro.data.wording import Place
 
@@ -31,6 +33,7 @@ _READ_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, KeyError, ArithmeticError, RuntimeError, StopIteration),
     *(csv.Error, zlib.error),
 )
+_FEW = 3  # texts that may stand for a missing value
 _SIGN, _THOUSANDS = "[+-]?", "separators of thousands"
 _WRITTEN = {
     "decimal commas": rf"{_SIGN}\d*,\d+",
@@ -69,6 +72,7 @@ class CsvFormat:
             raise ArgumentError(f'encoding = {self.encoding!r} is unknown; give e.g. "utf-8", "cp1252" or "utf-16"')
 
 
+@checked
 def read_table(
     path: str | Path,
     schema: Schema,
@@ -97,7 +101,8 @@ def read_table(
             names party, file and what the file looks like, never a cell.
     """
     csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal)
-    return _read(Path(path), schema, party, schema.parties[party].columns, csv_format)
+    check_schema(schema)
+    return _read(Path(path), schema, party, schema.restrict(party).parties[party].columns, csv_format)
 
 
 def read_ids(
@@ -228,8 +233,12 @@ class _Csv:
 
     def looks(self, wanted: Sequence[str]) -> str:
         """What the file looks like, other than `written`; empty where it looks like that."""
+        if self.suffix.endswith(".gz") and encodings.other_format(self.path.read_bytes()[:2]) != encodings.GZIP:
+            return f"is not compressed: let its name end in {self.suffix.removesuffix('.gz')}"
         with self._open("rb") as file:
             content: bytes = file.read()
+        if other := encodings.other_format(content):
+            return f"is {other}"
         found, encoding = [], self.written.encoding
         if encodings.contradicts(content, encoding):
             encoding = encodings.suspected(content)
@@ -242,6 +251,8 @@ class _Csv:
             shown = best.replace("\t", "\\t")
             renamed = ", or name it .tsv" if best == "\t" else ""
             found.append(f'looks separated by {_SEPARATORS[best]}: set separator = "{shown}"{renamed}')
+        if not found and content.count(b'"') % 2:
+            found.append("has a quote that does not close: look for a field that begins with one")
         return "; ".join(found)
 
     def _open(self, mode: str) -> IO[Any]:
@@ -297,4 +308,11 @@ def _numbers_as_text(series: pd.Series, column: Column, csv_format: CsvFormat) -
     for written in candidates:
         if sum(re.fullmatch(_WRITTEN[written], text) is not None for text in texts) > len(texts) / 2:
             return f"holds what look like numbers with {written}: {remedies[written]}"
+    if len(texts) <= _FEW and series.astype(str).str.strip().map(as_wanted.fullmatch).notna().any():
+        return (
+            "holds texts among its numbers: where they stand for a missing value, leave the cell empty and set missing "
+            "in the schema"
+        )
+    if len(texts) == 2 and isinstance(column, BinaryColumn):
+        return "holds two texts: list them in the schema as categories, the one to be 0 first"
     return ""

@@ -23,7 +23,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from vertinumpyro.core.errors import SchemaError
+from vertinumpyro.core.arguments import shown
+from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.data import schema_text
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.schema_spec import (
@@ -80,6 +81,8 @@ class Schema:
 
     def __post_init__(self) -> None:
         """Check that the parties' columns make one table, and freeze the mapping."""
+        if not isinstance(self.parties, Mapping):
+            refuse([Problem((), f"parties={shown(self.parties)} is no mapping; give {{name: PartySchema}}")])
         strangers = [party for party, part in self.parties.items() if not isinstance(part, PartySchema)]
         refuse([Problem((str(party),), "is not a PartySchema") for party in strangers])
         refuse(list(schema_problems({party: part.columns for party, part in self.parties.items()}, self.id_column)))
@@ -148,7 +151,7 @@ class Schema:
                 mistake in it, with the line on which the column begins.
         """
         text, file = schema_text.read(source)
-        spec = schema_text.parse(text)
+        spec = schema_text.parse(text, file)
         return cls._of(spec, Places(file=file, lines=schema_text.header_lines(text)))
 
     def to_toml(self) -> str:
@@ -168,6 +171,8 @@ class Schema:
     @classmethod
     def _of(cls, spec: Mapping[str, Any], places: Places) -> "Schema":
         columns, problems = columns_from(spec)
+        if problems and not columns:
+            refuse(problems, places)
         id_column = spec.get("id_column", "id")
         refuse([*problems, *schema_problems(columns, id_column)], places)
         parts = {party: {n: c for n, c in part.items() if c is not None} for party, part in columns.items()}
@@ -199,3 +204,9 @@ def _typed(column: Column, place: Place, dtypes: Mapping[str, str | None]) -> Co
         return dataclasses.replace(column, dtype=dtypes.get(place.column, column.dtype))
     except SchemaError as error:
         raise SchemaError(f"{place}: {error}") from None
+
+
+def check_schema(schema: object) -> None:
+    """Raise an `ArgumentError` where something else than a `Schema` was given: a path, a table."""
+    if not isinstance(schema, Schema):
+        raise ArgumentError(f'schema={shown(schema)} is no Schema; read one: Schema.from_toml("schema.toml")')

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import SchemaError
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Column
@@ -71,7 +72,7 @@ def schema_problems(columns: Mapping[str, Mapping[str, object]], id_column: obje
     if not columns:
         yield Problem((), "the schema has no parties; list at least one")
     if not isinstance(id_column, str) or id_column == "":
-        yield Problem((), f"id_column = {id_column!r}; give a non-empty text")
+        yield Problem((), f"id_column = {shown(id_column)}; give a non-empty text")
     owners: dict[str, str] = {}
     for party, names in columns.items():
         if not isinstance(party, str) or party == "":
@@ -80,13 +81,15 @@ def schema_problems(columns: Mapping[str, Mapping[str, object]], id_column: obje
         for name in names:
             if name in owners:
                 yield Problem((), f"column {name!r} is at {owners[name]!r} and at {party!r}; rename one")
-            if name == id_column:
+            if isinstance(id_column, str) and name == id_column:
                 yield Problem((party, name), "is the id column; rename it, or id_column")
             owners[name] = party
 
 
 def columns_from(spec: Mapping[str, Any]) -> tuple[dict[str, dict[str, Column | None]], list[Problem]]:
     """Return each party's columns, None for one that cannot be built, and what is wrong with the description."""
+    if not isinstance(spec, Mapping):
+        return {}, [Problem((), f"{shown(spec)} is no mapping; give what a schema's TOML would hold")]
     problems = _unknown_keys((), "the schema: ", spec, ("id_column", "parties"))
     built: dict[str, dict[str, Column | None]] = {}
     for party, part in _tables((), "parties", spec.get("parties", {}), problems):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.data.encodings import read_utf8
 
@@ -20,6 +21,8 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 def read(source: str | Path) -> tuple[str, str]:
     """Return TOML text, and the name of its file: a `Path`, or a one-line text ending in ``.toml``; or no name."""
+    if not isinstance(source, str | Path):
+        raise SchemaError(f"source={shown(source)} is no schema's text; give TOML text or the path of a file")
     is_file = isinstance(source, Path) or ("\n" not in source and source.endswith(".toml"))
     if not is_file:
         return str(source), ""
@@ -42,12 +45,12 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ArgumentError(f"{path.name} is not TOML: {error}") from None
 
 
-def parse(text: str) -> dict[str, Any]:
-    """Return the tables of TOML text."""
+def parse(text: str, file: str = "") -> dict[str, Any]:
+    """Return the tables of TOML text, which a file of this name may hold."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SchemaError(f"the schema is not valid TOML: {error}") from None
+        raise SchemaError(f"the schema{file and f', {file},'} is not valid TOML: {error}") from None
 
 
 def header_lines(text: str) -> dict[tuple[str, ...], int]:

@@ -33,13 +33,6 @@ class Place:
         raise DataError(f"{self}: {problem}")
 
 
-def shown(value: object) -> str:
-    """A short public value as it stands, of anything else the type alone: it may hold records."""
-    if isinstance(value, str | int | float) or value is None:
-        return repr(value)
-    return f"{value.__name__} (a class)" if isinstance(value, type) else f"a {type(value).__name__}"
-
-
 def suggest(word: object, known: Iterable[str]) -> str:
     """Return a hint that ends an error about an unknown name: the closest known name, or all of them."""
     options = list(known)

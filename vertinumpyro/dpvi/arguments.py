@@ -6,19 +6,20 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, Schema, VerticalDataset
-from vertinumpyro.data.wording import NO_DATASET, shown
+from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.data.wording import NO_DATASET
 from vertinumpyro.dpvi.defaults import default_init
 from vertinumpyro.dpvi.optimizers import check_optimizer
 from vertinumpyro.posterior.autoguides import check_guide, chosen_init
-from vertinumpyro.privacy import ClientPlan, PrivacyPlan
+from vertinumpyro.privacy import ClientPlan, PrivacyPlan, Sampling
 from vertinumpyro.secure import BACKENDS, Backend
 
 if TYPE_CHECKING:
     from vertinumpyro.dpvi.inference import DPVI
 
-__all__ = ["check_dataset", "check_plan", "check_schema", "check_settings"]
+__all__ = ["check_dataset", "check_plan", "check_sampling", "check_settings"]
 
 
 def check_settings(dpvi: DPVI) -> None:
@@ -68,12 +69,6 @@ def _check_backend(backend: Any) -> None:
     raise ArgumentError(f"backend={shown(backend)} is no backend; give the object: {choices}")
 
 
-def check_schema(schema: Any) -> None:
-    """:raises ArgumentError: it is a path, a table or something else than a `Schema`."""
-    if not isinstance(schema, Schema):
-        raise ArgumentError(f'schema={shown(schema)} is no Schema; read one: Schema.from_toml("schema.toml")')
-
-
 def check_dataset(dataset: Any, kind: type = VerticalDataset) -> None:
     """:raises ArgumentError: it is a path, a schema, a table or something else than a `kind`, or than its facts."""
     if isinstance(dataset, Facts if kind is VerticalDataset else kind):
@@ -82,6 +77,14 @@ def check_dataset(dataset: Any, kind: type = VerticalDataset) -> None:
         raise ArgumentError(f"dataset={shown(dataset)} {NO_DATASET}")
     fix = f"{kind.__name__}(dataset) of a VerticalDataset, or {kind.__name__}.from_clients([...])"
     raise ArgumentError(f"dataset={shown(dataset)} is no {kind.__name__}; make one: {fix}")
+
+
+def check_sampling(sampling: Any, batch_size: int | None, num_steps: int | None) -> None:
+    """:raises ArgumentError: it is no `Sampling`, or batch size and steps are given beside it."""
+    if not isinstance(sampling, Sampling | None):
+        raise ArgumentError(f"sampling={shown(sampling)} is none; give e.g. PoissonSampling or DisjointBatches")
+    if sampling is not None and (batch_size, num_steps) != (None, None):
+        raise ArgumentError("sampling fixes batch size and steps; leave batch_size and num_steps out")
 
 
 def check_plan(plan: Any, kind: type[PrivacyPlan] | type[ClientPlan] = PrivacyPlan) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -50,7 +50,7 @@ def warn_if_unconverged(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, re
             f"the last {count} of {plan.num_gradients} noisy gradients still had a norm of {residual.norm:.2f} clip "
             "norms a record beside the noise: the fit has not converged. Raise num_steps or learning_rate",
             InferenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -67,7 +67,7 @@ def residual_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, rele
     error = noise * math.sqrt(2 / (values * len(released_norm)))
     share = min(1.0, size / plan.num_records)
     excess = float(np.mean(released_norm**2)) - noise - (1 - share) / size - 1 / plan.num_records
-    if excess > 0:  # the prior can only explain more, and takes seconds to compile
+    if excess > max(_MOST_ERRORS * error, _MOST_NORM**2):  # the prior can only explain more, and has to be compiled
         excess -= _prior_gradient(kernel, state, plan) ** 2
     return Residual(math.sqrt(max(0.0, excess)), excess / error)
 
@@ -75,8 +75,9 @@ def residual_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, rele
 def _prior_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan) -> float:
     """Norm of the gradient of the log prior, in clip norms a record."""
 
-    def of_prior(params: Any, rng_key: jax.Array) -> jax.Array:
-        return jax.grad(kernel.guide.split.log_prior)(kernel.guide.sample(params, rng_key))
-
-    gradient = np.asarray(jax.jit(of_prior)(state.params, state.rng_key))
+    split = kernel.guide.split
+    if "prior_gradient" not in split.compiled:
+        split.compiled["prior_gradient"] = jax.jit(jax.grad(split.log_prior))
+    theta = jax.jit(kernel.guide.sample)(state.params, state.rng_key)
+    gradient = np.asarray(split.compiled["prior_gradient"](theta))
     return float(np.linalg.norm(gradient)) / (plan.clip_norm * plan.num_records)

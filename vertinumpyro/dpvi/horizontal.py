@@ -22,6 +22,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
+from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema, TableFacts, VerticalDataset
@@ -137,6 +138,7 @@ class HorizontalDPVI(ForHolders):
     dpvi: DPVI = dataclasses.field(default_factory=DPVI)
     backend: SumBackend | BetweenProcesses = dataclasses.field(default_factory=DistributedCompute)
 
+    @checked
     def plan(
         self,
         dataset: HorizontalDataset | Facts,
@@ -168,7 +170,7 @@ class HorizontalDPVI(ForHolders):
         clients = _Clients.of(dataset)
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
-        self.dpvi.twin_columns(clients.schema).warn(stacklevel=2)
+        self.dpvi.twin_columns(clients.schema).warn(stacklevel=3)
         participation = participation or ("known" if clients.many else "hidden")
         amplified = participation == "hidden" or adversary == OUTSIDE_ANALYST
         size, steps = default_batch(clients.num_records, amplified=amplified)
@@ -197,7 +199,7 @@ class HorizontalDPVI(ForHolders):
         rough = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=_PROVISIONAL_GRID_BITS, **settings)
         grid_bits = FixedPoint().grid_bits(self._shape(clients.schema, rough))
         plan = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=grid_bits, **settings)
-        plan.warn_if_narrowed(stacklevel=2)
+        plan.warn_if_narrowed(stacklevel=3)
         return plan
 
     def kernel(
@@ -246,6 +248,7 @@ class HorizontalDPVI(ForHolders):
         """One holder's part; see `session.Method`."""
         return HolderWork(self, facts, columns, plan, source)
 
+    @checked
     def fit(
         self,
         dataset: HorizontalDataset | Session,

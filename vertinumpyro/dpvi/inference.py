@@ -10,12 +10,14 @@ from typing import Any, Literal
 import jax
 
 from vertinumpyro.core import compat
+from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Facts, Schema, VerticalDataset
+from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi import checkpoint
-from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_schema, check_settings
+from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_sampling, check_settings
 from vertinumpyro.dpvi.defaults import (
     default_batch,
     default_clip_norm,
@@ -133,6 +135,7 @@ class DPVI:
             self._twins[schema] = rehearse_twin(self.split(schema))
         return self._twins[schema]
 
+    @checked
     def plan(
         self,
         dataset: Facts,
@@ -158,10 +161,9 @@ class DPVI:
         to one, and a `PrivacyWarning` says what the others get. Or give `noise_multiplier`.
 
         Records are sampled by Poisson with expected size `batch_size` for `num_steps` steps, unless `sampling` says
-        otherwise. Where clip_norm, batch_size or num_steps is None, it is chosen from N, the schema and whom ε
-        is for (`dpvi.defaults`). Under `relation="replace"` one record becomes any other, under
-        "add_remove" one record's contribution is there or zeroed; N is public either way. A `TwinWarning` says what
-        the model cannot give a synthetic table of.
+        otherwise. What is None is chosen from N, the schema and whom ε is for (`dpvi.defaults`). Under "replace" one
+        record becomes any other, under "add_remove" its contribution is there or zeroed; N is public either way. A
+        `TwinWarning` says what the model cannot give a synthetic table of.
 
         :raises ArgumentError: names the argument and the fix.
         :raises ModelContractError: if the model cannot be split.
@@ -171,10 +173,9 @@ class DPVI:
         check_dataset(dataset)
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
-        if sampling is not None and (batch_size, num_steps) != (None, None):
-            raise ArgumentError("sampling fixes batch size and steps; leave batch_size and num_steps out")
+        check_sampling(sampling, batch_size, num_steps)
         parties = self.split(dataset.schema).parties
-        self.twin_columns(dataset.schema).warn(stacklevel=2)
+        self.twin_columns(dataset.schema).warn(stacklevel=3)
         clip_norm = default_clip_norm(dataset.schema) if clip_norm is None else clip_norm
         shares = NoiseSource(kind=noise, num_parties=len(parties), collusion_threshold=collusion_threshold)
         watchers = list_adversaries(parties, batch_indices=batch_indices)
@@ -224,7 +225,7 @@ class DPVI:
             allow_unproven=allow_unproven,
             adversary=adversary,
         )
-        plan.warn_if_narrowed(stacklevel=2)
+        plan.warn_if_narrowed(stacklevel=3)
         return plan
 
     def _warm(self, num_records: int) -> WarmStart:
@@ -261,6 +262,7 @@ class DPVI:
     def _guide_of(self, plan: PrivacyPlan) -> GuideFactory:
         return warm_guide if plan.start is not None and self.guide is default_guide else self.guide
 
+    @checked
     def fit(
         self,
         data: VerticalDataset | Session,
@@ -281,8 +283,7 @@ class DPVI:
             record is what stops a second process from spending the same plan.
         :param resume: continue the run of `run_dir` at its recorded step; a run that is complete costs nothing.
         :param after_chunk: called every few steps.
-        :param insecure_seed: draw noise and batches from a seeded generator, for tests and paired benchmarks.
-            The result has no privacy at all.
+        :param insecure_seed: draw noise and batches from a seeded generator, for tests: no privacy at all.
         :raises ArgumentError: if the guide or the optimiser cannot take a step; nothing is spent.
         :raises PlanSpentError: if the plan was spent before.
         """
@@ -310,6 +311,7 @@ class DPVI:
             )
         return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=released)
 
+    @checked
     def recover(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array, *, run_dir: str | Path) -> Posterior:
         """The posterior at the last checkpoint of a run, without going on with it. Spends nothing.
 

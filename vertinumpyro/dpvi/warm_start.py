@@ -163,7 +163,7 @@ class WarmStart:
         warnings.warn(
             f"the model could not be fitted to the noisy tables, so the steps start from init_loc_fn's values: {why}",
             InferenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         return None
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_uniform
 
+from vertinumpyro.core.arguments import check_fields, checked
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.core.types import Model
@@ -74,6 +75,7 @@ class MarginalInference:
 
     def __post_init__(self) -> None:
         """Before any release is known."""
+        check_fields(self)
         if self.model is not None and not callable(self.model):
             raise ArgumentError("model is no function; give model(data, num_records), not its name")
         for name, choices in (("law", ("auto", "tables", "field")), ("method", ("svi", "nuts"))):
@@ -96,6 +98,7 @@ class MarginalInference:
         model = mixture_model(schema, components) if self.model is None else self.model
         return split_model(model, schema, self.model_kwargs)
 
+    @checked
     def fit(
         self, release: Marginals, rng_key: jax.Array, *, num_samples: int = 1000, progress_bar: bool = True
     ) -> MarginalPosterior:
@@ -133,7 +136,7 @@ class MarginalInference:
                 f"the tables are {posterior.misfit:.1f} times as far from the model's as noise and sampling explain: "
                 "it cannot have made them, or the fit has not converged. Give it more components or num_steps",
                 InferenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         return posterior
 
@@ -203,7 +206,7 @@ class MarginalInference:
                 f"the last tenth of the steps still gained {found.trend:.3f} nats a record: the fit has not converged. "
                 "Raise num_steps",
                 InferenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         is_point = isinstance(found.guide.guide, AutoDelta)
         kept = 1 if is_point else max(20, min(num_samples, _DRAW_VALUES // split.num_parameters))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vertinumpyro.core.arguments import checked, shown
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.session import Session
@@ -11,6 +13,7 @@ from vertinumpyro.session import Session
 __all__ = ["release_marginals"]
 
 
+@checked
 def release_marginals(
     data: VerticalDataset | Session,
     plan: MRFPlan,
@@ -37,4 +40,6 @@ def release_marginals(
         PlanSpentError: it was spent before.
     """
     settings = VertiMRF() if settings is None else settings
+    if not isinstance(settings, VertiMRF):
+        raise ArgumentError(f"settings={shown(settings)} are none of VertiMRF's; give VertiMRF(...)")
     return settings.release(data, plan, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)

@@ -78,7 +78,7 @@ class Whitened:
             warnings.warn(
                 f"the chain has not converged: R-hat is {worst:.2f}. Raise num_samples, or take method='svi'",
                 InferenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         draws = _theta(law, etas)
         return Draws(draws, draws.mean(0))

@@ -17,7 +17,7 @@ from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model.column_roles import DrawnAt, ObservedValues, column_roles, covariates_of, observed_values
-from vertinumpyro.model.party_plate import RECORDS_PLATE
+from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE
 from vertinumpyro.model.provenance import provenance
 from vertinumpyro.model.record_independence import check_records_are_independent
 from vertinumpyro.model.site_facts import SiteFacts, TracedModel, traced
@@ -105,6 +105,11 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
     columns = stand_in_columns(schema, _NUM_STAND_INS)
     sites = _sites(model, schema)
     component_site = _component_site(sites)
+    num_components = sites[component_site].support_size if component_site else 1
+    if num_components > MOST_COMPONENTS:
+        raise ModelContractError(
+            f"the discrete latent '{component_site}' has {num_components} values; use at most {MOST_COMPONENTS}"
+        )
     party_sites = _party_sites(sites, schema)
     latents = _latent_shapes(sites)
     reads = provenance(model, latents, component_site, columns, _NUM_STAND_INS)
@@ -120,7 +125,7 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
     return ModelStructure(
         latents=latents,
         component_site=component_site,
-        num_components=sites[component_site].support_size if component_site else 1,
+        num_components=num_components,
         party_sites=party_sites,
         party_latents={
             party: tuple(sorted(set().union(*(reads.latents[site] for site in names))))

@@ -12,10 +12,12 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
 
+from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema
-from vertinumpyro.model.party_plate import RECORDS_PLATE, party_plate
+from vertinumpyro.data.schema import check_schema
+from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE, party_plate
 
 __all__ = ["mixture_model"]
 
@@ -23,6 +25,7 @@ Likelihood = Callable[[Any], Any]
 """Distribution of a column given the component z."""
 
 
+@checked
 def mixture_model(schema: Schema, num_components: int = 20) -> Model:
     """A mixture whose components factorise over the columns (Eqs. 14-15 of the DPVI paper).
 
@@ -34,10 +37,11 @@ def mixture_model(schema: Schema, num_components: int = 20) -> Model:
 
     :param num_components: K; 1 gives a model without a discrete latent.
     :returns: `model(data, num_records)`.
-    :raises ArgumentError: if num_components < 1.
+    :raises ArgumentError: if num_components is below 1 or above `MOST_COMPONENTS`.
     """
-    if num_components < 1:
-        raise ArgumentError(f"num_components={num_components}; give 1 or more")
+    check_schema(schema)
+    if not 1 <= num_components <= MOST_COMPONENTS:
+        raise ArgumentError(f"num_components={num_components}; give 1 to {MOST_COMPONENTS}")
 
     names = _Names(schema)
 

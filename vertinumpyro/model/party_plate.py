@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import numpyro
 from numpyro import handlers, primitives
 
-__all__ = ["PARTY", "RECORDS_PLATE", "party_plate"]
+__all__ = ["MOST_COMPONENTS", "PARTY", "RECORDS_PLATE", "party_plate"]
+
+MOST_COMPONENTS = 2000
+"""Each has its own parameters, and which are its own is found one by one."""
 
 RECORDS_PLATE = "records"
 """Name of the record plate in every model; `party_plate` opens the same plate again."""

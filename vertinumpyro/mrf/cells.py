@@ -13,6 +13,7 @@ from typing import final
 
 import numpy as np
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema
 from vertinumpyro.data import binning as bins_of
@@ -137,6 +138,8 @@ def cell_columns(
     Raises:
         ArgumentError: `bins` names no column of the schema, or a number is below 2.
     """
+    if not isinstance(bins, Mapping | None):
+        raise ArgumentError(f"bins={shown(bins)} must be a mapping from columns to numbers of cells")
     bins = dict(bins or {})
     unknown = sorted(set(bins) - set(schema.columns))
     if unknown:

@@ -45,7 +45,7 @@ def check_encoder(name: str, *, allow_unproven: bool) -> None:
             f"encoder={name!r} has no privacy guarantee: {unproven}. Choose {proved}; for comparison on public data "
             "set allow_unproven=True"
         )
-    warnings.warn(f"encoder={name!r}: {unproven}. For public data only", PrivacyWarning, stacklevel=4)
+    warnings.warn(f"encoder={name!r}: {unproven}. For public data only", PrivacyWarning, stacklevel=5)
 
 
 def _unproven(name: str) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ def _descend(
             f"the field has not converged: after {iterations} steps of mirror descent the error that is expected in "
             "its tables still falls; raise iterations",
             InferenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return best
 

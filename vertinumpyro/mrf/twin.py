@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import Schema, decode_table
@@ -68,6 +69,7 @@ class MarkovTwin:
         """The release that the field was made from, for other models (`MarginalInference`)."""
         return Marginals(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Marginals)})
 
+    @checked
     def sample_synthetic(self, num_records: int | None = None, *, rng_key: jax.Array) -> pd.DataFrame:
         """A synthetic table in the schema's own types; N of the plan by default.
 

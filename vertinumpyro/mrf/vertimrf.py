@@ -13,6 +13,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
+from vertinumpyro.core.arguments import check_fields, checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema, VerticalDataset
@@ -94,18 +95,15 @@ class VertiMRF:
     backend: Backend = dataclasses.field(default_factory=FixedPoint)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_encoder(self.encoder, allow_unproven=self.allow_unproven)
         if self.encoder != SECURE_MARGINALS and self.selection != "all":
             raise ArgumentError('selection="adaptive" needs encoder="secure_marginals": others report once')
-        if self.selection not in ("all", "adaptive"):
-            raise ArgumentError(f'selection must be "all" or "adaptive", got {self.selection!r}')
-        for name in ("num_rounds", "tables_per_round", "num_keys", "memory_limit"):
+        for name in ("num_rounds", "tables_per_round", "num_keys", "clique_limit", "memory_limit", "iterations"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.refinement_rounds < 0:
             raise ArgumentError(f"refinement_rounds must not be negative, got {self.refinement_rounds}")
-        if self.iterations < 1:
-            raise ArgumentError(f"iterations must be at least 1, got {self.iterations}")
 
     def columns(self, schema: Schema) -> tuple[CellColumn, ...]:
         """The schema's columns in cells.
@@ -117,6 +115,7 @@ class VertiMRF:
         check_clique_limit({column.name: column.num_cells for column in columns}, self.clique_limit)
         return columns
 
+    @checked
     def plan(
         self,
         dataset: Facts,
@@ -158,7 +157,7 @@ class VertiMRF:
                 f"delta={delta:g} is at least 1/num_records: publishing a random record would satisfy it. "
                 "Choose a smaller delta",
                 PrivacyWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         held = [[c for c in columns if c.party == party] for party in dataset.parties]
         plan = MRFPlan.calibrated(
@@ -179,7 +178,7 @@ class VertiMRF:
             **self._rounds(held, first_share),
         )
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
-        plan.warn_if_narrowed(stacklevel=2)
+        plan.warn_if_narrowed(stacklevel=3)
         require_memory(columns, plan, self.clique_limit, self.memory_limit)
         return plan
 
@@ -193,6 +192,7 @@ class VertiMRF:
         tables = min(self.tables_per_round, pairs)
         return {"num_rounds": self.num_rounds, "tables_per_round": tables, "first_share": first_share}
 
+    @checked
     def fit(
         self,
         data: VerticalDataset | Session,
@@ -228,6 +228,7 @@ class VertiMRF:
         model = self.field(released)
         return MarkovTwin.of(released, model, {"parties": by_parties, "server": time.perf_counter() - started})
 
+    @checked
     def release(
         self,
         data: VerticalDataset | Session,
@@ -378,5 +379,5 @@ def _warn_of_loss(missing: Sequence[str]) -> None:
             f"counted before the run stopped, and not stored: {', '.join(missing)}. That part of the budget is spent "
             "and its tables are lost; the twin is made from the rest",
             PrivacyWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

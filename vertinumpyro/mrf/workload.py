@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vertinumpyro.core.arguments import require_collection
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.cells import CellColumn
 
@@ -26,6 +27,7 @@ def named_tables(columns: Sequence[CellColumn], pairs: Sequence[Sequence[str]]) 
         ArgumentError: names the entry that is no pair of different columns, or is there twice, or the columns that no
             table would tell anything of.
     """
+    require_collection("workload", pairs, "pairs of columns")
     places = {column.name: place for place, column in enumerate(columns)}
     found: set[tuple[int, int]] = set()
     for entry in pairs:

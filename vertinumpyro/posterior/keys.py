@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from vertinumpyro.core import compat
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.wording import shown
 
 __all__ = ["checked_key"]
 

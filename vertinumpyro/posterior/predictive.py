@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from jax.scipy.special import logsumexp
 
+from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.model import SplitModel
@@ -66,10 +67,12 @@ class PredictivePosterior(abc.ABC):
     def _constrained(self) -> Callable[[jax.Array], Mapping[str, jax.Array]]:
         return self._shared("constrained", lambda: jax.jit(jax.vmap(self.split.constrain)))
 
+    @checked
     def sample(self, rng_key: jax.Array, num_samples: int) -> dict[str, jax.Array]:
         """Draws of the global latents on their own supports, each [num_samples, ...]."""
         return dict(self._constrained(self.sample_flat(checked_key(rng_key), num_samples)))
 
+    @checked
     def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000) -> Any:
         """Draws of the global latents for ArviZ's tables and plots: one chain, plates as named dimensions.
 
@@ -107,6 +110,7 @@ class PredictivePosterior(abc.ABC):
         covariates: Any = None,
     ) -> list[pd.DataFrame]: ...
 
+    @checked
     def sample_synthetic(
         self,
         num_records: int | None = None,
@@ -143,7 +147,7 @@ class PredictivePosterior(abc.ABC):
             if number is not None and number < 1:
                 raise ArgumentError(f"{name}={number}; give 1 or more")
         if twin.left_out:
-            dataclasses.replace(twin, given=()).warn(stacklevel=2)
+            dataclasses.replace(twin, given=()).warn(stacklevel=3)
         made = partial(self._table, num_records, arrays, covariates)
         if num_tables is None:
             return made(checked_key(rng_key), num_posterior_samples, stratified=True)
@@ -181,6 +185,7 @@ class PredictivePosterior(abc.ABC):
             raise ArgumentError(f"num_records={num_records}; give 1 or more")
         return num_records
 
+    @checked
     def log_density(
         self, dataset: VerticalDataset, *, rng_key: jax.Array | None = None, num_samples: int = 64
     ) -> np.ndarray:

@@ -25,6 +25,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
 from scipy import special, stats
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
 
 _TOLERANCE = 1e-7
@@ -62,9 +63,9 @@ def neighbouring(relation: NeighbouringRelation | str) -> NeighbouringRelation:
     """
     try:
         return NeighbouringRelation(relation)
-    except ValueError:
+    except (TypeError, ValueError):
         choices = [known.value for known in NeighbouringRelation]
-        raise ArgumentError(f"relation={relation!r} is unknown; choose one of {choices}") from None
+        raise ArgumentError(f"relation={shown(relation)} is unknown; choose one of {choices}") from None
 
 
 class PrivacyEvent(abc.ABC):

@@ -24,7 +24,7 @@ def rounded_up_multiplier(enough: Callable[[float], bool], *, likely: Callable[[
     """
     units = math.ceil(smallest_multiplier(likely or enough) * 10**_DIGITS)
     while not enough(units / 10**_DIGITS):
-        units += 1  # ε is not monotone in σ below the accounting's own precision
+        units += max(1, units // 10**6)  # ε is not monotone in σ below the accounting's own precision
     return units / 10**_DIGITS
 
 

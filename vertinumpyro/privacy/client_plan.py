@@ -23,7 +23,7 @@ from vertinumpyro.privacy.adversary import (
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.noise_shares import draw_noise_share
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
-from vertinumpyro.privacy.plan import Plan, check_delta, check_target
+from vertinumpyro.privacy.plan import LARGEST_ACCOUNTED, Plan, check_delta, check_target
 from vertinumpyro.privacy.sampling import Sampling
 
 __all__ = ["ClientPlan"]
@@ -96,7 +96,7 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
             epsilon: the target, > 0.
             **settings: all other fields; `adversary` narrows the target to one row of the table.
         """
-        check_target(epsilon)
+        check_target(epsilon, LARGEST_ACCOUNTED)
         if "noise_multiplier" in settings:
             raise ArgumentError("noise_multiplier is what calibration chooses: leave it out")
 

@@ -23,7 +23,7 @@ from vertinumpyro.privacy.adversary import (
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
-from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target, targeted
+from vertinumpyro.privacy.plan import LARGEST_ACCOUNTED, Plan, check_delta, check_party_names, check_target, targeted
 from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import Sampling
 
@@ -209,7 +209,7 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, 
     Raises:
         ArgumentError: no σ up to 1e6 reaches the target, or a setting is wrong.
     """
-    check_target(epsilon)
+    check_target(epsilon, LARGEST_ACCOUNTED)
     task = _Calibration(**settings)
     check_delta(task.delta, task.num_records, warn=False)
     observers = list_adversaries(task.parties, batch_indices=task.batch_indices)

@@ -28,6 +28,10 @@ _METHODS = {
     "functional_mechanism": "vertinumpyro.regression",
 }
 """Where the kinds of plans stand that no import brought yet: a record is read wherever it is kept."""
+
+LARGEST_ACCOUNTED = 10_000.0
+"""ε above which the privacy loss of sub-sampled steps needs grids beyond any memory."""
+
 _SAMPLINGS = {"poisson": PoissonSampling, "disjoint": DisjointBatches}
 
 
@@ -267,7 +271,7 @@ def check_delta(delta: float, num_records: int, *, warn: bool = True) -> None:
             f"delta={delta:g} is at least 1/num_records: publishing a random record would satisfy it. "
             "Choose a smaller delta",
             PrivacyWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -281,10 +285,12 @@ def check_party_names(parties: tuple[str, ...], noise: NoiseSource) -> None:
         raise ArgumentError(f'parties: "{OUTSIDE_ANALYST}" is the name of a row of the privacy table')
 
 
-def check_target(epsilon: float) -> None:
-    """Refuses a target that is not positive and finite."""
+def check_target(epsilon: float, most: float = math.inf) -> None:
+    """Refuses a target that is not positive and finite; and one above `most`, where an accountant resolves no more."""
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ArgumentError(f"epsilon must be positive and finite, got {epsilon}")
+    if epsilon > most:
+        raise ArgumentError(f"epsilon={epsilon:g} protects nobody; give at most {most:g}")
 
 
 def _plain(value: Any) -> Any:

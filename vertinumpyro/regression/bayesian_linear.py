@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema
@@ -133,6 +134,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
             num_records: N; or a session of holders, or its `TableFacts`, which say the rest.
             num_features: d.
         """
+        check_fields(self)
         holders: tuple[str, ...] = ()
         if not isinstance(num_records, int | np.integer):
             facts = num_records

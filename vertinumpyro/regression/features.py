@@ -14,8 +14,10 @@ from typing import Literal, final
 
 import numpy as np
 
+from vertinumpyro.core.arguments import require_collection
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Column, Schema, VerticalDataset
+from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.wording import Place, suggest
 from vertinumpyro.regression.sensitivity import GroupCounts
 
@@ -102,6 +104,9 @@ class FeatureLayout:
             ArgumentError: an unknown column, or a label that cannot be one.
             DataError: a column allows masked values.
         """
+        check_schema(schema)
+        for argument, names in {"expand": expand, "features": () if features is None else features}.items():
+            require_collection(argument, names, "columns")
         columns = schema.columns
         expand = set(expand)
         chosen = set(columns if features is None else features) | {label}

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
+from vertinumpyro.core.arguments import check_fields, checked
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Schema
@@ -107,8 +108,7 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         _ = self.targets()  # validates the adversary's name
 
     def _check_choices(self) -> None:
-        if self.model not in ("linear", "logistic"):
-            raise ArgumentError(f'model must be "linear" or "logistic", got {self.model!r}')
+        check_fields(self)
         if self.model == "logistic" and self.layout.label_group.shape != "sign":
             raise ArgumentError(f"label {self.layout.label!r} must be a binary column for a logistic regression")
         check_target(self.target_epsilon)
@@ -120,8 +120,6 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
             raise ArgumentError(f"num_records must be at least 2, got {self.num_records}")
         if not isinstance(self.relation, NeighbouringRelation):
             raise ArgumentError("relation must be a NeighbouringRelation")
-        if self.sensitivity not in ("tight", "paper"):
-            raise ArgumentError(f'sensitivity must be "tight" or "paper", got {self.sensitivity!r}')
         if self.sensitivity == "paper" and (self.delta or self.block_epsilon):
             raise ArgumentError('sensitivity="paper" has pure epsilon, top-down only: set delta=0')
         if self.adversary not in (None, OUTSIDE_ANALYST) and (self.sensitivity == "paper" or self.block_epsilon):
@@ -138,6 +136,7 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
                 raise ArgumentError("a noise share is too small for its accounting: raise feature_bits")
 
     @classmethod
+    @checked
     def of(
         cls, schema: Schema, label: str, *, num_records: int, model: Literal["linear", "logistic"], epsilon: float,
         features: Iterable[str] | None = None, expand: Iterable[str] = (), feature_bits: int = 12, **settings: Any,

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, final
 
+from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.privacy import Adversary, AdversaryRow, GaussianEvent, NeighbouringRelation
 from vertinumpyro.privacy.adversary import list_adversaries
@@ -71,13 +72,12 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
     earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "holders": ()}
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "holders", tuple(self.holders))
         if self.holders and self.mechanism != "distributed":
             raise ArgumentError('mechanism must be "distributed" where organisations hold the records')
         check_target(self.target_epsilon)
         check_delta(self.delta, self.num_records, warn=False)
-        if self.calibration not in ("tight", "classic"):
-            raise ArgumentError(f'calibration must be "tight" or "classic", got {self.calibration!r}')
         if not 0 <= self.std_share < 1:
             raise ArgumentError(f"std_share must lie in [0, 1), got {self.std_share}")
         if self.num_records < 3 or self.num_features < 1:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema, VerticalDataset
@@ -54,6 +55,7 @@ class VerticalEstimator(SpendsOwnBudgets):
     backend: Backend | None
     insecure_seed: int | None
 
+    @checked
     def plan(
         self, schema: Schema | None = None, label: str | None = None, *, num_records: int,
         epsilon: float | None = None, **settings: Any,
@@ -81,7 +83,7 @@ class VerticalEstimator(SpendsOwnBudgets):
             chosen["schema"], chosen["label"], num_records=num_records, model=self._model, epsilon=chosen["epsilon"],
             **{**defaults, **settings},
         )  # fmt: skip
-        plan.warn_if_narrowed(stacklevel=2)
+        plan.warn_if_narrowed(stacklevel=3)
         return plan
 
     # -- tables in -------------------------------------------------------------------------------

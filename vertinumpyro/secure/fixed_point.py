@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from vertinumpyro.core import compat, ring
+from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure import accuracy, paper
@@ -64,6 +65,7 @@ class FixedPoint(InProcess):
 
     def __post_init__(self) -> None:
         """Checks the settings."""
+        check_fields(self)
         paper.check_formulation(self.formulation, self.renormalise)
 
     def info(self) -> BackendInfo:

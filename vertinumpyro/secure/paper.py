@@ -58,10 +58,8 @@ _LONGEST_GRADIENT = 2.0**15
 def check_formulation(formulation: str, renormalise: bool) -> None:
     """Checks a backend's settings.
 
-    :raises ArgumentError: for an unknown formulation, and for the fused one without renormalisation.
+    :raises ArgumentError: for the fused one without renormalisation.
     """
-    if formulation not in ("fused", "paper"):
-        raise ArgumentError(f"formulation must be 'fused' or 'paper', got {formulation!r}")
     if formulation == "fused" and not renormalise:
         raise ArgumentError(
             "renormalise=False needs formulation='paper': the fused protocol always subtracts the maximum"

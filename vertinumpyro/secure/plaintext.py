@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from vertinumpyro.core import compat, ring
+from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import (
@@ -53,6 +54,7 @@ class Plaintext(InProcess):
 
     def __post_init__(self) -> None:
         """Checks the settings."""
+        check_fields(self)
         paper.check_formulation(self.formulation, self.renormalise)
 
     def info(self) -> BackendInfo:

@@ -10,10 +10,11 @@ from typing import Any, final
 import numpy as np
 
 from vertinumpyro.core import compat
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource, SystemRandomSource
 from vertinumpyro.data import Schema, VerticalDataset
-from vertinumpyro.data.wording import NO_DATASET, shown
+from vertinumpyro.data.wording import NO_DATASET
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import Backend, in_process
 from vertinumpyro.session.run import Payload, Run

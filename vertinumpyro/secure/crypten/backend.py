@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.arguments import check_fields
+from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BackendInfo, BatchShape
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, dry_run
@@ -49,10 +50,7 @@ class Crypten(BetweenProcesses):
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        if self.dealer not in ("third_party", "first_party"):
-            raise ArgumentError(f"dealer must be 'third_party' or 'first_party', got {self.dealer!r}")
-        if self.formulation not in ("fused", "paper", "paper_lean"):
-            raise ArgumentError(f"formulation must be 'fused', 'paper' or 'paper_lean', got {self.formulation!r}")
+        check_fields(self)
 
     def info(self) -> BackendInfo:
         """Semi-honest parties, third-party dealer."""

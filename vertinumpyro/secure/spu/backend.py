@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.secure import formats
 from vertinumpyro.secure.backend import BackendInfo, BatchShape
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
@@ -47,8 +47,7 @@ class Spu(BetweenProcesses):
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        if self.protocol not in _SECURITY:
-            raise ArgumentError(f"protocol must be one of {sorted(_SECURITY)}, got {self.protocol!r}")
+        check_fields(self)
 
     def info(self) -> BackendInfo:
         """The protocol's own security model."""

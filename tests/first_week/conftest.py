@@ -1,0 +1,3 @@
+from tests.cli.conftest import elsewhere, project
+
+__all__ = ["elsewhere", "project"]
