@@ -8,7 +8,7 @@ pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.mrf.dependence import one_way
-from vertinumpyro.mrf.graph import check_clique_limit, select_measurements
+from vertinumpyro.mrf.graph import check_clique_limit, select_measurements, strong_measurements
 from vertinumpyro.mrf.graphical_model import fit_graphical_model, junction_tree_cells, require_engine
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.synthesis import draw_cells
@@ -94,6 +94,32 @@ def test_a_domain_beyond_the_limit_names_the_columns_and_what_to_bin():
 def test_a_path_that_is_cut_short_says_so(chain):
     with pytest.warns(InferenceWarning, match=r"after 100 steps.*raise iterations"):
         fit_graphical_model(SIZES, chain[1], N, iterations=100)
+
+
+def test_one_strong_table_is_learned_among_many_that_hold_noise():
+    """All of them stop together, which alone would leave the field at independent columns."""
+    rng = np.random.default_rng(1)
+    sizes, num_records = {"a": 2, "b": 3, **{f"w{i}": 10 for i in range(3)}}, 1700
+    strong = num_records * np.array([[0.05, 0.05, 0.25], [0.4, 0.15, 0.1]])
+    measured = []
+    for pair in itertools.combinations(sizes, 2):
+        shares = [strong.sum(1 - "ab".index(n)) / num_records if n in "ab" else np.full(10, 0.1) for n in pair]
+        exact = strong if pair == ("a", "b") else num_records * np.outer(*shares)
+        measured.append(Measurement(columns=pair, values=exact + rng.normal(0, 45, exact.shape), stddev=45.0))
+    singles = [one_way(name, measured, num_records) for name in sizes]
+    clear = strong_measurements(measured, singles)
+    assert [m.columns for m in clear][:1] == [("a", "b")]
+    assert len(clear) < 3
+    together = fit_graphical_model(sizes, measured, num_records, singles=singles)
+    fewer = select_measurements(clear, singles, sizes, 10**6)
+    better = fit_graphical_model(sizes, measured, num_records, singles=singles, fewer=fewer, released=measured)
+
+    def distance(model):
+        return 0.5 * np.abs(model.marginal(("a", "b")) - strong / num_records).sum()
+
+    assert distance(together) > 0.2
+    assert distance(better) < 0.06
+    assert {name for clique in better.cliques for name in clique} == set(sizes)
 
 
 @pytest.mark.parametrize("stddev", [30.0, 300.0])

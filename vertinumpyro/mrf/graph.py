@@ -3,8 +3,8 @@
 GraphCom of the VertiMRF paper (section 5.1) over local and cross-party tables alike: each is kept if the triangulated
 graph's maximal cliques still have at most `clique_limit` cells together. The paper takes them in descending R-score,
 in which a wide table's noise counts as dependence; here a table's place is how many standard deviations its
-dependence is above its noise, so that strength, noise and cells all count. Weak tables are no harm: the fit ends
-before it learns their noise.
+dependence is above its noise, so that strength, noise and cells all count. Weak tables do harm where they are many:
+the fit ends before it learns their noise, and with them the strong ones. So the strong alone are a second choice.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from vertinumpyro.mrf.dependence import dependence, significance
 from vertinumpyro.mrf.graphical_model import junction_tree_cells
 from vertinumpyro.mrf.release import Measurement
 
-__all__ = ["DEFAULT_CLIQUE_LIMIT", "check_clique_limit", "pair_scores", "select_measurements"]
+__all__ = ["DEFAULT_CLIQUE_LIMIT", "check_clique_limit", "pair_scores", "select_measurements", "strong_measurements"]
 
 DEFAULT_CLIQUE_LIMIT = 300_000
+
+_STRONG = 2.0  # standard deviations of its noise
 
 Key = frozenset[str]
 
@@ -50,6 +52,13 @@ def pair_scores(measurements: Sequence[Measurement], num_records: int) -> dict[K
         if len(key) == 2 and (key not in best or m.stddev < best[key].stddev):
             best[key] = m
     return {key: dependence(m, num_records) for key, m in best.items()}
+
+
+def strong_measurements(measurements: Sequence[Measurement], singles: Sequence[Measurement]) -> list[Measurement]:
+    """The tables whose dependence stands clear of their noise; empty where that is all of them."""
+    known = {m.columns[0]: m.values for m in singles}
+    strong = [m for m in measurements if significance(m, known) >= _STRONG]
+    return strong if len(strong) < len(measurements) else []
 
 
 def select_measurements(

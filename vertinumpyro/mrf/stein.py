@@ -30,7 +30,7 @@ class SteinRisk:
     """The estimate for some tables.
 
     Args:
-        measurements: released tables.
+        measurements: released tables, one for each set of columns.
         seed: of the direction.
     """
 
@@ -39,12 +39,35 @@ class SteinRisk:
         self._tables = tuple(measurements)
         self._directions = [rng.standard_normal(m.values.shape) for m in self._tables]
 
+    def of(self, measurements: Sequence[Measurement]) -> SteinRisk:
+        """The estimate for some of the tables, moved along the same direction."""
+        wanted, part = {m.columns for m in measurements}, SteinRisk(())
+        kept = [place for place, m in enumerate(self._tables) if m.columns in wanted]
+        part._tables = tuple(self._tables[place] for place in kept)
+        part._directions = [self._directions[place] for place in kept]
+        return part
+
+    @property
+    def tables(self) -> tuple[Measurement, ...]:
+        """The tables, in order."""
+        return self._tables
+
+    @property
+    def num_cells(self) -> int:
+        """Of all of them together."""
+        return sum(m.values.size for m in self._tables)
+
     def moved(self) -> list[Measurement]:
         """The tables y + h σ b of the second fit."""
         return [
             dataclasses.replace(m, values=m.values + _STEP * m.stddev * b)
             for m, b in zip(self._tables, self._directions, strict=True)
         ]
+
+    @property
+    def stddev(self) -> float:
+        """Of the estimate at the exact tables: what the noise's own squares differ by."""
+        return (2 / max(self.num_cells, 1)) ** 0.5
 
     def __call__(self, fitted: Sequence[np.ndarray], moved: Sequence[np.ndarray]) -> float:
         """Squared error per cell, in units of the noise's variance; 1 is the released tables' own.
@@ -57,4 +80,4 @@ class SteinRisk:
         for m, direction, here, there in zip(self._tables, self._directions, fitted, moved, strict=True):
             residual, change = (here - m.values) / m.stddev, (there - here) / m.stddev
             total += float((residual**2).sum() - residual.size + 2 * (change * direction).sum() / _STEP)
-        return total / max(sum(m.values.size for m in self._tables), 1)
+        return total / max(self.num_cells, 1)

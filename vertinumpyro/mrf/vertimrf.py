@@ -23,7 +23,7 @@ from vertinumpyro.mrf.cross_tables import party_columns
 from vertinumpyro.mrf.dependence import one_way
 from vertinumpyro.mrf.encoder_plan import with_encoder
 from vertinumpyro.mrf.encoders import SECURE_MARGINALS, check_encoder, encoder_of
-from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, select_measurements
+from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, select_measurements, strong_measurements
 from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
@@ -368,8 +368,15 @@ class VertiMRF:
         known = {name for m in tables for name in m.columns}
         singles = [one_way(name, tables, plan.num_records) for name in sizes if name in known]
         chosen = select_measurements(tables, singles, sizes, self.clique_limit)
+        strong = strong_measurements(tables, singles)
         return fit_graphical_model(
-            sizes, chosen, plan.num_records, singles=singles, iterations=iterations or self.iterations
+            sizes,
+            chosen,
+            plan.num_records,
+            singles=singles,
+            fewer=select_measurements(strong, singles, sizes, self.clique_limit) if strong else (),
+            released=tables,
+            iterations=iterations or self.iterations,
         )
 
 
