@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import jax
 
@@ -96,6 +96,7 @@ def twin(
     id_column: str = "id",
     rng_key: jax.Array | None = None,
     run_dir: str | Path | None = None,
+    unmatched: Literal["refuse", "drop"] = "refuse",
     allow_unproven: bool = False,
 ) -> Twin:
     """A synthetic twin of all parties' tables, (epsilon, delta)-DP towards everyone who did not hold them.
@@ -112,6 +113,7 @@ def twin(
         id_column: by which the tables know their records; used without a schema.
         rng_key: of the model's own randomness, never of the noise; by default a new one from the operating system.
         run_dir: a new folder for the privacy record, written before anything is seen.
+        unmatched: what to do with records that not all parties have; "drop" makes the number of common ones public.
         allow_unproven: without a schema, take bounds and categories from the tables.
 
     Raises:
@@ -127,7 +129,7 @@ def twin(
             raise UnprovenError(_UNDRAFTED)
         schema = _drafted(tables, id_column)
         warnings.warn(_DRAFTED, PrivacyWarning, stacklevel=3)
-    dataset = VerticalDataset.from_frames(schema, tables)
+    dataset = VerticalDataset.from_frames(schema, tables, unmatched=unmatched)
     fit_key, draw_key = jax.random.split(key)
     why, plan, fit = _method(dataset, model, epsilon, delta)
     fitted = fit(dataset, plan, fit_key, run_dir)

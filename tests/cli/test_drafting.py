@@ -30,6 +30,14 @@ def said(result):
     return result.exit_code, " ".join(result.stderr.replace("│", " ").split())
 
 
+def test_a_date_is_shown_by_its_years(files):
+    admitted = pd.date_range("2019-03-04", periods=200, freq="5D").strftime("%d.%m.%Y")
+    pd.DataFrame({"nr": range(200), "aufnahme": admitted}).to_csv(files / "ward.csv", index=False)
+    result = drafted(files, "ward.csv", "ward")
+    assert result.exit_code == 0, result.stderr
+    assert "2019-01-01 to 2021-12-31" in result.output
+
+
 def test_two_parties_drafts_make_one_schema(files, monkeypatch):
     monkeypatch.setattr(drafting.console, "width", 80)
     first = drafted(files, "clinic.csv", "clinic", *WRITTEN)

@@ -43,10 +43,12 @@ class DataSettings:
     `separator`, `encoding` and `decimal` are those of `read_table`: one text for all parties, or a table with some
     parties' own. `ledgers` are folders of parties that keep their records elsewhere than beside their files.
     `holders` are organisations that hold whole records, each other ones, of a schema with one party; all these keys
-    are then for them.
+    are then for them. `unmatched` records of some parties only are refused, or dropped, which makes the number of the
+    others public.
     """
 
     holders: list | None = None
+    unmatched: Literal["refuse", "drop"] = "refuse"
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ledgers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     num_records: int | None = positive()

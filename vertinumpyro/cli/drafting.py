@@ -66,4 +66,7 @@ def _show(made: SchemaDraft, out: Path) -> None:
 def _domain(fields: Mapping[str, Any]) -> str:
     if "categories" in fields:
         return f"{len(fields['categories'])} categories"
-    return "{:g} to {:g}".format(*fields["bounds"]) if "bounds" in fields else ""
+    if "bounds" not in fields:
+        return ""
+    low, high = (end if isinstance(end, str) else f"{end:g}" for end in fields["bounds"])  # dates are texts
+    return f"{low} to {high}"

@@ -65,7 +65,8 @@ class Job:
 
         :raises DataError: names the party and the column, never a value.
         """
-        dataset = VerticalDataset.from_frames(self.schema, self.tables() if tables is None else tables)
+        tables = self.tables() if tables is None else tables
+        dataset = VerticalDataset.from_frames(self.schema, tables, unmatched=self.config.data.unmatched)
         stated = self.config.data.num_records
         if stated not in (None, dataset.num_records):
             raise ArgumentError(
@@ -84,7 +85,7 @@ class Job:
         ids = {p: read_ids(files[p], self.schema, config.columns_of(p), **written(p)) for p in config.parties}
         if config.data.holders:
             return sum(len(table) for table in ids.values())
-        return len(next(iter(align(ids, self.schema).values())))
+        return len(next(iter(align(ids, self.schema, unmatched=config.data.unmatched).values())))
 
     def prepare(self, run_dir: Path) -> None:
         """Make the run's folder, with a copy of the configuration.

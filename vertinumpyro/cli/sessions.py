@@ -88,6 +88,11 @@ def parties_of_public_table(dataset: VerticalDataset, folder: Path, build: Calla
 @contextmanager
 def _started(job: Job) -> Iterator[ProcessSession]:
     job.check_files()
+    if job.config.data.unmatched == "drop":
+        raise ArgumentError(
+            '[data] unmatched = "drop" needs all tables in one process; between processes and organisations, '
+            "`vertinumpyro link` finds the common records"
+        )
     if job.config.run.diagnostics:
         raise ArgumentError(
             "[run] diagnostics compares with the joined table, which no process holds with this backend; "

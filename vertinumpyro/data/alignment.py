@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from types import MappingProxyType
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.wording import Place
 
 _KEY_BYTES = (16, 64)
+_KEEP = 'keep the common records only, or set unmatched = "drop"'
 
 #: How one id may be written in two ways, and what makes it one again, in the order in which to do it.
 _WRITING: Mapping[str, Callable[[str], str]] = MappingProxyType(
@@ -57,12 +58,15 @@ def record_ids(frame: pd.DataFrame, schema: Schema, party: str) -> list[str]:
     return ids
 
 
-def align(frames: Mapping[str, pd.DataFrame], schema: Schema) -> dict[str, pd.DataFrame]:
+def align(
+    frames: Mapping[str, pd.DataFrame], schema: Schema, *, unmatched: Literal["refuse", "drop"] = "refuse"
+) -> dict[str, pd.DataFrame]:
     """Put the parties' tables in one common order: ascending ids, compared as text.
 
     Args:
         frames: each party's table with the schema's id column, in any order of records.
         schema: the public schema; it names the id column.
+        unmatched: "drop" keeps the records that all parties have, whose number is then the public N.
 
     Returns:
         The same tables, reordered, with a fresh index.
@@ -70,12 +74,17 @@ def align(frames: Mapping[str, pd.DataFrame], schema: Schema) -> dict[str, pd.Da
     Raises:
         DataError: an id column is missing or unusable.
         AlignmentError: ids occur twice at a party, or have no match at another; the message counts them,
-            says whether they seem to be written in two ways, and shows none.
+            says whether they seem to be written in two ways, and shows none. Where unmatched ones are dropped: no id
+            matches, or most would if they were written alike.
     """
     ids = {party: record_ids(frame, schema, party) for party, frame in frames.items()}
-    if ids:
-        _check_matches({party: set(listed) for party, listed in ids.items()})
-    return {party: frame.iloc[_ascending(ids[party])].reset_index(drop=True) for party, frame in frames.items()}
+    if not ids:
+        return {}
+    sets = {party: set(listed) for party, listed in ids.items()}
+    common = set.intersection(*sets.values())
+    if unmatched == "refuse" or not common or _written_otherwise(sets, common):
+        _check_matches(sets)
+    return {party: frame.iloc[_ascending(ids[party], common)].reset_index(drop=True) for party, frame in frames.items()}
 
 
 def alignment_digest(ids: Iterable[str], key: bytes) -> str:
@@ -131,14 +140,20 @@ def _check_matches(ids: Mapping[str, set[str]]) -> None:
 def _advice(ids: Mapping[str, set[str]], common: set[str]) -> str:
     """What to do about unmatched ids; names differences of writing that explain at least half of them."""
     fewest = min(map(len, ids.values()))
-    if (len(_common(ids, _WRITING)) - len(common)) * 2 >= max(1, fewest - len(common)):
+    if _written_otherwise(ids, common):
         differences = [difference for difference in _WRITING if _matters(ids, difference)] or list(_WRITING)
         named = [(difference, _with(ids, difference)) for difference in differences]
         told = "; ".join(f"ids at {_names(parties)} {difference}" for difference, parties in named if parties)
         return f"{told}: write ids alike at every party, as text"
     if len(common) * 2 >= fewest:
-        return "keep the common records only"
+        return _KEEP
     return f"{len(common)} of {fewest} ids match; does the id column name the same records at every party?"
+
+
+def _written_otherwise(ids: Mapping[str, set[str]], common: set[str]) -> bool:
+    """Whether differences of writing explain at least half of the unmatched ids."""
+    fewest = min(map(len, ids.values()))
+    return (len(_common(ids, _WRITING)) - len(common)) * 2 >= max(1, fewest - len(common))
 
 
 def _common(ids: Mapping[str, set[str]], differences: Iterable[str]) -> set[str]:
@@ -164,8 +179,9 @@ def _with(ids: Mapping[str, set[str]], difference: str) -> list[str]:
     return [party for party, own in so_far.items() if any(_WRITING[difference](i) != i for i in own)]
 
 
-def _ascending(ids: list[str]) -> np.ndarray:
-    return np.asarray(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
+def _ascending(ids: list[str], kept: set[str]) -> np.ndarray:
+    places = [place for place, identifier in enumerate(ids) if identifier in kept]
+    return np.asarray(sorted(places, key=ids.__getitem__), dtype=np.int64)
 
 
 def _names(parties: list[str]) -> str:

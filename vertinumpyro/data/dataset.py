@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -56,7 +57,10 @@ class VerticalDataset:
         object.__setattr__(self, "encoded", MappingProxyType(frozen))
 
     @classmethod
-    def from_frames(cls, schema: Schema, frames: Mapping[str, Table]) -> "VerticalDataset":
+    @checked
+    def from_frames(
+        cls, schema: Schema, frames: Mapping[str, Table], *, unmatched: Literal["refuse", "drop"] = "refuse"
+    ) -> "VerticalDataset":
         """Check, align by id and encode one table per party.
 
         Records end up in ascending order of their ids as text. Columns outside the schema are ignored, and so
@@ -67,6 +71,7 @@ class VerticalDataset:
             schema: the public schema.
             frames: for each party a pandas or polars DataFrame, a `pyarrow.Table`, another table that exports
                 Arrow, or a dict of arrays.
+            unmatched: what to do with records that not all parties have; "drop" makes the number of common ones public.
 
         Raises:
             ArgumentError: a party has no table, a table has no party, or is lazy or of an unknown kind.
@@ -79,7 +84,7 @@ class VerticalDataset:
         ordered = {party: as_frame(frames[party], str(Place(party))) for party in schema.parties}
         for party, frame in ordered.items():
             check_table(frame, schema, party)
-        aligned = align(ordered, schema)
+        aligned = align(ordered, schema, unmatched=unmatched)
         encoded = {party: encode_table(frame, schema, party) for party, frame in aligned.items()}
         return cls(schema.with_dtypes(_dtypes(schema, aligned)), encoded)
 
