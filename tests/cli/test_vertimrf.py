@@ -1,6 +1,7 @@
 """`--method vertimrf` end to end on a small table."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -72,9 +73,27 @@ def test_fit_writes_everything_once(field: Project):
     report = (field.run_dir / "report.html").read_text()
     assert "outside analyst" in report
     assert str(field.folder) not in report
+    check_report(report)
     again = field.run("fit", field.config, "--method", "vertimrf")
     assert again.exit_code == 2
     assert "PlanSpentError" in again.stderr
+
+
+def check_report(report: str) -> None:
+    """What a reader needs who was not there: words, the twin beside what was released, records, code; all DP."""
+    headings = re.findall(r"<h2>([^<]*)</h2>", report)
+    assert headings == [
+        *("Warnings", "Privacy", "Is the twin like what was released?", "Synthetic data", "What was learned"),
+        *("How to load it", "Timing and configuration"),
+    ]
+    assert "a test whether one person" in report
+    assert "read_parquet" in report
+    assert "noise in a share, ± 2 sd" in report
+    assert "of 6 tables say more than their noise" in report
+    images = re.findall(r"<img [^>]*>", report)
+    assert len(images) == 3
+    assert all(len(re.search(r'alt="([^"]*)"', image)[1]) > 20 for image in images)
+    assert "Nothing in this report was computed on real data outside the mechanism" in report
 
 
 def test_diagnostics_are_marked(field: Project):

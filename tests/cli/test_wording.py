@@ -1,13 +1,18 @@
 """Numbers in words."""
 
 import math
+import re
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
-from vertinumpyro.cli.wording import rounded_up
+from vertinumpyro.cli.wording import in_words, rounded_up
+from vertinumpyro.data import Schema, TableFacts
+from vertinumpyro.mrf import VertiMRF
 
 
 @given(st.floats(min_value=0, exclude_min=True, allow_infinity=False))
@@ -31,3 +36,21 @@ def test_an_epsilon_is_never_shown_below_its_value_and_never_as_nothing(epsilon:
 )  # fmt: skip
 def test_epsilons_as_people_read_them(epsilon: object, text: str):
     assert rounded_up(epsilon) == text
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 3.0, 50.0])
+def test_a_plan_in_words_bounds_the_power_of_a_test_of_one_record(epsilon: float):
+    """The Gaussian mechanism's own best test, by its parameter, has no more power than the sentence says."""
+    schema = Schema.from_toml('[parties.a.columns.x]\ntype="binary"\n[parties.b.columns.y]\ntype="binary"')
+    plan = VertiMRF().plan(TableFacts(schema, 10_000), epsilon=epsilon, delta=1e-5)
+    sentences = in_words(plan)
+    assert [s.partition(":")[0] for s in sentences] in (["Outside analyst", "A and b"], ["Outside analyst and a and b"])
+    told = float(re.search(r"at most ([0-9.]+)% of those", sentences[-1])[1]) / 100
+    mu = next(mu for mu in np.linspace(40, 0, 40_001) if gaussian_delta_of(mu, plan.worst.epsilon) <= 1e-5)
+    assert norm.cdf(mu + norm.ppf(0.05)) <= told <= 1
+    assert told < math.exp(min(epsilon, 3)) * 0.05 + 2e-3
+
+
+def gaussian_delta_of(mu: float, epsilon: float) -> float:
+    shift = epsilon / max(mu, 1e-9)
+    return float(norm.cdf(mu / 2 - shift) - math.exp(epsilon) * norm.cdf(-mu / 2 - shift))

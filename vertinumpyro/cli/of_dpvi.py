@@ -11,6 +11,7 @@ import jax
 import pandas as pd
 
 from vertinumpyro.cli import outputs
+from vertinumpyro.cli.beside_release import beside_the_release
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod
 from vertinumpyro.cli.model_loading import build_dpvi
@@ -109,7 +110,9 @@ class OfDPVI(CommandMethod):
 
     def items(self, result: Posterior) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""
-        return list(outputs.public_items(result, self._twin))
+        released = result.marginals
+        beside = () if released is None or self._twin is None else beside_the_release(released, self._twin)
+        return [*outputs.public_items(result, self._twin), *beside]
 
     def internal_items(self, result: Posterior, dataset: VerticalDataset) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""

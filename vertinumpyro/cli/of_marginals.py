@@ -19,7 +19,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
-from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.privacy import Plan
 from vertinumpyro.session import Session
@@ -38,6 +38,7 @@ class OfMarginals(OfTables):
         super().__init__(config)
         if self.method.encoder != "secure_marginals":
             raise ArgumentError(f'[mrf] encoder = "{self.method.encoder}": --method marginals needs "secure_marginals"')
+        self._released: Marginals | None = None
         law = "auto" if has_engine() else "tables"
         self.inference = MarginalInference(settings=self.method, law=law, **model_settings(config))
 
@@ -61,9 +62,9 @@ class OfMarginals(OfTables):
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarginalPosterior:
         """See `CommandMethod`."""
         self.inference.rehearse(data.schema, plan)
-        released = release_marginals(data, plan, self.method, run_dir=run_dir, resume=resume)
+        self._released = release_marginals(data, plan, self.method, run_dir=run_dir, resume=resume)
         key = jax.random.split(random_key(self.config.run.seed))[0]
-        return self.inference.fit(released, key, progress_bar=console.is_terminal)
+        return self.inference.fit(self._released, key, progress_bar=console.is_terminal)
 
     def stored(self, run_dir: Path, plan: Plan) -> MarginalPosterior | None:
         """See `outputs.stored_posterior`."""
@@ -88,8 +89,7 @@ class OfMarginals(OfTables):
 
     def items(self, result: MarginalPosterior) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""
-        summary = [] if self._twin is None else [outputs.synthetic_summary(self._twin, result.split.schema)]
-        return [*outputs.adversary_figure(result.plan), *summary]
+        return [*outputs.adversary_figure(result.plan), *self.twin_items(self._released, result.split.schema)]
 
     def report(
         self,

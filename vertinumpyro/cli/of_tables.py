@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
 from vertinumpyro.cli import outputs
+from vertinumpyro.cli.beside_release import beside_the_release, share_errors
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod, given
 from vertinumpyro.cli.wording import count
-from vertinumpyro.data import Facts, VerticalDataset
-from vertinumpyro.evaluation import ReportFigure
-from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.data import Facts, Schema, VerticalDataset
+from vertinumpyro.evaluation import ReportFigure, ReportTable
+from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
 
@@ -65,6 +66,15 @@ class OfTables(CommandMethod):
     def computations(self, facts: Facts, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
         """See `VertiMRF.computations`."""
         return self.method.computations(facts, plan)
+
+    def twin_items(self, released: Marginals | None, schema: Schema) -> Iterator[ReportFigure | ReportTable]:
+        """The twin, and beside the tables that it follows from, where the run still has them."""
+        if self._twin is None:
+            return
+        yield outputs.synthetic_summary(self._twin, schema, None if released is None else share_errors(released))
+        yield outputs.first_records(self._twin)
+        if released is not None:
+            yield from beside_the_release(released, self._twin)
 
     def internal_items(self, result: object, dataset: VerticalDataset) -> Sequence[ReportFigure]:
         """See `CommandMethod`."""

@@ -63,8 +63,7 @@ class OfVertiMRF(OfTables):
 
     def items(self, result: MarkovTwin) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""
-        summary = [] if self._twin is None else [outputs.synthetic_summary(self._twin, result.schema)]
-        return [*outputs.adversary_figure(result.plan), *summary]
+        return [*outputs.adversary_figure(result.plan), *self.twin_items(result.marginals, result.schema)]
 
     def report(
         self, result: MarkovTwin, facts: Facts, items: Sequence[ReportFigure | ReportTable], *, simulated: str | None

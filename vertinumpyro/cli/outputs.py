@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from vertinumpyro.cli.wording import cautions, count, duration, report_facts, report_rows, rounded_up
+from vertinumpyro.cli.wording import cautions, count, duration, in_words, report_facts, report_rows, rounded_up
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, Posterior
@@ -38,6 +38,7 @@ __all__ = [
     "can_draw",
     "configuration",
     "files",
+    "first_records",
     "gradient_norms",
     "internal_items",
     "public_items",
@@ -61,6 +62,15 @@ FILES: Mapping[str, str] = {
 
 
 POSTERIOR = "posterior.npz"
+_SYNTHETIC = "Synthetic data"
+_FIRST, _MOST_COLUMNS = 6, 12
+_LOADING = """import pandas as pd
+
+twin = pd.read_parquet("synthetic.parquet")  # types as in the parties' tables
+print(twin.describe(include="all"))
+# Further tables cost no privacy:
+#   vertinumpyro synthesize RUN_FOLDER -n 100000 --out more.parquet
+"""
 SIMULATED = "One process held every party's columns: the secure computation was simulated, bit for bit."
 
 
@@ -121,14 +131,16 @@ def assembled(
     warnings: Sequence[str],
 ) -> ReportContent:
     """A report of one plan's releases, with what a reader must know first."""
+    told = [ReportText(text=sentence, not_dp=False) for sentence in in_words(plan)]
     return ReportContent(
         title=title,
-        summary=summary,
+        summary=[*summary, *told],
         facts={"ε against everyone": rounded_up(plan.worst.epsilon), **facts},
         adversary_rows=report_rows(plan),
         figures=[item for item in items if isinstance(item, ReportFigure)],
         tables=[item for item in items if isinstance(item, ReportTable)],
         configuration=configuration,
+        code=_LOADING if any(item.section == _SYNTHETIC for item in items) else "",
         warnings=run_warnings(plan, secure_noise, warnings),
     )
 
@@ -206,6 +218,7 @@ def public_items(posterior: Posterior, synthetic: pd.DataFrame | None) -> Iterat
     """What may be published: it is computed from the plan and the releases alone."""
     if synthetic is not None:
         yield synthetic_summary(synthetic, posterior.guide.split.schema)
+        yield first_records(synthetic)
     yield from adversary_figure(posterior.plan)
     yield from gradient_norms(posterior)
 
@@ -228,13 +241,34 @@ def gradient_norms(posterior: Posterior) -> Iterator[ReportFigure]:
         )
 
 
-def synthetic_summary(synthetic: pd.DataFrame, schema: Schema) -> ReportTable:
-    """A row for each column of the synthetic table."""
+def synthetic_summary(
+    synthetic: pd.DataFrame, schema: Schema, errors: Mapping[str, float] | None = None
+) -> ReportTable:
+    """A row for each column of the synthetic table.
+
+    :param errors: for each column, the standard deviation of the noise in the share of one of its values.
+    """
+    frame, noise = _summary(synthetic, schema), ""
+    if errors:
+        frame["noise in a share, ± 2 sd"] = [f"± {200 * errors[n]:.2g} %" if n in errors else None for n in frame.index]
+        noise = " The last column is what the noise alone may have moved the share of any of its values by."
     return ReportTable(
-        frame=_summary(synthetic, schema),
-        caption=f"The synthetic table, {count(len(synthetic), 'record')}.",
+        frame=frame,
+        caption=f"The synthetic table, {count(len(synthetic), 'record')}.{noise}",
         not_dp=False,
-        section="Synthetic data",
+        section=_SYNTHETIC,
+    )
+
+
+def first_records(synthetic: pd.DataFrame) -> ReportTable:
+    """The table's beginning, as a reader of the file sees it."""
+    shown = synthetic.head(_FIRST).iloc[:, :_MOST_COLUMNS].astype(object)
+    more = f"; {synthetic.shape[1] - _MOST_COLUMNS} columns more" if synthetic.shape[1] > _MOST_COLUMNS else ""
+    return ReportTable(
+        frame=shown.set_axis(pd.RangeIndex(1, len(shown) + 1, name="record"), axis=0),
+        caption=f"Its first records{more}. They are of nobody.",
+        not_dp=False,
+        section=_SYNTHETIC,
     )
 
 

@@ -10,9 +10,20 @@ from typing import Any
 from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan
 from vertinumpyro.privacy.plan import rows_in_words
 
-__all__ = ["cautions", "count", "duration", "headline", "plan_facts", "report_facts", "report_rows", "rounded_up"]
+__all__ = [
+    "cautions",
+    "count",
+    "duration",
+    "headline",
+    "in_words",
+    "plan_facts",
+    "report_facts",
+    "report_rows",
+    "rounded_up",
+]
 
 _SMALLEST_DECIMAL = 0.001
+_FALSE_ALARMS = 0.05
 _TWO_DIGITS = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING)
 _THREE_DECIMALS = decimal.Context(prec=400, rounding=decimal.ROUND_CEILING)  # of any float
 
@@ -45,6 +56,29 @@ def headline(plan: Plan) -> str:
     if math.isinf(plan.worst.epsilon):
         return f"No guarantee against {plan.worst.adversary}, δ = {plan.delta:g}"
     return f"ε ≤ {rounded_up(plan.worst.epsilon)}, δ = {plan.delta:g}, against {everyone}"
+
+
+def in_words(plan: Plan) -> list[str]:
+    """What each adversary could find out about one person at most: the power of a test, a sentence for each ε.
+
+    Of (ε, δ)-DP follows that a test of one record against another with false alarms α has power e^ε α + δ at most.
+    """
+    names: dict[tuple[float, str], list[str]] = {}
+    for row in plan.table_rows():
+        if row["claim"] and math.isfinite(float(row["epsilon"])):
+            names.setdefault((float(row["epsilon"]), row["guarantee"]), []).append(row["adversary"])
+    sentences = []
+    for (epsilon, guarantee), who in names.items():
+        power = min(math.exp(min(epsilon, 700.0)) * _FALSE_ALARMS + plan.delta, 1.0)
+        power = min(power, 1 - math.exp(-epsilon) * (1 - _FALSE_ALARMS - plan.delta))
+        of = "in columns that it does not hold " if guarantee == "VPDP" else ""
+        text = " and ".join(who)
+        sentences.append(
+            f"{text[:1].upper()}{text[1:]}: a test whether one person's record {of}is one thing or another, with "
+            f"{_FALSE_ALARMS:.0%} false alarms, is right of at most {math.ceil(1000 * power) / 10:g}% of those whom it "
+            f"concerns; a blind guess of {_FALSE_ALARMS:.0%}."
+        )
+    return sentences
 
 
 def cautions(plan: Plan) -> list[str]:

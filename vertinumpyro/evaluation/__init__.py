@@ -19,7 +19,9 @@ from vertinumpyro.evaluation.marginals import (
     within_party_tvd,
 )
 from vertinumpyro.evaluation.plots import (
+    ReleasedShares,
     plot_adversaries,
+    plot_beside_release,
     plot_curves,
     plot_marginals,
     plot_nll_boxes,
@@ -42,6 +44,7 @@ __all__ = [
     "CombinedEstimate",
     "DownstreamResult",
     "KWayResult",
+    "ReleasedShares",
     "ReportContent",
     "ReportFigure",
     "ReportTable",
@@ -54,6 +57,7 @@ __all__ = [
     "one_way_tvd",
     "pairwise_tvd",
     "plot_adversaries",
+    "plot_beside_release",
     "plot_curves",
     "plot_marginals",
     "plot_nll_boxes",

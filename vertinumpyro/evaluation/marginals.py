@@ -341,7 +341,8 @@ def _mean_over(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]], schema: "
     missing = [n for n in schema.columns if n not in matrix.index or n not in matrix.columns]
     if missing:
         raise ArgumentError(f"matrix lacks columns of the schema: {missing}")
-    return float(np.mean([matrix.at[a, b] for a, b in pairs])) if pairs else math.nan
+    known = [value for value in (matrix.at[a, b] for a, b in pairs) if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _square(matrix: np.ndarray, schema: "Schema") -> pd.DataFrame:

@@ -104,6 +104,7 @@ class ReportContent:
         figures: the figures, in order.
         tables: the tables, in order.
         configuration: name -> value of timing and configuration.
+        code: lines of code that load what was released.
         notes: further sentences for the box "What is not DP", say about quantities that a party keeps.
         warnings: sentences that the reader must see first, say an insecure simulation.
     """
@@ -115,6 +116,7 @@ class ReportContent:
     figures: Sequence[ReportFigure] = ()
     tables: Sequence[ReportTable] = ()
     configuration: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    code: str = ""
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
 
@@ -171,6 +173,7 @@ def render_report(content: ReportContent, *, release: bool = False) -> str:
         privacy_items=_items(PRIVACY_SECTION, content),
         not_dp=_not_dp_box(captions, content.notes),
         evaluation=_evaluation(content),
+        code=_code(content.code),
         configuration=_facts(content.configuration, "No configuration was given."),
     )
 
@@ -208,6 +211,10 @@ def _facts(facts: Mapping[str, str], nothing: str) -> str:
         return f'<p class="muted">{nothing}</p>'
     pairs = "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts.items())
     return f'<dl class="facts">{pairs}</dl>'
+
+
+def _code(code: str) -> str:
+    return f"<section><h2>How to load it</h2><pre><code>{_text(code)}</code></pre></section>" if code else ""
 
 
 def _adversary_table(rows: Sequence[Mapping[str, str]]) -> str:
@@ -289,7 +296,7 @@ def _figure(item: ReportFigure) -> str:
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
     width, height = (round(96 * inches) for inches in item.figure.get_size_inches())
     return (
-        f'<figure><img src="data:image/png;base64,{data}" alt="{_text(item.alt or item.caption)}" '
-        f'width="{width}" height="{height}">'
+        f'<figure><div class="scroll"><img src="data:image/png;base64,{data}" alt="{_text(item.alt or item.caption)}" '
+        f'width="{width}" height="{height}"></div>'
         f"<figcaption>{_badge(item.not_dp)}{_text(item.caption)}</figcaption></figure>"
     )

@@ -72,7 +72,7 @@ def plot_marginals(
         shares = [_shares(column, pd.Series(table[name]), max_bins) for table in tables]
         _draw_marginal(axes, *shares, colour=colour)
         axes.set_title(name, color=colour, fontweight="bold")
-        _label_cells(axes, column, len(shares[0]), max_bins)
+        label_cells(axes, column, len(shares[0]), max_bins)
     for axes in panels[len(schema.columns) :]:
         axes.set_axis_off()
     _marginals_legend(figure, colours)
@@ -154,12 +154,13 @@ def _draw_marginal(axes: "Axes", real: np.ndarray, synthetic: np.ndarray, *, col
     axes.stairs(synthetic, edges, color=colour, linewidth=1.8)
     axes.set_xlim(edges[0] - 0.1, edges[-1] + 0.1)
     axes.set_ylim(0, 1.1 * max(real.max(), synthetic.max()))
-    axes.yaxis.set_major_locator(_ticks(3))
-    axes.yaxis.set_major_formatter(_percent())
+    axes.yaxis.set_major_locator(ticks(3))
+    axes.yaxis.set_major_formatter(percent())
     palette.grid(axes, "y")
 
 
-def _label_cells(axes: "Axes", column: "Column", num_cells: int, max_bins: int) -> None:
+def label_cells(axes: "Axes", column: "Column", num_cells: int, max_bins: int) -> None:
+    """Write the cells' short texts below an axis, some of them where they are many."""
     labels = cell_labels(column, num_cells, max_bins)
     every = 1 if num_cells <= _MOST_LABELLED else math.ceil(num_cells / 5)
     shown = range(0, num_cells, every)
@@ -214,6 +215,8 @@ def _draw_heat_map(axes: "Axes", matrix: pd.DataFrame, schema: "Schema", largest
     axes.add_collection(cells)
     if len(places) <= _MOST_ANNOTATED:
         for (a, b), value in zip(pairs, values, strict=True):
+            if math.isnan(value):  # nothing is known of this pair
+                continue
             ink = "white" if value > 0.6 * largest else palette.INK
             axes.text(places[a], places[b], _short(value), ha="center", va="center", color=ink, size=7.5)
     _outline_cross_party(axes, places, schema)
@@ -285,13 +288,15 @@ def _short(value: float) -> str:
     return f"{value:.2f}".removeprefix("0")
 
 
-def _ticks(count: int):
+def ticks(count: int):
+    """At most so many round ticks."""
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(count, min_n_ticks=2)
 
 
-def _percent():
+def percent():
+    """Shares as whole percentages."""
     from matplotlib.ticker import PercentFormatter
 
     return PercentFormatter(1.0, decimals=0)
