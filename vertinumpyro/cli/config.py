@@ -20,6 +20,7 @@ from vertinumpyro.data.wording import suggest
 from vertinumpyro.secure import BACKENDS
 
 __all__ = [
+    "SECTIONS",
     "Config",
     "DataSettings",
     "FitSettings",
@@ -157,7 +158,7 @@ _OF_THE_SERVERS_FIT = ("clique_limit", "iterations", "memory_limit")
 
 _CSV_KEYS = ("separator", "encoding", "decimal")
 
-_SECTIONS: Mapping[str, type] = {
+SECTIONS: Mapping[str, type] = {
     "data": DataSettings,
     "model": ModelSettings,
     "privacy": PrivacySettings,
@@ -279,10 +280,10 @@ def load_config(path: Path, backend: str | None = None) -> Config:
     :raises SchemaError: the schema contradicts itself.
     """
     tables = read_settings(path)
-    check_keys(path.name, tables, ("schema", *_SECTIONS))
+    check_keys(path.name, tables, ("schema", *SECTIONS))
     if backend is not None:
         tables["fit"] = {**tables.get("fit", {}), "backend": backend}
-    sections = {name: read_section(cls, f"[{name}]", tables.get(name, {})) for name, cls in _SECTIONS.items()}
+    sections = {name: read_section(cls, f"[{name}]", tables.get(name, {})) for name, cls in SECTIONS.items()}
     config = Config(path=path, schema=_schema(path, tables.get("schema")), **sections)
     _check_files(config)
     if (config.privacy.epsilon is None) == (config.privacy.noise_multiplier is None):
@@ -292,7 +293,7 @@ def load_config(path: Path, backend: str | None = None) -> Config:
 
 def config_of(path: Path, schema: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> Config:
     """A configuration from plain data: what its sections hold, those that are left out at their defaults."""
-    found = {name: cls(**sections.get(name, {})) for name, cls in _SECTIONS.items()}
+    found = {name: cls(**sections.get(name, {})) for name, cls in SECTIONS.items()}
     return Config(path=path, schema=Schema.from_dict(schema), **found)
 
 

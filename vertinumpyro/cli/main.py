@@ -196,6 +196,18 @@ def schema_draft(
     )
 
 
+@schema_app.command("json")
+@_reported
+def schema_json(
+    out: Annotated[Path, typer.Option(help="The folder of schema.toml and config.toml.")] = Path("."),
+    debug: Debug = False,
+) -> None:
+    """Write JSON schemas, by which editors complete the keys of schema.toml and config.toml."""
+    from vertinumpyro.cli import json_schemas
+
+    json_schemas.write(out)
+
+
 @party_app.command("init")
 @_reported
 def party_init(

@@ -186,6 +186,10 @@ class Schema:
         }
         return {"id_column": self.id_column, "parties": parties}
 
+    def to_sdmetrics(self) -> dict[str, Any]:
+        """Return the metadata of one table, in the tables' storage types, as SDMetrics' reports take them."""
+        return {"columns": {name: _sdmetrics(column) for name, column in self.columns.items()}}
+
     def __eq__(self, other: object) -> bool:
         """Compare the schemas' public text."""
         return isinstance(other, Schema) and self.to_toml() == other.to_toml()
@@ -197,6 +201,15 @@ class Schema:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain dicts: the frozen mapping itself does not pickle."""
         return Schema, (dict(self.parties), self.id_column)
+
+
+def _sdmetrics(column: Column) -> dict[str, Any]:
+    if column.type_name == "date":
+        written = getattr(column, "format", None)
+        return {"sdtype": "datetime", **({"datetime_format": written} if written else {})}
+    if column.type_name in ("categorical", "binary"):
+        return {"sdtype": "boolean" if (column.dtype or "").startswith("bool") else "categorical"}
+    return {"sdtype": "numerical"}
 
 
 def _typed(column: Column, place: Place, dtypes: Mapping[str, str | None]) -> Column:
