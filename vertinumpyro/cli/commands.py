@@ -32,8 +32,11 @@ _BYTES_OF_A_VALUE = 64  # in both formats of the twin, generously
 _BYTES_OF_THE_REST = 2**26
 
 
-def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> None:
-    """Print schema and plan. Of the tables only the id columns are read, and not even those if N is given."""
+def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> dict[str, Any]:
+    """Print schema and plan. Of the tables only the id columns are read, and not even those if N is given.
+
+    :returns: both for programs.
+    """
     job = Job.load(path, method, backend=backend)
     with console.status("[dim]privacy plan …"):
         facts = job.facts()
@@ -41,10 +44,22 @@ def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> 
     console.print(heading("Schema (public)"), schema_table(job.schema))
     _show(job, plan, facts)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
+    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan)}
 
 
-def check(path: Path, *, method: str | None, backend: str | None = None) -> None:
-    """Go through everything that could stop a fit, and stop at the first that does."""
+def _chosen(job: Job) -> dict[str, Any]:
+    return {"method": job.method.name, "why": job.why}
+
+
+def _planned(plan: Plan) -> dict[str, Any]:
+    return {"epsilon": plan.epsilon(), "delta": plan.delta, "adversaries": plan.table_rows(), "plan": plan.to_dict()}
+
+
+def check(path: Path, *, method: str | None, backend: str | None = None) -> dict[str, Any]:
+    """Go through everything that could stop a fit, and stop at the first that does.
+
+    :returns: what was found, for programs.
+    """
     with ticked("settings") as found:
         job = Job.load(path, method, backend=backend)
         found += [path.name, job.method.name, job.method.about(), *([] if job.why is None else [job.why])]
@@ -62,6 +77,7 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> None
     for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
+    return {**_chosen(job), "num_records": facts.num_records, **_planned(plan)}
 
 
 def _checked_records(job: Job) -> VerticalDataset:
@@ -93,8 +109,13 @@ def _sentence(words: str) -> str:
     return words[0].upper() + words[1:] + "."
 
 
-def fit(path: Path, *, method: str | None, resume: bool, out: Path | None, backend: str | None = None) -> None:
-    """Plan, spend, write; or continue what was interrupted, under the plan that it began with."""
+def fit(
+    path: Path, *, method: str | None, resume: bool, out: Path | None, backend: str | None = None
+) -> dict[str, Any]:
+    """Plan, spend, write; or continue what was interrupted, under the plan that it began with.
+
+    :returns: method, plan and files, for programs.
+    """
     config = load_config(path, backend)
     run_dir = config.run_dir(out)
     if resume and method is None:
@@ -114,7 +135,8 @@ def fit(path: Path, *, method: str | None, resume: bool, out: Path | None, backe
             plan = job.method.plan(data) if plan is None else plan
             _show(job, plan, data)
             result = spend(job, data, plan, run_dir, resume)
-            write(job, result, data, run_dir)
+            files = write(job, result, data, run_dir)
+    return {**_chosen(job), **_planned(plan), "folder": str(run_dir), "files": files}
 
 
 def spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path, resume: bool) -> Any:
@@ -134,8 +156,11 @@ def spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path, 
     return result
 
 
-def write(job: Job, result: Any, data: VerticalDataset | Session, run_dir: Path) -> None:
-    """All outputs but what the budget bought, which `spend` saved, and where they are."""
+def write(job: Job, result: Any, data: VerticalDataset | Session, run_dir: Path) -> list[str]:
+    """All outputs but what the budget bought, which `spend` saved, and where they are.
+
+    :returns: the files' names.
+    """
     internal = job.config.run.diagnostics
     with console.status("[dim]outputs …"):
         files = job.method.outputs(result, data, run_dir)
@@ -155,12 +180,16 @@ def write(job: Job, result: Any, data: VerticalDataset | Session, run_dir: Path)
         )
     if not outputs.can_draw():
         console.print("[dim]For figures in the report: pip install 'vertinumpyro\\[report]'[/]")
+    return list(files)
 
 
 def synthesize(
     run_dir: Path, *, num_records: int, out: Path, seed: int | None, config: Path | None, trust_model: bool
-) -> None:
-    """Draw a further table from what a run released: a posterior, or a Markov random field."""
+) -> dict[str, Any]:
+    """Draw a further table from what a run released: a posterior, or a Markov random field.
+
+    :returns: the file and its records, for programs.
+    """
     if out.suffix not in (".csv", ".parquet"):
         raise ArgumentError(f"{out.name} is neither .csv nor .parquet; choose one")
     with console.status("[dim]synthetic table …"):
@@ -169,6 +198,7 @@ def synthesize(
         twin: pd.DataFrame = released.sample_synthetic(num_records, rng_key=key)
         outputs.write_table(twin, out)
     console.print(f"[green]✓[/] {count(len(twin), 'synthetic record')} in {out}; no further privacy is spent.")
+    return {"file": str(out), "num_records": len(twin)}
 
 
 def _released(run_dir: Path, config: Path | None, trust_model: bool) -> Any:

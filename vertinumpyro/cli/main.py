@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from vertinumpyro import __version__
-from vertinumpyro.cli.terminal import console, error_console, error_panel, warnings_as_lines
-from vertinumpyro.core.errors import VertinumpyroError
+from vertinumpyro.cli.reporting import reported
+from vertinumpyro.cli.terminal import console
 
 __all__ = ["app", "main"]
-
-EXIT_ERROR = 2  # the user can repair it
-EXIT_BUG = 70  # we must
 
 app = typer.Typer(
     name="vertinumpyro",
     help="Learn from tables whose columns sit at different organisations; publish private synthetic twins.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,  # they show local variables, which hold the parties' tables
 )
@@ -49,39 +42,6 @@ Method = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]
 
 
-def _reported(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn every error into one panel on stderr and an exit code; `--debug` shows the traceback first."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, debug: bool = False, **kwargs: Any) -> None:
-        try:
-            with warnings_as_lines():
-                command(*args, debug=debug, **kwargs)
-        except typer.Exit:
-            raise
-        except KeyboardInterrupt:
-            error_console.print("[yellow]Stopped. What was released so far stays recorded as spent.[/]")
-            raise typer.Exit(130) from None
-        except Exception as error:
-            if debug:
-                traceback.print_exc()
-            title, message, code = _explained(error)
-            error_console.print(error_panel(title, message))
-            raise typer.Exit(code) from None
-
-    return wrapper
-
-
-def _explained(error: Exception) -> tuple[str, str, int]:
-    """Title, message and exit code. Only our own errors, and the file system's, never quote a record."""
-    if isinstance(error, VertinumpyroError):
-        return type(error).__name__, str(error), EXIT_ERROR
-    if isinstance(error, OSError) and error.filename is not None:
-        return type(error).__name__, f"{error.strerror}: {error.filename}", EXIT_ERROR
-    text = "This is not your doing. Its text is not shown, since it could quote the data; --debug shows it."
-    return f"unexpected {type(error).__name__}", text, EXIT_BUG
-
-
 @app.callback(invoke_without_command=True)
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
@@ -92,7 +52,7 @@ def _version(
 
 
 @app.command()
-@_reported
+@reported
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the outputs.")] = Path("vertinumpyro-demo"),
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of DPVI.", show_default="the library's")] = None,
@@ -110,25 +70,25 @@ def demo(
 
 
 @app.command()
-@_reported
-def plan(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> None:
+@reported
+def plan(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> Any:
     """Show schema and privacy plan. Needs the number of records, and nothing else of the data."""
     from vertinumpyro.cli import commands
 
-    commands.show_plan(config, method=method, backend=backend)
+    return commands.show_plan(config, method=method, backend=backend)
 
 
 @app.command()
-@_reported
-def check(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> None:
+@reported
+def check(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> Any:
     """Check settings, tables, record matching, model, plan and range. Spends nothing."""
     from vertinumpyro.cli import commands
 
-    commands.check(config, method=method, backend=backend)
+    return commands.check(config, method=method, backend=backend)
 
 
 @app.command()
-@_reported
+@reported
 def fit(
     config: ConfigFile,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
@@ -139,15 +99,15 @@ def fit(
     backend: Backend = None,
     method: Method = None,
     debug: Debug = False,
-) -> None:
+) -> Any:
     """Plan, fit, and write tables or coefficients, what they follow from, privacy record and report."""
     from vertinumpyro.cli import commands
 
-    commands.fit(config, method=method, resume=resume, out=out, backend=backend)
+    return commands.fit(config, method=method, resume=resume, out=out, backend=backend)
 
 
 @app.command()
-@_reported
+@reported
 def synthesize(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a fit.", show_default=False)],
     num_records: Annotated[int, typer.Option("--num-records", "-n", min=1, help="Records to draw.")] = 1000,
@@ -158,11 +118,13 @@ def synthesize(
         bool, typer.Option("--trust-model", help="Run the Python that the folder's own configuration names.")
     ] = False,
     debug: Debug = False,
-) -> None:
+) -> Any:
     """Draw a further synthetic table from a run's posterior or field. Costs no privacy."""
     from vertinumpyro.cli import commands
 
-    commands.synthesize(run_dir, num_records=num_records, out=out, seed=seed, config=config, trust_model=trust_model)
+    return commands.synthesize(
+        run_dir, num_records=num_records, out=out, seed=seed, config=config, trust_model=trust_model
+    )
 
 
 party_app = typer.Typer(help="An organisation's own key, certificate and settings.", no_args_is_help=True)
@@ -177,7 +139,7 @@ PartyTOML = Annotated[Path, typer.Option("--party", help="This organisation's ow
 
 
 @schema_app.command("draft")
-@_reported
+@reported
 def schema_draft(
     file: Annotated[Path, typer.Argument(help="This party's table, CSV or Parquet.")],
     party: Annotated[str, typer.Option(help="Its name in the schema.")],
@@ -197,7 +159,7 @@ def schema_draft(
 
 
 @schema_app.command("json")
-@_reported
+@reported
 def schema_json(
     out: Annotated[Path, typer.Option(help="The folder of schema.toml and config.toml.")] = Path("."),
     debug: Debug = False,
@@ -209,7 +171,7 @@ def schema_json(
 
 
 @party_app.command("init")
-@_reported
+@reported
 def party_init(
     name: Annotated[str, typer.Argument(help="As the study calls this organisation.", show_default=False)],
     folder: Annotated[Path, typer.Option(help="For key, certificate and party.toml.")] = Path("."),
@@ -225,7 +187,7 @@ def party_init(
 
 
 @study_app.command("draft")
-@_reported
+@reported
 def study_draft(
     config: ConfigFile,
     member: Annotated[list[str], typer.Option(help="name=certificate.pem@host:port, for each party.")],
@@ -247,7 +209,7 @@ def study_draft(
 
 
 @study_app.command("draft-linkage")
-@_reported
+@reported
 def study_draft_linkage(
     config: ConfigFile,
     member: Annotated[list[str], typer.Option(help="name=certificate.pem@host:port, for each party.")],
@@ -266,7 +228,7 @@ def study_draft_linkage(
 
 
 @study_app.command("show")
-@_reported
+@reported
 def study_show(study: StudyFile, debug: Debug = False) -> None:
     """Show what an agreement says, and its digest."""
     from vertinumpyro.cli import organisations
@@ -275,7 +237,7 @@ def study_show(study: StudyFile, debug: Debug = False) -> None:
 
 
 @study_app.command("status")
-@_reported
+@reported
 def study_status(study: StudyFile, party: PartyTOML = Path("party.toml"), debug: Debug = False) -> None:
     """Show how far this organisation is with a study: approval, linkage, steps on account, log."""
     from vertinumpyro.cli import organisations
@@ -284,7 +246,7 @@ def study_status(study: StudyFile, party: PartyTOML = Path("party.toml"), debug:
 
 
 @study_app.command("diff")
-@_reported
+@reported
 def study_diff(
     study: StudyFile,
     other: Annotated[Path, typer.Argument(help="Another party's file.", show_default=False)],
@@ -297,7 +259,7 @@ def study_diff(
 
 
 @study_app.command("approve")
-@_reported
+@reported
 def study_approve(
     study: StudyFile,
     party: PartyTOML = Path("party.toml"),
@@ -311,7 +273,7 @@ def study_approve(
 
 
 @app.command()
-@_reported
+@reported
 def doctor(
     study: StudyFile,
     party: PartyTOML = Path("party.toml"),
@@ -326,7 +288,7 @@ def doctor(
 
 
 @app.command()
-@_reported
+@reported
 def budget(
     study: Annotated[
         Path | None, typer.Argument(metavar="STUDY.toml", help="What is planned.", show_default="nothing")
@@ -344,7 +306,7 @@ def budget(
 
 
 @app.command()
-@_reported
+@reported
 def link(
     linkage: Annotated[Path, typer.Argument(metavar="LINKAGE.toml", help="The agreement.", show_default=False)],
     party: PartyTOML = Path("party.toml"),
@@ -359,7 +321,7 @@ def link(
 
 
 @app.command()
-@_reported
+@reported
 def join(
     study: StudyFile,
     party: PartyTOML = Path("party.toml"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
-__all__ = ["console", "error_console", "error_panel", "heading", "ticked", "warnings_as_lines"]
+__all__ = ["console", "error_console", "error_panel", "for_programs", "heading", "ticked", "warnings_as_lines"]
 
 console = Console(highlight=False)
 error_console = Console(stderr=True, highlight=False)
@@ -46,6 +48,35 @@ def ticked(name: str) -> Iterator[list[str]]:
         console.print(f"[red]✗[/] [bold]{name}[/]")
         raise
     console.print(f"[green]✓[/] [bold]{name:<8}[/] {escape('; '.join(found))}")
+
+
+@contextmanager
+def for_programs() -> Iterator[dict[str, Any]]:
+    """Send what people read to stderr, and at the end the dictionary to stdout as one JSON object.
+
+    It says whether all went well, and the text that was printed where nothing else was put in.
+    """
+    answer: dict[str, Any] = {}
+    console.record, went_well = True, False
+    with redirected(console, sys.stderr):
+        try:
+            yield answer
+            went_well = True
+        finally:
+            text = console.export_text().strip()
+            console.record = False
+            found = answer or {"text": text.splitlines()}
+            sys.stdout.write(json.dumps({"ok": went_well, **found}, indent=2, default=str) + "\n")
+
+
+@contextmanager
+def redirected(one: Console, file: Any) -> Iterator[None]:
+    """Print on another stream for a while."""
+    before, one.file = one._file, file
+    try:
+        yield
+    finally:
+        one._file = before
 
 
 @contextmanager
