@@ -62,7 +62,7 @@ class Twin:
     schema: Schema
     why: str
     proved: bool
-    _like: Table
+    _kind: type
     _key: jax.Array
 
     @cached_property
@@ -77,7 +77,7 @@ class Twin:
             ArgumentError: num_records is below 1, or rng_key is no key.
         """
         made = self.fitted.sample_synthetic(num_records, rng_key=checked_key(rng_key))
-        return in_kind_of(self._like, made)
+        return in_kind_of(self._kind, made)
 
     def __repr__(self) -> str:
         """Shows public facts."""
@@ -133,7 +133,7 @@ def twin(
     fit_key, draw_key = jax.random.split(key)
     why, plan, fit = _method(dataset, model, epsilon, delta)
     fitted = fit(dataset, plan, fit_key, run_dir)
-    return Twin(fitted, plan, dataset.schema, why, proved, next(iter(tables.values())), draw_key)
+    return Twin(fitted, plan, dataset.schema, why, proved, type(next(iter(tables.values()))), draw_key)
 
 
 def _drafted(tables: Mapping[str, Table], id_column: str) -> Schema:

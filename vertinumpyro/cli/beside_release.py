@@ -12,6 +12,7 @@ from vertinumpyro.cli.outputs import can_draw
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.evaluation import ReleasedShares, ReportFigure, ReportTable, plot_beside_release, plot_pairwise_tvd
 from vertinumpyro.mrf import Marginals
+from vertinumpyro.mrf.adaptive import merged
 from vertinumpyro.mrf.dependence import one_way, significance
 from vertinumpyro.mrf.release import Measurement, count_table, noise_per_cell
 from vertinumpyro.posterior.twin_columns import restricted
@@ -20,6 +21,7 @@ __all__ = ["beside_the_release", "share_errors"]
 
 _MOST_DRAWN = 40  # columns; more are no longer readable
 _MOST_NAMED, _STRONGEST = 8, 10
+_LIKE = "Is the twin like what was released?"
 _DISTANCE = "Distance from what was released, beyond noise"
 _PALE = 0.05  # at least the dark end of the scale of distances
 _LEARNED = 3.0  # standard deviations of its noise that a table's dependence must stand above it
@@ -27,10 +29,8 @@ _LEARNED = 3.0  # standard deviations of its noise that a table's dependence mus
 
 def share_errors(released: Marginals) -> dict[str, float]:
     """For each column, the standard deviation of the noise in the share of one of its cells."""
-    return {
-        name: one_way(name, released.measurements, released.num_records).stddev / released.num_records
-        for name in dict.fromkeys(name for m in released.measurements for name in m.columns)
-    }
+    singles = _singles(released.measurements, released.num_records)
+    return {name: m.stddev / released.num_records for name, m in singles.items()}
 
 
 def beside_the_release(released: Marginals, twin: pd.DataFrame) -> Iterator[ReportFigure | ReportTable]:
@@ -39,75 +39,76 @@ def beside_the_release(released: Marginals, twin: pd.DataFrame) -> Iterator[Repo
     arrays = VerticalDataset.from_pooled(schema, twin).pooled()
     cells = {c.name: c.codes(arrays) for c in released.columns if c.name in schema.columns}
     sizes = {column.name: column.num_cells for column in released.columns}
-    tables = [m for m in released.measurements if set(m.columns) <= set(cells)]
-    counted = [_counted(m, cells, sizes) * (released.num_records / len(twin)) for m in tables]
+    tables = [m for m in merged(released.measurements) if set(m.columns) <= set(cells)]
+    pairs = [m for m in tables if len(m.columns) == 2]
+    singles = _singles(tables, released.num_records)
     if can_draw():
-        yield from _columns(released, tables, schema, cells, sizes)
-        yield from _pairs(released.num_records, tables, counted, schema)
-    yield from _dependence(released.num_records, tables)
+        yield from _columns(singles, schema, cells, sizes, released.num_records)
+        yield from _pairs(pairs, schema, cells, sizes, released.num_records)
+    yield from _dependence(pairs, singles)
 
 
-def _counted(m: Measurement, cells: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> np.ndarray:
-    return count_table([cells[name] for name in m.columns], [sizes[name] for name in m.columns]).astype(float)
+def _singles(tables: Sequence[Measurement], num_records: int) -> dict[str, Measurement]:
+    names = dict.fromkeys(name for m in tables for name in m.columns)
+    return {name: one_way(name, tables, num_records) for name in names}
 
 
 def _columns(
-    released: Marginals,
-    tables: Sequence[Measurement],
+    singles: Mapping[str, Measurement],
     schema: Schema,
     cells: Mapping[str, np.ndarray],
     sizes: Mapping[str, int],
+    num_records: int,
 ) -> Iterator[ReportFigure]:
-    measured = {name for m in tables for name in m.columns}
-    names = [name for name in schema.columns if name in measured][:_MOST_DRAWN]
-    if not names:
-        return
-    N, found = released.num_records, {}
-    for name in names:
-        column = one_way(name, tables, N)
+    found = {}
+    for name in [name for name in schema.columns if name in singles][:_MOST_DRAWN]:
         twin = np.bincount(cells[name], minlength=sizes[name]) / len(cells[name])
-        found[name] = ReleasedShares(column.values / N, column.stddev / N, twin)
+        found[name] = ReleasedShares(singles[name].values / num_records, singles[name].stddev / num_records, twin)
+    if not found:
+        return
     yield ReportFigure(
         figure=plot_beside_release(found, schema),
         caption="Each column of the twin (bars) beside what the released tables say of it, with two standard "
         "deviations of their noise: where a bar stands within, nothing better is known.",
         not_dp=False,
-        section="Is the twin like what was released?",
+        section=_LIKE,
     )
 
 
 def _pairs(
-    num_records: int, tables: Sequence[Measurement], counted: Sequence[np.ndarray], schema: Schema
+    pairs: Sequence[Measurement],
+    schema: Schema,
+    cells: Mapping[str, np.ndarray],
+    sizes: Mapping[str, int],
+    num_records: int,
 ) -> Iterator[ReportFigure]:
     names = list(schema.columns)
+    if not pairs or len(names) > _MOST_DRAWN:
+        return
     matrix = pd.DataFrame(np.nan, index=pd.Index(names), columns=pd.Index(names))
-    for m, twin in zip(tables, counted, strict=True):
-        if len(m.columns) == 2:
-            distance = 0.5 * np.abs(m.values - twin).sum() / num_records
-            by_noise = 0.5 * m.values.size * noise_per_cell(m.stddev) / num_records
-            matrix.loc[m.columns[0], m.columns[1]] = matrix.loc[m.columns[1], m.columns[0]] = max(
-                0.0, distance - by_noise
-            )
-    largest = float(np.nanmax([0.0, *matrix.to_numpy().ravel()]))
-    if len(names) <= _MOST_DRAWN and not matrix.isna().to_numpy().all():
-        yield ReportFigure(
-            figure=plot_pairwise_tvd(matrix, schema, title=_DISTANCE, largest=max(_PALE, largest), note=None),
-            caption="Total variation distance of every pair of the twin's columns from its released table, less what "
-            "the table's noise explains: 0 is as near as can be known. Empty where no table of a pair was released; "
-            "pairs across parties are outlined.",
-            not_dp=False,
-            section="Is the twin like what was released?",
-        )
+    for m in pairs:
+        first, second = m.columns
+        counts = count_table([cells[name] for name in m.columns], [sizes[name] for name in m.columns])
+        twin = counts / len(cells[first])
+        by_noise = m.values.size * noise_per_cell(m.stddev) / num_records
+        distance = max(0.0, 0.5 * (float(np.abs(m.values / num_records - twin).sum()) - by_noise))
+        matrix.loc[first, second] = matrix.loc[second, first] = distance
+    largest = max(_PALE, float(np.nanmax(matrix.to_numpy())))
+    yield ReportFigure(
+        figure=plot_pairwise_tvd(matrix, schema, title=_DISTANCE, largest=largest, note=None),
+        caption="Total variation distance of every pair of the twin's columns from its released table, less what "
+        "the table's noise explains: 0 is as near as can be known. Empty where no table of a pair was released; "
+        "pairs across parties are outlined.",
+        not_dp=False,
+        section=_LIKE,
+    )
 
 
-def _dependence(num_records: int, tables: Sequence[Measurement]) -> Iterator[ReportTable]:
-    pairs = [m for m in tables if len(m.columns) == 2]
+def _dependence(pairs: Sequence[Measurement], singles: Mapping[str, Measurement]) -> Iterator[ReportTable]:
     if not pairs:
         return
-    singles = {name: one_way(name, tables, num_records).values for m in pairs for name in m.columns}
-    above: dict[tuple[str, ...], float] = {}
-    for m in pairs:  # some are measured again
-        above[m.columns] = max(significance(m, singles), above.get(m.columns, -math.inf))
+    counts = {name: m.values for name, m in singles.items()}
+    above = {m.columns: significance(m, counts) for m in pairs}
     unknown = [" and ".join(columns) for columns, z in above.items() if z < _LEARNED]
     strongest = sorted((c for c, z in above.items() if z >= _LEARNED), key=lambda c: -above[c])[:_STRONGEST]
     rows = {" and ".join(columns): {"above its noise, in standard deviations": above[columns]} for columns in strongest}

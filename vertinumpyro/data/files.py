@@ -233,7 +233,9 @@ class _Csv:
 
     def looks(self, wanted: Sequence[str]) -> str:
         """What the file looks like, other than `written`; empty where it looks like that."""
-        if self.suffix.endswith(".gz") and encodings.other_format(self.path.read_bytes()[:2]) != encodings.GZIP:
+        with self.path.open("rb") as file:
+            begins = encodings.other_format(file.read(2))
+        if self.suffix.endswith(".gz") and begins != encodings.GZIP:
             return f"is not compressed: let its name end in {self.suffix.removesuffix('.gz')}"
         with self._open("rb") as file:
             content: bytes = file.read()

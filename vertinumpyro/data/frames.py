@@ -50,9 +50,9 @@ def as_frame(table: Table, place: str) -> pd.DataFrame:
     raise ArgumentError(f"{place}: the table is a {type(table).__name__}; {_TAKEN}")
 
 
-def in_kind_of(table: Table, frame: pd.DataFrame) -> Any:
-    """Return a DataFrame as a table of the same library as `table`: polars, pyarrow, or pandas for all others."""
-    library = type(table).__module__.partition(".")[0]
+def in_kind_of(kind: type, frame: pd.DataFrame) -> Any:
+    """Return a DataFrame as a table of the library of a type of tables: polars, pyarrow, or pandas for all others."""
+    library = kind.__module__.partition(".")[0]
     if library == "polars":
         import polars
 

@@ -192,13 +192,11 @@ class _Task(NamedTuple):
 
     def risk_of_all(self, path: _Path) -> float:
         """The risk of all released tables, whether a path was fitted to them or not."""
-        trees = [JunctionTree(f.cliques, f.tables) for f in (self._field(model) for model in path.models)]
+        fields = (_on_junction_tree(self.mbi, self.domain, model) for model in path.models)
+        trees = [JunctionTree(field.cliques, field.tables) for field in fields]
         fitted = ([self.num_records * tree.project(m.columns).values for m in self.risk.tables] for tree in trees)
         freedom = sum(m.values.size for m in path.as_begun)
         return self.risk(*fitted) + 2 * freedom / self.risk.num_cells
-
-    def _field(self, model: Any) -> GraphicalModel:
-        return _on_junction_tree(self.mbi, self.domain, model)
 
 
 def _blocks(iterations: int) -> Iterator[int]:
