@@ -13,6 +13,7 @@ from scipy.stats import norm
 from vertinumpyro.cli.wording import in_words, rounded_up
 from vertinumpyro.data import Schema, TableFacts
 from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.regression import FunctionalMechanismPlan
 
 
 @given(st.floats(min_value=0, exclude_min=True, allow_infinity=False))
@@ -54,3 +55,24 @@ def test_a_plan_in_words_bounds_the_power_of_a_test_of_one_record(epsilon: float
 def gaussian_delta_of(mu: float, epsilon: float) -> float:
     shift = epsilon / max(mu, 1e-9)
     return float(norm.cdf(mu / 2 - shift) - math.exp(epsilon) * norm.cdf(-mu / 2 - shift))
+
+
+def test_a_question_names_the_columns_that_it_is_about():
+    schema = Schema.from_toml('[parties.a.columns.x]\ntype="binary"\n[parties.b.columns.y]\ntype="binary"')
+    plan = FunctionalMechanismPlan.of(schema, "y", num_records=10_000, model="logistic", epsilon=1.0, delta=1e-5)
+    told = {who: rest for who, _, rest in (sentence.partition(": a test whether ") for sentence in in_words(plan))}
+    about = {row["adversary"] for row in plan.table_rows() if "alone" in row["adversary"]}
+    assert about
+    for who, question in told.items():
+        if "alone" in who:
+            assert question.startswith("one person's record in that party's columns is one thing or another")
+        elif "utside" in who:
+            assert question.startswith("one person's record is one thing or another")
+        else:
+            assert question.startswith("one person's record in columns that it does not hold")
+
+
+def test_under_add_remove_a_record_counts_or_is_zeroed():
+    schema = Schema.from_toml('[parties.a.columns.x]\ntype="binary"\n[parties.b.columns.y]\ntype="binary"')
+    plan = VertiMRF().plan(TableFacts(schema, 10_000), epsilon=1.0, delta=1e-5, relation="add_remove")
+    assert all("one person's record counts or is zeroed" in sentence for sentence in in_words(plan))

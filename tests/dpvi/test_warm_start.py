@@ -90,6 +90,16 @@ def test_every_row_is_the_cost_of_both_by_an_accountant_that_knows_nothing_of_us
         )
 
 
+def test_nothing_is_said_of_add_remove_beside_tables_under_replace():
+    """Their event states the shift under replace; half of it, as of a sum, would be less than the truth."""
+    plan = steps_after(tables())
+    assert dataclasses.replace(plan, start=None).comparisons
+    assert plan.comparisons == ()
+    assert all(row["claim"] for row in plan.table_rows())
+    with pytest.raises(ArgumentError, match="add/remove"):
+        _ = plan.comparison
+
+
 def test_the_plan_counts_both_and_survives_json():
     plan = steps_after(tables())
     assert (plan.num_steps, plan.first_gradient, plan.num_gradients) == (12, 2, 10)

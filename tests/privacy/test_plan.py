@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import math
 import warnings
@@ -12,9 +13,11 @@ from vertinumpyro.core.errors import ArgumentError, RangeError, UnprovenError
 from vertinumpyro.privacy import adversary as adversary_module
 from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation, PoissonKnownEvent
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, NoiseSource, list_adversaries
+from vertinumpyro.privacy.client_plan import ClientPlan
 from vertinumpyro.privacy.gradient_plan import PrivacyPlan, calibrate_noise_multiplier
-from vertinumpyro.privacy.plan import PrivacyWarning
+from vertinumpyro.privacy.plan import PrivacyWarning, rows_in_words
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling
+from vertinumpyro.regression import RegressionPlan
 
 N = 30162
 POISSON = PoissonSampling.for_batch_size(100, N, 20000)
@@ -263,3 +266,23 @@ def test_fingerprint_tells_plans_and_contents_apart():
 def test_infinite_epsilon_is_json():
     row = dataclasses.replace(plan().adversaries[0], epsilon=math.inf)
     assert row.to_dict()["epsilon"] == "inf"
+
+
+def test_an_epsilon_that_is_not_covered_is_rounded_up_and_several_get_it():
+    three = ("clinic", "insurer", "pharmacy")
+    row = plan(parties=three, noise=NoiseSource(num_parties=3)).adversaries[-1]
+    rows = [dataclasses.replace(row, epsilon=1.0851), dataclasses.replace(row, adversary="clinic", epsilon=11.31)]
+    assert rows_in_words(rows) == "any 2 colluding parties get ε = 1.09, clinic gets ε = 11.4"
+
+
+CLIENTS = functools.partial(
+    ClientPlan, sampling=PoissonSampling.for_batch_size(100, 500, 5), clip_norm=1.0, noise_multiplier=2.0,
+    grid_bits=20, num_clients=5, num_records=500,
+)  # fmt: skip
+STATISTICS = functools.partial(RegressionPlan, target_epsilon=1.0, num_records=500, num_features=3)
+
+
+@pytest.mark.parametrize("made", [plan, CLIENTS, STATISTICS], ids=["gradients", "clients", "statistics"])
+def test_every_kind_of_plan_warns_of_a_delta_of_one_record(made):
+    with pytest.warns(PrivacyWarning, match="1/num_records"):
+        made(delta=0.01)

@@ -538,3 +538,19 @@ def test_the_papers_sensitivity_is_noisier_and_stated(dataset):
         warnings.simplefilter("ignore", NoisyFitWarning)
         model = VerticalLogisticRegression(backend=Plaintext(), estimator="minimiser").fit(dataset, plan)
     assert model.plan_.adversaries[0].epsilon == 1.0
+
+
+@pytest.mark.parametrize("feature_bits", [1, 2, 6, 12])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, 100.0, 1000.0])
+@pytest.mark.parametrize("threshold", [0, 1])
+def test_the_target_holds_on_coarse_grids_too(epsilon, feature_bits, threshold):
+    """Discrete noise counts nine grid units less than it has, and on a coarse grid these are much."""
+    settings = {"delta": DELTA, "feature_bits": feature_bits, "collusion_threshold": threshold}
+    if (feature_bits, epsilon) in {(1, 100.0), (1, 1000.0), (2, 1000.0)}:  # noise of a few grid units
+        with pytest.raises(ArgumentError, match="raise feature_bits"):
+            linear_plan(5000, epsilon, **settings)
+        return
+    plan = linear_plan(5000, epsilon, **settings)
+    covered = [row.epsilon for row in plan.adversaries]
+    assert max(covered) <= epsilon * (1 + 1e-9)
+    assert max(covered) > 0.9 * epsilon or feature_bits < 6

@@ -57,7 +57,7 @@ def privacy_legend(plan: Plan) -> Text:
     relations = dict.fromkeys(_relation(row) for row in plan.table_rows())
     lines = [f"{relation}: {RELATIONS[relation]}." for relation in relations]
     lines.append("DP: for any two such tables. VPDP: the same, where both agree on the adversary's own columns.")
-    lines.append("σ/C: noise that the adversary does not know, over the clip norm. ε is rounded up.")
+    lines.append("σ/C: noise that the adversary does not know, over what a record adds at most. ε is rounded up.")
     return Text("\n".join(lines), style="dim")
 
 

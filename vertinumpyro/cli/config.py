@@ -10,163 +10,34 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from vertinumpyro.cli.settings import at_least_zero, check_keys, one_of, positive, read_section
+from vertinumpyro.cli.sections import (
+    SECTIONS,
+    DataSettings,
+    FitSettings,
+    ModelSettings,
+    MRFSettings,
+    PrivacySettings,
+    RegressionSettings,
+    RunSettings,
+)
+from vertinumpyro.cli.settings import check_keys, read_section
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CsvFormat, Schema
 from vertinumpyro.data.schema_text import dump, read_settings
 from vertinumpyro.data.wording import suggest
-from vertinumpyro.secure import BACKENDS
 
-__all__ = [
-    "SECTIONS",
-    "Config",
-    "DataSettings",
-    "FitSettings",
-    "MRFSettings",
-    "ModelSettings",
-    "PrivacySettings",
-    "RegressionSettings",
-    "RunSettings",
-    "config_of",
-    "load_config",
-]
+__all__ = ["Config", "config_of", "load_config"]
 
 CONFIG_COPY = "config.toml"
 SCHEMA_COPY = "schema.toml"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """`[data]`: each party's file, how CSV is written, and N where it should be known without reading a file.
-
-    `separator`, `encoding` and `decimal` are those of `read_table`: one text for all parties, or a table with some
-    parties' own. `ledgers` are folders of parties that keep their records elsewhere than beside their files.
-    `holders` are organisations that hold whole records, each other ones, of a schema with one party; all these keys
-    are then for them. `unmatched` records of some parties only are refused, or dropped, which makes the number of the
-    others public.
-    """
-
-    holders: list | None = None
-    unmatched: Literal["refuse", "drop"] = "refuse"
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ledgers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    num_records: int | None = positive()
-    separator: str | Mapping[str, str] | None = None
-    encoding: str | Mapping[str, str] | None = None
-    decimal: str | Mapping[str, str] | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """`[model]`: a function "module:name" importable from `folder`, or the library's mixture."""
-
-    function: str | None = None
-    folder: str | None = None
-    num_components: int | None = positive()
-    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PrivacySettings:
-    """`[privacy]`: the budget and who it holds against; `DPVI.plan` says what each key means."""
-
-    epsilon: float | None = positive()
-    noise_multiplier: float | None = positive()
-    delta: float | None = positive()
-    adversary: str | None = None
-    relation: Literal["replace", "add_remove"] | None = None
-    noise: Literal["collaborative", "trusted"] | None = None
-    collusion_threshold: int | None = None
-    batch_indices: Literal["known", "hidden"] | None = None
-    allow_unproven: bool | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FitSettings:
-    """`[fit]`: how long and with what; keys left out take the library's defaults."""
-
-    num_steps: int | None = positive()
-    batch_size: int | None = positive()
-    clip_norm: float | None = positive()
-    guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
-    learning_rate: float | None = positive()
-    block_size: int | None = positive()
-    warm_start: bool | None = None
-    backend: str = one_of(BACKENDS, "fixed_point")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MRFSettings:
-    """`[mrf]`: for `--method vertimrf` and `marginals`; `VertiMRF` and its `plan` say what each key means."""
-
-    encoder: Literal["secure_marginals", "sketch", "randomized_response", "sketch_shared_key"] | None = None
-    selection: Literal["all", "adaptive"] | None = None
-    workload: list | None = None
-    bins: Mapping[str, Any] | None = None
-    max_cells: int | None = positive()
-    clique_limit: int | None = positive()
-    memory_limit: int | None = positive()
-    iterations: int | None = positive()
-    num_keys: int | None = positive()
-    recovery: bool | None = None
-    cross_share: float | None = None
-    recovery_share: float | None = None
-    refinement_rounds: int | None = None
-    refinement_share: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RegressionSettings:
-    """`[regression]`, for `--method logistic`, `linear` and `bayesian_linear`; `FeatureLayout.of` and the estimators
-    define its keys.
-    """
-
-    label: str | None = None
-    features: list | None = None
-    expand: list | None = None
-    feature_bits: int | None = positive()
-    estimator: Literal["noise_aware", "minimiser"] | None = None
-    ridge: float | None = positive()
-    prior_variance: float | None = positive()
-    surrogate: Literal["range", "taylor", "fitted"] | None = None
-    score_range: float | None = positive()
-    threshold: Literal["expected", "zero"] | None = None
-    noise_variance: float | None = positive()
-    projection: bool | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """`[run]`: where the outputs go, and the method where the command line names none.
-
-    `seed` is model randomness: it protects nothing and may be known.
-    """
-
-    out: str = "run"
-    method: Literal[
-        "dpvi", "vertimrf", "marginals", "logistic", "linear", "bayesian_linear", "horizontal"
-    ] | None = None  # fmt: skip
-    seed: int = at_least_zero()
-    num_synthetic: int | None = positive()
-    diagnostics: bool = False
 
 
 # post-processing of released tables: a run may go on with others, say where memory did not suffice
 _OF_THE_SERVERS_FIT = ("clique_limit", "iterations", "memory_limit")
 
 _CSV_KEYS = ("separator", "encoding", "decimal")
-
-SECTIONS: Mapping[str, type] = {
-    "data": DataSettings,
-    "model": ModelSettings,
-    "privacy": PrivacySettings,
-    "fit": FitSettings,
-    "mrf": MRFSettings,
-    "regression": RegressionSettings,
-    "run": RunSettings,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

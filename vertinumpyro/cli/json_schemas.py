@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from vertinumpyro.cli.config import SECTIONS
+from vertinumpyro.cli.sections import SECTIONS
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.json_schema import columns_schema, properties, table

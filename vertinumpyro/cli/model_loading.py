@@ -13,7 +13,8 @@ from typing import Any
 
 from numpyro.infer import autoguide
 
-from vertinumpyro.cli.config import Config, ModelSettings
+from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.sections import ModelSettings
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.dpvi import DPVI

@@ -11,12 +11,13 @@ from typing import Any
 from rich.markup import escape
 
 from vertinumpyro.cli.budget import account_view
-from vertinumpyro.cli.config import Config, DataSettings, config_of, load_config
+from vertinumpyro.cli.config import Config, config_of, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods import method_of
 from vertinumpyro.cli.party_file import PartyFile, make_party
 from vertinumpyro.cli.run_log import LOG, last_events
+from vertinumpyro.cli.sections import DataSettings
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import count
 from vertinumpyro.core.errors import ArgumentError

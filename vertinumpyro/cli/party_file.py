@@ -30,7 +30,19 @@ _POLICY = """
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicySettings:
-    """`[policy]`; `Policy` says what each key means."""
+    """`[policy]`: what this organisation approves at most. A key that is left out sets no limit.
+
+    Args:
+        largest_epsilon: of any row of a plan's privacy table.
+        largest_epsilon_against: by the name of a row, its own limit, tighter or wider than `largest_epsilon`.
+        largest_delta: of a plan.
+        largest_total_epsilon: of all plans on one data set together, the new one included, against the outside analyst
+            and every other party.
+        total_delta: δ of that total; left out, the largest of the plans'.
+        models: SHA-256 of the sources of models that may run here.
+        link_with: the parties with whom records may be linked, which tells them who is here.
+        padded_linkages: whether a linkage must hide how many records this party has.
+    """
 
     largest_epsilon: float | None = positive()
     largest_epsilon_against: Mapping[str, Any] | None = None
@@ -46,13 +58,18 @@ class PolicySettings:
 class PartyFile:
     """One organisation's own file.
 
-    :ivar path: relative paths in it start at its folder, which also holds the key.
-    :ivar name: as the study knows it.
-    :ivar table: of a party; a helper has none.
-    :ivar ledger: folder of its privacy records.
-    :ivar data_set: what it calls the people of its table; all plans on one data set are one account. By default the
-        table's file name.
-    :ivar listen: what this machine binds, where that is not the address that others use.
+    Args:
+        path: relative paths in it start at its folder, which also holds the key.
+        name: as the study knows it.
+        table: of a party; a helper has none.
+        ledger: folder of its privacy records.
+        data_set: what it calls the people of its table; all plans on one data set are one account. By default the
+            table's file name.
+        listen: what this machine binds, where that is not the address that others use.
+        separator: between the fields of its CSV file.
+        encoding: of its CSV file, as Python names it.
+        decimal: the decimal point of its CSV file, "." or ",".
+        policy: what it approves at most.
     """
 
     path: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -66,19 +67,29 @@ def in_words(plan: Plan) -> list[str]:
     names: dict[tuple[float, str], list[str]] = {}
     for row in plan.table_rows():
         if row["claim"] and math.isfinite(float(row["epsilon"])):
-            names.setdefault((float(row["epsilon"]), row["guarantee"]), []).append(row["adversary"])
+            names.setdefault((float(row["epsilon"]), _question(row)), []).append(row["adversary"])
     sentences = []
-    for (epsilon, guarantee), who in names.items():
+    for (epsilon, question), who in names.items():
         power = min(math.exp(min(epsilon, 700.0)) * _FALSE_ALARMS + plan.delta, 1.0)
         power = min(power, 1 - math.exp(-epsilon) * (1 - _FALSE_ALARMS - plan.delta))
-        of = "in columns that it does not hold " if guarantee == "VPDP" else ""
         text = " and ".join(who)
         sentences.append(
-            f"{text[:1].upper()}{text[1:]}: a test whether one person's record {of}is one thing or another, with "
+            f"{text[:1].upper()}{text[1:]}: a test whether {question}, with "
             f"{_FALSE_ALARMS:.0%} false alarms, is right of at most {math.ceil(1000 * power) / 10:g}% of those whom it "
             f"concerns; a blind guess of {_FALSE_ALARMS:.0%}."
         )
     return sentences
+
+
+def _question(row: Mapping[str, Any]) -> str:
+    """What a row's two neighbouring tables differ in."""
+    if row["relation"] == "add_remove":
+        return "one person's record counts or is zeroed"
+    of = ""
+    if row["guarantee"] == "VPDP":
+        holds = any("columns" in known for known in row["knows"])
+        of = "in columns that it does not hold " if holds else "in that party's columns "
+    return f"one person's record {of}is one thing or another"
 
 
 def cautions(plan: Plan) -> list[str]:

@@ -42,19 +42,17 @@ class Cells(NamedTuple):
 class Column(abc.ABC):
     """One column of the public schema.
 
-    `missing` states what a missing value (an empty cell, NaN, None, NA) means:
-
-    * ``"forbid"``: a `DataError`.
-    * ``"mask"``: encoded as the placeholder, and reported as not observed by `observed`.
-    * ``"category"``: one more category, the last one. Only for columns that the model sees as codes. It is
-      decoded to a missing value again.
-
     A model of a masked column says nothing about where values are missing, so what it generates is complete; the
     share of missing values is private and is not released. To see them in a twin, model them: "category".
 
-    `dtype` names the storage type of decoded values, e.g. ``"int16"`` or ``"category"`` (`data.dtypes` has the
-    names); None is int64, float64, pandas' default for text, or a nullable type where values may be missing.
-    It is public, and says nothing that the model sees.
+    Args:
+        missing: what a missing value (an empty cell, NaN, None, NA) means. "forbid": an error. "mask": it is left out
+            of the likelihood; encoded as the placeholder, and reported as not observed by `observed`. "category": one
+            more category, the last one, which is decoded to a missing value again; only for columns that the model
+            sees as codes.
+        dtype: the storage type of decoded values, e.g. "int16" or "category" (`data.dtypes` has the names). By default
+            int64, float64, pandas' default for text, or a nullable type where values may be missing. It is public, and
+            says nothing that the model sees.
     """
 
     missing: Missing = "forbid"

@@ -78,8 +78,12 @@ def properties(cls: type) -> dict[str, Any]:
 
 
 def _told(cls: type) -> dict[str, str]:
-    _, _, arguments = (inspect.getdoc(cls) or "").partition("Args:\n")
-    return {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(inspect.cleandoc(arguments))}
+    """What the docstrings of a class and of those that it inherits from say of each field."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        _, _, arguments = inspect.cleandoc(base.__doc__ or "").partition("\nArgs:\n")
+        found |= {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(inspect.cleandoc(arguments))}
+    return found
 
 
 def _of(hint: Any, field: "dataclasses.Field[Any]") -> dict[str, Any]:

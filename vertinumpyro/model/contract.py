@@ -36,25 +36,25 @@ _NUM_VALUES = 64
 class ModelStructure:
     """What the checks found out about a model. All of it is public.
 
-    latents:           unconstrained shape of each global latent, sorted by name.
-    component_site:    the record-level discrete latent, or None (then there is one component).
-    num_components:    size K of its support.
-    party_sites:       observed sites of each party.
-    party_latents:     global latents that each party's sites read, derived from provenance.
-    site_latents:      global latents that each observed site reads.
-    site_columns:      columns that each observed site reads.
-    component_latents: global latents that the prior of the component site reads.
+    Every column of the schema is in exactly one of `modelled_columns`, `undrawable_columns`, `covariates` and
+    `unused_columns`, each in the schema's order.
 
-    Every column of the schema is in exactly one of the first four of these, each in the schema's order.
-
-    modelled_columns:   columns that the model draws, and the site (and the place on its last axis) that draws
-                        each: an observed site whose obs is the column, or a deterministic site computed from one.
-    undrawable_columns: columns that are modelled without being drawn, and the site that does it: its obs is
-                        computed from the column (log x), or it is a `numpyro.factor`.
-    covariates:         columns that some site's distribution reads, and no site models.
-    unused_columns:     columns that no site reads.
-    site_covariates:    columns that each observed site's distribution reads, other than the mask of a column that
-                        it observes. They must be known before the site can be drawn, modelled ones too.
+    :ivar latents: unconstrained shape of each global latent, sorted by name.
+    :ivar component_site: the record-level discrete latent, or None (then there is one component).
+    :ivar num_components: size K of its support.
+    :ivar party_sites: observed sites of each party.
+    :ivar party_latents: global latents that each party's sites read, derived from provenance.
+    :ivar site_latents: global latents that each observed site reads.
+    :ivar site_columns: columns that each observed site reads.
+    :ivar component_latents: global latents that the prior of the component site reads.
+    :ivar modelled_columns: columns that the model draws, and the site (and the place on its last axis) that draws
+        each: an observed site whose obs is the column, or a deterministic site computed from one.
+    :ivar undrawable_columns: columns that are modelled without being drawn, and the site that does it: its obs is
+        computed from the column (log x), or it is a `numpyro.factor`.
+    :ivar covariates: columns that some site's distribution reads, and no site models.
+    :ivar unused_columns: columns that no site reads.
+    :ivar site_covariates: columns that each observed site's distribution reads, other than the mask of a column that
+        it observes. They must be known before the site can be drawn, modelled ones too.
     """
 
     latents: Mapping[str, tuple[int, ...]]

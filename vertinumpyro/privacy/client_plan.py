@@ -78,7 +78,7 @@ class ClientPlan(NoisySumPlan, kind="horizontal", own_field="num_clients"):
     earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "holders": ()}
 
     def __post_init__(self) -> None:
-        check_delta(self.delta, self.num_records, warn=False)
+        check_delta(self.delta, self.num_records)
         if not isinstance(self.relation, NeighbouringRelation):
             raise ArgumentError("relation must be a NeighbouringRelation")
         object.__setattr__(self, "holders", tuple(self.holders))

@@ -129,23 +129,33 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
 
     def row(self, observer: Adversary) -> AdversaryRow:
         """See `Plan.row`; σ_eff is the noisy sums'."""
-        return self._row(observer, self.relation)
-
-    def _row(self, observer: Adversary, relation: NeighbouringRelation) -> AdversaryRow:
-        row = self.noisy_sum.row(observer, self.delta, relation, self.unproven)
+        row = self.noisy_sum.row(observer, self.delta, self.relation, self.unproven)
         if self.start is None:
             return row
-        return dataclasses.replace(row, epsilon=self.event(observer).epsilon(self.delta, relation))
+        return dataclasses.replace(row, epsilon=self.event(observer).epsilon(self.delta, self.relation))
 
     @property
     def comparisons(self) -> tuple[AdversaryRow, ...]:
-        """The outside analyst under add/remove, as most papers report it."""
-        return () if self.relation is NeighbouringRelation.ADD_REMOVE else (self.comparison,)
+        """The outside analyst under add/remove, as most papers report it.
+
+        None where steps start from tables: their event is stated for the plan's relation, under which a record moves
+        them by √(2k), and √k under add/remove, where a sum moves by half as much.
+        """
+        if self.relation is NeighbouringRelation.ADD_REMOVE or self.start is not None:
+            return ()
+        return (self.comparison,)
 
     @functools.cached_property
     def comparison(self) -> AdversaryRow:
-        """The outside analyst under add/remove. Not the claim of this plan."""
-        return self._row(Adversary(name=OUTSIDE_ANALYST), NeighbouringRelation.ADD_REMOVE)
+        """The outside analyst under add/remove, of steps without a start. Not the claim of this plan.
+
+        :raises ArgumentError: there is a start.
+        """
+        if self.start is not None:
+            raise ArgumentError("comparison: no ε under add/remove is stated for steps that start from tables")
+        return self.noisy_sum.row(
+            Adversary(name=OUTSIDE_ANALYST), self.delta, NeighbouringRelation.ADD_REMOVE, self.unproven
+        )
 
     def draw_noise_shares(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
         """All parties' noise, for simulations: int64 `[num_steps, num_shares, num_values]`. Secret."""

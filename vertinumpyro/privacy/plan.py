@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import decimal
 import enum
 import functools
 import hashlib
@@ -32,6 +33,7 @@ _METHODS = {
 LARGEST_ACCOUNTED = 10_000.0
 """ε above which the privacy loss of sub-sampled steps needs grids beyond any memory."""
 
+_THREE_DIGITS = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
 _SAMPLINGS = {"poisson": PoissonSampling, "disjoint": DisjointBatches}
 
 
@@ -254,12 +256,17 @@ def targeted(
 
 
 def rows_in_words(rows: Iterable[AdversaryRow]) -> str:
-    """Say "insurer and clinic get ε = 11.4", the names of equal ε together."""
+    """Say "insurer and clinic get ε = 11.4", the names of equal ε together; ε is rounded up."""
     names: dict[str, list[str]] = {}
     for row in rows:
-        what = "no guarantee" if math.isinf(row.epsilon) else f"ε = {row.epsilon:.3g}"
+        what = "no guarantee" if math.isinf(row.epsilon) else f"ε = {_THREE_DIGITS.create_decimal(row.epsilon):g}"
         names.setdefault(what, []).append(row.adversary)
-    return ", ".join(f"{' and '.join(found)} get{'s' * (len(found) == 1)} {what}" for what, found in names.items())
+    return ", ".join(f"{' and '.join(found)} {_verb(found)} {what}" for what, found in names.items())
+
+
+def _verb(names: Sequence[str]) -> str:
+    """A row of "any 2 colluding parties" is several."""
+    return "get" if len(names) > 1 or names[0].endswith("parties") else "gets"
 
 
 def check_delta(delta: float, num_records: int, *, warn: bool = True) -> None:

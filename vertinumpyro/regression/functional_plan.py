@@ -46,7 +46,7 @@ from vertinumpyro.regression.sensitivity import GroupCounts, l1_sensitivity, l2_
 
 __all__ = ["FunctionalMechanismPlan"]
 
-_ROUNDING = 1 + 1e-6  # covers the grid's and the discrete noise's part of the effective noise
+_ROUNDING = 1 + 1e-6  # covers what floating point rounds
 _SMOOTHING, _SMALLEST_SHARE = 9, 18  # in grid units²: see `privacy.adversary`
 _MOST_COALITIONS = 2000
 
@@ -211,7 +211,7 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         if not self.pure:
             sensitivity = Fraction(l2_sensitivity(self._target_counts, self.relation) * self.layout.scale**2)
             multiplier = gaussian_noise_multiplier(self.target_epsilon, self.delta, self.relation)
-            return math.ceil((sensitivity * Fraction(multiplier * _ROUNDING)) ** 2)
+            return math.ceil((sensitivity * Fraction(multiplier * _ROUNDING)) ** 2) + _SMOOTHING
         epsilon = Fraction(self._block_epsilon.get(block, self.target_epsilon))
         return 2 * math.ceil(self._l1(block) * self.layout.scale**2 / epsilon / 2)  # even: the paper needs its half
 

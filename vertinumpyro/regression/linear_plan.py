@@ -77,7 +77,7 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
         if self.holders and self.mechanism != "distributed":
             raise ArgumentError('mechanism must be "distributed" where organisations hold the records')
         check_target(self.target_epsilon)
-        check_delta(self.delta, self.num_records, warn=False)
+        check_delta(self.delta, self.num_records)
         if not 0 <= self.std_share < 1:
             raise ArgumentError(f"std_share must lie in [0, 1), got {self.std_share}")
         if self.num_records < 3 or self.num_features < 1:

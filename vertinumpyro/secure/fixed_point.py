@@ -53,8 +53,7 @@ class FixedPoint(InProcess):
     The paper's formulation (Eqs. 20-30, Algorithms 2-4, scale 2^32) has no such guarantee; see
     `secure.paper`.
 
-    :ivar formulation: "fused", the library's protocol, or "paper", the reference that benchmarks compare
-    with.
+    :ivar formulation: "fused", the library's protocol, or "paper", the reference that benchmarks compare with.
     :ivar renormalise: False leaves out Algorithm 4, in the paper's formulation only.
     """
 

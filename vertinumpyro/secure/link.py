@@ -37,7 +37,7 @@ class ScoreLink(abc.ABC):
     - `bounded` gives finite numbers of magnitude at most `local.LARGEST_CONTRIBUTION`;
     - **normalised** (a mixture): 0 <= e <= 1, and den = sum_k e_k >= 1, so den >= e. den enters the clip as
       max(den^2, nn / C^2), nn = || sum_k e_k s_k ||^2;
-    - **not normalised** (a residual): |e| <= 1 and den = 1. A residual bounded by another B enters as r / B beside
+    - **not normalised** (a residual): -1 <= e <= 1 and den = 1. A residual bounded by another B enters as r / B beside
       scores times B, which is the same sum;
     - **signed**: e may be negative. Then K = 1 and the link is not normalised: rounding squared norms up bounds a
       record's norm only where no two weights have opposite signs;
@@ -72,8 +72,8 @@ class ScoreLink(abc.ABC):
     def shares(self, engine: Engine, z: Any) -> Any:
         """CrypTen: this party's share of e in `formats.EXP_BITS`, of z in `formats.LOG_BITS`.
 
-        Off by at most `crypten.formats.EXP_ERROR`; den itself is still at least 1, and |e| at most 1 and a unit.
-        Nothing that is not uniformly masked is opened.
+        Off by at most `crypten.formats.EXP_ERROR`; den itself is still at least 1, and e at most 1 and a unit, with
+        either sign. Nothing that is not uniformly masked is opened.
         """
 
     @abc.abstractmethod

@@ -41,8 +41,8 @@ class Plaintext(InProcess):
     The noise is the same integer noise on the same grid as `FixedPoint`'s, but a floating-point sum has no
     sensitivity proof (rounding depends on the data), so a plan made for it is marked unproven.
 
-    :ivar formulation: "fused", or "paper" for Eqs. 20-30 coordinate by coordinate; in exact arithmetic both
-    are equal.
+    :ivar formulation: "fused", or "paper" for Eqs. 20-30 coordinate by coordinate; in exact arithmetic both are
+        equal.
     :ivar renormalise: False leaves out Algorithm 4, in the paper's formulation only; then records whose
         densities underflow (float64: e^-745, not the ring's 2^-32) add nothing.
     """
