@@ -1,4 +1,4 @@
-"""A member of a study in a process of its own: `python -m tests.organisations.member ORDER.json`.
+"""A member of a study, in a process of its own.
 
 The order names this member's number, everybody's certificates and addresses, this party's files, the method and the
 plan; it holds nothing of another party's.
@@ -29,10 +29,9 @@ from vertinumpyro.session.run import Run
 from vertinumpyro.transport import Address, Certificate, Identity, Peer, Seat, joined
 
 
-def seat_of(order) -> Seat:
+def seat_of(order, listener) -> Seat:
     rank, certificates = order["rank"], order["certificates"]
     names = [*order["schema"]["parties"], "the dealer"]
-    listener = socket.socket(fileno=order["listener"])
     peers = {
         other: Peer(
             name=names[other],
@@ -68,7 +67,7 @@ def keep_received(path: Path) -> None:
     ssl.SSLSocket.recv_into = recv_into
 
 
-def run_party(order) -> None:
+def run_party(order, listener) -> None:
     if order.get("keep_received"):
         keep_received(Path(order["out"]) / "received.bin")
     if (largest := order.get("largest_file")) is not None:  # as a disk that is full
@@ -93,7 +92,7 @@ def run_party(order) -> None:
         if order["party"] == order["stops"]:
             Run.keep = keep
     made, plan, out = task.build(), Plan.from_dict(order["plan"]), Path(order["out"])
-    with JoinedSession(seat_of(order), task) as session:
+    with JoinedSession(seat_of(order, listener), task) as session:
         settings = {"run_dir": out, "resume": order["resume"]}
         if name == "dpvi":
             found = made.fit(session, plan, jax.random.PRNGKey(3), progress_bar=False, **settings)
@@ -105,14 +104,10 @@ def run_party(order) -> None:
     save_arrays(out / "found.npz", arrays, words)
 
 
-def main() -> None:
-    order = json.loads(Path(sys.argv[1]).read_text())
+def take_part(path: Path, listener: socket.socket) -> None:
+    order = json.loads(path.read_text())
     try:
-        run_dealer(seat_of(order)) if order["party"] is None else run_party(order)
+        run_dealer(seat_of(order, listener)) if order["party"] is None else run_party(order, listener)
     except VertinumpyroError as error:
         print(f"{type(error).__name__}: {error}")
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pandas as pd
@@ -13,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import invoke, one_line
 from tests.cli.test_holders import SCHEMA, SIZES, tables
+from tests.organisations import programs
 from tests.organisations.test_join import free_port
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.study import Agreement
@@ -64,17 +62,8 @@ class Holders:
         return self.folder / name / "party.toml"
 
     def joining(self, *options):
-        command = [sys.executable, "-m", "vertinumpyro", "join", str(self.folder / "study.toml"), "--wait", "60"]
-        return [
-            subprocess.Popen(
-                [*command, "--party", str(self.party(name)), *options],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env={**os.environ, "COLUMNS": "200"},
-            )
-            for name in SIZES
-        ]
+        words = ["join", self.folder / "study.toml", "--wait", "60"]
+        return [programs.command(*words, "--party", self.party(name), *options) for name in SIZES]
 
     def all_join(self, *options):
         processes = self.joining(*options)

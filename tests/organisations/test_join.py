@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from tests.cli.conftest import one_line
+from tests.organisations import programs
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
 from vertinumpyro.cli.joining import task_of
@@ -72,9 +70,9 @@ class Organisations:
         members = {n: f"{n}={self.folder / n / 'certificate.pem'}@127.0.0.1:{p}" for n, p in self.ports.items()}
         given = [part for text in {**members, **changes}.values() for part in ("--member", text)]
         helper = f"dealer={self.folder / 'dealer' / 'certificate.pem'}"
-        command = ["draft-linkage"] if method is None else ["draft", "--method", method]
+        words = ["draft-linkage"] if method is None else ["draft", "--method", method]
         return self.run(
-            "study", command[0], self.folder / "config.toml", *command[1:], *given, "--helper", helper,
+            "study", words[0], self.folder / "config.toml", *words[1:], *given, "--helper", helper,
             "--out", self.folder / out, *options,
         )  # fmt: skip
 
@@ -83,15 +81,8 @@ class Organisations:
 
     def all_do(self, what, study, *options):
         """One command at all three at the same time: their exit codes, and what they printed."""
-        command = [sys.executable, "-m", "vertinumpyro", what, str(self.folder / study), "--wait", "60"]
-        environment = {**os.environ, "COLUMNS": "200"}
-        processes = [
-            subprocess.Popen(
-                [*command, "--party", str(self.party(name)), *options],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-            )
-            for name in self.names
-        ]  # fmt: skip
+        words = [what, self.folder / study, "--wait", "60"]
+        processes = [programs.command(*words, "--party", self.party(name), *options) for name in self.names]
         said = [process.communicate(timeout=200)[0] for process in processes]
         return [process.returncode for process in processes], said
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from tests.organisations.member import take_part
+from tests.organisations.programs import Program
 from tests.session.conftest import three, two  # noqa: F401
 from tests.session.parties import INSTALLED, method
 from tests.session.test_processes import plan_for, released
@@ -67,22 +67,13 @@ class Study:
                 "rank": rank,
                 "party": member,
                 "identity": str(self.folder / "keys" / str(rank)),
-                "listener": listeners[rank].fileno(),
                 "out": str(self.out(member)),
             }
             for key, change in (changes or {}).get(member, {}).items():
                 order[key] = change(order[key]) if callable(change) else change
             path = self.folder / f"order {rank}.json"
             path.write_text(json.dumps(order))
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.organisations.member", str(path)],
-                    pass_fds=[listeners[rank].fileno()],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    cwd=Path(__file__).parents[2],
-                )
-            )
+            processes.append(Program(take_part, path, listeners[rank]))
             self.pids[member] = processes[-1].pid
         for listener in listeners:
             listener.close()

@@ -61,10 +61,12 @@ class BetweenProcesses(Backend):
 
     :cvar formulation: of the clipped sum; only what is compared with has another one.
     :cvar own_links: whether its engine has links of its own, which between machines need a seat's `carriers`.
+    :cvar libraries: heavy modules that its processes will import, none of which begins a thread when it is read.
     """
 
     formulation: str = "fused"
     own_links: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def missing(self) -> str | None:

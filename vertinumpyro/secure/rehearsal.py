@@ -193,7 +193,10 @@ class Processes:
             raise BackendError(missing)
         self._ranks = range(num_parties)
         arguments = (backend, watched)
-        members = [Member(name=f"party {rank}", run=run_worker, arguments=arguments) for rank in self._ranks]
+        members = [
+            Member(name=f"party {rank}", run=run_worker, arguments=arguments, libraries=backend.libraries)
+            for rank in self._ranks
+        ]
         self._group = Group([*members, *backend.helpers(num_parties)], num_parties, timeout_s)
         self.close = weakref.finalize(self, self._group.close)
         self.traffic: list[Traffic] = []

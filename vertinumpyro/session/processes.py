@@ -54,7 +54,8 @@ class ProcessSession(ApartSession):
             raise ArgumentError("tasks: a secure run needs at least two parties; use the backend fixed_point for one")
         super().__init__(schema, parties, {task.insecure_seed for task in tasks})
         self.backend, self._ranks = backend, range(len(tasks))
-        members = [Member(name=f"party {t.party!r}", run=run_party, arguments=(t,)) for t in tasks]
+        libraries = (type(tasks[0].build()).__module__, *backend.libraries)
+        members = [Member(name=f"party {t.party!r}", run=run_party, arguments=(t,), libraries=libraries) for t in tasks]
         members += backend.helpers(len(tasks))
         self._group = Group(members, len(tasks), timeout_s)
         try:

@@ -1,8 +1,8 @@
 """One process per party, and one for the dealer: started together, wired in pairs, and stopped together.
 
-Processes are spawned, never forked: JAX and torch hold threads. The wires are unnamed socket pairs that the
-starting process makes, hands over and closes, so there is no port, and nobody else can connect. Every process has
-a control wire to the starting one; when that breaks, the process ends.
+No process is forked from the starting one: JAX and torch hold threads (`starting`). The wires are unnamed socket pairs
+that the starting process makes, hands over and closes, so there is no port, and nobody else can connect. Every process
+has a control wire to the starting one; when that breaks, the process ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import multiprocessing
 import os
 import queue
 import socket
@@ -29,13 +28,12 @@ from vertinumpyro.core.errors import BackendError, VertinumpyroError
 from vertinumpyro.transport.link import Link, PeerError, SocketLink
 from vertinumpyro.transport.messages import pack, unpack
 from vertinumpyro.transport.seat import Seat
+from vertinumpyro.transport.starting import started
 
 __all__ = ["CONTROL_BYTES", "Group", "GroupSeat", "Member"]
 
 _GRACE_S = 2.0  # for the others to say what they saw, once one has failed
 _STARTER = "the process that started this one"
-
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 CONTROL_BYTES = 2**31
 """The largest message between a process and the one that started it. They trust each other, and a rehearsal hands whole
@@ -47,11 +45,13 @@ class Member:
     """A process to start: `run(seat, *arguments)`, importable by name.
 
     :ivar name: for errors, say "party 'clinic'".
+    :ivar libraries: heavy modules that it will import, none of which begins a thread when it is read.
     """
 
     name: str
     run: Callable[..., None]
     arguments: tuple[Any, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 @final
@@ -106,18 +106,15 @@ class Group:
         self._processes: list[Any] = []
         self._failed: VertinumpyroError | None = None
         pairs = [(pair, socket.socketpair()) for pair in itertools.combinations(range(len(members)), 2)]
+        libraries = list(dict.fromkeys(name for m in members for name in (m.run.__module__, *m.libraries)))
         for rank, member in enumerate(members):
             ours, theirs = socket.socketpair()
             ends = {pair[1 - pair.index(rank)]: s[pair.index(rank)] for pair, s in pairs if rank in pair}
             names = {other: self._names[other] for other in ends}
             place = (rank, num_parties, ends, names, theirs, timeout_s)
-            arguments = (member.run, member.arguments, *place)
-            process = multiprocessing.get_context("spawn").Process(target=_main, args=arguments, daemon=True)
-            with _no_main(), _one_thread_each():
-                process.start()
+            self._processes.append(started(_main, (member.run, member.arguments, *place), libraries))
             theirs.close()
             self._controls.append(SocketLink(ours, member.name, timeout_s))
-            self._processes.append(process)
         for _, sockets in pairs:
             for end in sockets:
                 end.close()
@@ -289,33 +286,3 @@ def _where(error: Exception) -> str:
     lines = [f for f in traceback.extract_tb(error.__traceback__) if here in Path(f.filename).parents]
     place = f" at {Path(lines[-1].filename).name}, line {lines[-1].lineno}" if lines else ""
     return type(error).__name__ + place
-
-
-@contextlib.contextmanager
-def _one_thread_each():
-    """Matrix products of the new process on one thread: the processes share the machine, and OpenBLAS's threads spin
-    while they wait for each other. Whoever sets the variable decides.
-    """
-    decided = _BLAS_THREADS in os.environ
-    os.environ.setdefault(_BLAS_THREADS, "1")
-    try:
-        yield
-    finally:
-        if not decided:
-            del os.environ[_BLAS_THREADS]
-
-
-@contextlib.contextmanager
-def _no_main():
-    """Spawned processes import the starter's main script again unless it seems to have no file; they need not."""
-    import sys
-
-    main = sys.modules["__main__"]
-    saved = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
-    try:
-        for name in saved:
-            setattr(main, name, None)
-        yield
-    finally:
-        for name, value in saved.items():
-            setattr(main, name, value)

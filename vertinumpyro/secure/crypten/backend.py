@@ -43,6 +43,7 @@ class Crypten(BetweenProcesses):
     """
 
     option: ClassVar[str] = "crypten"
+    libraries: ClassVar[tuple[str, ...]] = ("vertinumpyro.secure.crypten.protocol",)
 
     dealer: Literal["third_party", "first_party"] = "third_party"
     formulation: Literal["fused", "paper", "paper_lean"] = "fused"

@@ -1,0 +1,77 @@
+"""How the process of a group starts: with the libraries read already, where that is safe.
+
+A process that is spawned reads JAX, torch and this library anew, for some seconds of processor each. On Linux a server
+reads them once, without a table and before any of them begins a thread, and every process is forked from it. Nothing
+secret is made while modules are read: keys and noise come from the operating system, in the process that uses them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["started"]
+
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+_READ_AT_IMPORT = ("CUDA", "JAX", "LD_", "MKL", "NUM", "OMP", "OPENBLAS", "PYTHON", "TORCH", "XLA")
+_served: list[Mapping[str, str]] = []  # the server's settings, once there is one
+
+
+def started(run: Callable[..., None], arguments: tuple[Any, ...], libraries: Sequence[str]) -> Any:
+    """Start `run(*arguments)` in a process of its own, which ends with this one; return its handle.
+
+    :param libraries: modules that it will import, none of which may begin a thread or read a file of anybody's.
+    """
+    with _no_main(), _one_thread_each():
+        environment = dict(os.environ)
+        context: Any = multiprocessing.get_context("spawn")
+        if sys.platform == "linux":
+            settings = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
+            if not _served:
+                context = multiprocessing.get_context("forkserver")
+                context.set_forkserver_preload([__name__, *libraries])
+                _served.append(settings)
+            elif _served[0] == settings:
+                context = multiprocessing.get_context("forkserver")
+        process = context.Process(target=_run, args=(environment, run, arguments), daemon=True)
+        process.start()
+    return process
+
+
+def _run(environment: Mapping[str, str], run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """In the new process: the environment is that of now, not of when the server began."""
+    os.environ.clear()
+    os.environ.update(environment)
+    run(*arguments)
+
+
+@contextlib.contextmanager
+def _one_thread_each():
+    """Matrix products of the new process on one thread: the processes share the machine, and OpenBLAS's threads spin
+    while they wait for each other. Whoever sets the variable decides.
+    """
+    decided = _BLAS_THREADS in os.environ
+    os.environ.setdefault(_BLAS_THREADS, "1")
+    try:
+        yield
+    finally:
+        if not decided:
+            del os.environ[_BLAS_THREADS]
+
+
+@contextlib.contextmanager
+def _no_main():
+    """New processes import the starter's main script again unless it seems to have no file; they need not."""
+    main = sys.modules["__main__"]
+    saved = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    try:
+        for name in saved:
+            setattr(main, name, None)
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(main, name, value)
