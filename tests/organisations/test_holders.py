@@ -25,7 +25,7 @@ epsilon = 50.0
 delta = 1e-4
 """
 REGRESSION = CONFIG + '[regression]\nlabel = "pressure"\n'
-NUM_STEPS = 3000
+NUM_STEPS = 600
 MODEL = CONFIG + f"[model]\nnum_components = 2\n[fit]\nnum_steps = {NUM_STEPS}\nbatch_size = 20\n"
 
 

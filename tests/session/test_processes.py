@@ -4,13 +4,11 @@ import dataclasses
 import functools
 import itertools
 import json
-import multiprocessing
 import os
 import pickle
 import signal
 import threading
 import time
-import types
 import warnings
 
 import jax
@@ -29,7 +27,6 @@ from vertinumpyro.privacy import NoiseSource, PoissonSampling
 from vertinumpyro.regression.objective import noisy_moments
 from vertinumpyro.secure import FixedPoint
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run
-from vertinumpyro.transport import group
 
 pytestmark = pytest.mark.skipif(not parties.INSTALLED, reason="parties as processes: extra `crypten` or `spu`")
 
@@ -37,17 +34,6 @@ SEED = 5
 FIRST = parties.INSTALLED[0] if parties.INSTALLED else "crypten"
 each_backend = pytest.mark.parametrize("backend", parties.INSTALLED)
 KEY = jax.random.PRNGKey(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_start():
-    """Processes that come from a server which has imported everything, instead of importing it each."""
-    context = multiprocessing.get_context("forkserver")
-    engines = {"crypten": "vertinumpyro.secure.crypten.engine", "spu": "spu"}
-    context.set_forkserver_preload(["tests.session.parties", *(engines[name] for name in parties.INSTALLED)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group, "multiprocessing", types.SimpleNamespace(get_context=lambda kind: context))
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, final
@@ -150,7 +150,8 @@ class Group:
         deadline = time.monotonic() + patience
         while set(ranks) - set(found):
             ready = wait(
-                [*self._controls_of(set(ranks) - set(found)), *self._sentinels()], max(0.0, deadline - time.monotonic())
+                [*self._controls_of(set(ranks) - set(found)), *self._sentinels(without=found)],
+                max(0.0, deadline - time.monotonic()),
             )
             if not ready:
                 self._fail(next(iter(set(ranks) - set(found))))
@@ -185,8 +186,9 @@ class Group:
     def _controls_of(self, ranks: set[int]) -> list[Any]:
         return [self._controls[rank] for rank in ranks]
 
-    def _sentinels(self) -> list[int]:
-        return [process.sentinel for process in self._processes]
+    def _sentinels(self, without: Container[int]) -> list[int]:
+        """Of the processes that may not end now; one that has answered may."""
+        return [process.sentinel for rank, process in enumerate(self._processes) if rank not in without]
 
     def _read(self, rank: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         try:
