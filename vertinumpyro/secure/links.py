@@ -7,10 +7,11 @@ from typing import Any
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.link import ScoreLink, SoftmaxLink
+from vertinumpyro.secure.residual_links import BernoulliLogitLink
 
 __all__ = ["LINKS", "link_of"]
 
-LINKS: dict[str, type[ScoreLink]] = {kind.name: kind for kind in (SoftmaxLink,)}
+LINKS: dict[str, type[ScoreLink]] = {kind.name: kind for kind in (SoftmaxLink, BernoulliLogitLink)}
 """All of them."""
 
 
