@@ -12,9 +12,9 @@ from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
-from numpyro.distributions import Distribution
+import numpy as np
 
-__all__ = ["OUTCOMES", "BernoulliLogit", "Outcome", "outcome_of"]
+__all__ = ["OUTCOMES", "BernoulliLogit", "Normal", "OrderedLogit", "Outcome", "Poisson", "outcomes_of"]
 
 
 class Outcome(abc.ABC):
@@ -57,13 +57,20 @@ class Outcome(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def of(cls, fn: Distribution) -> Outcome | None:
-        """The outcome of a site's distribution, whose public parameters it reads; None for another kind."""
+    def of(cls, fn: Any, largest: float | None) -> Outcome | None:
+        """The outcome of a site's distribution, whose public parameters it reads; None for another kind.
+
+        :param largest: the largest number that the observed column can hold, where the schema bounds it.
+        """
 
     @final
     def described(self) -> dict[str, Any]:
         """As plain data: what `secure.links.link_of` reads."""
-        return {"name": self.kind, **vars(self)}
+        return {"name": self.kind, **self.link_numbers()}
+
+    def link_numbers(self) -> dict[str, float]:
+        """The link's own parameters."""
+        return {}
 
 
 @final
@@ -87,17 +94,144 @@ class BernoulliLogit(Outcome):
         return value - jax.nn.sigmoid(eta)
 
     @classmethod
-    def of(cls, fn: Distribution) -> BernoulliLogit | None:
+    def of(cls, fn: Any, largest: float | None) -> BernoulliLogit | None:
         """Of a Bernoulli distribution, by logits or by probabilities."""
         return cls() if type(fn).__name__ in ("BernoulliLogits", "BernoulliProbs") else None
 
 
-OUTCOMES: tuple[type[Outcome], ...] = (BernoulliLogit,)
+@final
+@dataclasses.dataclass(frozen=True)
+class OrderedLogit(Outcome):
+    """Ordered categories: sigmoid(c_y - eta) + sigmoid(c_(y-1) - eta) - 1, with public cut points c.
+
+    :ivar cutpoints: rising, one fewer than there are categories.
+    """
+
+    kind: ClassVar[str] = "ordered_logit"
+    instead: ClassVar[str] = "OrderedLogistic(eta, cutpoints)"
+    num_sums: ClassVar[int] = 2
+
+    cutpoints: tuple[float, ...]
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """The cut points above and below the category."""
+        ends = jnp.array([-jnp.inf, *self.cutpoints, jnp.inf])
+        codes = jnp.asarray(value, int)
+        return jnp.stack([ends[codes + 1], ends[codes]], axis=-1)
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """None: the outcome is in the offsets."""
+        return jnp.zeros((*value.shape, 0))
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """See the class."""
+        return 1 - jax.nn.sigmoid(eta[..., None] - self.offsets(value)).sum(axis=-1)
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> OrderedLogit | None:
+        """Of NumPyro's `OrderedLogistic`, where its cut points are the same for all records."""
+        if type(fn).__name__ != "OrderedLogistic":
+            return None
+        rows = np.asarray(fn.cutpoints, float)
+        rows = rows.reshape(-1, rows.shape[-1])
+        return cls(tuple(rows[0].tolist())) if np.ptp(rows, axis=0).max() == 0 else None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Normal(Outcome):
+    """Linear regression with a public scale: (y - eta) / scale^2, cut off beyond `WIDTH` scales.
+
+    :ivar deviation: the scale.
+    """
+
+    kind: ClassVar[str] = "normal"
+    instead: ClassVar[str] = "Normal(eta, scale) with a public scale"
+    WIDTH: ClassVar[float] = 8.0
+
+    deviation: float
+
+    @property
+    def unit(self) -> float:
+        """The largest residual."""
+        return self.WIDTH / self.deviation
+
+    @property
+    def scale(self) -> float:
+        """See `Outcome.scale`."""
+        return 1 / (self.WIDTH * self.deviation)
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """Y."""
+        return self.scale * jnp.asarray(value, float)[..., None]
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """None: the outcome is in the offset."""
+        return jnp.zeros((*value.shape, 0))
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """Before it is cut off."""
+        return (value - eta) / self.deviation**2
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> Normal | None:
+        """Of NumPyro's `Normal`, where the scale is one number."""
+        if type(fn).__name__ != "Normal":
+            return None
+        scales = np.asarray(fn.scale, float)
+        return cls(float(scales.flat[0])) if np.ptp(scales) == 0 else None
+
+    def link_numbers(self) -> dict[str, float]:
+        """The width."""
+        return {"width": self.WIDTH}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Poisson(Outcome):
+    """Counts: y - exp(eta), where a rate above `most` counts as `most`.
+
+    :ivar most: the largest count of the column.
+    """
+
+    kind: ClassVar[str] = "poisson"
+    instead: ClassVar[str] = "Poisson(jnp.exp(eta)) of a column with an upper bound"
+
+    most: float
+
+    @property
+    def unit(self) -> float:
+        """The largest residual."""
+        return self.most
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """Log of the largest rate."""
+        return jnp.full((*value.shape, 1), jnp.log(self.most))
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """Y, of the largest."""
+        return jnp.asarray(value, float)[..., None] / self.most
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """Before it is cut off."""
+        return value - jnp.exp(eta)
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> Poisson | None:
+        """Of NumPyro's `Poisson`, where the schema bounds the count."""
+        return cls(max(1.0, largest)) if type(fn).__name__ == "Poisson" and largest is not None else None
+
+    def link_numbers(self) -> dict[str, float]:
+        """The largest rate."""
+        return {"most": self.most}
+
+
+OUTCOMES: tuple[type[Outcome], ...] = (BernoulliLogit, OrderedLogit, Normal, Poisson)
 """All of them."""
 
 
-def outcome_of(fn: Any) -> list[Outcome]:
+def outcomes_of(fn: Any, largest: float | None) -> list[Outcome]:
     """What a site's distribution may be; which one it is, its derivative says."""
     while type(fn).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
         fn = fn.base_dist
-    return [outcome for kind in OUTCOMES if (outcome := kind.of(fn)) is not None]
+    return [outcome for kind in OUTCOMES if (outcome := kind.of(fn, largest)) is not None]

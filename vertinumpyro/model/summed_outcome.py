@@ -21,7 +21,7 @@ from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model.enumeration import start_value
-from vertinumpyro.model.outcomes import OUTCOMES, Outcome, outcome_of
+from vertinumpyro.model.outcomes import OUTCOMES, Outcome, outcomes_of
 from vertinumpyro.model.party_sum import PartySums
 from vertinumpyro.model.provenance import Reads
 from vertinumpyro.model.site_facts import SiteFacts, TracedModel
@@ -104,7 +104,7 @@ def summed_outcome(
         party=party,
         latents={p: tuple(sorted(reads.part_latents[name, p])) for p in parts},
         columns={p: tuple(sorted(reads.part_columns[name, p])) for p in parts},
-        outcome=_outcome(model, schema, name, site, party),
+        outcome=_outcome(model, schema, name, sites[site], site),
     )
 
 
@@ -191,16 +191,17 @@ def _check_reads_the_sum_alone(name: str, site: str, party: str, reads: Reads) -
         )
 
 
-def _outcome(model: Model, schema: Schema, name: str, site: str, party: str) -> Outcome:
+def _outcome(model: Model, schema: Schema, name: str, facts: SiteFacts, site: str) -> Outcome:
     """Which outcome has the site's derivative by the sum, at stand-in records and random values of the sum."""
+    largest = None if facts.observes is None else schema.columns[facts.observes].encoded_range[1]
     with compat.precision(True):
         tried = _Tried.create(model, schema, name, site)
-        for outcome in outcome_of(tried.fn):
+        for outcome in outcomes_of(tried.fn, largest):
             if tried.is_derivative_of(outcome):
                 return outcome
     written = ", ".join(kind.instead for kind in OUTCOMES)
     raise ModelContractError(
-        f"site '{site}' of party '{party}' reads party_sum '{name}' in a way that no secure step computes "
+        f"site '{site}' of party '{facts.party}' reads party_sum '{name}' in a way that no secure step computes "
         f"({type(tried.fn).__name__}); write one of {written} with eta the very sum, and factors or offsets inside its "
         "parts"
     )

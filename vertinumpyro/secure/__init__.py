@@ -10,7 +10,7 @@ from vertinumpyro.secure.links import LINKS
 from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.secure.plaintext import Plaintext
 from vertinumpyro.secure.rehearsal import InsecureRehearsal
-from vertinumpyro.secure.residual_links import BernoulliLogitLink
+from vertinumpyro.secure.residual_links import BernoulliLogitLink, NormalLink, OrderedLogitLink, PoissonLink
 from vertinumpyro.secure.spu import Spu
 
 __all__ = [
@@ -29,8 +29,11 @@ __all__ = [
     "FixedPoint",
     "InProcess",
     "InsecureRehearsal",
+    "NormalLink",
+    "OrderedLogitLink",
     "PartyEnd",
     "Plaintext",
+    "PoissonLink",
     "ScoreLink",
     "SoftmaxLink",
     "Spu",

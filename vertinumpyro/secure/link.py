@@ -55,6 +55,7 @@ class ScoreLink(abc.ABC):
     :cvar name: what messages between processes call it.
     :cvar num_sums: how many sums there are; None for one of each component.
     :cvar own_inputs: how many numbers one party has beside them.
+    :cvar error_factor: how many times the stated error of each method below e may be off.
     """
 
     name: ClassVar[str]
@@ -62,6 +63,7 @@ class ScoreLink(abc.ABC):
     signed: ClassVar[bool]
     num_sums: ClassVar[int | None] = None
     own_inputs: ClassVar[int] = 0
+    error_factor: ClassVar[float] = 1.0
 
     @property
     def unit(self) -> float:

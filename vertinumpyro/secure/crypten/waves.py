@@ -1,4 +1,4 @@
-r"""sigmoid(z) on shares, from sines of a masked z: in as many rounds as one exponential.
+r"""Sigmoids on shares, from sines of a masked z: in as many rounds as one exponential.
 
 z is opened as y = z + r, r uniform, and sin(w z) = sin(w y) cos(w r) - cos(w y) sin(w r): public factors times numbers
 that the dealer shares, for as many w as a series takes. With L = 64 = 2^6, of which the ring's 2^64 is a multiple,
@@ -11,9 +11,10 @@ series has beyond `NUM_WAVES` sums to b_47 / (1 - exp(-4 pi^2 / L)), below 4.4e-
 
 **Roundings.** A sine from two tables of 30 bits is off by 2.3 units, its product with b_k in 31 bits by one and a half
 more, the dealer's by half a unit of 26 bits: for all waves together 5e-8. So 1/2 + S as it is computed is within
-`WAVES_ERROR` of sigmoid(z), and in (0, 1) up to `REACH`, because sigmoid(z) is 8.3e-7 away from both ends there. The
-truncation to `EXP_BITS` then gives a whole number from 0 to 2^20: |y - sigmoid| <= 1 holds exactly. Beyond `REACH` it
-is 0 or 1, by comparisons of the same y, which are exact: |error| <= 8.4e-7.
+`WAVES_ERROR` of sigmoid(z), and in (0, 1) up to `REACH`, because sigmoid(z) is 8.3e-7 away from both ends there.
+Beyond `REACH` it is 0 or 1, by comparisons of the same y, which are exact: off by 8.4e-7. One truncation, of the sum
+of as many sigmoids as a link adds up, is off by less than a unit of 2^-20 and exact for whole numbers, so that a sum
+of S of them comes out from 0 to S, whatever was rounded, and off by at most S 8.4e-7 + 2^-20.
 
 **Nothing is revealed.** r is uniform and used for this opening alone; see `comparison`.
 """
@@ -29,7 +30,7 @@ import numpy as np
 from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.formats import EXP_BITS, LOG_BITS, depth_bits
 from vertinumpyro.secure.crypten.hidden import Hidden
-from vertinumpyro.secure.crypten.planes import Bits, packed, unpacked
+from vertinumpyro.secure.crypten.planes import unpacked
 from vertinumpyro.secure.crypten.wave_table import (
     FACTOR_BITS,
     PERIOD_BITS,
@@ -42,7 +43,7 @@ from vertinumpyro.secure.crypten.wave_table import (
 if TYPE_CHECKING:
     from vertinumpyro.secure.crypten.engine import Engine
 
-__all__ = ["REACH", "WAVES_ERROR", "sigmoid", "sines"]
+__all__ = ["REACH", "WAVES_ERROR", "sigmoids", "sines"]
 
 REACH = 14
 """sigmoid(z) beyond it counts as 0 or 1."""
@@ -50,32 +51,33 @@ REACH = 14
 WAVES_ERROR = 5.1e-7
 """|1/2 + S - sigmoid(z)| as computed, before it is truncated to `EXP_BITS`."""
 
+_PRODUCT_BITS = FACTOR_BITS + WAVE_BITS
+
 _DIGITS = 40
 _PI = decimal.Decimal("3.14159265358979323846264338327950288419716939937510")
 
 
-def sigmoid(engine: Engine, z: Any) -> Any:
-    """sigmoid(z), z in `LOG_BITS` and within what a link bounds, in `EXP_BITS`, from 0 to 1. Four rounds."""
+def sigmoids(engine: Engine, z: Any) -> Any:
+    """The sum of sigmoid(z) over the last axis, kept, of z in `LOG_BITS` and within what a link bounds; in `EXP_BITS`.
+
+    From 0 to the axis's length. Four rounds.
+    """
     from vertinumpyro.secure.crypten import fixed
-    from vertinumpyro.secure.crypten.comparison import borrowed, opened_bytes, selected
+    from vertinumpyro.secure.crypten.comparison import borrowed, opened_bytes
     from vertinumpyro.secure.crypten.engine import torch
 
     bits = depth_bits(engine.num_parties)
-    depth = z.contiguous().numpy()
-    mask, words, above, waves = engine.dealer.draw(Request("comparison", (depth.shape,), (bits, "waves")))
-    (opened,) = engine.open_hidden(Hidden(depth + mask, num_bytes=opened_bytes(bits)))
+    masked = z.contiguous().numpy()
+    mask, words, above, waves = engine.dealer.draw(Request("comparison", (masked.shape,), (bits, "waves")))
+    (opened,) = engine.open_hidden(Hidden(masked + mask, num_bytes=opened_bytes(bits)))
     reach = np.array([-REACH, REACH]) << LOG_BITS
     less = borrowed(engine, opened[..., None] - reach, bits, words, above)
-    product = (_factors(opened) * waves).sum(axis=(-2, -1))
-    half = 1 << (FACTOR_BITS + WAVE_BITS - 1)
-    series = fixed.public(engine, torch.from_numpy(product), half)
-    within = fixed.truncate(engine, series, FACTOR_BITS + WAVE_BITS - EXP_BITS).numpy()
-    below, below_reach = np.moveaxis(unpacked(less.planes, less.shape), -1, 0)
-    beyond = below_reach ^ (engine.rank == 0)
-    chosen = packed(np.stack([below ^ below_reach, beyond]).reshape(1, -1))[0]
-    one = np.full_like(within, (1 << EXP_BITS) if engine.rank == 0 else 0)
-    parts = selected(engine, Bits(chosen, (2, *depth.shape)), np.stack([within, one]))
-    return torch.from_numpy(parts.sum(axis=0))
+    under, within = np.moveaxis(unpacked(less.planes, less.shape), -1, 0)
+    one = np.full_like(masked, (1 << _PRODUCT_BITS) if engine.rank == 0 else 0)
+    series = (_factors(opened) * waves).sum(axis=(-2, -1)) + (one >> 1)
+    beyond = within ^ (engine.rank == 0)
+    found = fixed.chosen(engine, [under ^ within, beyond], [series, one]).sum(axis=-1, keepdims=True)
+    return fixed.truncate(engine, torch.from_numpy(found), _PRODUCT_BITS - EXP_BITS)
 
 
 def _factors(opened: np.ndarray) -> np.ndarray:

@@ -219,8 +219,9 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     shortened root and its unit where it is small. Accuracy alone; the clip does not rest on it.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
+    weights = K * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
-    responsibilities = 1.01 * (P + 1) * 2.0**-formats.LOG_BITS + 2.02 * K * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
+    responsibilities = 1.01 * (P + 1) * 2.0**-formats.LOG_BITS + 2.02 * weights * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
     scores = math.sqrt(D) * 2.0 ** -(fixed_point_format(shape).score_bits + 1)
     bits = formats.norm_bits(shape)
     least_w = 1 / math.sqrt(2 * (P + 1) * (K * SCORE_BOUND) ** 2)
