@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 import vertinumpyro
+from tests.recipes import toy_outcome
 from tests.secure import problems, toy_links
 from tests.secure.problems import run
 from vertinumpyro.core import compat, ring
@@ -37,7 +38,7 @@ from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
 from vertinumpyro.secure.spu import backend as spu_backend
 
 LINKS = [SoftmaxLink(), BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]
-TOYS = [toy_links.Tempered(), toy_links.Residual()]
+TOYS = [toy_links.Tempered(), toy_links.Residual(), toy_outcome.LogisticNoiseLink()]
 every_link = pytest.mark.parametrize("link", LINKS + TOYS, ids=lambda link: link.name)
 
 REHEARSALS = [InsecureRehearsal(Crypten()), InsecureRehearsal(Spu())]
