@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior
     from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
-    from vertinumpyro.model import mixture_model, party_plate
+    from vertinumpyro.model import mixture_model, party_plate, party_sum
     from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
     from vertinumpyro.pooled import twin
     from vertinumpyro.privacy import DisjointBatches, NeighbouringRelation, PoissonSampling, PrivacyPlan
@@ -69,6 +69,7 @@ __all__ = [
     "load_wine",
     "mixture_model",
     "party_plate",
+    "party_sum",
     "privacy",
     "release_marginals",
     "twin",
@@ -89,7 +90,7 @@ _HOMES = {
     ),
     "dpvi": ("DPVI", "Diagnostics", "Posterior"),
     "marginals": ("MarginalInference", "MarginalPosterior", "release_marginals"),
-    "model": ("mixture_model", "party_plate"),
+    "model": ("mixture_model", "party_plate", "party_sum"),
     "mrf": ("MRFPlan", "Marginals", "MarkovTwin", "VertiMRF"),
     "pooled": ("twin",),
     "privacy": ("DisjointBatches", "NeighbouringRelation", "PoissonSampling", "PrivacyPlan"),

@@ -39,6 +39,7 @@ NAMES = [
     "load_wine",
     "mixture_model",
     "party_plate",
+    "party_sum",
     "privacy",
     "release_marginals",
     "twin",

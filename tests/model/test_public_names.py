@@ -4,7 +4,7 @@ import vertinumpyro.model as model
 from vertinumpyro.model import unobserved
 
 PUBLIC = {
-    *("party_plate", "mixture_model", "UNOBSERVED", "Unobserved"),
+    *("party_plate", "party_sum", "mixture_model", "UNOBSERVED", "Unobserved"),
     *("split_model", "SplitModel", "inspect_model", "ModelStructure", "DrawnAt"),
 }
 

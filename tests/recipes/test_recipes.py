@@ -6,11 +6,17 @@ What a recipe calls a line in a table is one line with `monkeypatch` here.
 import inspect
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from numpyro.infer.util import potential_energy
 
 from tests.cli.conftest import Project
-from tests.recipes import toy_backend, toy_column, toy_command, toy_encoder, toy_plan
+from tests.model.test_party_sum import released
+from tests.recipes import toy_backend, toy_column, toy_command, toy_encoder, toy_outcome, toy_plan
 from tests.secure import problems, toy_links
 from vertinumpyro import DPVI, VertiMRF
 from vertinumpyro.cli import methods
@@ -18,12 +24,13 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import PlanSpentError, UnprovenError
 from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset, schema_spec
 from vertinumpyro.evaluation.table_plots import cell_labels
+from vertinumpyro.model import outcomes, party_plate, party_sum, split_model
 from vertinumpyro.mrf import MRFPlan, encoders
 from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.privacy import Ledger, NeighbouringRelation, Plan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression.features import FeatureLayout
-from vertinumpyro.secure import BACKENDS, FixedPoint, Plaintext
+from vertinumpyro.secure import BACKENDS, LINKS, FixedPoint, Plaintext
 
 _MOST_LINES = 40
 RNG = np.random.default_rng(0)
@@ -43,6 +50,30 @@ def test_a_link():
         problem = problems.benign(K=1)
         apart = problems.run(FixedPoint(), shape, problem) - problems.run(Plaintext(), shape, problem)
     assert np.linalg.norm(apart) <= FixedPoint().error_bound(shape)
+
+
+def test_an_outcome_of_a_sum(monkeypatch):
+    """The derivative as the model has it, and as each secure arithmetic computes it."""
+    link, kind = toy_outcome.LogisticNoiseLink, toy_outcome.LogisticNoise
+    assert max(lines_of(link), lines_of(kind)) < _MOST_LINES
+    monkeypatch.setitem(LINKS, link.name, link)
+    monkeypatch.setattr(outcomes, "OUTCOMES", (*outcomes.OUTCOMES, kind))
+
+    def model(data, num_records):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        eta = party_sum("eta", {"clinic": w[0] * data["age"], "insurer": w[1] * data["debt"]})
+        with party_plate("insurer", num_records):
+            numpyro.sample("income", dist.Logistic(eta, 0.25), obs=data["income"])
+
+    data = VerticalDataset.example(PLAIN, 30, RNG).pooled()
+    split, flat = split_model(model, PLAIN), jnp.array([0.4, -0.7])
+    assert split.structure.summed.outcome == kind(0.25)
+    for backend in (Plaintext(), FixedPoint()):
+        with compat.x64():
+            found, _ = released(split, backend, flat, data, 30)
+            exact = -jax.grad(lambda w: potential_energy(model, (data, 30), {}, {"w": w}))(flat)
+            gradient = split.gather(found) + jax.grad(split.log_prior)(flat)
+            np.testing.assert_allclose(gradient, exact, rtol=1e-3, atol=1e-3)
 
 
 PLAIN = Schema(

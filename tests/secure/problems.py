@@ -36,8 +36,14 @@ def _on_device(problem):
     return jax.tree_util.tree_map(jnp.asarray, problem)
 
 
-def benign(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, spread=1.0, scale=1.0, seed=0):
-    """(contributions, prior, mask) in float64: normal log densities and scores."""
+def widths(link, K, P):
+    """How many numbers each party contributes to a link: the last one has those that are one party's own."""
+    sums = link.sums_of(K)
+    return [*[sums] * (P - 1), sums + link.own_inputs]
+
+
+def benign(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, spread=1.0, scale=1.0, seed=0, link=SOFTMAX):
+    """(contributions, prior, mask) in float64: normal log densities and scores; own numbers of a link are 0 or 1."""
     rng = np.random.default_rng(seed)
 
     def normal(*dims):
@@ -47,9 +53,13 @@ def benign(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, spread=1.0, scale=1.0, seed=0)
         return (ScoreTable(normal(NUM_VALUES, K, t), rng.integers(NUM_VALUES, size=n)),) if t else ()
 
     contributions = [
-        Contribution(rng.normal(0, spread, (n, K)), normal(n, K, d), normal(n, K, s), tables()) for _ in range(P)
+        Contribution(rng.normal(0, spread, (n, width)), normal(n, K, d), normal(n, K, s), tables())
+        for width in widths(link, K, P)
     ]
-    log_weights = np.log(rng.dirichlet(np.full(K, 5.0)))
+    if link.own_inputs:
+        inputs = contributions[-1].log_density
+        inputs[:, -link.own_inputs :] = rng.integers(2, size=(n, link.own_inputs))
+    log_weights = np.zeros(link.num_sums) if link.num_sums else np.log(rng.dirichlet(np.full(K, 5.0)))
     prior = ComponentPrior(log_weights, rng.normal(0, scale, (K, d0)))
     return _on_device((contributions, prior, np.ones(n, bool)))
 
@@ -62,7 +72,7 @@ def score_norm(contributions, prior, clip_norm):
 
 
 @st.composite
-def hostile(draw, *, n, K, P, d, s, d0, t=0):
+def hostile(draw, *, n, K, P, d, s, d0, t=0, link=SOFTMAX):
     """Whatever a party might feed in: huge, tiny, infinite, not numbers, in any combination."""
 
     def array(values, low, high, dims):
@@ -76,10 +86,10 @@ def hostile(draw, *, n, K, P, d, s, d0, t=0):
         return (ScoreTable(scores((NUM_VALUES, K, t)), draw(codes)),) if t else ()
 
     contributions = [
-        Contribution(array(LOG_DENSITIES, -30.0, 0.0, (n, K)), scores((n, K, d)), scores((n, K, s)), tables())
-        for _ in range(P)
+        Contribution(array(LOG_DENSITIES, -30.0, 0.0, (n, width)), scores((n, K, d)), scores((n, K, s)), tables())
+        for width in widths(link, K, P)
     ]
-    log_weights = array((0.0, -3.0, -50.0, -np.inf), -5.0, 0.0, (K,))
+    log_weights = array((0.0, -3.0, -50.0, -np.inf), -5.0, 0.0, (link.sums_of(K),))
     mask = draw(hnp.arrays(np.bool_, (n,)))
     return _on_device((contributions, ComponentPrior(log_weights, scores((K, d0))), mask))
 

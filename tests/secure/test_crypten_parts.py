@@ -25,6 +25,7 @@ REQUESTS = {
     "square": Request("square", ((7,),)),
     "comparison": Request("comparison", ((5, 2),), (34, False)),
     "comparison with powers": Request("comparison", ((5, 2),), (34, True)),
+    "comparison with waves": Request("comparison", ((5, 2),), (34, "waves")),
     "conjunctions": Request("conjunctions", ((4, 3),), [[0, 1, ~2], [1, 3]]),
     "integers": Request("integers", ((50,),)),
     "selection": Request("selection", ((9, 10),)),
@@ -74,7 +75,11 @@ def test_every_correlation_holds(request_, num_parties):
         expected = np.uint64(1) << np.stack(chunks, axis=-1).astype(np.uint64)
         np.testing.assert_array_equal(words.view(np.uint64), expected)
         np.testing.assert_array_equal(unpacked(above, r.shape), (r >> 34) & 1)
-        if request_.option[1]:
+        if request_.option[1] == "waves":
+            turns = 2 * np.pi * 2.0**-27 * (r[..., None] * np.arange(1, 47, 2) % 2**27)
+            expected = np.stack([np.cos(turns), np.sin(turns)], axis=-2)
+            np.testing.assert_allclose(sum(columns[3]) * 2.0**-26, expected, rtol=0, atol=2.0**-26)
+        elif request_.option[1]:
             powers, place = sum(columns[3]), (r >> 22) & 7
             assert (np.count_nonzero(powers, axis=-1) == 1).all()
             held = np.take_along_axis(powers, place[..., None], axis=-1)[..., 0]

@@ -11,16 +11,21 @@ import pytest
 from hypothesis import given, settings
 
 import vertinumpyro
+from tests.recipes import toy_outcome
 from tests.secure import problems, toy_links
 from tests.secure.problems import run
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import (
+    BernoulliLogitLink,
     ClippedSum,
     Crypten,
     FixedPoint,
     InsecureRehearsal,
+    NormalLink,
+    OrderedLogitLink,
     Plaintext,
+    PoissonLink,
     SoftmaxLink,
     Spu,
     links,
@@ -32,8 +37,8 @@ from vertinumpyro.secure.links import link_of
 from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
 from vertinumpyro.secure.spu import backend as spu_backend
 
-LINKS = [SoftmaxLink()]
-TOYS = [toy_links.Tempered(), toy_links.Residual()]
+LINKS = [SoftmaxLink(), BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]
+TOYS = [toy_links.Tempered(), toy_links.Residual(), toy_outcome.LogisticNoiseLink()]
 every_link = pytest.mark.parametrize("link", LINKS + TOYS, ids=lambda link: link.name)
 
 REHEARSALS = [InsecureRehearsal(Crypten()), InsecureRehearsal(Spu())]
@@ -60,7 +65,13 @@ def processes():
 
 
 def sizes_of(link, **sizes):
-    return {"K": 1 if link.signed else 3, "P": 2, "d": 2, "s": 1, "d0": 2, **sizes}
+    return {"K": 1 if link.signed else 3, "P": 2, "d": 2, "s": 1, "d0": 2, "link": link, **sizes}
+
+
+def tried(link, num_records, spread=2.0):
+    """Numbers Z of records, on which a link may stand."""
+    contributions, prior, _ = problems.benign(**sizes_of(link, n=num_records, spread=spread))
+    return link.total(prior.log_weights, [c.log_density for c in contributions])
 
 
 def declared_links():
@@ -80,10 +91,13 @@ def test_no_link_is_missing():
 @every_link
 def test_the_weights_are_the_derivative_of_the_log_density(link):
     with compat.x64():
-        z = jnp.asarray(np.random.default_rng(0).normal(0, 2, (50, sizes_of(link)["K"])))
+        z = tried(link, 50)
         e = link.plaintext(z)
         den = e.sum(-1, keepdims=True) if link.normalised else 1.0
-        np.testing.assert_allclose(e / den, jax.vmap(jax.grad(link.log_density))(z), rtol=0, atol=1e-12)
+        slopes = jax.vmap(jax.grad(link.log_density))(z)
+        if link.num_sums:  # all of them move at once
+            slopes = slopes[:, : link.num_sums].sum(-1, keepdims=True) / link.unit
+        np.testing.assert_allclose(e / den, slopes, rtol=0, atol=1e-12)
 
 
 @every_link
@@ -95,11 +109,12 @@ def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
     @given(problems.hostile(**sizes))
     def check(problem):
         with compat.x64():
-            own = [link.bounded(c.log_density) for c in problem[0]]
+            own = [link.contributed(c.log_density, sizes["K"]) for c in problem[0]]
             assert all(np.isfinite(x).all() and np.abs(x).max() <= 1024 for x in own)
-            z = sum(ring.encode(x, LOG_BITS) for x in own)
-            e, exact = np.asarray(link.ring(z, LOG_BITS)), np.asarray(link.plaintext(ring.decode(z, LOG_BITS)))
-        assert np.abs(e - exact * one).max() <= ring.EXP_MAX_ERROR_ULP
+            assert all(np.abs(x[:, link.sums_of(sizes["K"]) :]).max(initial=0) <= 1 for x in own)
+            z = sum(link.encoded(x, LOG_BITS, ring.EXP_FRACTIONAL_BITS) for x in own)
+            e, exact = np.asarray(link.ring(z, LOG_BITS)), np.asarray(link.plaintext(decoded(link, z)))
+        assert np.abs(e - exact * one).max() <= link.error_factor * ring.EXP_MAX_ERROR_ULP
         assert np.abs(e).max() <= one
         assert link.signed or e.min() >= 0
         assert not link.normalised or e.sum(-1).min() >= one
@@ -107,15 +122,22 @@ def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
     check()
 
 
+def decoded(link, z, z_bits=LOG_BITS, weight_bits=ring.EXP_FRACTIONAL_BITS):
+    """What `ScoreLink.encoded` made."""
+    sums = z.shape[-1] - link.own_inputs
+    return jnp.concatenate([ring.decode(z[..., :sums], z_bits), ring.decode(z[..., sums:], weight_bits)], axis=-1)
+
+
 def exact_sum(link, clip_norm, problem):
     """The sum of clipped gradients of the log density, by automatic differentiation in theta, at theta = 0."""
     contributions, prior, _ = problem
     scores = [prior.scores[None], *(x for c in contributions for x in (c.plated_scores, c.shared_scores))]
-    z = prior.log_weights + sum(c.log_density for c in contributions)
+    z = link.total(prior.log_weights, [c.log_density for c in contributions])
+    own = jnp.arange(z.shape[-1]) >= z.shape[-1] - link.own_inputs
 
     def log_density(z, scores, theta):
         moved = [(s * t).sum(-1) for s, t in zip(scores, theta, strict=True)]  # a plated theta has a row for each k
-        return link.log_density(z + sum(moved))
+        return link.log_density(z + jnp.where(own, 0.0, sum(moved) / link.unit))
 
     plated = [index % 2 == 1 for index in range(len(scores))]
     theta = [jnp.zeros(s.shape[1:] if rows else s.shape[2:]) for s, rows in zip(scores, plated, strict=True)]
@@ -129,7 +151,7 @@ def exact_sum(link, clip_norm, problem):
 @every_link
 def test_the_sum_is_that_of_the_exact_clipped_gradients_within_the_stated_bound(backend, link):
     sizes = sizes_of(link)
-    shape = problems.shape_of(**sizes, clip_norm=0.8, link=link)
+    shape = problems.shape_of(**sizes, clip_norm=0.8)
     problem = problems.benign(**sizes)
     with compat.x64():
         exact = exact_sum(link, shape.clip_norm, problem)
@@ -143,7 +165,7 @@ def test_the_sum_is_that_of_the_exact_clipped_gradients_within_the_stated_bound(
 @every_link
 def test_no_record_is_longer_than_the_clip_norm(link, clip_norm):
     sizes = sizes_of(link, n=1, t=1)
-    shape = problems.shape_of(**sizes, clip_norm=clip_norm, link=link)
+    shape = problems.shape_of(**sizes, clip_norm=clip_norm)
     limit = clip_norm * 2.0 ** fixed_point_format(shape).grid_bits
 
     @settings(max_examples=40, deadline=None)
@@ -161,7 +183,7 @@ def test_no_record_is_longer_than_the_clip_norm(link, clip_norm):
 @every_link
 def test_long_scores_are_cut_to_the_clip_norm_between_processes(backend, link):
     sizes = sizes_of(link, n=1)
-    shape = problems.shape_of(**sizes, link=link)
+    shape = problems.shape_of(**sizes)
     for seed in range(4):
         problem = problems.benign(**sizes, scale=200.0, seed=seed)
         length = np.linalg.norm(run(backend, shape, problem))
@@ -172,13 +194,13 @@ def test_long_scores_are_cut_to_the_clip_norm_between_processes(backend, link):
 def test_a_link_survives_a_message(link):
     sizes = sizes_of(link)
     layout = Layout.of(*problems.benign(**sizes)[:2])
-    computation = ClippedSum(shape=problems.shape_of(**sizes, link=link), layout=layout)
+    computation = ClippedSum(shape=problems.shape_of(**sizes), layout=layout)
     assert computation_of(json.loads(json.dumps(described(computation)))) == computation
 
 
 def test_a_link_of_another_version_is_named():
-    with pytest.raises(BackendError, match="'probit' is unknown here; run the same versions"):
-        link_of({"name": "probit"})
+    with pytest.raises(BackendError, match="'cauchit' is unknown here; run the same versions"):
+        link_of({"name": "cauchit"})
 
 
 def test_signs_need_one_component():

@@ -1,12 +1,13 @@
 """Parties of the protocols on shares as threads of one process, with a dealer at hand: no CrypTen, no sockets."""
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from vertinumpyro.secure.crypten.correlations import deal, draw
-from vertinumpyro.secure.crypten.hidden import low_bytes, opened
+from vertinumpyro.secure.crypten.hidden import Hidden, low_bytes, opened
 from vertinumpyro.secure.keystream import KeyStream, fresh_key
 
 
@@ -16,6 +17,12 @@ class ThreadParty:
     def __init__(self, group, rank):
         self.group, self.rank, self.num_parties, self.dealer = group, rank, group.num_parties, self
         self.rounds, self.seen = 0, []
+
+    @property
+    def __class__(self):
+        """An engine's, once there is one: modules above it have their arguments checked."""
+        module = sys.modules.get("vertinumpyro.secure.crypten.engine")
+        return ThreadParty if module is None else module.Engine
 
     def draw(self, request):
         correction = deal(request, self.group.dealers) if self.rank == 0 else None
@@ -30,6 +37,13 @@ class ThreadParty:
         totals = opened(hidden, others)
         self.seen += [low_bytes(total, array.num_bytes).ravel() for array, total in zip(hidden, totals, strict=True)]
         return totals
+
+    def open_masked(self, share):
+        """What modules above CrypTen ask for, in its tensors."""
+        import torch
+
+        (total,) = self.open_hidden(Hidden(share.contiguous().numpy()))
+        return torch.from_numpy(total)
 
 
 class ThreadGroup:

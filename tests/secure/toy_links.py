@@ -6,6 +6,7 @@ from typing import ClassVar, final
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
+from tests.recipes.toy_outcome import LogisticNoiseLink
 from vertinumpyro.core import ring
 from vertinumpyro.secure import ScoreLink, links
 from vertinumpyro.secure.local import LARGEST_CONTRIBUTION, renormalised
@@ -78,7 +79,7 @@ class Residual(ScoreLink):
 
 def _with_toys():
     """Before a rehearsal's process runs: it knows these links by name as well."""
-    links.LINKS.update({kind.name: kind for kind in (Tempered, Residual)})
+    links.LINKS.update({kind.name: kind for kind in (Tempered, Residual, LogisticNoiseLink)})
 
 
 def run_worker_with_toys(seat, backend, watched):

@@ -43,13 +43,15 @@ class Contribution(NamedTuple):
     `n` records, `K` mixture components, `d` parameters of each component, `s` parameters that the
     components share.
 
-    log_density:     l^p_nk, the log density of the party's columns of record n under component k.
+    log_density:     l^p_nk, the log density of the party's columns of record n under component k. Of a `party_sum`,
+        what the party adds to each of the Z numbers of the outcome's link: mostly one, its part of the predictor, and
+        at the outcome's party further ones of its own behind it.
     plated_scores:   d l^p_nk / d theta_k, for parameters that belong to one component.
     shared_scores:   d l^p_nk / d theta, for parameters that several components read.
     tables:          further plated scores, of parameters that stand after those of `plated_scores`.
     """
 
-    log_density: Float[Array, "n K"]
+    log_density: Float[Array, "n Z"]
     plated_scores: Float[Array, "n K d"]
     shared_scores: Float[Array, "n K s"]
     tables: tuple[ScoreTable, ...] = ()
@@ -63,9 +65,9 @@ class Contribution(NamedTuple):
 class ComponentPrior(NamedTuple):
     """log p(z = k | theta) and its derivative: public, because theta is.
 
-    log_weights:  log pi_k.
+    log_weights:  log pi_k; zeros for the sums of a model without a component.
     scores:       d log pi_k / d theta for the parameters that the component's prior reads.
     """
 
-    log_weights: Float[Array, " K"]
+    log_weights: Float[Array, " Z"]
     scores: Float[Array, "K d0"]

@@ -142,7 +142,7 @@ class Kernel:
         """Negative ELBO per record, estimated on the batch. Not DP."""
 
         def log_density(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
-            z = sum((c.log_density for c in contributions), start=prior.log_weights)
+            z = self.shape.link.total(prior.log_weights, [c.log_density for c in contributions])
             return jnp.where(mask, self.shape.link.log_density(z), 0.0).sum()
 
         contributions = _by_block(partial(self.local, state, columns), indices)

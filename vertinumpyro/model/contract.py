@@ -2,7 +2,8 @@
 
 The contract: global latents theta; at most one discrete record-level latent z; every observed site inside a
 `party_plate`, one value per record, and depending on that record and that party's columns only, given theta and
-z. The number of records may size the plates and nothing else: the split evaluates records one by one. All checks
+z. Where parties' contributions are added up by `party_sum`, `summed_outcome` has what else must hold. The number of
+records may size the plates and nothing else: the split evaluates records one by one. All checks
 trace or run the model on stand-in columns drawn from the public schema, so nothing here has seen a record.
 """
 
@@ -23,6 +24,7 @@ from vertinumpyro.model.record_independence import check_records_are_independent
 from vertinumpyro.model.site_facts import SiteFacts, TracedModel, traced
 from vertinumpyro.model.stand_in_runs import StandInRuns
 from vertinumpyro.model.stand_ins import check_signature, errors_on_stand_ins, stand_in_columns
+from vertinumpyro.model.summed_outcome import SummedOutcome, check_sums, summed_outcome, with_parts
 
 __all__ = ["ModelStructure", "inspect_model", "inspected"]
 
@@ -55,6 +57,8 @@ class ModelStructure:
     :ivar unused_columns: columns that no site reads.
     :ivar site_covariates: columns that each observed site's distribution reads, other than the mask of a column that
         it observes. They must be known before the site can be drawn, modelled ones too.
+    :ivar summed: the site that depends on a `party_sum`, where the model has one; it counts as reading what the sum is
+        made of, and a party's latents are those of its part.
     """
 
     latents: Mapping[str, tuple[int, ...]]
@@ -70,6 +74,7 @@ class ModelStructure:
     covariates: tuple[str, ...]
     unused_columns: tuple[str, ...]
     site_covariates: Mapping[str, tuple[str, ...]]
+    summed: SummedOutcome | None = None
 
 
 def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> ModelStructure:
@@ -103,8 +108,10 @@ def inspected(model: Model, schema: Schema, model_kwargs: Mapping[str, Any]) -> 
 def _structure(model: Model, schema: Schema) -> ModelStructure:
     """The checks that need no numbers."""
     columns = stand_in_columns(schema, _NUM_STAND_INS)
-    sites = _sites(model, schema)
+    few = _sites(model, schema)
+    sites = few.sites
     component_site = _component_site(sites)
+    sum_name = check_sums(few, component_site, schema)
     num_components = sites[component_site].support_size if component_site else 1
     if num_components > MOST_COMPONENTS:
         raise ModelContractError(
@@ -112,8 +119,10 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
         )
     party_sites = _party_sites(sites, schema)
     latents = _latent_shapes(sites)
-    reads = provenance(model, latents, component_site, columns, _NUM_STAND_INS)
+    reads = provenance(model, latents, component_site, columns, _NUM_STAND_INS, few.sums)
     _check_data_reads(reads.columns, sites, schema)
+    summed = None if sum_name is None else summed_outcome(model, schema, sum_name, reads, sites)
+    reads = reads if summed is None else with_parts(reads, summed)
     observed = [site for names in party_sites.values() for site in names]
     roles = column_roles(
         list(schema.columns),
@@ -129,12 +138,15 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
         party_sites=party_sites,
         party_latents={
             party: tuple(sorted(set().union(*(reads.latents[site] for site in names))))
+            if summed is None
+            else summed.latents.get(party, ())
             for party, names in party_sites.items()
         },
         site_latents={site: tuple(sorted(reads.latents[site])) for site in observed},
         site_columns={site: tuple(sorted(reads.columns[site])) for site in observed},
         component_latents=tuple(sorted(reads.latents[component_site])) if component_site else (),
         site_covariates={site: covariates_of(site, reads) for site in observed},
+        summed=summed,
         **roles._asdict(),
     )
 
@@ -144,8 +156,8 @@ def _values(model: Model, schema: Schema) -> ObservedValues:
     return observed_values(model, columns, others, _NUM_VALUES)
 
 
-def _sites(model: Model, schema: Schema) -> Mapping[str, SiteFacts]:
-    """The model's sites; refuses a model that has others, or other plates or latents, on another number of records."""
+def _sites(model: Model, schema: Schema) -> TracedModel:
+    """Sites and sums; refuses a model that has others, or other plates or latents, on another number of records."""
     few = traced(model, stand_in_columns(schema, _NUM_STAND_INS), _NUM_STAND_INS)
     more = traced(model, stand_in_columns(schema, _MANY_STAND_INS), _MANY_STAND_INS, densities=False)
     _check_plates(few, more)
@@ -153,7 +165,7 @@ def _sites(model: Model, schema: Schema) -> Mapping[str, SiteFacts]:
         raise few.error
     _check_site_types(few.sites)
     _check_same_sites(few, more)
-    return few.sites
+    return few
 
 
 def _check_plates(few: TracedModel, more: TracedModel) -> None:

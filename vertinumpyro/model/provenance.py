@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +11,17 @@ import numpy as np
 from numpyro.ops.provenance import eval_provenance
 
 from vertinumpyro.core.errors import ModelContractError
-from vertinumpyro.core.types import Model
+from vertinumpyro.core.types import Model, Theta
 from vertinumpyro.model.enumeration import Site, trace_at
+from vertinumpyro.model.party_sum import PartySums
 
 __all__ = ["Reads", "provenance"]
 
 SiteReads = Mapping[str, frozenset[str]]
 """For each sample site, names of the columns or of the latents that something of it depends on."""
+
+PartReads = Mapping[tuple[str, str], frozenset[str]]
+"""The same for each part of a `party_sum`, by the names of the sum and of the party."""
 
 
 # What of a site is asked for, in the order in which `_parts` computes it.
@@ -31,12 +35,23 @@ class Reads(NamedTuple):
     value_columns:        columns that its value reads: the observation.
     distribution_columns: columns that its distribution reads, mask included: the covariates.
     latents:              global latents that its log density or its value reads.
+    sums:                 each `party_sum` that its log density or its value reads; what the sum is made of is not
+        counted as read by the site.
+    value_sums:           those that its value reads.
+    part_columns:         columns that each part of a sum reads, by the names of the sum and of the party.
+    part_latents:         global latents that it reads.
+    part_sums:            other sums that it reads.
     """
 
     columns: SiteReads
     value_columns: SiteReads
     distribution_columns: SiteReads
     latents: SiteReads
+    sums: SiteReads
+    value_sums: SiteReads
+    part_columns: PartReads
+    part_latents: PartReads
+    part_sums: PartReads
 
 
 def provenance(
@@ -45,23 +60,30 @@ def provenance(
     component_site: str | None,
     columns: Mapping[str, np.ndarray],
     num_records: int,
+    sums: Iterable[str] = (),
 ) -> Reads:
     """Who reads what, from tracing the model with its component enumerated.
 
     :param latents: unconstrained shape of each global latent.
+    :param sums: names of the model's party_sums, each of which holds one number for each record.
     :raises ModelContractError: if the model cannot be traced with the component enumerated.
     """
 
-    def of_sites(columns: Mapping[str, Any], theta: Mapping[str, jax.Array]) -> dict[str, Any]:
-        trace = trace_at(model, theta, component_site, columns, num_records)
-        return {name: _parts(site) for name, site in trace.items() if site["type"] == "sample"}
+    def run(columns: Mapping[str, Any], theta: Theta, totals: Mapping[str, jax.Array]) -> tuple[Any, Any]:
+        summing = PartySums(model, totals)
+        trace = trace_at(summing, theta, component_site, columns, num_records)
+        sites = {name: _parts(site) for name, site in trace.items() if site["type"] == "sample"}
+        return sites, {
+            (name, party): {"part": part} for name, of in summing.parts.items() for party, part in of.items()
+        }
 
     inputs = {
         "columns": {name: jnp.asarray(column) for name, column in columns.items()},
         "latents": {name: jnp.zeros(shape) for name, shape in latents.items()},
+        "sums": {name: jnp.zeros(num_records) for name in sums},
     }
     try:
-        found = _reads(of_sites, inputs)
+        sites, parts = _reads(run, inputs)
     except (TypeError, ValueError) as error:
         if isinstance(error, ModelContractError) or component_site is None:
             raise
@@ -70,17 +92,22 @@ def provenance(
             "an array [K, 1]; index parameters by the component, as in a[z], and let the other axes broadcast"
         ) from error
 
-    def only(kind: str, *parts: str) -> SiteReads:
+    def only(found: Mapping[Any, Any], kind: str, *parts: str) -> dict[Any, frozenset[str]]:
         return {
             site: frozenset(name for part in parts for of_kind, name in of_site[part] if of_kind == kind)
             for site, of_site in found.items()
         }
 
     return Reads(
-        columns=only("columns", *_PARTS),
-        value_columns=only("columns", "value"),
-        distribution_columns=only("columns", "distribution"),
-        latents=only("latents", *_PARTS),
+        columns=only(sites, "columns", *_PARTS),
+        value_columns=only(sites, "columns", "value"),
+        distribution_columns=only(sites, "columns", "distribution"),
+        latents=only(sites, "latents", *_PARTS),
+        sums=only(sites, "sums", *_PARTS),
+        value_sums=only(sites, "sums", "value"),
+        part_columns=only(parts, "columns", "part"),
+        part_latents=only(parts, "latents", "part"),
+        part_sums=only(parts, "sums", "part"),
     )
 
 
@@ -91,9 +118,9 @@ def _parts(site: Site) -> dict[str, Any]:
 
 
 def _reads(
-    outcomes: Callable[..., dict[str, Any]], inputs: Mapping[str, Mapping[str, jax.Array]]
-) -> dict[str, dict[str, frozenset[tuple[str, str]]]]:
-    """For each site and each part of it, the inputs (kind, name) that it depends on."""
+    outcomes: Callable[..., tuple[Any, Any]], inputs: Mapping[str, Mapping[str, jax.Array]]
+) -> list[dict[Any, dict[str, frozenset[tuple[str, str]]]]]:
+    """For each site, and each part of a sum, and for each piece of it, the inputs (kind, name) that it depends on."""
     # Keywords of `eval_provenance` may not be called as its own parameter, so each name gets a prefix.
     prefixed = {f"{kind}:{name}": array for kind, of_kind in inputs.items() for name, array in of_kind.items()}
     found = eval_provenance(
@@ -106,4 +133,4 @@ def _reads(
         pairs = (name.partition(":") for name in frozenset().union(*sets))
         return frozenset((kind, name) for kind, _, name in pairs)
 
-    return {site: {part: names(found) for part, found in parts.items()} for site, parts in found.items()}
+    return [{site: {part: names(of) for part, of in parts.items()} for site, parts in kind.items()} for kind in found]

@@ -16,6 +16,7 @@ from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
 from vertinumpyro.model.enumeration import Site, is_discrete, start_value
 from vertinumpyro.model.party_plate import PARTY, RECORDS_PLATE
+from vertinumpyro.model.party_sum import PartySums
 
 __all__ = ["SiteFacts", "TracedModel", "traced"]
 
@@ -55,12 +56,15 @@ class TracedModel:
     """A model's sites on `num_records` records, its plates' sizes, and what the model raised, if it did.
 
     A model that raised has no sites here, but the plates that it had opened.
+
+    :ivar sums: the shape of every party's part of each `party_sum`.
     """
 
     num_records: int
     sites: Mapping[str, SiteFacts]
     plates: Mapping[str, int]
     error: Exception | None
+    sums: Mapping[str, Mapping[str, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
 
 
 def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int, *, densities: bool = True) -> TracedModel:
@@ -70,7 +74,8 @@ def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int, *,
     """
     sites: dict[str, SiteFacts] = {}
     plates: dict[str, int] = {}
-    recorder = handlers.trace(handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=start_value))
+    sums = PartySums(model)
+    recorder = handlers.trace(handlers.substitute(handlers.seed(sums, rng_seed=0), substitute_fn=start_value))
 
     def run(columns: Mapping[str, Any]) -> None:
         try:
@@ -83,7 +88,8 @@ def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int, *,
         jax.eval_shape(run, {name: jnp.asarray(column) for name, column in columns.items()})
     except Exception as error:  # the caller knows more of the model, and raises it
         return TracedModel(num_records, {}, plates, error)
-    return TracedModel(num_records, sites, plates, None)
+    shapes = {name: {party: part.shape for party, part in parts.items()} for name, parts in sums.parts.items()}
+    return TracedModel(num_records, sites, plates, None, shapes)
 
 
 class _KnownColumns(dict[str, Any]):

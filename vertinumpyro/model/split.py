@@ -23,6 +23,7 @@ from vertinumpyro.model.enumeration import constrain, log_densities, trace_at, t
 from vertinumpyro.model.grouping import SiteGroup, site_groups
 from vertinumpyro.model.plated import plated_sites
 from vertinumpyro.model.stand_ins import errors_on_stand_ins, stand_in_columns
+from vertinumpyro.model.summed import part_contribution, part_inputs
 
 __all__ = ["SplitModel", "split_model"]
 
@@ -59,6 +60,12 @@ class SplitModel:
     def num_components(self) -> int:
         """K; 1 for a model without a discrete latent."""
         return self.structure.num_components
+
+    @property
+    def _num_sums(self) -> int:
+        """Numbers that all parties add up for a record: of a model without a discrete latent."""
+        summed = self.structure.summed
+        return 1 if summed is None else summed.outcome.num_sums
 
     @cached_property
     def _positions(self) -> dict[str, np.ndarray]:
@@ -126,7 +133,7 @@ class SplitModel:
         site, names = self.structure.component_site, self.structure.component_latents
         theta = self.unflatten(flat)
         if site is None:
-            return ComponentPrior(jnp.zeros(1, flat.dtype), jnp.zeros((1, 0), flat.dtype))
+            return ComponentPrior(jnp.zeros(self._num_sums, flat.dtype), jnp.zeros((1, 0), flat.dtype))
 
         def log_weights(part: Theta) -> jax.Array:
             trace = trace_at(self.model, {**theta, **part}, site, self.stand_ins(1), 1)
@@ -172,6 +179,8 @@ class SplitModel:
     def contribution(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Contribution:
         """What `party` computes on its own columns, each [n]; see `core.types.Contribution`."""
         theta = self.unflatten(flat)
+        if (summed := self.structure.summed) is not None:
+            return part_contribution(self.model, summed, party, theta, columns, self.stand_ins(1))
 
         def of_group(group: SiteGroup) -> Contribution:
             log_density = partial(self._log_density_of_record, group.sites)
@@ -185,9 +194,11 @@ class SplitModel:
         nothing = local_gradient.empty(length, self.num_components, flat.dtype)
         return local_gradient.combined([nothing, *(of_group(group) for group in self.groups[party])])
 
-    def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n K"]:
-        """l^p_nk [n, K] without the scores."""
+    def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n Z"]:
+        """`Contribution.log_density` without the scores."""
         theta = self.unflatten(flat)
+        if (summed := self.structure.summed) is not None:
+            return part_inputs(self.model, summed, party, theta, columns, self.stand_ins(1))
 
         def of_group(group: SiteGroup) -> jax.Array:
             of_record = partial(self._log_density_of_record, group.sites, theta)
@@ -219,6 +230,8 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
     """
     with errors_on_stand_ins():
         structure, runs = inspected(model, schema, model_kwargs or {})
+        if structure.summed is not None:
+            return _split_sum(partial(model, **(model_kwargs or {})), schema, structure)
         groups = {party: _groups(structure, schema, party) for party in structure.party_sites}
         read = {party: tuple(name for group in groups[party] for name in group.latents) for party in groups}
         plated = plated_sites(runs, structure, read)
@@ -229,6 +242,19 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
         groups=groups,
         plated=plated,
         shared={party: tuple(name for name in read[party] if name not in plated[party]) for party in groups},
+    )
+
+
+def _split_sum(model: Model, schema: Schema, structure: ModelStructure) -> SplitModel:
+    """Of a model with a `party_sum`: what a party's part reads is its own, and there is one component."""
+    nothing = dict.fromkeys(structure.party_sites, ())
+    return SplitModel(
+        model=model,
+        schema=schema,
+        structure=structure,
+        groups=nothing,
+        plated={party: {} for party in structure.party_sites},
+        shared=structure.party_latents,
     )
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.model import SplitModel
 from vertinumpyro.secure.link import SOFTMAX, ScoreLink
+from vertinumpyro.secure.links import link_of
 
 __all__ = ["Columns", "device_columns", "score_link"]
 
@@ -26,5 +27,6 @@ def device_columns(dataset: VerticalDataset) -> dict[str, dict[str, jax.Array]]:
 
 
 def score_link(split: SplitModel) -> ScoreLink:
-    """The link of a split model: its parties contribute log densities of components, so it is a mixture's."""
-    return SOFTMAX
+    """The link of a split model: its outcome's where parties sum up a predictor, else a mixture's."""
+    summed = split.structure.summed
+    return SOFTMAX if summed is None else link_of(summed.outcome.described())

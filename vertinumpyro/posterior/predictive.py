@@ -212,7 +212,7 @@ def _log_densities(split: SplitModel, draws: jax.Array, columns: Mapping[str, Ma
     link = score_link(split)
 
     def at(theta: jax.Array) -> jax.Array:
-        parts = (split.log_density(party, theta, columns[party]) for party in split.parties)
-        return link.log_density(sum(parts, start=split.component_prior(theta).log_weights))
+        parts = [split.log_density(party, theta, columns[party]) for party in split.parties]
+        return link.log_density(link.total(split.component_prior(theta).log_weights, parts))
 
     return logsumexp(jax.lax.map(at, draws), axis=0) - jnp.log(len(draws))

@@ -10,6 +10,7 @@ from vertinumpyro.secure.links import LINKS
 from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.secure.plaintext import Plaintext
 from vertinumpyro.secure.rehearsal import InsecureRehearsal
+from vertinumpyro.secure.residual_links import BernoulliLogitLink, NormalLink, OrderedLogitLink, PoissonLink
 from vertinumpyro.secure.spu import Spu
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Backend",
     "BackendInfo",
     "BatchShape",
+    "BernoulliLogitLink",
     "BetweenProcesses",
     "ClippedSum",
     "Computation",
@@ -27,8 +29,11 @@ __all__ = [
     "FixedPoint",
     "InProcess",
     "InsecureRehearsal",
+    "NormalLink",
+    "OrderedLogitLink",
     "PartyEnd",
     "Plaintext",
+    "PoissonLink",
     "ScoreLink",
     "SoftmaxLink",
     "Spu",

@@ -37,8 +37,9 @@ def fused_error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> 
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
     bits = fixed_point_format(shape).score_bits
+    weights = K * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
-    responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * K * EXP_MAX_ERROR_ULP * _UNIT + (P + 1) * _FLOAT64
+    responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * weights * EXP_MAX_ERROR_ULP * _UNIT + (P + 1) * _FLOAT64
     slack = (P + 1) * K * SCORE_BOUND * _UNIT
     norm_units = (3 * K * P + 3 * D + P + 2) * 2.0**-25
     clip = 1.2 * slack + norm_units + math.sqrt(D) * 2.0 ** (-14 - bits) / C

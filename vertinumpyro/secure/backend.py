@@ -67,6 +67,15 @@ class BatchShape:
         self.link.check_components(self.num_components)
 
     @property
+    def num_inputs(self) -> int:
+        """Z, the numbers that a record's parties contribute to the link."""
+        return self.link.num_inputs(self.num_components)
+
+    def contributed(self, contribution: Float[Array, "n _"]) -> Float[Array, "n Z"]:
+        """What a party, or the prior, puts in under the link's bound."""
+        return self.link.contributed(contribution, self.num_components)
+
+    @property
     def num_padded(self) -> int:
         """Records that one sum is over, padding included."""
         return self.batch_size * self.num_blocks
@@ -257,10 +266,24 @@ def check_shape(
             *(c.log_density.shape[0] for c in contributions),
             *(table.codes.shape[0] for c in contributions for table in c.tables),
         },
-        "num_components": {prior.log_weights.shape[0], *(c.log_density.shape[1] for c in contributions)},
+        "num_components": {scores.shape[-2] for c in contributions for scores in (c.plated_scores, c.shared_scores)},
         "num_parties": {len(contributions)},
         "num_values": {num_values},
     }
     for name, sizes in found.items():
         if sizes != {getattr(shape, name)}:
             raise ArgumentError(f"shape.{name} is {getattr(shape, name)}, but the arrays have {sorted(sizes)}")
+    check_inputs(shape, [c.log_density.shape[1] for c in contributions], prior.log_weights.shape[0])
+
+
+def check_inputs(shape: BatchShape, widths: Sequence[int], of_prior: int) -> None:
+    """Checks how many numbers each party, and the prior, contribute to the link: one party alone has its own.
+
+    :raises ArgumentError: they are others.
+    """
+    sums, most = shape.link.sums_of(shape.num_components), shape.num_inputs
+    if sorted(widths) != [sums] * (len(widths) - 1) + [most] or of_prior != sums:
+        raise ArgumentError(
+            f"the link {shape.link.name!r} takes {sums} numbers of each party and of the prior, and {most - sums} more "
+            f"of one party; got {list(widths)} and {of_prior}"
+        )

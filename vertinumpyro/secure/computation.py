@@ -68,14 +68,14 @@ class ClippedSum:
         d, s = self.layout.written_out(rank), self.layout.shared[rank]
         tables = [table for table in self.layout.tables[rank] if table[0]]
         sizes = {
-            "log_density": (n, K),
+            "log_density": (n, self.shape.num_inputs),
             "plated": (K, n, d),
             "codes": (n, len(tables)),
             "tables": (sum(K * num_values * width for num_values, width in tables),),
             "shared": (n * K, s),
             "squared_norm": (n, K),
             "gram": (n, K, K),
-            "prior_log_weights": (K,),
+            "prior_log_weights": (self.shape.num_inputs,),
             "prior_scores": (K, self.layout.prior),
             "prior_gram": (K, K),
             "noise": (self.num_values,),

@@ -125,13 +125,13 @@ class FixedPoint(InProcess):
 class Encoded(NamedTuple):
     """Ring elements that enter the computation; from here on there is integer arithmetic only.
 
-    log_densities:  [n, K] for each party, then the prior's [K], with `LOG_BITS` fractional bits.
+    log_densities:  [n, Z] for each party, then the prior's [Z], with `LOG_BITS` fractional bits; own numbers as e.
     plated, shared: each party's scores [n, K, d] and [n, K, s], with `score_bits` fractional bits.
     tables:         each party's tables, with `score_bits` fractional bits.
     prior_scores:   [K, d0].
     """
 
-    log_densities: tuple[Int[Array, "... K"], ...]
+    log_densities: tuple[Int[Array, "... Z"], ...]
     plated: tuple[Int[Array, "n K d"], ...]
     shared: tuple[Int[Array, "n K s"], ...]
     tables: tuple[tuple[ScoreTable, ...], ...]
@@ -149,11 +149,12 @@ def clipped_sum(
 def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior) -> Encoded:
     """Local part: public bounds, then the ring. In float64, so that the bounds hold as proved."""
     bits = fixed_point_format(shape).score_bits
-    limit = shape.link.bounded
+    link, limit = shape.link, shape.contributed
     prior = bounded_prior(as_float64(prior), shape.clip_norm, limit)
     parties = [bounded(as_float64(c), shape.clip_norm, limit) for c in contributions]
+    inputs = (*(c.log_density for c in parties), prior.log_weights)
     return Encoded(
-        tuple(ring.encode_short(v, LOG_BITS) for v in (*(c.log_density for c in parties), prior.log_weights)),
+        tuple(link.encoded(v, LOG_BITS, EXP_FRACTIONAL_BITS) for v in inputs),
         tuple(ring.encode_short(c.plated_scores, bits) for c in parties),
         tuple(ring.encode_short(c.shared_scores, bits) for c in parties),
         tuple(tuple(ScoreTable(ring.encode_short(t.scores, bits), t.codes) for t in c.tables) for c in parties),

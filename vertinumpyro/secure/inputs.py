@@ -14,7 +14,7 @@ import numpy as np
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.formats import LOG_BITS, clip_share_kept, float64_room, norm_bits
+from vertinumpyro.secure.formats import EXP_BITS, LOG_BITS, clip_share_kept, float64_room, norm_bits
 from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
 from vertinumpyro.secure.range_proof import fixed_point_format
 
@@ -72,7 +72,7 @@ class PartyInputs(NamedTuple):
 
     NumPy's, or jax's while a program is traced.
 
-    log_density:  [n, K], `LOG_BITS`.
+    log_density:  [n, Z], `LOG_BITS`; numbers of its own `EXP_BITS`.
     plated:       [K, n, d] of the scores that are written out, `score_bits`.
     codes:        [n, T], each record's row in each table that is kept as one.
     tables:       these tables' scores, each [K, V, d], flat and side by side, `score_bits`.
@@ -91,7 +91,7 @@ class PartyInputs(NamedTuple):
 
 
 class PriorInputs(NamedTuple):
-    """The public component prior as ring elements: [K], [K, d0] and the Gram matrix of its scores [K, K]."""
+    """The public component prior as ring elements: [Z], [K, d0] and the Gram matrix of its scores [K, K]."""
 
     log_weights: Any
     scores: Any
@@ -114,15 +114,15 @@ def encode_prior(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
 def encode_party_traced(shape: BatchShape, contribution: Contribution) -> PartyInputs:
     """`encode_party` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
-    own = bounded(as_float64(contribution), shape.clip_norm, shape.link.bounded)
+    own = bounded(as_float64(contribution), shape.clip_norm, shape.contributed)
     plated, shared = ring.encode_short(own.plated_scores, bits), ring.encode_short(own.shared_scores, bits)
     tables = [t._replace(scores=ring.encode_short(t.scores, bits)) for t in own.tables]
     kept = [table for table in tables if _pays(table)]
     squares = sum((_squares(t.scores, bits)[t.codes] for t in tables), start=_squares(plated, bits))
     blocks = (plated, *(table.per_record() for table in tables if not _pays(table)))
-    n, K = own.log_density.shape
+    n, K = len(own.log_density), shape.num_components
     return PartyInputs(
-        log_density=ring.encode_short(own.log_density, LOG_BITS),
+        log_density=shape.link.encoded(own.log_density, LOG_BITS, EXP_BITS),
         plated=jnp.concatenate(blocks, axis=-1).transpose(1, 0, 2),
         codes=jnp.stack([jnp.zeros(n, jnp.int64), *(t.codes.astype(jnp.int64) for t in kept)], axis=-1)[:, 1:],
         tables=jnp.concatenate([jnp.zeros(0, jnp.int64), *(t.scores.transpose(1, 0, 2).ravel() for t in kept)]),
@@ -175,10 +175,10 @@ def _squares(scores: jax.Array, bits: int) -> jax.Array:
 def encode_prior_traced(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
     """`encode_prior` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
-    own = bounded_prior(as_float64(prior), shape.clip_norm, shape.link.bounded)
+    own = bounded_prior(as_float64(prior), shape.clip_norm, shape.contributed)
     scores = ring.encode_short(own.scores, bits)
     gram = _gram(shape, ring.decode(scores, bits))
-    return PriorInputs(ring.encode_short(own.log_weights, LOG_BITS), scores, gram)
+    return PriorInputs(shape.link.encoded(own.log_weights, LOG_BITS, EXP_BITS), scores, gram)
 
 
 def _gram(shape: BatchShape, scores: jax.Array) -> jax.Array:

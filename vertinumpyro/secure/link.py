@@ -3,7 +3,9 @@
 The parties' z_nk = sum_p z^p_nk is the same sum for every model; what is done with it is the link's. A record adds
 g_n = sum_k (e_nk / den_n) s_nk with s_nk the derivatives of z_nk, so that g_n is the gradient of the link's
 `log_density`. A mixture's e are the components' responsibilities before they are divided by their sum; a generalised
-linear model has one component, its linear predictor, and e is its residual.
+linear model has one component, and e is the residual at its predictor, the sum z_n1. What an outcome adds to that, as
+the y of y - sigmoid(z), its party alone knows: such numbers stand behind the sums, `own_inputs` of them, and as the
+other parties contribute none, they are additive shares of themselves.
 
 Each secure arithmetic computes e from z in its own number format, so a link has one method for each of them.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import jax
@@ -29,7 +32,9 @@ __all__ = ["SOFTMAX", "ScoreLink", "SoftmaxLink"]
 
 
 class ScoreLink(abc.ABC):
-    """From the sum of the parties' contributions z [n, K] to the weights e [n, K] of their scores.
+    """From the sum of the parties' contributions z [n, Z] to the weights e [n, K] of their scores.
+
+    Z is K, or `num_sums` where that is given, and `own_inputs` more, which one party alone contributes.
 
     A subclass is a frozen dataclass of public numbers, one line in `links.LINKS`. The range proofs, the clip and the
     stated error bounds hold for every link that keeps this contract, whatever the columns hold:
@@ -41,31 +46,44 @@ class ScoreLink(abc.ABC):
       scores times B, which is the same sum;
     - **signed**: e may be negative. Then K = 1 and the link is not normalised: rounding squared norms up bounds a
       record's norm only where no two weights have opposite signs;
-    - the derivative of `log_density` by z is e / den;
-    - e moves by at most as much as the largest z_k does, besides the error that each method below may add.
+    - the derivative of `log_density` by z is e / den; with `num_sums`, that by all sums at once is `unit` e;
+    - e moves by at most as much as the largest z_k does, besides the error that each method below may add;
+    - numbers of one party's own are at most 1 in magnitude, and in the number format of e.
 
     What e is exactly never matters to the clip: nn is computed from the very e that the scores are multiplied by.
 
     :cvar name: what messages between processes call it.
+    :cvar num_sums: how many sums there are; None for one of each component.
+    :cvar own_inputs: how many numbers one party has beside them.
+    :cvar error_factor: how many times the stated error of each method below e may be off.
     """
 
     name: ClassVar[str]
     normalised: ClassVar[bool]
     signed: ClassVar[bool]
+    num_sums: ClassVar[int | None] = None
+    own_inputs: ClassVar[int] = 0
+    error_factor: ClassVar[float] = 1.0
+
+    @property
+    def unit(self) -> float:
+        """What the parties' scores were multiplied by, so that e is from -1 to 1."""
+        return 1.0
 
     @abc.abstractmethod
-    def bounded(self, contribution: Float[Array, "n K"]) -> Float[Array, "n K"]:
+    def bounded(self, contribution: Float[Array, "n Z"]) -> Float[Array, "n Z"]:
         """One party's contribution, or the prior's, under the public bound; computed by the party itself.
 
-        It may take off a number that is the same for all components, where that cancels in e / den.
+        It may take off a number that is the same for all components, where that cancels in e / den. One's own numbers
+        are there at one party only.
         """
 
     @abc.abstractmethod
-    def plaintext(self, z: Float[Array, "n K"]) -> Float[Array, "n K"]:
+    def plaintext(self, z: Float[Array, "n Z"]) -> Float[Array, "n K"]:
         """E in floating point."""
 
     @abc.abstractmethod
-    def ring(self, z: Int[Array, "n K"], fractional_bits: int) -> Int[Array, "n K"]:
+    def ring(self, z: Int[Array, "n Z"], fractional_bits: int) -> Int[Array, "n K"]:
         """E on integers, with `ring.EXP_FRACTIONAL_BITS`; off by at most `ring.EXP_MAX_ERROR_ULP` units."""
 
     @abc.abstractmethod
@@ -84,8 +102,45 @@ class ScoreLink(abc.ABC):
         """
 
     @abc.abstractmethod
-    def log_density(self, z: Float[Array, "... K"]) -> Float[Array, " ..."]:
+    def log_density(self, z: Float[Array, "... Z"]) -> Float[Array, " ..."]:
         """What a record adds to the objective, log p(x_n | theta) up to a constant."""
+
+    @final
+    def sums_of(self, num_components: int) -> int:
+        """How many sums the parties make together."""
+        return num_components if self.num_sums is None else self.num_sums
+
+    @final
+    def num_inputs(self, num_components: int) -> int:
+        """Z."""
+        return self.sums_of(num_components) + self.own_inputs
+
+    @final
+    def contributed(self, contribution: Float[Array, "n _"], num_components: int) -> Float[Array, "n Z"]:
+        """What a party puts in: `bounded`, and zeros in the place of numbers that it has not."""
+        return self.padded(self.bounded(contribution), num_components)
+
+    @final
+    def padded(self, contribution: Float[Array, "... _"], num_components: int) -> Float[Array, "... Z"]:
+        """With zeros in the place of numbers that the party has not."""
+        missing = self.num_inputs(num_components) - contribution.shape[-1]
+        if not missing:
+            return contribution
+        return jnp.pad(contribution, [(0, 0)] * (contribution.ndim - 1) + [(0, missing)])
+
+    @final
+    def total(self, prior: Float[Array, " S"], parts: Sequence[Float[Array, "n _"]]) -> Float[Array, "n Z"]:
+        """Z of the parties' contributions as they are: for the density, which nothing bounds."""
+        num_components = prior.shape[0]  # of a mixture; a link with `num_sums` does not ask
+        return sum((self.padded(part, num_components) for part in parts), start=self.padded(prior, num_components))
+
+    @final
+    def encoded(self, contributed: Float[Array, "... Z"], z_bits: int, weight_bits: int) -> Int[Array, "... Z"]:
+        """As ring elements: sums with `z_bits`, and one party's own numbers as e will be, with `weight_bits`."""
+        if not self.own_inputs:
+            return ring.encode_short(contributed, z_bits)
+        sums, own = contributed[..., : -self.own_inputs], contributed[..., -self.own_inputs :]
+        return jnp.concatenate([ring.encode_short(sums, z_bits), ring.encode_short(own, weight_bits)], axis=-1)
 
     @final
     def check_components(self, num_components: int) -> None:

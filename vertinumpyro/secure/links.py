@@ -7,10 +7,13 @@ from typing import Any
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.link import ScoreLink, SoftmaxLink
+from vertinumpyro.secure.residual_links import BernoulliLogitLink, NormalLink, OrderedLogitLink, PoissonLink
 
 __all__ = ["LINKS", "link_of"]
 
-LINKS: dict[str, type[ScoreLink]] = {kind.name: kind for kind in (SoftmaxLink,)}
+LINKS: dict[str, type[ScoreLink]] = {
+    kind.name: kind for kind in (SoftmaxLink, BernoulliLogitLink, OrderedLogitLink, NormalLink, PoissonLink)
+}
 """All of them."""
 
 

@@ -31,7 +31,7 @@ __all__ = [
 Arrays = TypeVar("Arrays", Contribution, ComponentPrior)
 
 Limit = Callable[[jax.Array], jax.Array]
-"""A link's bound on what a party contributes, [n, K]: `ScoreLink.bounded`."""
+"""What a link makes of what a party contributes, [n, Z]: `BatchShape.contributed`."""
 
 LARGEST_CONTRIBUTION = 1024.0
 """Largest magnitude of what a party contributes to a record under a component, on the scale of log densities."""

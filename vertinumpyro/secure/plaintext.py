@@ -115,8 +115,8 @@ def clipped_sum(
 ) -> jax.Array:
     """sum_n W_nk s_nk with W = mask e / sqrt(max(den^2, nn / C^2)), e and den the link's, in floating point."""
     link, clip_norm = shape.link, shape.clip_norm
-    prior = bounded_prior(prior, clip_norm, link.bounded)
-    contributions = [bounded(contribution, clip_norm, link.bounded) for contribution in contributions]
+    prior = bounded_prior(prior, clip_norm, shape.contributed)
+    contributions = [bounded(contribution, clip_norm, shape.contributed) for contribution in contributions]
     e = link.plaintext(sum((c.log_density for c in contributions), start=prior.log_weights))
     squared_norm = _shared_norm(e, prior.scores)
     for c in contributions:

@@ -21,6 +21,7 @@ import numpy as np
 from vertinumpyro.core.integer_product import pair_products
 from vertinumpyro.secure.crypten.formats import POWER_STEP_BITS, POWER_STEPS, power_of
 from vertinumpyro.secure.crypten.planes import packed, plane_words, unpacked
+from vertinumpyro.secure.crypten.wave_table import NUM_WAVES, waves_of
 from vertinumpyro.secure.keystream import KeyStream
 
 __all__ = ["CHUNK_BITS", "Request", "correction_size", "deal", "draw", "num_chunks", "subsets"]
@@ -42,7 +43,8 @@ class Request(NamedTuple):
     - "one_sided": a, held by all parties but `option`, or b, held by that party; c = a^T b.
     - "pairs": a matrix m_p, held by party p; the products m_i^T m_j of all i < j.
     - "comparison": r; for each `CHUNK_BITS` of its lowest bits the word with one bit, at their value; the bit above
-      them. `option` is how many lowest bits, and whether there are powers: exp of r's low digits, see `_powers`.
+      them. `option` is how many lowest bits, and what there is besides: True for powers, exp of r's low digits, see
+      `_powers`; "waves" for `wave_table.waves_of`.
     - "conjunctions": bits [V, words]; the conjunctions of all `subsets`. `option` is the terms.
     - "integers": bits; the same as integers.
     - "selection": bits b, and a number a for each; b as an integer, and b a.
@@ -148,9 +150,11 @@ def _corrected(request: Request) -> list[_Part]:
         case "pairs":
             return [_Part((sum(a[1] * b[1] for a, b in itertools.combinations(request.shapes, 2)),))]
         case "comparison":
-            bits, powers = request.option
+            bits, beside = request.option
             parts = [_Part((*shape, num_chunks(bits)), bits=True), _plane(shape)]
-            return [*parts, _Part((*shape, POWER_STEPS))] if powers else parts
+            if not beside:
+                return parts
+            return [*parts, _Part((*shape, 2, NUM_WAVES) if beside == "waves" else (*shape, POWER_STEPS))]
         case "conjunctions":
             return [_Part((len(subsets(request.option)), shape[1]), bits=True)]
     return [_Part(shape)]
@@ -181,9 +185,11 @@ def _truth(request: Request, drawn: Sequence[tuple[np.ndarray, ...]]) -> tuple[n
         case "truncation":
             return (values[0] & _LOW_63) >> request.option, (values[0] >> 63) & 1
         case "comparison":
-            bits, powers = request.option
+            bits, beside = request.option
             known = (_chunks(values[0], bits), packed((values[0][None] >> bits) & 1)[0])
-            return (*known, _powers(values[0])) if powers else known
+            if not beside:
+                return known
+            return (*known, waves_of(values[0]) if beside == "waves" else _powers(values[0]))
         case "conjunctions":
             return (_conjunctions(values[0], subsets(request.option)),)
     integer = unpacked(values[0], shape).astype(np.int64)

@@ -47,8 +47,12 @@ from vertinumpyro.secure.crypten.formats import (
     factor_of,
 )
 from vertinumpyro.secure.crypten.hidden import Hidden
+from vertinumpyro.secure.crypten.planes import Bits, packed, unpacked
 
 __all__ = [
+    "capped_exp",
+    "chosen",
+    "clipped",
     "exp_nonpositive",
     "inverse_sqrt",
     "is_negative",
@@ -123,17 +127,47 @@ def exp_nonpositive(engine: Engine, x: Any) -> Any:
     It is below exp(2) whatever u is, so `truncate` is right, and [u < 14], by the same mask, is exactly 0 where
     something else came out. Four rounds.
     """
+    reached, power = _exponential(engine, x, (EXP_REACH << LOG_BITS,))
+    return torch.from_numpy(selected(engine, reached._replace(shape=tuple(x.shape)), power))
+
+
+def capped_exp(engine: Engine, x: Any) -> Any:
+    """exp(min(x, 0)) as `exp_nonpositive` has it, 1 from 0 on, for any x that a link's z may be. Four rounds."""
+    reached, power = _exponential(engine, x, (0, EXP_REACH << LOG_BITS))
+    above, reaching = np.moveaxis(unpacked(reached.planes, reached.shape), -1, 0)
+    one = np.full_like(power, (1 << EXP_BITS) if engine.rank == 0 else 0)
+    return torch.from_numpy(chosen(engine, [above ^ reaching, above], [power, one]))
+
+
+def clipped(engine: Engine, x: Any) -> Any:
+    """clip(x, -1, 1), of `LOG_BITS` in `EXP_BITS`, for any x that a link's z may be. Four rounds."""
+    one = 1 << LOG_BITS
+    less = below(engine, _array(x), depth_bits(engine.num_parties), (-one, one))
+    under, within = np.moveaxis(unpacked(less.planes, less.shape), -1, 0)
+    public_one = np.full_like(_array(x), one if engine.rank == 0 else 0)
+    beyond = within ^ (engine.rank == 0)
+    pieces = chosen(engine, [under, under ^ within, beyond], [-public_one, _array(x), public_one])
+    return truncate(engine, torch.from_numpy(pieces), LOG_BITS - EXP_BITS)
+
+
+def chosen(engine: Engine, bits: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum of b x over pairs of arrays: shares by exclusive or of bits 0 or 1, and of numbers; one round."""
+    planes = packed(np.stack(bits).reshape(1, -1))[0]
+    return selected(engine, Bits(planes, (len(bits), *values[0].shape)), np.stack(values)).sum(axis=0)
+
+
+def _exponential(engine: Engine, x: Any, thresholds: Sequence[int]) -> tuple[Bits, np.ndarray]:
+    """[-x < t] for each threshold [..., T], and exp(x) in `EXP_BITS` where 0 <= -x < `EXP_REACH`."""
     bits = depth_bits(engine.num_parties)
     depth = _array(-x)
     mask, words, above, powers = engine.dealer.draw(Request("comparison", (depth.shape,), (bits, True)))
     (opened,) = engine.open_hidden(Hidden(depth + mask, num_bytes=opened_bytes(bits)))
-    reached = borrowed(engine, (opened - (EXP_REACH << LOG_BITS))[..., None], bits, words, above)
+    reached = borrowed(engine, opened[..., None] - np.asarray(thresholds, np.int64), bits, words, above)
     steps = (opened[..., None] >> POWER_STEP_BITS) - np.arange(POWER_STEPS)
     low = opened[..., None] & ((1 << POWER_STEP_BITS) - 1)
     factors = factor_of((steps & (POWER_STEPS - 1)) << POWER_STEP_BITS | low)
     product = public(engine, (factors * powers).sum(-1), round(EXP_ROUNDING * 2.0 ** (POWER_BITS + FACTOR_BITS)))
-    power = truncate(engine, torch.from_numpy(product), POWER_BITS + FACTOR_BITS - EXP_BITS)
-    return torch.from_numpy(selected(engine, reached._replace(shape=depth.shape), power.numpy()))
+    return reached, truncate(engine, torch.from_numpy(product), POWER_BITS + FACTOR_BITS - EXP_BITS).numpy()
 
 
 def inverse_sqrt(engine: Engine, value: Any, bits: int) -> Any:

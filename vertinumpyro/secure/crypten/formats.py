@@ -142,8 +142,9 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
        where it is at least 2^-(61 - norm_bits - 20) / 2.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
+    weights = K * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
-    responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * K * EXP_ERROR + K * 2.0**-WEIGHT_BITS
+    responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * weights * EXP_ERROR + K * 2.0**-WEIGHT_BITS
     scores = math.sqrt(D) * 2.0 ** -(fixed_point_format(shape).score_bits + 1)
     bits = norm_bits(shape)
     least_w = 2.0 ** (-(LARGEST_BIT - EXP_BITS - bits + 1) / 2)

@@ -157,18 +157,19 @@ def _sizes(computation: Computation) -> tuple[Sizes, list[Sizes]]:
     parties, D = range(computation.num_parties), computation.num_values
     match computation:
         case ClippedSum(shape=shape, layout=layout):
-            n, K = shape.batch_size, shape.num_components
-            known: Sizes = {"prior_log_weights": (K,), "prior_scores": (K, layout.prior), "prior_gram": (K, K)}
+            n, K, Z = shape.batch_size, shape.num_components, shape.num_inputs
+            known: Sizes = {"prior_log_weights": (Z,), "prior_scores": (K, layout.prior), "prior_gram": (K, K)}
             known |= {program.SO_FAR: (D,)} if shape.num_blocks > 1 else {}
-            return {**known, "mask": (n,)}, [_clipped_sizes(n, K, layout, p) | {"noise": (D,)} for p in parties]
+            return {**known, "mask": (n,)}, [_clipped_sizes(shape, layout, p) | {"noise": (D,)} for p in parties]
         case CrossProducts(num_records=n, widths=widths):
             return {}, [{"matrix": (n, width), "noise": (D,)} for width in widths]
         case VectorSum():
             return {}, [{"vector": (D,)} for _ in parties]
 
 
-def _clipped_sizes(n: int, K: int, layout: Layout, party: int) -> Sizes:
-    sizes: Sizes = {"log_density": (n, K), "squared_norm": (n, K)}
+def _clipped_sizes(shape: BatchShape, layout: Layout, party: int) -> Sizes:
+    n, K = shape.batch_size, shape.num_components
+    sizes: Sizes = {"log_density": (n, shape.num_inputs), "squared_norm": (n, K)}
     sizes |= {"plated": (K, n, layout.plated[party]), "shared": (n * K, layout.shared[party])}
     return sizes | ({"gram": (n, K, K)} if any(layout.shared) else {})
 

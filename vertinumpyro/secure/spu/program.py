@@ -4,7 +4,8 @@ r"""The protocols as JAX functions on one ring of 128 bits, which SPU compiles: 
 |---|---|---|
 | l^p, log pi, their sum z | 21 | (P + 1) 1024 |
 | powers while exp is computed | 30, at first 61 | 1 |
-| e = exp(z - max z), den | `EXP_BITS` = 20 | 1, K |
+| e of the link, as exp(z - max z), den | `EXP_BITS` = 20 | 1, K |
+| quotients while a sigmoid is computed | 28, at first 62 | 1 |
 | squared norms and Gram matrices over C'^2 | b = `formats.norm_bits` | 1.7 (P + 1) S^2 |
 | v = max(den^2, nn) | 40 + b, then 16 + b | 1.7 (P + 1) K^2 S^2 |
 | w | `ROOT_BITS` = 26 | 1 |
@@ -65,6 +66,11 @@ ROOT_BITS = 26
 _ROOT_SLACK = 2.0**-12
 """By how much the estimate of 1 / sqrt(v) is shortened; SPU's own error was measured to be below 1e-4."""
 
+_QUOTIENT_BITS = 24
+"""Of exp(-|z|) under a sigmoid; constants of integers have to fit 63 bits, which decides all these formats."""
+
+_START_BITS = 14
+
 _EXP_ERROR = 4e-6
 """|e - exp(z - max z)|: the limit's 1e-6 (as for CrypTen), roundings to 30 bits that later squarings double, 0.7e-6,
 and the one to 20 bits."""
@@ -106,8 +112,8 @@ def noisy_sum(num_parties: int) -> Callable[[Arrays], jax.Array]:
     return lambda arrays: reduce(jnp.add, (arrays[f"vector_{p}"] for p in range(num_parties)))
 
 
-def exp_nonpositive(x: jax.Array) -> jax.Array:
-    """exp(x) for x <= 0 with 21 fractional bits, with 20: (1 + u + u^2 / 2)^512, u = x / 512.
+def exp_nonpositive(x: jax.Array, bits: int = EXP_BITS) -> jax.Array:
+    """exp(x) for x <= 0 with 21 fractional bits, with `bits`: (1 + u + u^2 / 2)^512, u = x / 512.
 
     Powers are exact integers, rounded up, from one in (0, 1] on; so they stay in (0, 1], and the power of 0 is 1.
     The ring has room for two squarings, of 120 bits, between two shifts, which are what takes time.
@@ -117,8 +123,27 @@ def exp_nonpositive(x: jax.Array) -> jax.Array:
     power = _shifted_up(square * square, 3 * _POWER_BITS + 2)
     for remaining in (3, 2, 1, 0):
         second = power * power
-        power = _shifted_up(second * second, 3 * _POWER_BITS if remaining else 4 * _POWER_BITS - EXP_BITS)
+        power = _shifted_up(second * second, 3 * _POWER_BITS if remaining else 4 * _POWER_BITS - bits)
     return power
+
+
+def sigmoid(z: jax.Array) -> jax.Array:
+    """sigmoid(z) with 21 fractional bits, with 20, from 0 to 1: 1 / (1 + u), u = exp(-|z|), or what is left of 1.
+
+    A quadratic q is within 1 / T_3(3) = 1 / 99 of 1 / (1 + u), relatively, and 2e-4 for its coefficients; a step
+    q (2 - (1 + u) q) squares that. As 1 - t^2 <= 1, the result of the second one is at most 1 / (1 + u), before it is
+    rounded down, and not negative, whatever its roundings before; and as it is within 2e-8, the result is within the
+    1.7e-6 and 2^-24 of u, and 2^-20, of sigmoid(z): 2.8e-6, which `_EXP_ERROR` covers.
+    """
+    negative = (z < 0).astype(jnp.int64)
+    u = exp_nonpositive(z * (2 * negative - 1), _QUOTIENT_BITS)
+    c0, c1, c2 = (round(c / 99 * 2**_START_BITS) for c in (98, -80, 32))
+    start = c2 * (u * u) + (c1 << _QUOTIENT_BITS) * u + (c0 << 2 * _QUOTIENT_BITS)
+    q = _shifted_down(start, 2 * _QUOTIENT_BITS + _START_BITS - 26)
+    for bits, bits_after in ((26, 28), (28, EXP_BITS)):
+        missing = (2 << _QUOTIENT_BITS + bits) - (u + (1 << _QUOTIENT_BITS)) * q
+        q = _shifted_down(missing * q, _QUOTIENT_BITS + 2 * bits - bits_after)
+    return q + negative * ((1 << EXP_BITS) - 2 * q)
 
 
 def _squared_norm(layout: Layout, e: jax.Array, arrays: Arrays) -> jax.Array:
@@ -194,8 +219,9 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     shortened root and its unit where it is small. Accuracy alone; the clip does not rest on it.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
+    weights = K * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
-    responsibilities = 1.01 * (P + 1) * 2.0**-formats.LOG_BITS + 2.02 * K * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
+    responsibilities = 1.01 * (P + 1) * 2.0**-formats.LOG_BITS + 2.02 * weights * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
     scores = math.sqrt(D) * 2.0 ** -(fixed_point_format(shape).score_bits + 1)
     bits = formats.norm_bits(shape)
     least_w = 1 / math.sqrt(2 * (P + 1) * (K * SCORE_BOUND) ** 2)

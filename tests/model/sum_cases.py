@@ -1,0 +1,74 @@
+"""Regressions over any number of parties: schemas, models and data, one for each outcome that a sum may have."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from tests.model.cases import draw_columns
+from vertinumpyro.data import BinaryColumn, CategoricalColumn, Column, CountColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.model import party_plate, party_sum
+
+UNIT = RealColumn(bounds=(0, 1))
+GRADES = CategoricalColumn(categories=("none", "low", "high", "most"))
+LEVELS = CategoricalColumn(categories=("a", "b", "c"))
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeCase:
+    """A distribution of the outcome, at the first party, given the sum; and its column."""
+
+    column: Column
+    distribution: Callable[[Any], dist.Distribution]
+
+
+OUTCOMES = {
+    "logit": OutcomeCase(BinaryColumn(), lambda eta: dist.Bernoulli(logits=eta)),
+    "ordered": OutcomeCase(GRADES, lambda eta: dist.OrderedLogistic(eta, jnp.array([-1.0, 0.2, 1.5]))),
+    "linear": OutcomeCase(UNIT, lambda eta: dist.Normal(eta, 0.7)),
+    "counts": OutcomeCase(CountColumn(upper=12), lambda eta: dist.Poisson(jnp.exp(eta))),
+    "logit by probabilities": OutcomeCase(BinaryColumn(), lambda eta: dist.Bernoulli(probs=jax.nn.sigmoid(eta))),
+}
+
+
+def parties(num_parties: int) -> list[str]:
+    return [f"party{p}" for p in range(num_parties)]
+
+
+def schema_of(num_parties: int, outcome: str) -> Schema:
+    """Each party has two numbers and a category; the first one the outcome too."""
+    parts = {p: {f"{p}_x": UNIT, f"{p}_u": UNIT, f"{p}_c": LEVELS} for p in parties(num_parties)}
+    parts["party0"]["y"] = OUTCOMES[outcome].column
+    return Schema({party: PartySchema(columns) for party, columns in parts.items()})
+
+
+def model_of(num_parties: int, outcome: str) -> Callable[..., None]:
+    """Horseshoe numbers, a category's coefficients with a scale that all parties share, and the first's own spline."""
+
+    def model(data, num_records):
+        intercept = numpyro.sample("intercept", dist.Normal(0.0, 2.0))
+        spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+        parts = {}
+        for party in parties(num_parties):
+            local = numpyro.sample(f"{party}_local", dist.HalfCauchy(1.0).expand([2]).to_event(1))
+            raw = numpyro.sample(f"{party}_raw", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+            level = numpyro.sample(f"{party}_level", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+            numbers = jnp.stack([data[f"{party}_x"], data[f"{party}_u"]], axis=-1)
+            parts[party] = numbers @ (raw * local) + spread * level[data[f"{party}_c"]]
+        bend = numpyro.sample("bend", dist.Normal(0.0, 1.0))
+        product = data["party0_x"] * data["party0_u"]
+        parts["party0"] = parts["party0"] + intercept + bend * jnp.maximum(data["party0_x"] - 0.5, 0) * product
+        eta = party_sum("eta", parts)
+        with party_plate("party0", num_records):
+            numpyro.sample("y", OUTCOMES[outcome].distribution(eta), obs=data["y"])
+
+    return model
+
+
+def data_of(schema: Schema, num_records: int, seed: int = 1) -> dict[str, np.ndarray]:
+    return draw_columns(schema, num_records, seed)

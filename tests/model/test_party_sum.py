@@ -1,0 +1,274 @@
+"""A predictor that parties sum up: what a model with one may look like, and whose gradient its split computes."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.util import potential_energy
+
+from tests.model.reference import own_columns, random_theta
+from tests.model.sum_cases import OUTCOMES, data_of, model_of, schema_of
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ModelContractError
+from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.model import party_plate, party_sum, split_model
+from vertinumpyro.posterior.columns import score_link
+from vertinumpyro.secure import BatchShape, FixedPoint, Plaintext
+
+NUM_RECORDS = 40
+CLIP_NORM = 256.0  # longer than any record's gradient here
+
+
+def released(split, backend, flat, data, num_records=NUM_RECORDS, clip_norm=CLIP_NORM):
+    """The sum of the records' gradients as a step computes it, without noise; and its shape."""
+    shape = BatchShape(
+        batch_size=num_records,
+        num_components=1,
+        num_parties=len(split.parties),
+        num_values=split.num_values,
+        clip_norm=clip_norm,
+        noise_stddev=0.0,
+        link=score_link(split),
+    )
+    contributions = [split.contribution(p, flat, own_columns(split, p, data)) for p in split.parties]
+    noise, mask = np.zeros((1, split.num_values), np.int64), jnp.ones(num_records, bool)
+    return backend.clipped_noisy_sum(shape, contributions, split.component_prior(flat), mask, noise), shape
+
+
+@pytest.mark.parametrize("num_parties", [1, 2, 3, 5])
+@pytest.mark.parametrize("outcome", list(OUTCOMES))
+def test_the_gradient_is_that_of_numpyros_potential_on_pooled_data(outcome, num_parties):
+    schema, model = schema_of(num_parties, outcome), model_of(num_parties, outcome)
+    split, data = split_model(model, schema), data_of(schema, NUM_RECORDS)
+    with compat.x64():
+        for seed in range(3):
+            flat = 0.5 * random_theta(split, seed).astype(float)  # no residual is so long that it is cut off
+
+            def pooled(flat):
+                return potential_energy(handlers.seed(model, 0), (data, NUM_RECORDS), {}, split.unflatten(flat))
+
+            exact = -jax.grad(pooled)(flat)
+            prior = jax.grad(split.log_prior)(flat)
+            in_floats, _ = released(split, Plaintext(), flat, data)
+            np.testing.assert_allclose(split.gather(in_floats) + prior, exact, rtol=1e-5, atol=1e-5)
+            assert np.abs(exact - prior).max() > 0.1
+            in_integers, shape = released(split, FixedPoint(), flat, data)
+            bound = FixedPoint().error_bound(shape, score_norm=1.0)
+            assert np.linalg.norm(in_integers - in_floats) <= bound < 1e-4 * NUM_RECORDS * CLIP_NORM
+
+
+def test_what_each_party_reads_is_its_own():
+    split = split_model(model_of(3, "logit"), schema_of(3, "logit"))
+    assert split.structure.party_latents["party1"] == ("party1_level", "party1_local", "party1_raw", "spread")
+    assert set(split.shared["party0"]) >= {"bend", "intercept", "spread"}
+    spread = int(split.unflatten(jnp.arange(float(split.num_parameters)))["spread"])
+    assert np.sum(split.gather_index == spread) == 3  # one coordinate at each party
+    assert (split.num_components, split.structure.component_site) == (1, None)
+    assert split.structure.summed.party == "party0"
+    assert split.structure.modelled_columns.keys() == {"y"}
+    assert split.structure.covariates == tuple(name for name in split.schema.columns if name != "y")
+
+
+def test_density_of_the_parties_numbers_is_numpyros():
+    schema, model = schema_of(2, "logit"), model_of(2, "logit")
+    split, data = split_model(model, schema), data_of(schema, NUM_RECORDS)
+    flat, link = random_theta(split, 0), score_link(split)
+    parts = [split.log_density(p, flat, own_columns(split, p, data)) for p in split.parties]
+    found = link.log_density(link.total(split.component_prior(flat).log_weights, parts))
+    seeded = handlers.substitute(handlers.seed(model, 0), data=dict(split.constrain(flat)))
+    site = handlers.trace(seeded).get_trace(data, NUM_RECORDS)["y"]
+    np.testing.assert_allclose(found, site["fn"].log_prob(site["value"]), rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_runs_unmodified_under_numpyro():
+    schema, model = schema_of(2, "logit"), model_of(2, "logit")
+    data = {name: jnp.asarray(column) for name, column in data_of(schema, 60).items()}
+    svi = SVI(model, AutoNormal(model), numpyro.optim.Adam(0.01), Trace_ELBO())
+    assert np.isfinite(svi.run(jax.random.PRNGKey(0), 5, data, 60, progress_bar=False).losses).all()
+    mcmc = MCMC(NUTS(model), num_warmup=10, num_samples=5, progress_bar=False)
+    mcmc.run(jax.random.PRNGKey(0), data, 60)
+    assert mcmc.get_samples()["bend"].shape == (5,)
+    assert not any("eta" in name for name in mcmc.get_samples())
+
+
+def test_a_party_may_have_no_part_and_a_part_no_latent():
+    def model(data, num_records):
+        weight = latent("weight", ())
+        eta = party_sum("eta", {"telco": weight * data["usage"], "bank": 0.3 * data["income"]})
+        outcome(eta, data, num_records)
+
+    third = Schema({**SCHEMA.parties, "shop": PartySchema({"visits": RealColumn(bounds=(0, 1))})})
+    split = split_model(model, third)
+    assert dict(split.shared) == {"bank": (), "telco": ("weight",), "shop": ()}
+    data = data_of(third, 8)
+    with compat.x64():
+        summed, _ = released(split, Plaintext(), jnp.ones(1), data, 8)
+    residual = data["default"] - 1 / (1 + np.exp(-data["usage"] - 0.3 * data["income"]))
+    np.testing.assert_allclose(summed, [residual @ data["usage"]], rtol=1e-5)
+
+
+# -- what is refused ----------------------------------------------------------------------------------
+
+SCHEMA = Schema(
+    {
+        "bank": PartySchema({"income": RealColumn(bounds=(0, 1)), "default": BinaryColumn()}),
+        "telco": PartySchema({"usage": RealColumn(bounds=(0, 1), missing="mask"), "late": BinaryColumn()}),
+    }
+)
+REFUSED = {}
+
+
+def refused(*needles):
+    def register(model):
+        REFUSED[model.__name__] = (model, needles)
+        return model
+
+    return register
+
+
+def latent(name, shape=(2,)):
+    return numpyro.sample(name, dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape)))
+
+
+def predictor(data, **changes):
+    w = latent("w")
+    return party_sum("eta", {"bank": w[0] * data["income"], "telco": w[1] * data["usage"], **changes})
+
+
+def outcome(eta, data, num_records, name="default", party="bank"):
+    with party_plate(party, num_records):
+        numpyro.sample(name, dist.Bernoulli(logits=eta), obs=data[name])
+
+
+@refused("party_sum 'eta'", "'bank'", "'usage'", "'telco'", "move the term to the part of 'telco'")
+def part_with_anothers_column(data, num_records):
+    outcome(predictor(data, bank=latent("b", ()) * data["usage"]), data, num_records)
+
+
+@refused("party_sum 'eta'", "'bank'", "'usage_observed'", "'telco'")
+def part_with_anothers_mask(data, num_records):
+    outcome(predictor(data, bank=latent("b", ()) * data["usage_observed"]), data, num_records)
+
+
+@refused("party_sum 'eta'", "'shop'", "no such party", "'bank', 'telco'")
+def part_of_nobody(data, num_records):
+    outcome(predictor(data, shop=latent("s", ())), data, num_records)
+
+
+@refused("party_sum 'eta'", "'telco'", "shape (2, 1)", "x @ w")
+def part_of_another_shape(data, num_records):
+    outcome(predictor(data, telco=latent("t", ()) * data["usage"][:, None])[0], data, num_records)
+
+
+@refused("party_sum('eta', ...)", "at least one")
+def no_part(data, num_records):
+    outcome(party_sum("eta", {}) + latent("t", ()), data, num_records)
+
+
+@refused("two party_sums named 'eta'")
+def a_name_twice(data, num_records):
+    first = predictor(data)
+    outcome(first + party_sum("eta", {"bank": data["income"]}), data, num_records)
+
+
+@refused("party_sums ['eta', 'second']", "fit a model for each outcome")
+def two_sums(data, num_records):
+    outcome(predictor(data), data, num_records)
+    outcome(party_sum("second", {"bank": latent("s", ()) * data["income"]}), data, num_records, "late", "telco")
+
+
+@refused("site 'default'", "party_sum 'eta'", "['late']", "observes one site")
+def another_observed_site(data, num_records):
+    outcome(predictor(data), data, num_records)
+    outcome(latent("s", ()), data, num_records, "late", "telco")
+
+
+@refused("party_sum 'eta'", "discrete latent 'z'", "one of them")
+def beside_a_mixture(data, num_records):
+    with numpyro.plate("records", num_records):
+        numpyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+    outcome(predictor(data), data, num_records)
+
+
+@refused("no observed site reads party_sum 'eta'", "numpyro.sample")
+def sum_that_nothing_reads(data, num_records):
+    predictor(data)
+    outcome(latent("s", ()), data, num_records)
+
+
+@refused("site 'default' of party 'bank'", "latents ['s']", "part of 'bank'", "public number")
+def latent_besides(data, num_records):
+    outcome(predictor(data) + latent("s", ()), data, num_records)
+
+
+@refused("site 'default' of party 'bank'", "columns ['income']", "part of 'bank'")
+def column_besides(data, num_records):
+    outcome(predictor(data) + data["income"], data, num_records)
+
+
+@refused("site 'default' of party 'bank' reads column 'usage' of party 'telco'")
+def anothers_column_besides(data, num_records):
+    outcome(predictor(data) + data["usage"], data, num_records)
+
+
+@refused("site 'default' of party 'bank'", "party_sum 'eta'", "Bernoulli", "the very sum")
+def twice_the_sum(data, num_records):
+    outcome(2 * predictor(data), data, num_records)
+
+
+@refused("site 'default' of party 'bank'", "party_sum 'eta'", "Bernoulli", "the very sum")
+def another_distribution(data, num_records):
+    eta = predictor(data)
+    with party_plate("bank", num_records):
+        numpyro.sample("default", dist.Laplace(eta, 1.0), obs=data["default"])
+
+
+@refused("site 'late' of party 'telco'", "masked by ['usage_observed']", "leave such records out")
+def masked_outcome(data, num_records):
+    eta = predictor(data)
+    with party_plate("telco", num_records), handlers.mask(mask=data["usage_observed"]):
+        numpyro.sample("late", dist.Bernoulli(logits=eta), obs=data["late"])
+
+
+@refused("latent 'v' reads column", "must not depend on the data")
+def prior_that_reads_the_sum(data, num_records):
+    eta = predictor(data)
+    numpyro.sample("v", dist.Normal(eta.sum() + data["income"].sum(), 1.0))
+    outcome(eta, data, num_records)
+
+
+@refused("latent 'v' reads party_sum 'eta'", "must not depend on the data")
+def prior_that_reads_the_sum_alone(data, num_records):
+    eta = predictor(data)
+    numpyro.sample("v", dist.Normal(eta.sum(), 1.0))
+    outcome(eta, data, num_records)
+
+
+@refused("site 'both'", "numpyro.factor", "observe the outcome's column")
+def factor_of_the_sum(data, num_records):
+    eta = predictor(data)
+    with party_plate("bank", num_records):
+        numpyro.factor("both", eta * data["default"])
+
+
+@refused("site 'default'", "changes when other records are there")
+def part_that_mixes_records(data, num_records):
+    centred = data["income"] - data["income"].mean()
+    outcome(predictor(data, bank=latent("b", ()) * centred), data, num_records)
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_refused_with_names_and_the_fix(name):
+    model, needles = REFUSED[name]
+    with pytest.raises(ModelContractError) as caught:
+        split_model(model, SCHEMA)
+    for needle in needles:
+        assert needle in str(caught.value)
+    assert not re.search(r"\d\.\d", str(caught.value))

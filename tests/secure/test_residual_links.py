@@ -1,0 +1,98 @@
+"""Residuals in every arithmetic, far out and close to the ends: their bounds are exact, their errors as stated."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.secure.test_crypten import looks_uniform
+from tests.secure.test_spu import needs_spu, on_shares
+from tests.secure.thread_group import ThreadGroup
+from vertinumpyro.core import compat
+from vertinumpyro.secure import BernoulliLogitLink, Crypten, NormalLink, OrderedLogitLink, PoissonLink
+from vertinumpyro.secure.crypten import wave_table, waves
+from vertinumpyro.secure.crypten.formats import EXP_BITS, EXP_ERROR, LOG_BITS
+
+LINKS = [BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]
+every_link = pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
+needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason="CrypTen is not installed")
+ONE = 1 << EXP_BITS
+
+
+def numbers(link, num_records=4000):
+    """Sums near 0, near every threshold and as far out as three contributions go, and own numbers, as they encode."""
+    rng = np.random.default_rng(0)
+    edges = np.array([0, 1, 14, 16, 24, 32, 64, 1024, 3072])[:, None] + np.array([-(2.0**-LOG_BITS), 0, 2.0**-LOG_BITS])
+    fixed = np.concatenate([edges.ravel(), -edges.ravel()])
+    sums = rng.normal(0, 4, (num_records, link.num_sums))
+    sums[: len(fixed)] = fixed[:, None]
+    sums = np.clip(np.rint(sums * 2**LOG_BITS), -3072 << LOG_BITS, 3072 << LOG_BITS)
+    own = rng.integers(2, size=(num_records, link.own_inputs)) << EXP_BITS
+    return np.concatenate([sums, own], axis=1).astype(np.int64)
+
+
+def exact(link, encoded):
+    scale = np.array([2.0**-LOG_BITS] * link.num_sums + [2.0**-EXP_BITS] * link.own_inputs)
+    with compat.x64():
+        return np.asarray(link.plaintext(jnp.asarray(encoded * scale)))
+
+
+def test_the_series_is_a_sigmoid_within_its_proved_error_whatever_the_mask():
+    rng = np.random.default_rng(1)
+    ends = np.array([-waves.REACH, 0, waves.REACH - 2.0**-LOG_BITS])
+    z = np.concatenate([np.linspace(-waves.REACH, waves.REACH, 20_001), ends])
+    encoded = np.clip(np.rint(z * 2**LOG_BITS), -waves.REACH << LOG_BITS, waves.REACH << LOG_BITS).astype(np.int64)
+    mask = rng.integers(-(2**63), 2**63 - 1, encoded.shape, dtype=np.int64)
+    products = waves._factors((encoded + mask) & (2**40 - 1)) * wave_table.waves_of(mask)
+    found = 0.5 + products.sum(axis=(-2, -1)) * 2.0 ** -(wave_table.FACTOR_BITS + wave_table.WAVE_BITS)
+    assert np.abs(found - 1 / (1 + np.exp(-encoded * 2.0**-LOG_BITS))).max() <= waves.WAVES_ERROR
+    assert found.min() > 2e-7
+    assert found.max() < 1 - 2e-7
+
+
+def test_sines_are_those_of_their_angles():
+    angle = np.random.default_rng(2).integers(2**40, size=20_000)
+    turns = (angle % 2**wave_table.PERIOD_BITS) * 2.0**-wave_table.PERIOD_BITS * 2 * np.pi
+    for found, expected in zip(waves.sines(angle), (np.sin(turns), np.cos(turns)), strict=True):
+        assert np.abs(found - expected * 2**wave_table.SINE_BITS).max() <= 2.3
+
+
+@needs_crypten
+@every_link
+@pytest.mark.parametrize("num_parties", [1, 2, 3])
+def test_a_residual_on_shares_takes_four_rounds_and_keeps_its_bounds(link, num_parties):
+    import torch
+
+    group, encoded = ThreadGroup(num_parties), numbers(link)
+
+    def weights(party, share):
+        return link.shares(party, torch.from_numpy(share)).numpy()
+
+    sums, own = encoded[:, : link.num_sums], encoded[:, link.num_sums :]
+    held = [own if rank == 0 else np.zeros_like(own) for rank in range(num_parties)]  # one party's number is its share
+    e = sum(group.run(lambda party, share: weights(party, np.hstack([share, held[party.rank]])), sums))
+    assert group.rounds == 4
+    assert looks_uniform(group.seen)
+    assert np.abs(e).max() <= ONE + (link.name == "poisson")  # an exponential may be a unit more than 1
+    error = np.abs(e * 2.0**-EXP_BITS - exact(link, encoded)).max()
+    assert error <= link.error_factor * EXP_ERROR
+
+
+@needs_spu
+@every_link
+def test_a_residual_on_spus_shares_keeps_its_bounds(link):
+    encoded = numbers(link, 300)
+    e = on_shares(link.spu, encoded)
+    assert np.abs(e).max() <= ONE
+    assert np.abs(e * 2.0**-EXP_BITS - exact(link, encoded)).max() <= link.error_factor * 4e-6
+
+
+@every_link
+def test_contributions_that_are_no_numbers_are_bounded(link):
+    hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.3])
+    width = link.num_sums + link.own_inputs
+    contribution = np.stack(np.meshgrid(*[hostile] * width), axis=-1).reshape(-1, width)
+    with compat.x64():
+        found = np.asarray(link.bounded(jnp.asarray(contribution)))
+    assert np.isfinite(found).all()
+    assert np.abs(found[:, : link.num_sums]).max() <= 1024
+    assert np.abs(found[:, link.num_sums :]).max(initial=0) <= 1

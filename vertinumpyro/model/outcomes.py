@@ -1,0 +1,237 @@
+"""What an observed site says about a `party_sum`: distributions whose derivative by their predictor is one residual.
+
+A record's gradient is the residual d log p(y | eta) / d eta times the scores d eta / d theta, which stand side by side,
+each at its own party. `secure.residual_links` computes the same residuals on shares.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["OUTCOMES", "BernoulliLogit", "Normal", "OrderedLogit", "Outcome", "Poisson", "outcomes_of"]
+
+
+class Outcome(abc.ABC):
+    """A distribution of the outcome y at the predictor eta, with public numbers alone.
+
+    The residual d log p / d eta is `unit` times the weight e of the link, |e| <= 1. The sum enters the link as `scale`
+    times eta, once or several times, each less a number that the outcome's party takes off (`offsets`); besides, this
+    party gives `own` numbers in [-1, 1].
+
+    :cvar kind: the link's name.
+    :cvar instead: how the site is written, for errors.
+    :cvar num_sums: S, how many sums enter the link.
+    """
+
+    kind: ClassVar[str]
+    instead: ClassVar[str]
+    num_sums: ClassVar[int] = 1
+
+    @property
+    def unit(self) -> float:
+        """What scores are multiplied by, so that |e| <= 1."""
+        return 1.0
+
+    @property
+    def scale(self) -> float:
+        """What eta is multiplied by, so that the link's numbers are of magnitude 1."""
+        return 1.0
+
+    @abc.abstractmethod
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """[..., S]: what is taken off each of the link's sums, from the outcome alone."""
+
+    @abc.abstractmethod
+    def own(self, value: jax.Array) -> jax.Array:
+        """[..., O]: the outcome's own numbers in the link, in [-1, 1]."""
+
+    @abc.abstractmethod
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """D log p(value | eta) / d eta: what the model's own density must have."""
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, fn: Any, largest: float | None) -> Outcome | None:
+        """The outcome of a site's distribution, whose public parameters it reads; None for another kind.
+
+        :param largest: the largest number that the observed column can hold, where the schema bounds it.
+        """
+
+    @final
+    def described(self) -> dict[str, Any]:
+        """As plain data: what `secure.links.link_of` reads."""
+        return {"name": self.kind, **self.link_numbers()}
+
+    def link_numbers(self) -> dict[str, float]:
+        """The link's own parameters."""
+        return {}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BernoulliLogit(Outcome):
+    """Logistic regression: y - sigmoid(eta)."""
+
+    kind: ClassVar[str] = "bernoulli_logit"
+    instead: ClassVar[str] = "Bernoulli(logits=eta)"
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """None."""
+        return jnp.zeros((*value.shape, 1))
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """Y."""
+        return jnp.asarray(value, float)[..., None]
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """Y - sigmoid(eta)."""
+        return value - jax.nn.sigmoid(eta)
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> BernoulliLogit | None:
+        """Of a Bernoulli distribution, by logits or by probabilities."""
+        return cls() if type(fn).__name__ in ("BernoulliLogits", "BernoulliProbs") else None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OrderedLogit(Outcome):
+    """Ordered categories: sigmoid(c_y - eta) + sigmoid(c_(y-1) - eta) - 1, with public cut points c.
+
+    :ivar cutpoints: rising, one fewer than there are categories.
+    """
+
+    kind: ClassVar[str] = "ordered_logit"
+    instead: ClassVar[str] = "OrderedLogistic(eta, cutpoints)"
+    num_sums: ClassVar[int] = 2
+
+    cutpoints: tuple[float, ...]
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """The cut points above and below the category."""
+        ends = jnp.array([-jnp.inf, *self.cutpoints, jnp.inf])
+        codes = jnp.asarray(value, int)
+        return jnp.stack([ends[codes + 1], ends[codes]], axis=-1)
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """None: the outcome is in the offsets."""
+        return jnp.zeros((*value.shape, 0))
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """See the class."""
+        return 1 - jax.nn.sigmoid(eta[..., None] - self.offsets(value)).sum(axis=-1)
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> OrderedLogit | None:
+        """Of NumPyro's `OrderedLogistic`, where its cut points are the same for all records."""
+        if type(fn).__name__ != "OrderedLogistic":
+            return None
+        rows = np.asarray(fn.cutpoints, float)
+        rows = rows.reshape(-1, rows.shape[-1])
+        return cls(tuple(rows[0].tolist())) if np.ptp(rows, axis=0).max() == 0 else None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Normal(Outcome):
+    """Linear regression with a public scale: (y - eta) / scale^2, cut off beyond `WIDTH` scales.
+
+    :ivar deviation: the scale.
+    """
+
+    kind: ClassVar[str] = "normal"
+    instead: ClassVar[str] = "Normal(eta, scale) with a public scale"
+    WIDTH: ClassVar[float] = 8.0
+
+    deviation: float
+
+    @property
+    def unit(self) -> float:
+        """The largest residual."""
+        return self.WIDTH / self.deviation
+
+    @property
+    def scale(self) -> float:
+        """See `Outcome.scale`."""
+        return 1 / (self.WIDTH * self.deviation)
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """Y."""
+        return self.scale * jnp.asarray(value, float)[..., None]
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """None: the outcome is in the offset."""
+        return jnp.zeros((*value.shape, 0))
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """Before it is cut off."""
+        return (value - eta) / self.deviation**2
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> Normal | None:
+        """Of NumPyro's `Normal`, where the scale is one number."""
+        if type(fn).__name__ != "Normal":
+            return None
+        scales = np.asarray(fn.scale, float)
+        return cls(float(scales.flat[0])) if np.ptp(scales) == 0 else None
+
+    def link_numbers(self) -> dict[str, float]:
+        """The width."""
+        return {"width": self.WIDTH}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Poisson(Outcome):
+    """Counts: y - exp(eta), where a rate above `most` counts as `most`.
+
+    :ivar most: the largest count of the column.
+    """
+
+    kind: ClassVar[str] = "poisson"
+    instead: ClassVar[str] = "Poisson(jnp.exp(eta)) of a column with an upper bound"
+
+    most: float
+
+    @property
+    def unit(self) -> float:
+        """The largest residual."""
+        return self.most
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """Log of the largest rate."""
+        return jnp.full((*value.shape, 1), jnp.log(self.most))
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """Y, of the largest."""
+        return jnp.asarray(value, float)[..., None] / self.most
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """Before it is cut off."""
+        return value - jnp.exp(eta)
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> Poisson | None:
+        """Of NumPyro's `Poisson`, where the schema bounds the count."""
+        return cls(max(1.0, largest)) if type(fn).__name__ == "Poisson" and largest is not None else None
+
+    def link_numbers(self) -> dict[str, float]:
+        """The largest rate."""
+        return {"most": self.most}
+
+
+OUTCOMES: tuple[type[Outcome], ...] = (BernoulliLogit, OrderedLogit, Normal, Poisson)
+"""All of them."""
+
+
+def outcomes_of(fn: Any, largest: float | None) -> list[Outcome]:
+    """What a site's distribution may be; which one it is, its derivative says."""
+    while type(fn).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
+        fn = fn.base_dist
+    return [outcome for kind in OUTCOMES if (outcome := kind.of(fn, largest)) is not None]
