@@ -24,7 +24,8 @@ def party_sum(name: str, parts: Mapping[str, Any]) -> Any:
     In a split it is where one party's computation ends and the next one's begins: part p may read global latents and
     the columns of party p, and the sum is never computed in the clear. One observed site, at one party, may depend on
     it, and on no other latent and column besides: what belongs to the predictor goes into its party's part. A latent
-    that several parts read is released at each of them, with noise at each, so give each party coefficients of its own::
+    that several parts read is released at each of them, with noise at each, so give each party coefficients of its
+    own::
 
         eta = vnp.party_sum("eta", {"bank": intercept + bank @ b, "telco": telco @ t})
         with vnp.party_plate("bank", num_records):
