@@ -80,6 +80,19 @@ def plan(config: ConfigFile, backend: Backend = None, method: Method = None, deb
 
 @app.command()
 @reported
+def diff(
+    first: Annotated[Path, typer.Argument(help="A run's folder, privacy.json, study.toml or config.toml.")],
+    second: Annotated[Path, typer.Argument(help="Another one.")],
+    debug: Debug = False,
+) -> Any:
+    """Say what two privacy plans differ in, and what each adversary gets by either."""
+    from vertinumpyro.cli import plan_difference
+
+    return plan_difference.difference(first, second)
+
+
+@app.command()
+@reported
 def check(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> Any:
     """Check settings, tables, record matching, model, plan and range. Spends nothing."""
     from vertinumpyro.cli import commands
