@@ -29,6 +29,7 @@ class OutcomeCase:
 
 OUTCOMES = {
     "logit": OutcomeCase(BinaryColumn(), lambda eta: dist.Bernoulli(logits=eta)),
+    "probit": OutcomeCase(BinaryColumn(), lambda eta: dist.Bernoulli(probs=jax.scipy.special.ndtr(eta))),
     "ordered": OutcomeCase(GRADES, lambda eta: dist.OrderedLogistic(eta, jnp.array([-1.0, 0.2, 1.5]))),
     "linear": OutcomeCase(UNIT, lambda eta: dist.Normal(eta, 0.7)),
     "counts": OutcomeCase(CountColumn(upper=12), lambda eta: dist.Poisson(jnp.exp(eta))),

@@ -18,6 +18,7 @@ from vertinumpyro.core import compat, ring
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import (
     BernoulliLogitLink,
+    BernoulliProbitLink,
     ClippedSum,
     Crypten,
     FixedPoint,
@@ -37,7 +38,14 @@ from vertinumpyro.secure.links import link_of
 from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
 from vertinumpyro.secure.spu import backend as spu_backend
 
-LINKS = [SoftmaxLink(), BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]
+LINKS = [
+    SoftmaxLink(),
+    BernoulliLogitLink(),
+    BernoulliProbitLink(),
+    OrderedLogitLink(),
+    NormalLink(width=3.0),
+    PoissonLink(most=7.0),
+]
 TOYS = [toy_links.Tempered(), toy_links.Residual(), toy_outcome.LogisticNoiseLink()]
 every_link = pytest.mark.parametrize("link", LINKS + TOYS, ids=lambda link: link.name)
 

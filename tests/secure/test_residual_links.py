@@ -3,16 +3,26 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_ndtr
 
 from tests.secure.test_crypten import looks_uniform
 from tests.secure.test_spu import needs_spu, on_shares
 from tests.secure.thread_group import ThreadGroup
-from vertinumpyro.core import compat
-from vertinumpyro.secure import BernoulliLogitLink, Crypten, NormalLink, OrderedLogitLink, PoissonLink
+from vertinumpyro.core import compat, ring
+from vertinumpyro.secure import (
+    BernoulliLogitLink,
+    BernoulliProbitLink,
+    Crypten,
+    NormalLink,
+    OrderedLogitLink,
+    PoissonLink,
+)
 from vertinumpyro.secure.crypten import wave_table, waves
 from vertinumpyro.secure.crypten.formats import EXP_BITS, EXP_ERROR, LOG_BITS
+from vertinumpyro.secure.probit_link import MOST
 
 LINKS = [BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]
+PROBIT = BernoulliProbitLink()
 every_link = pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason="CrypTen is not installed")
 ONE = 1 << EXP_BITS
@@ -42,11 +52,54 @@ def test_the_series_is_a_sigmoid_within_its_proved_error_whatever_the_mask():
     z = np.concatenate([np.linspace(-waves.REACH, waves.REACH, 20_001), ends])
     encoded = np.clip(np.rint(z * 2**LOG_BITS), -waves.REACH << LOG_BITS, waves.REACH << LOG_BITS).astype(np.int64)
     mask = rng.integers(-(2**63), 2**63 - 1, encoded.shape, dtype=np.int64)
-    products = waves._factors((encoded + mask) & (2**40 - 1)) * wave_table.waves_of(mask)
+    products = waves._factors((encoded + mask) & (2**40 - 1), *waves._sigmoids_waves()) * wave_table.waves_of(mask)
     found = 0.5 + products.sum(axis=(-2, -1)) * 2.0 ** -(wave_table.FACTOR_BITS + wave_table.WAVE_BITS)
     assert np.abs(found - 1 / (1 + np.exp(-encoded * 2.0**-LOG_BITS))).max() <= waves.WAVES_ERROR
     assert found.min() > 2e-7
     assert found.max() < 1 - 2e-7
+
+
+def slope(t):
+    """phi / Phi over its value at -6."""
+    inverse = np.exp(t**2 / 2 + log_ndtr(t)) * np.sqrt(2 * np.pi)
+    return 1 / inverse / MOST
+
+
+def test_the_probits_waves_are_its_slope_on_a_grid_that_leaves_no_room():
+    step = 2.0**-14
+    t = np.arange(-6, 6 + step, step)
+    encoded = np.rint(t * 2**LOG_BITS).astype(np.int64)
+    sines, cosines = np.array(wave_table.MILLS_SINES), np.array(wave_table.MILLS_COSINES)
+    rates = 2 * np.pi / 64 * wave_table.frequencies()
+    exact_series = np.sin(np.outer(t, rates)) @ sines + np.cos(np.outer(t, rates)) @ cosines
+    between = step**2 / 8 * (np.abs(sines) + np.abs(cosines)) @ rates**2 * 2.0**-wave_table.FACTOR_BITS + step**2 / 8
+    assert np.abs(exact_series * 2.0**-wave_table.FACTOR_BITS - slope(t)).max() + between <= 1.8e-8
+    mask = np.random.default_rng(3).integers(-(2**63), 2**63 - 1, encoded.shape, dtype=np.int64)
+    products = waves._factors((encoded + mask) & (2**40 - 1), sines, cosines) * wave_table.waves_of(mask)
+    found = products.sum(axis=(-2, -1)) * 2.0 ** -(wave_table.FACTOR_BITS + wave_table.WAVE_BITS)
+    assert np.abs(found - slope(t)).max() <= 1.4e-7
+
+
+@needs_crypten
+@pytest.mark.parametrize("num_parties", [1, 2])
+def test_the_probits_slope_on_shares_takes_four_rounds(num_parties):
+    import torch
+
+    group, encoded = ThreadGroup(num_parties), numbers(PROBIT)[:, :1]
+    shares = group.run(lambda party, share: waves.mills_ratio(party, torch.from_numpy(share)).numpy(), encoded)
+    assert group.rounds == 4
+    assert looks_uniform(group.seen)
+    assert -1 <= sum(shares).min() <= sum(shares).max() <= ONE + 1
+    found = sum(shares) * 2.0**-EXP_BITS
+    assert np.abs(found - slope(np.clip(encoded * 2.0**-LOG_BITS, -6, 6))).max() <= EXP_ERROR
+
+
+def test_the_probits_sum_in_integers_is_its_slope_on_a_grid_that_leaves_no_room():
+    t = np.arange(-6, 6 + 2.0**-13, 2.0**-13)
+    z = np.stack([np.rint(t * 2**24), np.full_like(t, 1 << ring.EXP_FRACTIONAL_BITS)], axis=-1).astype(np.int64)
+    with compat.x64():
+        found = np.asarray(PROBIT.ring(jnp.asarray(z), 24))[:, 0]
+    assert np.abs(found - slope(t) * 2.0**ring.EXP_FRACTIONAL_BITS).max() <= ring.EXP_MAX_ERROR_ULP
 
 
 def test_sines_are_those_of_their_angles():
@@ -78,7 +131,7 @@ def test_a_residual_on_shares_takes_four_rounds_and_keeps_its_bounds(link, num_p
 
 
 @needs_spu
-@every_link
+@pytest.mark.parametrize("link", [*LINKS, PROBIT], ids=lambda link: link.name)
 def test_a_residual_on_spus_shares_keeps_its_bounds(link):
     encoded = numbers(link, 300)
     e = on_shares(link.spu, encoded)
@@ -86,7 +139,7 @@ def test_a_residual_on_spus_shares_keeps_its_bounds(link):
     assert np.abs(e * 2.0**-EXP_BITS - exact(link, encoded)).max() <= link.error_factor * 4e-6
 
 
-@every_link
+@pytest.mark.parametrize("link", [*LINKS, PROBIT], ids=lambda link: link.name)
 def test_contributions_that_are_no_numbers_are_bounded(link):
     hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.3])
     width = link.num_sums + link.own_inputs

@@ -14,7 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["OUTCOMES", "BernoulliLogit", "Normal", "OrderedLogit", "Outcome", "Poisson", "outcomes_of"]
+__all__ = [
+    "OUTCOMES",
+    "BernoulliLogit",
+    "BernoulliProbit",
+    "Normal",
+    "OrderedLogit",
+    "Outcome",
+    "Poisson",
+    "outcomes_of",
+]
 
 
 class Outcome(abc.ABC):
@@ -96,6 +105,39 @@ class BernoulliLogit(Outcome):
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> BernoulliLogit | None:
         """Of a Bernoulli distribution, by logits or by probabilities."""
+        return cls() if type(fn).__name__ in ("BernoulliLogits", "BernoulliProbs") else None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BernoulliProbit(Outcome):
+    """Probit regression: s phi(s eta) / Phi(s eta), s = 2 y - 1, where s eta below -6 counts as -6."""
+
+    kind: ClassVar[str] = "bernoulli_probit"
+    instead: ClassVar[str] = "Bernoulli(probs=ndtr(eta))"
+    MOST: ClassVar[float] = 6.158482604544618
+
+    @property
+    def unit(self) -> float:
+        """The residual at -6."""
+        return self.MOST
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """None."""
+        return jnp.zeros((*value.shape, 1))
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """Y."""
+        return jnp.asarray(value, float)[..., None]
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """Before it is cut off."""
+        sign = 2.0 * value - 1
+        return sign * jnp.exp(-(eta**2) / 2 - jnp.log(2 * jnp.pi) / 2 - jax.scipy.special.log_ndtr(sign * eta))
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> BernoulliProbit | None:
+        """Of a Bernoulli distribution, by probabilities or by logits."""
         return cls() if type(fn).__name__ in ("BernoulliLogits", "BernoulliProbs") else None
 
 
@@ -226,7 +268,7 @@ class Poisson(Outcome):
         return {"most": self.most}
 
 
-OUTCOMES: tuple[type[Outcome], ...] = (BernoulliLogit, OrderedLogit, Normal, Poisson)
+OUTCOMES: tuple[type[Outcome], ...] = (BernoulliLogit, BernoulliProbit, OrderedLogit, Normal, Poisson)
 """All of them."""
 
 

@@ -9,6 +9,7 @@ from vertinumpyro.secure.link import ScoreLink, SoftmaxLink
 from vertinumpyro.secure.links import LINKS
 from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.secure.plaintext import Plaintext
+from vertinumpyro.secure.probit_link import BernoulliProbitLink
 from vertinumpyro.secure.rehearsal import InsecureRehearsal
 from vertinumpyro.secure.residual_links import BernoulliLogitLink, NormalLink, OrderedLogitLink, PoissonLink
 from vertinumpyro.secure.spu import Spu
@@ -20,6 +21,7 @@ __all__ = [
     "BackendInfo",
     "BatchShape",
     "BernoulliLogitLink",
+    "BernoulliProbitLink",
     "BetweenProcesses",
     "ClippedSum",
     "Computation",

@@ -7,13 +7,14 @@ from typing import Any
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.link import ScoreLink, SoftmaxLink
+from vertinumpyro.secure.probit_link import BernoulliProbitLink
 from vertinumpyro.secure.residual_links import BernoulliLogitLink, NormalLink, OrderedLogitLink, PoissonLink
 
 __all__ = ["LINKS", "link_of"]
 
-LINKS: dict[str, type[ScoreLink]] = {
-    kind.name: kind for kind in (SoftmaxLink, BernoulliLogitLink, OrderedLogitLink, NormalLink, PoissonLink)
-}
+_KINDS = (SoftmaxLink, BernoulliLogitLink, BernoulliProbitLink, OrderedLogitLink, NormalLink, PoissonLink)
+
+LINKS: dict[str, type[ScoreLink]] = {kind.name: kind for kind in _KINDS}
 """All of them."""
 
 

@@ -139,10 +139,10 @@ def sigmoid(z: jax.Array) -> jax.Array:
     u = exp_nonpositive(z * (2 * negative - 1), _QUOTIENT_BITS)
     c0, c1, c2 = (round(c / 99 * 2**_START_BITS) for c in (98, -80, 32))
     start = c2 * (u * u) + (c1 << _QUOTIENT_BITS) * u + (c0 << 2 * _QUOTIENT_BITS)
-    q = _shifted_down(start, 2 * _QUOTIENT_BITS + _START_BITS - 26)
+    q = shifted_down(start, 2 * _QUOTIENT_BITS + _START_BITS - 26)
     for bits, bits_after in ((26, 28), (28, EXP_BITS)):
         missing = (2 << _QUOTIENT_BITS + bits) - (u + (1 << _QUOTIENT_BITS)) * q
-        q = _shifted_down(missing * q, _QUOTIENT_BITS + 2 * bits - bits_after)
+        q = shifted_down(missing * q, _QUOTIENT_BITS + 2 * bits - bits_after)
     return q + negative * ((1 << EXP_BITS) - 2 * q)
 
 
@@ -168,7 +168,7 @@ def clipped_weights(
     short_of_one = ((1.0 - (1 - _ROOT_SLACK) * root) * 2.0**ROOT_BITS).astype(jnp.int64)
     w = (1 << ROOT_BITS) - 1 - (short_of_one & ((1 << ROOT_BITS) - 1))
     w = w * within_clip(w, v, bits) * mask
-    return _shifted_down(w[:, None] * e, ROOT_BITS + EXP_BITS - _WEIGHT_BITS)
+    return shifted_down(w[:, None] * e, ROOT_BITS + EXP_BITS - _WEIGHT_BITS)
 
 
 def _shifted_up(value: jax.Array, shift: int) -> jax.Array:
@@ -176,7 +176,7 @@ def _shifted_up(value: jax.Array, shift: int) -> jax.Array:
     return -((-value) >> shift)
 
 
-def _shifted_down(value: jax.Array, shift: int) -> jax.Array:
+def shifted_down(value: jax.Array, shift: int) -> jax.Array:
     """The floor of value / 2^shift, as additive shares."""
     return -(((1 << shift) - 1 - value) >> shift)
 
