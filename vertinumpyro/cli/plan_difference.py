@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def _deltas(plans: list[Plan]) -> list[str]:
     return list(dict.fromkeys(f"{plan.delta:g}" for plan in plans))
 
 
-def _table(what: str, names: list[str], rows: Mapping[str, tuple[Any, Any]]) -> Table:
+def _table(what: str, names: list[str], rows: Mapping[str, Sequence[Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in (what, *names):
         table.add_column(header, overflow="fold")
