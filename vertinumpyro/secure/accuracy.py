@@ -28,7 +28,7 @@ def fused_error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> 
 
     1. responsibilities: z is off by (P + 1) 2^-25, which changes each r_k by a factor within e^{±(P + 1)
        2^-24}; e is off by 4 2^-30, and den >= 1. So sum_k |r_k' - r_k| <= (P + 1) 2^-24 + 2 K 4 2^-30, times
-       M;
+       M; a residual, with den = 1, is off by half of that at most, and its link's `error_factor` times e's part;
     2. scores: sqrt(D) 2^-(b + 1), as sum_k r_k = 1;
     3. the clip, relative to C: the slack kept back; squared norms / C^2 too large by at most 3 units of 2^-24
        for each party and component and 3 for each coordinate (half of it enters the norm, as max(den^2, nn /

@@ -84,7 +84,10 @@ class ScoreLink(abc.ABC):
 
     @abc.abstractmethod
     def ring(self, z: Int[Array, "n Z"], fractional_bits: int) -> Int[Array, "n K"]:
-        """E on integers, with `ring.EXP_FRACTIONAL_BITS`; off by at most `ring.EXP_MAX_ERROR_ULP` units."""
+        """E on integers, with `ring.EXP_FRACTIONAL_BITS`; off by at most `ring.EXP_MAX_ERROR_ULP` units.
+
+        This error, and each below, times `error_factor`.
+        """
 
     @abc.abstractmethod
     def shares(self, engine: Engine, z: Any) -> Any:

@@ -6,6 +6,7 @@ components, P parties, D released values; S = `SCORE_BOUND`):
 | value | fractional bits | largest magnitude |
 |---|---|---|
 | z^p (a mixture's l^p and log pi), their sum z | `LOG_BITS` | (P + 1) 1024 |
+| numbers that one party alone gives a link | 30 | 1 |
 | e, den of the link (`link.ScoreLink`) | 30 | 1, K |
 | scores s, encoded | `score_bits` | 1.25 S C, as the norm of a record's scores under a component |
 | sum of their squares | 2 `score_bits` | 2^63 |

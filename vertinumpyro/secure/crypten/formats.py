@@ -4,7 +4,8 @@
 |---|---|---|
 | l^p, log pi, their sum | `LOG_BITS` = 21 | (P + 1) 1024 |
 | exp before it is truncated | `POWER_BITS` + `FACTOR_BITS` = 57 | exp(2) |
-| e = exp(z - max z), den | `EXP_BITS` = 20 | 1 + 2^-20, K times that |
+| waves (`waves`) before they are truncated | 57 | 2.3, in twos 4.6 |
+| e of the link, as exp(z - max z), den | `EXP_BITS` = 20 | 1 + 2^-20, K times that |
 | squared norms and Gram matrices over C^2 | `norm_bits` | 1.7 (P + 1) S^2 |
 | e Q, nn, max(den^2, nn) | 20 + `norm_bits` | 1.7 (P + 1) K^2 S^2, below 2^61 |
 | w, W = w e | 30 | 1 |

@@ -1,4 +1,4 @@
-r"""Sigmoids on shares, from sines of a masked z: in as many rounds as one exponential.
+r"""Sigmoids on shares, and a probit's slope, from sines of a masked z: in as many rounds as one exponential.
 
 z is opened as y = z + r, r uniform, and sin(w z) = sin(w y) cos(w r) - cos(w y) sin(w r): public factors times numbers
 that the dealer shares, for as many w as a series takes. With L = 64 = 2^6, of which the ring's 2^64 is a multiple,
@@ -15,6 +15,9 @@ more, the dealer's by half a unit of 26 bits: for all waves together 5e-8. So 1/
 Beyond `REACH` it is 0 or 1, by comparisons of the same y, which are exact: off by 8.4e-7. One truncation, of the sum
 of as many sigmoids as a link adds up, is off by less than a unit of 2^-20 and exact for whole numbers, so that a sum
 of S of them comes out from 0 to S, whatever was rounded, and off by at most S 8.4e-7 + 2^-20.
+
+A probit's phi(t) / Phi(t) is a series of the same waves (`mills_ratio`), found by least squares and looked at on a grid
+whose gaps the series' second derivative leaves no room (`tests/secure/test_residual_links.py`).
 
 **Nothing is revealed.** r is uniform and used for this opening alone; see `comparison`.
 """
