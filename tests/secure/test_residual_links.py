@@ -94,7 +94,7 @@ def test_the_probits_slope_on_shares_takes_four_rounds(num_parties):
     assert np.abs(found - slope(np.clip(encoded * 2.0**-LOG_BITS, -6, 6))).max() <= EXP_ERROR
 
 
-def test_the_probits_sum_in_integers_is_its_slope_on_a_grid_that_leaves_no_room():
+def test_the_probits_sum_in_integers_is_its_slope_on_a_fine_grid():
     t = np.arange(-6, 6 + 2.0**-13, 2.0**-13)
     z = np.stack([np.rint(t * 2**24), np.full_like(t, 1 << ring.EXP_FRACTIONAL_BITS)], axis=-1).astype(np.int64)
     with compat.x64():
