@@ -1,5 +1,8 @@
 """What a process of a group can ask of the others: party 0's message, everybody's, and nothing larger than agreed."""
 
+import subprocess
+import sys
+
 import pytest
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
@@ -35,3 +38,19 @@ def test_a_message_beyond_its_limit_is_refused_by_name():
 def test_messages_of_everybody_have_one_size():
     with pytest.raises(ArgumentError, match="message must have 4 bytes"):
         replies(size=4)
+
+
+def test_a_library_that_cannot_be_read_ahead_stops_nobody(tmp_path):
+    """As an engine that is not installed: the server goes on, and only who needs it says so."""
+    program = (
+        "from vertinumpyro.transport.starting import started\n"
+        "import os\n"
+        "if __name__ == '__main__':\n"
+        "    process = started(os._exit, (7,), ['no.such.library', 'vertinumpyro.secure.crypten.protocol'])\n"
+        "    process.join(60)\n"
+        "    print(process.exitcode)\n"
+    )
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "7", done.stderr

@@ -18,6 +18,7 @@ __all__ = ["started"]
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _READ_AT_IMPORT = ("CUDA", "JAX", "LD_", "MKL", "NUM", "OMP", "OPENBLAS", "PYTHON", "TORCH", "XLA")
+_READ_AHEAD, _LIBRARIES = "vertinumpyro.transport.read_ahead", "VERTINUMPYRO_LIBRARIES"
 _served: list[Mapping[str, str]] = []  # the server's settings, once there is one
 
 
@@ -32,13 +33,16 @@ def started(run: Callable[..., None], arguments: tuple[Any, ...], libraries: Seq
         if sys.platform == "linux":
             settings = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
             if not _served:
-                context = multiprocessing.get_context("forkserver")
-                context.set_forkserver_preload([__name__, *libraries])
+                multiprocessing.set_forkserver_preload([_READ_AHEAD])
                 _served.append(settings)
-            elif _served[0] == settings:
+            if _served[0] == settings:
                 context = multiprocessing.get_context("forkserver")
         process = context.Process(target=_run, args=(environment, run, arguments), daemon=True)
-        process.start()
+        os.environ[_LIBRARIES] = " ".join((__name__, *libraries))
+        try:
+            process.start()
+        finally:
+            del os.environ[_LIBRARIES]
     return process
 
 

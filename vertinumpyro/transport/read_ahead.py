@@ -1,0 +1,12 @@
+"""Imported by the server of `starting`, and by nobody else: reads the libraries that its processes will want."""
+
+import contextlib
+import importlib
+import os
+
+LIBRARIES = "VERTINUMPYRO_LIBRARIES"
+"""The environment's variable that names them, while the server begins."""
+
+for _name in os.environ.get(LIBRARIES, "").split():
+    with contextlib.suppress(Exception):  # not installed, or broken: the process that needs it says so
+        importlib.import_module(_name)
