@@ -4,8 +4,7 @@ import contextlib
 import importlib
 import os
 
-LIBRARIES = "VERTINUMPYRO_LIBRARIES"
-"""The environment's variable that names them, while the server begins."""
+from vertinumpyro.transport.starting import LIBRARIES
 
 for _name in os.environ.get(LIBRARIES, "").split():
     with contextlib.suppress(Exception):  # not installed, or broken: the process that needs it says so

@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["started"]
+__all__ = ["LIBRARIES", "started"]
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _READ_AT_IMPORT = ("CUDA", "JAX", "LD_", "MKL", "NUM", "OMP", "OPENBLAS", "PYTHON", "TORCH", "XLA")
-_READ_AHEAD, _LIBRARIES = "vertinumpyro.transport.read_ahead", "VERTINUMPYRO_LIBRARIES"
+_READ_AHEAD = "vertinumpyro.transport.read_ahead"
+LIBRARIES = "VERTINUMPYRO_LIBRARIES"  # names them in the environment, while the server begins
 _served: list[Mapping[str, str]] = []  # the server's settings, once there is one
 
 
@@ -38,11 +39,11 @@ def started(run: Callable[..., None], arguments: tuple[Any, ...], libraries: Seq
             if _served[0] == settings:
                 context = multiprocessing.get_context("forkserver")
         process = context.Process(target=_run, args=(environment, run, arguments), daemon=True)
-        os.environ[_LIBRARIES] = " ".join((__name__, *libraries))
+        os.environ[LIBRARIES] = " ".join((__name__, *libraries))
         try:
             process.start()
         finally:
-            del os.environ[_LIBRARIES]
+            del os.environ[LIBRARIES]
     return process
 
 
