@@ -117,6 +117,8 @@ def test_a_release_report_holds_nothing_internal(fitted: Project):
     report = (fitted.run_dir / "report.html").read_text()
     assert BADGE not in report
     assert "Nothing in this report was computed on real data" in report
+    assert "spread of a share, ± 2 sd" in report
+    assert "What the posterior says of the twin" in report
 
 
 def test_no_output_names_the_machine_or_a_record(fitted: Project):

@@ -38,6 +38,8 @@ def chosen(config: Config) -> Choice:
     """
     if config.run.method is not None:
         return Choice(config.run.method, "[run] method says so")
+    if config.quality.twin is not None:
+        return Choice("quality", "[quality] twin is a table to compare")
     if config.data.holders:
         if config.regression.label is None:
             return Choice("horizontal", "the holders have whole records")

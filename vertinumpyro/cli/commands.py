@@ -13,7 +13,7 @@ from vertinumpyro.cli import outputs, sessions
 from vertinumpyro.cli.config import CONFIG_COPY, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job, method_to_continue, plan_to_continue, refuse_changed, refuse_started
-from vertinumpyro.cli.progress import progress_in_log
+from vertinumpyro.cli.spending import SCORE, BoughtScore, spend
 from vertinumpyro.cli.terminal import console, heading, ticked
 from vertinumpyro.cli.wording import count, headline, rounded_up
 from vertinumpyro.core.compat import random_key
@@ -24,12 +24,9 @@ from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
-from vertinumpyro.session import PRIVACY_RECORD, Session, held, require_space
+from vertinumpyro.session import PRIVACY_RECORD, Session, held
 
-__all__ = ["check", "fit", "show_plan", "spend", "synthesize", "write"]
-
-_BYTES_OF_A_VALUE = 64  # in both formats of the twin, generously
-_BYTES_OF_THE_REST = 2**26
+__all__ = ["check", "fit", "show_plan", "synthesize", "write"]
 
 
 def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> dict[str, Any]:
@@ -41,18 +38,22 @@ def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> 
     with console.status("[dim]privacy plan …"):
         facts = job.facts()
         plan = job.method.plan(facts)
+        score = BoughtScore.of(job.config, job.method.name, facts, job.config.run_dir())
     console.print(heading("Schema (public)"), schema_table(job.schema))
     _show(job, plan, facts)
+    if score is not None:
+        score.show(plan)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
-    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan)}
+    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan, score)}
 
 
 def _chosen(job: Job) -> dict[str, Any]:
     return {"method": job.method.name, "why": job.why}
 
 
-def _planned(plan: Plan) -> dict[str, Any]:
-    return {"epsilon": plan.epsilon(), "delta": plan.delta, "adversaries": plan.table_rows(), "plan": plan.to_dict()}
+def _planned(plan: Plan, score: BoughtScore | None = None) -> dict[str, Any]:
+    found = {"epsilon": plan.epsilon(), "delta": plan.delta, "adversaries": plan.table_rows(), "plan": plan.to_dict()}
+    return found if score is None else {**found, "score": {**_planned(score.plan), **score.together(plan)}}
 
 
 def check(path: Path, *, method: str | None, backend: str | None = None) -> dict[str, Any]:
@@ -71,13 +72,16 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
         found += job.method.checked()
     with ticked("plan") as found:
         plan = job.method.plan(facts)
+        score = BoughtScore.of(job.config, job.method.name, facts, job.config.run_dir())
         found += [headline(plan), *(f"{row.adversary} ε = {rounded_up(row.epsilon)}" for row in plan.adversaries)]
     with ticked("range") as found:
         found += [f"no value wraps around the {job.method.method.backend.info().name} ring"]
     for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
+    if score is not None:
+        score.show(plan)
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
-    return {**_chosen(job), "num_records": facts.num_records, **_planned(plan)}
+    return {**_chosen(job), "num_records": facts.num_records, **_planned(plan, score)}
 
 
 def _checked_records(job: Job) -> VerticalDataset:
@@ -127,49 +131,43 @@ def fit(
         refuse_changed(job.config, run_dir)
     else:
         refuse_started(run_dir)
+        if config.quality.part is not None:
+            refuse_started(run_dir / SCORE)
     job.method.checked()
     with held(run_dir):  # before anything of another run's could be written over
         if not resume:
             refuse_started(run_dir)
         with sessions.opened(job) as data:
             plan = job.method.plan(data) if plan is None else plan
+            score = BoughtScore.of(config, job.method.name, data, run_dir, resume=resume)
             _show(job, plan, data)
+            if score is not None:
+                score.show(plan)
             result = spend(job, data, plan, run_dir, resume)
-            files = write(job, result, data, run_dir)
-    return {**_chosen(job), **_planned(plan), "folder": str(run_dir), "files": files}
+            files = write(job, result, data, run_dir, score)
+    return {**_chosen(job), **_planned(plan, score), "folder": str(run_dir), "files": files}
 
 
-def spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path, resume: bool) -> Any:
-    """What the plan bought; of a run that is complete, as it was stored, which costs nothing."""
-    stored = job.method.stored(run_dir, plan) if resume else None
-    if stored is not None:
-        console.print("\nThis run is complete: its outputs are written again from what it stored.")
-        return stored
-    num_synthetic = job.config.run.num_synthetic or data.num_records
-    require_space(run_dir, _BYTES_OF_THE_REST + _BYTES_OF_A_VALUE * num_synthetic * len(job.schema.columns))
-    if not resume:
-        job.prepare(run_dir)
-    console.print(heading(f"{'Continuing' if resume else 'Fitting'}, {count(plan.num_steps, 'step')}"))
-    with progress_in_log(run_dir / PRIVACY_RECORD, plan.num_steps):
-        result = job.method.fit(data, plan, run_dir=run_dir, resume=resume)
-    job.method.save(result, run_dir)  # first of all outputs: it is what the budget bought
-    return result
-
-
-def write(job: Job, result: Any, data: VerticalDataset | Session, run_dir: Path) -> list[str]:
+def write(
+    job: Job, result: Any, data: VerticalDataset | Session, run_dir: Path, score: BoughtScore | None = None
+) -> list[str]:
     """All outputs but what the budget bought, which `spend` saved, and where they are.
 
+    :param score: of the twin, bought once it is written.
     :returns: the files' names.
     """
     internal = job.config.run.diagnostics
     with console.status("[dim]outputs …"):
         files = job.method.outputs(result, data, run_dir)
-        items = list(job.method.items(result))
+    scored = () if score is None else score.items(data)
+    with console.status("[dim]report …"):
+        items = [*scored, *job.method.items(result)]
         if internal:
             assert isinstance(data, VerticalDataset)
             items += job.method.internal_items(result, data)
         simulated = None if sessions.needed(job) else outputs.SIMULATED
         content = job.method.report(result, data, items, simulated=simulated)
+        content = content if score is None else score.told(content, result.plan)
         write_report(run_dir / "report.html", content, release=not internal)
     console.print(heading(f"Written to {run_dir}/"), facts_grid(files))
     for line in job.method.notes(result):

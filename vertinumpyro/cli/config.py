@@ -19,6 +19,7 @@ from vertinumpyro.cli.sections import (
     ModelSettings,
     MRFSettings,
     PrivacySettings,
+    QualitySettings,
     RegressionSettings,
     RunSettings,
 )
@@ -55,6 +56,7 @@ class Config:
     fit: FitSettings
     mrf: MRFSettings
     regression: RegressionSettings
+    quality: QualitySettings
     run: RunSettings
 
     @property
@@ -96,6 +98,22 @@ class Config:
         return given
 
     @property
+    def budget(self) -> PrivacySettings:
+        """What the method spends: all of [privacy] but the part that a score of the twin is bought with.
+
+        Costs add up for every adversary, ε and δ each (basic composition).
+        """
+        return self.part_of_budget(1.0 - (self.quality.part or 0.0))
+
+    def part_of_budget(self, part: float) -> PrivacySettings:
+        """ε and δ times a part."""
+        if part == 1.0:
+            return self.privacy
+        assert self.privacy.epsilon is not None  # `load_config` asks for both
+        assert self.privacy.delta is not None
+        return dataclasses.replace(self.privacy, epsilon=self.privacy.epsilon * part, delta=self.privacy.delta * part)
+
+    @property
     def model_folder(self) -> Path:
         """Where the model's module is imported from."""
         return self.folder / (self.model.folder or ".")
@@ -117,6 +135,7 @@ class Config:
             "fit": _given(self.fit),
             "mrf": {key: value for key, value in _given(self.mrf).items() if key not in _OF_THE_SERVERS_FIT},
             "regression": _given(self.regression),
+            "quality": _given(self.quality) | {"twin": None},
             "run": {"seed": self.run.seed},
         }
 
@@ -137,10 +156,17 @@ class Config:
             "fit": _given(self.fit),
             "mrf": _given(self.mrf),
             "regression": _given(self.regression),
+            "quality": _given(self.quality) | self._twin_seen_from(run_dir),
             "run": _given(self.run) | {"out": ".", "method": method},
         }
+        tables = {name: table for name, table in tables.items() if name != "quality" or table}
         (run_dir / SCHEMA_COPY).write_text(self.schema.to_toml(), encoding="utf-8")
         (run_dir / CONFIG_COPY).write_text(dump(tables), encoding="utf-8")
+
+    def _twin_seen_from(self, run_dir: Path) -> dict[str, str]:
+        if self.quality.twin is None:
+            return {}
+        return {"twin": Path(os.path.relpath(self.folder / self.quality.twin, run_dir)).as_posix()}
 
 
 def load_config(path: Path, backend: str | None = None) -> Config:
@@ -159,6 +185,7 @@ def load_config(path: Path, backend: str | None = None) -> Config:
     _check_files(config)
     if (config.privacy.epsilon is None) == (config.privacy.noise_multiplier is None):
         raise ArgumentError("[privacy] needs either epsilon, to calibrate the noise, or noise_multiplier")
+    _check_quality(config)
     return config
 
 
@@ -190,6 +217,21 @@ def _check_files(config: Config) -> None:
                 raise ArgumentError(f"[data.{key}] {party} = {value!r}; give a text")
     for party in config.parties:
         config.csv_format(party)
+
+
+def _check_quality(config: Config) -> None:
+    part, privacy = config.quality.part, config.privacy
+    if part is None:
+        return
+    if not part < 1:
+        raise ArgumentError(f"[quality] part = {part:g}; give a number between 0 and 1, say 0.1")
+    if config.quality.twin is not None:
+        raise ArgumentError(
+            "[quality] part buys a score for the twin that a fit makes, twin is one that is there; give one of them"
+        )
+    for key in ("epsilon", "delta"):
+        if getattr(privacy, key) is None:
+            raise ArgumentError(f"[quality] part is one of epsilon and of delta; give [privacy] {key}")
 
 
 def _check_holders(config: Config) -> None:

@@ -16,6 +16,7 @@ from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.progress import followed
 from vertinumpyro.cli.run_log import LOG, RunLog
 from vertinumpyro.cli.sessions import party_method
+from vertinumpyro.cli.spending import spend
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError
@@ -67,7 +68,7 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
             log.steps(spent, plan.num_steps)
 
         with followed(run_dir / PRIVACY_RECORD, tell, tell):
-            result = commands.spend(job, session, plan, run_dir, resume)
+            result = spend(job, session, plan, run_dir, resume)
         log.event(
             "released",
             rounds=session.traffic.rounds,

@@ -27,6 +27,7 @@ METHODS: Mapping[str, str] = {
     "linear": "vertinumpyro.cli.of_regression:OfLinear",
     "bayesian_linear": "vertinumpyro.cli.of_holders:OfBayesianLinear",
     "horizontal": "vertinumpyro.cli.of_holders:OfHorizontal",
+    "quality": "vertinumpyro.cli.of_quality:OfQuality",
 }
 """Name of `--method` -> the class that stands for it, imported when it is asked for."""
 

@@ -11,6 +11,7 @@ import jax
 import pandas as pd
 
 from vertinumpyro.cli import outputs
+from vertinumpyro.cli.beside_posterior import public_items
 from vertinumpyro.cli.beside_release import beside_the_release
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod
@@ -60,7 +61,7 @@ class OfDPVI(CommandMethod):
 
     def plan(self, facts: Facts) -> PrivacyPlan:
         """See `CommandMethod`."""
-        privacy, fit = self.config.privacy, self.config.fit
+        privacy, fit = self.config.budget, self.config.fit
         settings: dict[str, Any] = dataclasses.asdict(privacy)
         settings |= {name: getattr(fit, name) for name in ("num_steps", "batch_size", "clip_norm")}
         return self.method.plan(facts, **{key: value for key, value in settings.items() if value is not None})
@@ -112,7 +113,7 @@ class OfDPVI(CommandMethod):
         """See `CommandMethod`."""
         released = result.marginals
         beside = () if released is None or self._twin is None else beside_the_release(released, self._twin)
-        return [*outputs.public_items(result, self._twin), *beside]
+        return [*public_items(result, self._twin, self._twin_key), *beside]
 
     def internal_items(self, result: Posterior, dataset: VerticalDataset) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.cli import outputs
+from vertinumpyro.cli.beside_posterior import public_items
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod, given
 from vertinumpyro.cli.model_loading import build_dpvi
@@ -225,8 +226,7 @@ class OfHorizontal(CommandMethod):
         """The twin, unless the model cannot draw one by itself, which the plan said."""
         if not self.dpvi.twin_columns(result.guide.split.schema).needs_nothing:
             return outputs.files(with_table=False)
-        key = jax.random.split(random_key(self.config.run.seed))[1]
-        self._twin = result.sample_synthetic(self.config.run.num_synthetic, rng_key=key)
+        self._twin = result.sample_synthetic(self.config.run.num_synthetic, rng_key=self._twin_key)
         outputs.write_tables(self._twin, run_dir)
         return outputs.FILES
 
@@ -238,7 +238,11 @@ class OfHorizontal(CommandMethod):
 
     def items(self, result: Posterior) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""
-        return list(outputs.public_items(result, self._twin))
+        return list(public_items(result, self._twin, self._twin_key))
+
+    @property
+    def _twin_key(self) -> jax.Array:
+        return jax.random.split(random_key(self.config.run.seed))[1]
 
     def report(
         self, result: Posterior, facts: Facts, items: Sequence[ReportFigure | ReportTable], *, simulated: str | None

@@ -17,10 +17,10 @@ from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
 
-__all__ = ["OfTables"]
+__all__ = ["TABLE_PRIVACY", "OfTables"]
 
 _OF_THE_PLAN = ("cross_share", "recovery_share", "refinement_share")
-_PRIVACY = ("epsilon", "delta", "adversary", "relation", "noise", "collusion_threshold")
+TABLE_PRIVACY = ("epsilon", "delta", "adversary", "relation", "noise", "collusion_threshold")
 
 
 class OfTables(CommandMethod):
@@ -30,7 +30,7 @@ class OfTables(CommandMethod):
     """
 
     plan_class = MRFPlan
-    own_settings: Mapping[str, tuple[str, ...]] = {"privacy": (*_PRIVACY, "allow_unproven"), "fit": ("backend",)}
+    own_settings: Mapping[str, tuple[str, ...]] = {"privacy": (*TABLE_PRIVACY, "allow_unproven"), "fit": ("backend",)}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -46,7 +46,7 @@ class OfTables(CommandMethod):
 
     def plan(self, facts: Facts) -> MRFPlan:
         """See `CommandMethod`."""
-        privacy = {k: v for k, v in given(self.config.privacy).items() if k in _PRIVACY}
+        privacy = {k: v for k, v in given(self.config.budget).items() if k in TABLE_PRIVACY}
         shares = {k: v for k, v in given(self.config.mrf).items() if k in _OF_THE_PLAN}
         return self.method.plan(facts, **privacy, **shares)
 

@@ -60,6 +60,11 @@ def draft(
     """Write the agreement of a configuration's run, with a plan of its own; no table is opened."""
     config = load_config(path)
     job = Job.of(config, method)
+    if config.quality.part is not None or job.method.name == "quality":
+        raise ArgumentError(
+            "[quality]: organisations approve one plan at a time, and compare no table yet; leave it out, and release "
+            "tables by a study of their own, with which `vertinumpyro.mrf.twin_quality` compares any twin"
+        )
     _between_processes(job.method.method.backend)
     if config.data.num_records is None:
         raise ArgumentError("[data] num_records: state how many records the parties share; no table is read here")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -30,8 +30,10 @@ from vertinumpyro.privacy import Plan, PrivacyPlan
 
 __all__ = [
     "FILES",
+    "NOISE",
     "POSTERIOR",
     "SIMULATED",
+    "ErrorMeaning",
     "adversary_figure",
     "assembled",
     "beside_the_real_table",
@@ -41,7 +43,6 @@ __all__ = [
     "first_records",
     "gradient_norms",
     "internal_items",
-    "public_items",
     "report_content",
     "run_warnings",
     "stored_posterior",
@@ -72,6 +73,19 @@ print(twin.describe(include="all"))
 #   vertinumpyro synthesize RUN_FOLDER -n 100000 --out more.parquet
 """
 SIMULATED = "One process held every party's columns: the secure computation was simulated, bit for bit."
+
+
+class ErrorMeaning(NamedTuple):
+    """What the standard deviation of a share is of: the heading of its column, and a sentence below."""
+
+    heading: str
+    sentence: str
+
+
+NOISE = ErrorMeaning(
+    "noise in a share, ± 2 sd",
+    "The last column is what the noise alone may have moved the share of any of its values by.",
+)
 
 
 def files(with_table: bool) -> dict[str, str]:
@@ -214,15 +228,6 @@ def _backend_statement(dpvi: DPVI) -> ReportTable:
     return ReportTable(frame=frame, caption="What the backend states.", not_dp=False, section="Secure computation")
 
 
-def public_items(posterior: Posterior, synthetic: pd.DataFrame | None) -> Iterator[ReportFigure | ReportTable]:
-    """What may be published: it is computed from the plan and the releases alone."""
-    if synthetic is not None:
-        yield synthetic_summary(synthetic, posterior.guide.split.schema)
-        yield first_records(synthetic)
-    yield from adversary_figure(posterior.plan)
-    yield from gradient_norms(posterior)
-
-
 def gradient_norms(posterior: Posterior) -> Iterator[ReportFigure]:
     """The norm of what each step released, where figures can be drawn."""
     norms = posterior.diagnostics.released_norm
@@ -242,19 +247,20 @@ def gradient_norms(posterior: Posterior) -> Iterator[ReportFigure]:
 
 
 def synthetic_summary(
-    synthetic: pd.DataFrame, schema: Schema, errors: Mapping[str, float] | None = None
+    synthetic: pd.DataFrame, schema: Schema, errors: Mapping[str, float] | None = None, meaning: ErrorMeaning = NOISE
 ) -> ReportTable:
     """A row for each column of the synthetic table.
 
-    :param errors: for each column, the standard deviation of the noise in the share of one of its values.
+    :param errors: for each column, the standard deviation of the share of one of its values.
+    :param meaning: of what.
     """
-    frame, noise = _summary(synthetic, schema), ""
+    frame, told = _summary(synthetic, schema), ""
     if errors:
-        frame["noise in a share, ± 2 sd"] = [f"± {200 * errors[n]:.2g} %" if n in errors else None for n in frame.index]
-        noise = " The last column is what the noise alone may have moved the share of any of its values by."
+        frame[meaning.heading] = [f"± {200 * errors[n]:.2g} %" if n in errors else None for n in frame.index]
+        told = f" {meaning.sentence}"
     return ReportTable(
         frame=frame,
-        caption=f"The synthetic table, {count(len(synthetic), 'record')}.{noise}",
+        caption=f"The synthetic table, {count(len(synthetic), 'record')}.{told}",
         not_dp=False,
         section=_SYNTHETIC,
     )

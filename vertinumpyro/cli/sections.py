@@ -19,6 +19,7 @@ __all__ = [
     "MRFSettings",
     "ModelSettings",
     "PrivacySettings",
+    "QualitySettings",
     "RegressionSettings",
     "RunSettings",
 ]
@@ -194,6 +195,21 @@ class RegressionSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class QualitySettings:
+    """`[quality]`: a score of the twin, bought with a part of the budget; without this section there is none.
+
+    Args:
+        part: of epsilon and of delta, for noisy tables that the twin is not learned from, and that are compared with
+            it. The method gets the rest, so both together cost what [privacy] says.
+        twin: of `--method quality`: a synthetic table, .csv or .parquet, to be compared; [privacy] is then what the
+            score costs.
+    """
+
+    part: float | None = positive()
+    twin: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """`[run]`: where the outputs go, and the method where the command line names none.
 
@@ -207,7 +223,8 @@ class RunSettings:
 
     out: str = "run"
     method: Literal[
-        "dpvi", "vertimrf", "marginals", "logistic", "linear", "bayesian_linear", "horizontal"
+        "dpvi", "vertimrf", "marginals", "logistic", "linear", "bayesian_linear", "horizontal",
+        "quality",
     ] | None = None  # fmt: skip
     seed: int = at_least_zero()
     num_synthetic: int | None = positive()
@@ -221,5 +238,6 @@ SECTIONS: Mapping[str, type] = {
     "fit": FitSettings,
     "mrf": MRFSettings,
     "regression": RegressionSettings,
+    "quality": QualitySettings,
     "run": RunSettings,
 }

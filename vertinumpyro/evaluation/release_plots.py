@@ -1,4 +1,4 @@
-"""A twin beside the noisy tables that it was learned from: both are released, so a figure of them costs nothing."""
+"""A twin beside what is known of it, the noisy tables or the posterior: all is released, so a figure costs nothing."""
 
 import math
 from collections.abc import Mapping
@@ -22,23 +22,30 @@ class ReleasedShares(NamedTuple):
 
     Attributes:
         shares: as released; noise may take them below 0.
-        error: standard deviation of the noise in each.
+        error: standard deviation of each, a number or [cells].
         twin: the twin's.
     """
 
     shares: np.ndarray
-    error: float
+    error: float | np.ndarray
     twin: np.ndarray
 
 
 @palette.styled
-def plot_beside_release(columns: Mapping[str, ReleasedShares], schema: "Schema", *, num_across: int = 4) -> "Figure":
+def plot_beside_release(
+    columns: Mapping[str, ReleasedShares],
+    schema: "Schema",
+    *,
+    num_across: int = 4,
+    label: str = "released, ± 2 standard deviations",
+) -> "Figure":
     """One small panel for each column: the twin's shares as bars, the released ones with two standard deviations.
 
     Args:
         columns: in the schema's order.
         schema: the public schema.
         num_across: panels in a row.
+        label: what the legend calls the released shares.
 
     Raises:
         ArgumentError: there is no column, `num_across` is below 1, or matplotlib is missing.
@@ -57,7 +64,7 @@ def plot_beside_release(columns: Mapping[str, ReleasedShares], schema: "Schema",
         label_cells(axes, schema.columns[name], len(found.twin), len(found.twin))
     for axes in panels[len(columns) :]:
         axes.set_axis_off()
-    _legend(figure, colours)
+    _legend(figure, colours, label)
     return figure
 
 
@@ -74,12 +81,10 @@ def _draw(axes: "Axes", found: ReleasedShares, colour: str) -> None:
     palette.grid(axes, "y")
 
 
-def _legend(figure: "Figure", colours: Mapping[str, str]) -> None:
+def _legend(figure: "Figure", colours: Mapping[str, str], label: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Patch | Line2D] = [Patch(color=c, alpha=0.45, label=f"twin, {p}") for p, c in colours.items()]
-    handles.append(
-        Line2D([], [], color=palette.INK, marker="o", markersize=3, label="released, ± 2 standard deviations")
-    )
+    handles.append(Line2D([], [], color=palette.INK, marker="o", markersize=3, label=label))
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))

@@ -2,7 +2,8 @@
 
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.quality import TwinQuality, twin_quality
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.vertimrf import VertiMRF
 
-__all__ = ["MRFPlan", "Marginals", "MarkovTwin", "VertiMRF"]
+__all__ = ["MRFPlan", "Marginals", "MarkovTwin", "TwinQuality", "VertiMRF", "twin_quality"]
