@@ -37,9 +37,19 @@ def released(split, backend, flat, data, num_records=NUM_RECORDS, clip_norm=CLIP
         noise_stddev=0.0,
         link=score_link(split),
     )
-    contributions = [split.contribution(p, flat, own_columns(split, p, data)) for p in split.parties]
     noise, mask = np.zeros((1, split.num_values), np.int64), jnp.ones(num_records, bool)
-    return backend.clipped_noisy_sum(shape, contributions, split.component_prior(flat), mask, noise), shape
+    columns = [own_columns(split, p, data) for p in split.parties]
+
+    def compute(flat):
+        parts = [split.contribution(p, flat, own) for p, own in zip(split.parties, columns, strict=True)]
+        return backend.clipped_noisy_sum(shape, parts, split.component_prior(flat), mask, noise)
+
+    return compiled(split, backend, compute)(flat), shape
+
+
+def compiled(split, backend, compute):
+    """One program a split and backend: eagerly, every operation would be one of its own."""
+    return split.compiled.setdefault(f"tests, {type(backend).__name__}", jax.jit(compute))
 
 
 @pytest.mark.parametrize("num_parties", [1, 2, 3, 5])
@@ -47,15 +57,15 @@ def released(split, backend, flat, data, num_records=NUM_RECORDS, clip_norm=CLIP
 def test_the_gradient_is_that_of_numpyros_potential_on_pooled_data(outcome, num_parties):
     schema, model = schema_of(num_parties, outcome), model_of(num_parties, outcome)
     split, data = split_model(model, schema), data_of(schema, NUM_RECORDS)
+
+    def pooled(flat):
+        return potential_energy(handlers.seed(model, 0), (data, NUM_RECORDS), {}, split.unflatten(flat))
+
+    expected = jax.jit(lambda flat: (-jax.grad(pooled)(flat), jax.grad(split.log_prior)(flat)))
     with compat.x64():
         for seed in range(3):
             flat = 0.5 * random_theta(split, seed).astype(float)  # no residual is so long that it is cut off
-
-            def pooled(flat):
-                return potential_energy(handlers.seed(model, 0), (data, NUM_RECORDS), {}, split.unflatten(flat))
-
-            exact = -jax.grad(pooled)(flat)
-            prior = jax.grad(split.log_prior)(flat)
+            exact, prior = expected(flat)
             in_floats, _ = released(split, Plaintext(), flat, data)
             np.testing.assert_allclose(split.gather(in_floats) + prior, exact, rtol=1e-5, atol=1e-5)
             assert np.abs(exact - prior).max() > 0.1

@@ -379,7 +379,7 @@ def test_a_party_that_dies_around_an_opening_sends_one_message_for_the_step(tmp_
 # -- noise and batches -----------------------------------------------------------------------------
 
 
-def released_noise(folder, tables, silent_parties):
+def released_noise(folder, tables, silent_parties, num_steps=40):
     """The released norms' mean square, over what all parties' noise alone would give; of about 500 draws."""
     folder.mkdir()
     tasks = tables.tasks(functools.partial(method, "dpvi", FIRST), folder)
@@ -387,7 +387,7 @@ def released_noise(folder, tables, silent_parties):
     tasks = [dataclasses.replace(task, build=silent) if task.party in silent_parties else task for task in tasks]
     with ProcessSession(tasks) as session:
         dpvi = method("dpvi", FIRST)
-        plan = dpvi.plan(session, noise_multiplier=100.0, num_steps=40, batch_size=10, clip_norm=1.0)
+        plan = dpvi.plan(session, noise_multiplier=100.0, num_steps=num_steps, batch_size=10, clip_norm=1.0)
         posterior = dpvi.fit(session, plan, KEY, run_dir=folder / "run", progress_bar=False)
         num_values = dpvi.kernel(session, plan, KEY)[0].guide.split.num_values
     norms = posterior.diagnostics.released_norm
@@ -399,7 +399,7 @@ def test_every_party_draws_its_own_noise(tmp_path, two):
     """Without a party's share the other's is left: half of the variance, and not less. Limits of 6 deviations."""
     assert released_noise(tmp_path / "none", two, ()) == pytest.approx(1.0, abs=0.4)
     assert released_noise(tmp_path / "clinic", two, ("clinic",)) == pytest.approx(0.5, abs=0.2)
-    assert released_noise(tmp_path / "both", two, ("clinic", "bank")) < 0.01
+    assert released_noise(tmp_path / "both", two, ("clinic", "bank"), num_steps=4) < 0.01
 
 
 def test_parties_draw_equal_batches_and_each_checks_its_own(tmp_path, two):
