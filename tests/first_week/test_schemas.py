@@ -51,6 +51,8 @@ MISTAKES = {
     "edges unsorted": (REAL, "edges = [0, 50, 20]", AGE + "edges = [0.0, 50.0, 20.0]; give them in ascending order"),
     "edges and bins": (REAL, REAL + "\nedges = [0, 50]\nbins = 4", AGE + "give bounds and bins, or edges, not both"),
     "missing": (REAL, REAL + '\nmissing = "allow"', AGE + "missing = 'allow'; choose one of 'forbid', 'mask'"),
+    "missing a category of a real": (REAL, REAL + '\nmissing = "category"',
+                                     AGE + 'missing = "category" needs a column of codes, of which missing is one'),
     "missing a flag": (REAL, REAL + "\nmissing = true", AGE + "missing = True; choose one of 'forbid', 'mask'"),
     "out of bounds": (REAL, REAL + '\nout_of_bounds = "drop"', "out_of_bounds = 'drop'; choose one of 'error', 'clip'"),
     "transform": (REAL, REAL + '\ntransform = "log2"', AGE + "transform = 'log2'; choose one of 'identity'"),

@@ -40,6 +40,18 @@ def require_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
     require(known, f"{field} = {shown(value)}; choose one of {', '.join(map(repr, choices))}")
 
 
+def require_missing_of_number(missing: object, remedy: str) -> None:
+    """Raise a `SchemaError` unless missing values of a number are forbidden or masked.
+
+    Args:
+        missing: the field.
+        remedy: which column has "category".
+    """
+    of_codes = isinstance(missing, str) and missing == "category"
+    require(not of_codes, f'missing = "category" needs a column of codes, of which missing is one more; {remedy}')
+    require_choice("missing", missing, ("forbid", "mask"))
+
+
 def floats(values: tuple[float, ...]) -> tuple[float, ...]:
     """Return a field's numbers as floats, or raise a `SchemaError`."""
     require_list("bounds or edges", values)

@@ -16,6 +16,7 @@ from vertinumpyro.data.domain import (
     require_bins,
     require_bounds,
     require_choice,
+    require_missing_of_number,
     whole_numbers,
 )
 from vertinumpyro.data.dtypes import DtypeKind, holds
@@ -144,7 +145,7 @@ class CountColumn(Column):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, ("forbid", "mask"))
+        require_missing_of_number(self.missing, 'set type = "integer" with bounds')
         require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
         (upper,) = whole_numbers("upper", (self.upper,))
         require(1 <= upper < 2**31, f"upper = {upper}; give an integer from 1 to 2^31 - 1")

@@ -18,6 +18,7 @@ from vertinumpyro.data.domain import (
     require_bins,
     require_bounds,
     require_choice,
+    require_missing_of_number,
 )
 from vertinumpyro.data.dtypes import DtypeKind
 from vertinumpyro.data.wording import Place
@@ -54,7 +55,7 @@ class RealColumn(Column):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, ("forbid", "mask"))
+        require_missing_of_number(self.missing, "give bins, as in bins = 20")
         _check_scale(self.bounds, self.transform, self.out_of_bounds)
         require(
             self.decimals is None or type(self.decimals) is int,
