@@ -1,21 +1,18 @@
-"""The audit of `test_audit` between real processes: a party whose noise never came is caught, for its peer.
+"""The audits between real processes: a party whose noise never came is caught, for its peer.
 
 Every run is a secure computation, so there are few of them and the noise is large: the claim is small, and what is
 left without the other party's share is nothing at all.
 """
 
+from functools import partial
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.infer.initialization import init_to_uniform
 
-from tests.audit import test_audit as audit
-from vertinumpyro.core import compat
-from vertinumpyro.core.rng import SystemRandomSource
+from tests.audit import canaries, test_audit, test_sum_audit
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.posterior.columns import device_columns
-from vertinumpyro.privacy import PoissonSampling
 from vertinumpyro.secure import InsecureRehearsal
 from vertinumpyro.secure.crypten import Crypten, is_installed
 
@@ -32,41 +29,36 @@ def backend():
     backend.close()
 
 
-def run(backend, sends_noise):
-    """As `audit._run`: both tables, `RUNS` times each; `sends_noise` says of each party whether its share comes."""
-    dpvi = DPVI(audit._model, backend=backend, init_loc_fn=init_to_uniform(radius=0.01))
-    n = audit.NUM_RECORDS
-    sampling = PoissonSampling(sampling_prob=1.0, num_steps=1, max_batch_size=n)
-    plan = dpvi.plan(audit._table(0.5), noise_multiplier=40.0, sampling=sampling)
-    released, shares = [], []
-    for canary in audit.CANARIES:
-        table = audit._table(canary)
-        kernel, state = dpvi.kernel(table, plan, compat.random_key(0))
-        drawn = plan.draw_noise_shares(kernel.guide.split.num_values, RUNS, SystemRandomSource())
-        added = drawn * np.array(sends_noise)[:, None]
-        with compat.x64():
-            contributions = jax.jit(kernel.local)(state, device_columns(table), jnp.arange(n))
-            prior = jax.jit(kernel.component_prior)(state)
-            inputs = kernel.shape, contributions, prior, jnp.ones(n, bool)
-            released.append([np.asarray(backend.clipped_noisy_sum(*inputs, share)) for share in added])
-        shares.append(added)
-    claims = {name: plan.epsilon(name) for name in audit.ADVERSARIES}
-    return audit.Run(claims, np.array(released), np.stack(shares), 2.0**-plan.grid_bits), plan.parties
+def mixture(backend):
+    """What is fitted, and two tables."""
+    start = init_to_uniform(radius=0.01)
+    return DPVI(test_audit.mixture, backend=backend, init_loc_fn=start), test_audit.TABLES
 
 
-def lower_bound(view):
-    """As `audit._epsilon_lower_bound`, for few runs: the threshold is halfway between the tables, from one half."""
-    choose, test = view[:, : RUNS // 2], view[:, RUNS // 2 :]
-    return audit._bound(test, float(np.median(choose, axis=1).mean()))
+def regression(backend):
+    """The same, of tables that differ at the second party, whose noise is the one that is missing."""
+    return test_sum_audit.regression_dpvi("logit", backend=backend), test_sum_audit.tables("logit")[:2]
 
 
-def test_a_party_without_noise_is_caught_for_its_peer(backend):
-    missing, parties = run(backend, [1, 0])
-    peer = parties[0]
-    assert lower_bound(missing.view(peer, parties)) > missing.claims[peer]
+FITS = pytest.mark.parametrize("fitted", [mixture, regression])
 
 
-def test_with_everybodys_noise_the_claim_holds(backend):
-    honest, parties = run(backend, [1, 1])
-    for adversary in audit.ADVERSARIES:
-        assert lower_bound(honest.view(adversary, parties)) <= honest.claims[adversary]
+def run(dpvi, tables, noise=canaries.as_drawn):
+    """One after the other: a party's process computes one sum at a time."""
+    plan = canaries.full_batch_plan(dpvi, tables[0], noise_multiplier=40.0)
+    return canaries.run(dpvi, plan, tables, RUNS, noise=noise, over_runs=lambda steps: partial(jax.lax.map, steps))
+
+
+@FITS
+def test_a_party_without_noise_is_caught_for_its_peer(backend, fitted):
+    missing = run(*fitted(backend), noise=canaries.without(1))
+    peer = missing.plan.parties[0]
+    assert not np.delete(missing.shares, 0, axis=-2).any()
+    assert missing.lower_bound(peer) > missing.plan.epsilon(peer)
+
+
+@FITS
+def test_with_everybodys_noise_the_claim_holds(backend, fitted):
+    honest = run(*fitted(backend))
+    for adversary in (canaries.OUTSIDE, *honest.plan.parties):
+        assert honest.lower_bound(adversary) <= honest.plan.epsilon(adversary)
