@@ -2,6 +2,7 @@
 
     VERTINUMPYRO_DATA=... python benchmarks/wan.py --json results/wan.json [--only step_100 marginals ...]
     python benchmarks/wan.py --only linkage --networks 50_100
+    python benchmarks/wan.py --only glm glm_step_1000 glm_step_30162 --networks 50_100 --num-steps 100
     python benchmarks/wan.py --quick
 
 Two parties and CrypTen's dealer, each in a network namespace of this machine, over mutual TLS 1.3; a switch between
@@ -11,9 +12,11 @@ Keys `wan.<round trip in ms>_<Mbit/s>.<what>.{seconds,rounds,bytes,estimate}`:
 
 step_100, step_1000     a step of DPVI on Adult's shape, 20 components, 100 or 1,000 records: the median of steps once
                         the dealer works ahead; `bytes` sent by a party to the other, `dealer_bytes` it gets from the
-                        dealer
-marginals, logistic     secure marginals, and logistic regression, of all of Adult: from the first connection to what
-                        is released, with TLS, the matching of records, agreement and ledgers
+                        dealer; `cpu_seconds` of a party
+glm_step_1000, glm_step_30162       the same of `VerticalGLM`, family "bernoulli", with the income as its label
+marginals, logistic, glm            secure marginals, logistic regression from noisy sums, and `VerticalGLM`, of all of
+                        Adult: from the first connection to what is released, with TLS, the matching of records,
+                        agreement and ledgers; `num_steps` releases, of glm `--num-steps` or its own default
 linkage                 private set intersection of 100,000 ids at each party, of which half are common; `cpu_seconds`
                         of a party; no estimate
 estimate                before anything has run: of a step, computing on this machine, half a round trip for each
@@ -50,6 +53,7 @@ from wan_parts.emulator import Network, missing, network
 from vertinumpyro.data import TableFacts, VerticalDataset
 from vertinumpyro.data.datasets.adult import load_adult
 from vertinumpyro.dpvi import DPVI
+from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Plan, PoissonSampling
 from vertinumpyro.regression import VerticalLogisticRegression
@@ -58,18 +62,24 @@ from vertinumpyro.secure.computation import ClippedSum, described
 from vertinumpyro.transport import make_identity
 
 NETWORKS = [(rtt, mbit) for rtt in (0, 10, 50) for mbit in (100, 1000)]
-WHAT = ("step_100", "step_1000", "marginals", "logistic", "linkage")
+GLM_STEPS = ("glm_step_1000", "glm_step_30162")
+WHAT = ("step_100", "step_1000", *GLM_STEPS, "marginals", "logistic", "glm", "linkage")
 QUICK_COLUMNS = {"demographic": ["age"], "financial": ["hours_per_week", "income"]}
 LABEL = "income"
 LONGEST_S = 900.0
 
 
-def step(dataset: VerticalDataset, num_records: int, num_components: int) -> ClippedSum:
-    """The step of a plan on this table, with so many records in its batch."""
-    system = DPVI(num_components=num_components, optimizer=optax.adam(0.01), backend=Crypten(), warm_start=False)
-    facts = TableFacts(dataset.schema, 30 * num_records)
-    sampling = PoissonSampling(sampling_prob=1 / 30, num_steps=10, max_batch_size=num_records)
-    plan = system.plan(facts, sampling=sampling, noise_multiplier=2.0, delta=1e-5)
+def step(dataset: VerticalDataset, num_records: int, num_components: int | None) -> ClippedSum:
+    """The step of a plan on this table, with so many records in its batch; of a regression without components."""
+    if num_components is None:
+        facts = TableFacts(dataset.schema, num_records)
+        system: Any = VerticalGLM(label=LABEL, backend=Crypten())
+        plan = system.plan(facts, epsilon=1.0)
+    else:
+        facts = TableFacts(dataset.schema, 30 * num_records)
+        system = DPVI(num_components=num_components, optimizer=optax.adam(0.01), backend=Crypten(), warm_start=False)
+        sampling = PoissonSampling(sampling_prob=1 / 30, num_steps=10, max_batch_size=num_records)
+        plan = system.plan(facts, sampling=sampling, noise_multiplier=2.0, delta=1e-5)
     ((computation, _),) = system.computations(facts, plan)
     assert isinstance(computation, ClippedSum)
     return dataclasses.replace(computation, shape=dataclasses.replace(computation.shape, batch_size=num_records))
@@ -78,8 +88,8 @@ def step(dataset: VerticalDataset, num_records: int, num_components: int) -> Cli
 class Runs:
     """One table, its files and the members' identities, for every network."""
 
-    def __init__(self, dataset: VerticalDataset, folder: Path, quick: bool) -> None:
-        self.dataset, self.folder, self.quick = dataset, folder, quick
+    def __init__(self, dataset: VerticalDataset, folder: Path, quick: bool, num_steps: int | None) -> None:
+        self.dataset, self.folder, self.quick, self.num_steps = dataset, folder, quick, num_steps
         self.names = [*dataset.schema.parties, "dealer"]
         self.files = written(dataset, folder)
         for name in self.names:
@@ -102,9 +112,9 @@ class Runs:
         schema = self.dataset.schema
         if what == "linkage":
             return {"what": what, "ids": 1_000 if self.quick else 100_000}, None
-        if what.startswith("step"):
-            records = int(what.split("_")[1])
-            made = step(self.dataset, records, 3 if self.quick else 20)
+        if "step" in what:
+            records = int(what.split("_")[-1])
+            made = step(self.dataset, records, None if what in GLM_STEPS else 3 if self.quick else 20)
             order = {
                 "what": "step",
                 "records": records,
@@ -118,6 +128,10 @@ class Runs:
         if what == "logistic":
             system = VerticalLogisticRegression(backend=Crypten())
             plan: Plan = system.plan(schema, LABEL, num_records=facts.num_records, **budget)
+        elif what == "glm":
+            num_steps = self.num_steps or (4 if self.quick else None)
+            chosen: dict[str, Any] = {"num_steps": num_steps} if num_steps else {}
+            plan = VerticalGLM(label=LABEL, backend=Crypten()).plan(facts, **budget, **chosen)
         else:
             plan = system.plan(facts, **budget)
         order = {
@@ -188,7 +202,7 @@ def main(args: argparse.Namespace) -> None:
     wanted = args.only or WHAT
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="wan-") as folder, tqdm(total=len(networks) * len(wanted)) as bar:
-        runs = Runs(dataset, Path(folder), args.quick)
+        runs = Runs(dataset, Path(folder), args.quick, args.num_steps)
         hosts = [f"host{number}" for number in range(len(runs.names))]
         for rtt, mbit in networks:
             trip, rate = rtt / 1000, mbit * 1e6
@@ -204,6 +218,7 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--only", nargs="+", choices=WHAT, help="some of these alone")
+    arguments.add_argument("--num-steps", type=int, help="of glm; its own default otherwise")
     names = [f"{rtt}_{mbit}" for rtt, mbit in NETWORKS]
     arguments.add_argument("--networks", nargs="+", choices=names, help="some of these alone; --json keeps the others")
     main(arguments.parse_args())

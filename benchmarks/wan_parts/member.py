@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Plan
@@ -32,7 +33,11 @@ from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerErr
 PORT = 7450
 WAIT_S = 600.0
 WARM_UP = 2  # steps before the dealer works ahead
-METHODS = {"marginals": VertiMRF, "logistic": VerticalLogisticRegression}
+METHODS: Mapping[str, Any] = {
+    "marginals": VertiMRF,
+    "logistic": VerticalLogisticRegression,
+    "glm": partial(VerticalGLM, label="income"),
+}
 
 
 def seat_of(order: Mapping[str, Any]) -> Seat:
@@ -59,17 +64,21 @@ def steps(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
     assert isinstance(computation, ClippedSum)
     end = Crypten().end(seat, seat.num_parties)
     inputs = computation.zeros(seat.rank)
-    seconds, rounds, sent, dealt = [], 0, 0, 0
-    for _ in range(order["steps"] + WARM_UP):
+    seconds, rounds, sent, dealt, used_cpu = [], 0, 0, 0, 0.0
+    for number in range(order["steps"] + WARM_UP):
+        if number == WARM_UP:
+            used_cpu = time.process_time()
         before, from_dealer, started = end.traffic.snapshot(), end.dealer_traffic.snapshot(), time.perf_counter()
         computation.at(end, inputs)
         seconds.append(time.perf_counter() - started)
         used = end.traffic.since(before)
         rounds, sent = used.rounds, used.bytes_sent
         dealt = end.dealer_traffic.since(from_dealer).bytes_received
+    used_cpu = (time.process_time() - used_cpu) / order["steps"]
     end.close()
     timed = sorted(seconds[WARM_UP:])
-    return {"seconds": timed[len(timed) // 2], "rounds": rounds, "bytes": sent, "dealer_bytes": dealt}
+    found = {"seconds": timed[len(timed) // 2], "rounds": rounds, "bytes": sent, "dealer_bytes": dealt}
+    return {**found, "cpu_seconds": used_cpu}
 
 
 def task_of(order: Mapping[str, Any], rank: int) -> PartyTask:
@@ -89,7 +98,7 @@ def release(order: Mapping[str, Any], session: Session, folder: Path | None = No
     if order["what"] == "marginals":
         release_marginals(session, plan)
     else:
-        VerticalLogisticRegression(backend=Crypten()).fit(session, plan)
+        METHODS[order["what"]](backend=Crypten()).fit(session, plan, run_dir=folder)
 
 
 def rehearsed(order: Mapping[str, Any]) -> RunCost | Cost:
@@ -106,6 +115,8 @@ def method(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
         ended = time.time()
         return {
             "ended": ended,
+            "cpu_seconds": time.process_time() - order["started_cpu"],
+            "num_steps": Plan.from_dict(order["plan"]).num_steps,
             "rounds": session.traffic.rounds,
             "bytes": session.traffic.bytes_sent,
             "dealer_bytes": session.dealer_traffic.bytes_received,
