@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -198,30 +197,42 @@ def accuracies(dataset: VerticalDataset, label: str, settings: Settings, name: s
 
 
 _PEER = """
-import json, sys, warnings
+import sys, warnings
 import numpy as np
 warnings.simplefilter("ignore")
 from diffprivlib.models import LogisticRegression
 data = np.load(sys.argv[1])
-def score(epsilon):
-    model = LogisticRegression(epsilon=epsilon, data_norm=float(data["norm"]), max_iter=300)
-    return float(model.fit(data["x"], data["y"]).score(data["x_test"], data["y_test"]))
-print(json.dumps([score(epsilon) for epsilon in data["epsilons"]]))
+def scores(epsilon, C):
+    model = LogisticRegression(epsilon=epsilon, data_norm=float(data["norm"]), max_iter=300, C=C)
+    return model.fit(data["x"], data["y"]).decision_function(data["x_test"])
+np.save(sys.argv[2], [scores(*pair) for pair in zip(data["epsilons"], data["strengths"])])
 """
+
+
+def peer_scores(
+    interpreter: str, x: np.ndarray, y: np.ndarray, x_test: np.ndarray, norm: float, strengths: tuple[float, ...]
+) -> dict[float, np.ndarray] | None:
+    """diffprivlib's log odds of the test records, in an interpreter that has it; None where it does not.
+
+    `strengths` are its settings C at each epsilon, the inverse of the ridge.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "split.npz", Path(folder) / "scores.npy"
+        np.savez(path, x=x, y=y, x_test=x_test, norm=norm * (1 + 1e-9), epsilons=EPSILONS, strengths=strengths)
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        command = [interpreter, "-c", _PEER, str(path), str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environ)
+        return None if done.returncode else dict(zip(EPSILONS, np.load(out), strict=True))
 
 
 def peer_accuracies(
     interpreter: str, x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, norm: float
 ) -> dict[float, float]:
-    """diffprivlib's accuracies, in an interpreter that has it; not a number where it does not."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "split.npz"
-        np.savez(path, x=x, y=y, x_test=x_test, y_test=y_test, norm=norm * (1 + 1e-9), epsilons=EPSILONS)
-        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        done = subprocess.run([interpreter, "-c", _PEER, str(path)], capture_output=True, text=True, env=environ)
-    if done.returncode:
+    """diffprivlib's accuracies with its default C; not a number where it is not installed."""
+    scores = peer_scores(interpreter, x, y, x_test, norm, (1.0,) * len(EPSILONS))
+    if scores is None:
         return dict.fromkeys(EPSILONS, float("nan"))
-    return dict(zip(EPSILONS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    return {epsilon: float(np.mean((s > 0) == y_test)) for epsilon, s in scores.items()}
 
 
 def over_parties(dataset: VerticalDataset, label: str, settings: Settings, name: str) -> dict[int, float]:

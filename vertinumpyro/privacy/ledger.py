@@ -31,7 +31,9 @@ try:
 except ImportError:  # Windows: the book still guards one process
     fcntl = None
 
-__all__ = ["INSECURE_SEED", "SYSTEM_NOISE", "Book", "Ledger", "Record", "flush_folder", "locked", "read_record"]
+__all__ = [
+    "INSECURE_SEED", "SYSTEM_NOISE", "Book", "Ledger", "Record", "begun", "flush_folder", "locked", "read_record",
+]  # fmt: skip
 
 SYSTEM_NOISE = "the operating system's CSPRNG"
 INSECURE_SEED = "an insecure seed: no privacy"
@@ -63,6 +65,11 @@ class Book:
 
 
 _OF_THIS_PROCESS = Book()
+
+
+def begun(plan: Plan) -> bool:
+    """Whether this process began to spend a plan."""
+    return _OF_THIS_PROCESS.get(plan)[0] is not None
 
 
 @final

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from vertinumpyro.privacy import Plan, PrivacyWarning
+from vertinumpyro.privacy.ledger import begun
 from vertinumpyro.regression.scikit import BaseEstimator
 
 __all__ = ["OwnBudgets", "SpendsOwnBudgets"]
@@ -75,6 +76,15 @@ class SpendsOwnBudgets(BaseEstimator):
                 self._count(plan)
             yield opened
 
+    @contextmanager
+    def _counting_if_begun(self, plan: Plan, own: bool) -> Iterator[None]:
+        """A fit that opens its run itself; an own plan is counted where it was begun, however the fit ends."""
+        try:
+            yield
+        finally:
+            if own and begun(plan):
+                self._count(plan)
+
     def _warn_of_another(self, plan: Any) -> None:
         """Before it is spent, so that a warning that is an error stops it."""
         spent = self.own_budgets
@@ -84,7 +94,7 @@ class SpendsOwnBudgets(BaseEstimator):
         warnings.warn(
             f"fit without plan= makes a privacy budget of its own each time: with this one, {type(self).__name__} and "
             f"its clones have spent {number} budgets in this process. On the same people they add up, to epsilon = "
-            f"{spent.epsilon + plan.target_epsilon:g} so far, and every further fit adds its own; own_budgets counts "
+            f"{spent.epsilon + _epsilon(plan):g} so far, and every further fit adds its own; own_budgets counts "
             "them. Cross-validation and grids are many fits, and their scores read real labels, which is not DP",
             PrivacyWarning,
             stacklevel=5,
@@ -93,4 +103,10 @@ class SpendsOwnBudgets(BaseEstimator):
     def _count(self, plan: Any) -> None:
         with _lock:
             count, epsilon, delta = self.own_budgets
-            _spent[self._named_origin()] = OwnBudgets(count + 1, epsilon + plan.target_epsilon, delta + plan.delta)
+            _spent[self._named_origin()] = OwnBudgets(count + 1, epsilon + _epsilon(plan), delta + plan.delta)
+
+
+def _epsilon(plan: Any) -> float:
+    """What the plan was calibrated to; where it does not keep that, the largest ε of those whom it covers."""
+    target = getattr(plan, "target_epsilon", None)
+    return plan.epsilon() if target is None else target

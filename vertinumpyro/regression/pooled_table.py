@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.data.wording import suggest
+from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.scikit import BaseEstimator, TransformerMixin
+from vertinumpyro.session import Session
 
-__all__ = ["PooledTable", "part_of"]
+__all__ = ["PooledTable", "encoded", "part_of", "schema_of", "told_apart", "with_labels"]
 
 
 def part_of(schema: Schema, columns: Iterable[str]) -> Schema:
@@ -26,6 +29,63 @@ def part_of(schema: Schema, columns: Iterable[str]) -> Schema:
         raise ArgumentError(f"the schema has no column {name!r}; {suggest(name, schema.columns)}")
     kept = {p: {n: c for n, c in part.columns.items() if n in wanted} for p, part in schema.parties.items()}
     return Schema({party: PartySchema(columns) for party, columns in kept.items() if columns}, schema.id_column)
+
+
+def schema_of(X: Any, schema: Schema | None) -> Schema:
+    """A dataset's or a session's own schema, a DataFrame's from the estimator's settings.
+
+    Raises:
+        ArgumentError: it is none of them, or the schema is missing.
+    """
+    if isinstance(X, VerticalDataset | Session):
+        return X.schema
+    if isinstance(X, pd.DataFrame) and isinstance(schema, Schema):
+        return schema
+    raise ArgumentError(
+        "X must be a VerticalDataset: build it from the parties' tables. For a pooled pandas DataFrame, in "
+        "research, give the constructor schema=, or put a PooledTable in front of this estimator in a Pipeline"
+    )
+
+
+def told_apart(y: Any, plan: Any, kind: type[Plan]) -> tuple[Any, Any]:
+    """(labels, plan): a plan may also stand second, `fit(dataset, plan)`.
+
+    Raises:
+        ArgumentError: there are two plans.
+    """
+    if not isinstance(y, kind):
+        return y, plan
+    if plan is not None:
+        raise ArgumentError("plan was given twice: as the second argument and as plan=; leave one out")
+    return None, y
+
+
+def with_labels(X: Any, label: str, y: Any) -> Any:
+    """A DataFrame with the labels as its column.
+
+    Raises:
+        ArgumentError: there are more or fewer of them.
+    """
+    labels = np.asarray(y)
+    if isinstance(X, pd.DataFrame) and labels.shape != (len(X),):
+        raise ArgumentError(f"y has shape {labels.shape}, and X {len(X)} records")
+    return X.assign(**{label: labels}) if isinstance(X, pd.DataFrame) else X
+
+
+def encoded(X: Any, schema: Schema, columns: list[str]) -> VerticalDataset:
+    """A DataFrame's named columns in model units; of a dataset all that it has.
+
+    Raises:
+        ArgumentError: it is neither, or a column is missing.
+    """
+    if isinstance(X, VerticalDataset):
+        return X
+    if not isinstance(X, pd.DataFrame):
+        raise ArgumentError("X must be a VerticalDataset, or a pandas DataFrame in the schema's own types")
+    missing = [name for name in columns if name not in X]
+    if missing:
+        raise ArgumentError(f"X lacks column {missing[0]!r}, which the model was fitted with: add it")
+    return VerticalDataset.from_pooled(part_of(schema, columns), X)
 
 
 class PooledTable(TransformerMixin, BaseEstimator):

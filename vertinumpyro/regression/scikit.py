@@ -11,16 +11,19 @@ __all__ = [
     "ClassifierMixin",
     "RegressorMixin",
     "TransformerMixin",
+    "available_if",
     "check_is_fitted",
     "validate_data",
 ]
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+    from sklearn.utils.metaestimators import available_if
     from sklearn.utils.validation import check_is_fitted, validate_data
 else:
     try:
         from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+        from sklearn.utils.metaestimators import available_if
         from sklearn.utils.validation import check_is_fitted, validate_data
     except ModuleNotFoundError:
 
@@ -35,6 +38,10 @@ else:
 
         class TransformerMixin:
             """Stand-in."""
+
+        def available_if(_: Any) -> Any:
+            """Stand-in."""
+            return lambda method: method
 
         def validate_data(*_: Any, **__: Any) -> Any:
             """Stand-in."""

@@ -19,7 +19,7 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.objective import MOMENTS, MomentsWork, NoisyMoments, noisy_moments, widths
 from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
-from vertinumpyro.regression.pooled_table import part_of
+from vertinumpyro.regression.pooled_table import encoded, part_of, schema_of, told_apart, with_labels
 from vertinumpyro.regression.quadratic import Quadratic, Solution, minimiser, noise_aware, quadratic
 from vertinumpyro.regression.scikit import check_is_fitted
 from vertinumpyro.secure import Backend, FixedPoint
@@ -107,7 +107,7 @@ class VerticalEstimator(SpendsOwnBudgets):
 
     def _release(self, X: Any, y: Any, plan: Any, run_dir: str | Path | None, resume: bool) -> Quadratic:
         """Check everything, try what follows on a stand-in, spend the plan, and keep what was released."""
-        y, plan = _told_apart(y, plan)
+        y, plan = told_apart(y, plan, FunctionalMechanismPlan)
         if resume and plan is None:
             plan = recorded_plan(run_dir, FunctionalMechanismPlan)
         data, spent = self._prepared(X, y, plan)
@@ -133,7 +133,7 @@ class VerticalEstimator(SpendsOwnBudgets):
 
     def _prepared(self, X: Any, y: Any, plan: Any) -> tuple[VerticalDataset | Session, FunctionalMechanismPlan]:
         """The records under the plan's columns, and the plan, made here if there is none."""
-        schema = self._schema_of(X)
+        schema = schema_of(X, self.schema)
         if plan is None:
             plan = self.plan(schema, num_records=len(X) if isinstance(X, pd.DataFrame) else X.num_records)
         if not isinstance(plan, FunctionalMechanismPlan) or plan.model != self._model:
@@ -144,20 +144,9 @@ class VerticalEstimator(SpendsOwnBudgets):
                     f"y: a {type(X).__name__} holds its labels, in column {plan.layout.label!r}; leave y out"
                 )
             return X, plan
-        table = X if y is None else _with_labels(X, plan.layout.label, y)
+        table = X if y is None else with_labels(X, plan.layout.label, y)
         part = part_of(schema, [group.column for group in plan.layout.groups])
         return VerticalDataset.from_pooled(part, table), plan
-
-    def _schema_of(self, X: Any) -> Schema:
-        """A dataset's or a session's own, a DataFrame's from the constructor."""
-        if isinstance(X, VerticalDataset | Session):
-            return X.schema
-        if isinstance(X, pd.DataFrame) and isinstance(self.schema, Schema):
-            return self.schema
-        raise ArgumentError(
-            "X must be a VerticalDataset: build it from the parties' tables. For a pooled pandas DataFrame, in "
-            "research, give the constructor schema=, or put a PooledTable in front of this estimator in a Pipeline"
-        )
 
     def check(self, dataset: Facts, plan: Plan) -> None:
         """Refuses a plan that was not made for this regression on such a table, and settings out of range.
@@ -233,7 +222,7 @@ class VerticalEstimator(SpendsOwnBudgets):
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "coef_")
         layout = self.plan_.layout
-        dataset = self._encoded(X, [group.column for group in layout.feature_groups])
+        dataset = encoded(X, self.schema_, [group.column for group in layout.feature_groups])
         return layout.encode_features(dataset) @ self.coef_ + self.intercept_
 
     def _labels(self, X: Any, y: Any) -> np.ndarray:
@@ -244,35 +233,7 @@ class VerticalEstimator(SpendsOwnBudgets):
             if labels.shape != (X.num_records,):
                 raise ArgumentError(f"y has shape {labels.shape}, and X {X.num_records} records")
             return labels
-        dataset = self._encoded(X if y is None else _with_labels(X, label, y), [label])
+        dataset = encoded(X if y is None else with_labels(X, label, y), self.schema_, [label])
         if label not in dataset.schema.columns:
             raise ArgumentError(f"y: X has no column {label!r} to compare with; pass y")
         return dataset.pooled()[label]
-
-    def _encoded(self, X: Any, columns: list[str]) -> VerticalDataset:
-        """A table's named columns; of a dataset all that it has."""
-        if isinstance(X, VerticalDataset):
-            return X
-        if not isinstance(X, pd.DataFrame):
-            raise ArgumentError("X must be a VerticalDataset, or a pandas DataFrame in the schema's own types")
-        missing = [name for name in columns if name not in X]
-        if missing:
-            raise ArgumentError(f"X lacks column {missing[0]!r}, which the model was fitted with: add it")
-        return VerticalDataset.from_pooled(part_of(self.schema_, columns), X)
-
-
-def _told_apart(y: Any, plan: Any) -> tuple[Any, Any]:
-    """(labels, plan): a plan may also stand second, `fit(dataset, plan)`."""
-    if not isinstance(y, FunctionalMechanismPlan):
-        return y, plan
-    if plan is not None:
-        raise ArgumentError("plan was given twice: as the second argument and as plan=; leave one out")
-    return None, y
-
-
-def _with_labels(X: Any, label: str, y: Any) -> Any:
-    """A DataFrame with the labels as its column."""
-    labels = np.asarray(y)
-    if isinstance(X, pd.DataFrame) and labels.shape != (len(X),):
-        raise ArgumentError(f"y has shape {labels.shape}, and X {len(X)} records")
-    return X.assign(**{label: labels}) if isinstance(X, pd.DataFrame) else X

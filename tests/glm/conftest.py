@@ -1,0 +1,65 @@
+"""A small table at a bank and a telco, with a label of every family at the bank."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from vertinumpyro.data import (
+    BinaryColumn,
+    CategoricalColumn,
+    CountColumn,
+    IntegerColumn,
+    PartySchema,
+    RealColumn,
+    Schema,
+    VerticalDataset,
+)
+
+UNIT = RealColumn(bounds=(-1.0, 1.0))
+LABELS = {"bernoulli": "late", "probit": "refused", "ordinal": "grade", "normal": "debt", "poisson": "visits"}
+SCHEMA = Schema(
+    {
+        "bank": PartySchema(
+            {
+                "income": UNIT,
+                "years": IntegerColumn(bounds=(0, 20)),
+                "late": BinaryColumn(categories=("no", "yes")),
+                "refused": BinaryColumn(),
+                "grade": CategoricalColumn(categories=("low", "middle", "high")),
+                "debt": RealColumn(bounds=(-10.0, 30.0)),
+                "visits": CountColumn(upper=25),
+            }
+        ),
+        "telco": PartySchema({"usage": UNIT, "tariff": CategoricalColumn(categories=("x", "y", "z"))}),
+    }
+)
+FEATURES = ("income", "years", "usage", "tariff")
+CUTPOINTS = (-1.0, 1.0)
+
+
+def draw(num_records, seed):
+    """Labels that all follow one linear predictor."""
+    rng = np.random.default_rng(seed)
+    table = {name: rng.uniform(-1, 1, num_records) for name in ("income", "usage")}
+    table |= {"years": rng.integers(0, 21, num_records), "tariff": rng.choice(["x", "y", "z"], num_records)}
+    eta = 0.2 + 1.2 * table["income"] - 1.0 * table["usage"] + 0.05 * (table["years"] - 10.0)
+    eta = eta + np.where(table["tariff"] == "y", 0.7, -0.2)
+    logistic, normal = rng.logistic(size=num_records), rng.normal(size=num_records)
+    table["late"] = np.where(eta + logistic > 0, "yes", "no")
+    table["refused"] = (eta + normal > 0).astype(int)
+    table["grade"] = np.array(["low", "middle", "high"])[np.digitize(eta + logistic, CUTPOINTS)]
+    table["debt"] = np.clip(10 + 4 * (eta + normal), -10, 30)
+    table["visits"] = np.clip(rng.poisson(np.exp(0.5 * eta)), 0, 25)
+    return pd.DataFrame(table)
+
+
+@pytest.fixture(scope="session")
+def frame():
+    """2,000 records, pooled."""
+    return draw(2000, 1)
+
+
+@pytest.fixture(scope="session")
+def dataset(frame):
+    """The same at their parties."""
+    return VerticalDataset.from_pooled(SCHEMA, frame)

@@ -1,0 +1,174 @@
+"""`MarginalGLM`: coefficients beside maximum likelihood's, every family's contract, and what stops it."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import (
+    BinaryColumn,
+    BinnedColumn,
+    CategoricalColumn,
+    CountColumn,
+    IntegerColumn,
+    PartySchema,
+    RealColumn,
+    Schema,
+    TableFacts,
+    VerticalDataset,
+)
+from vertinumpyro.glm import TABLE_FAMILIES, MarginalGLM
+
+SCHEMA = Schema(
+    {
+        "clinic": PartySchema({
+            "smoker": BinaryColumn(),
+            "state": CategoricalColumn(categories=("well", "fair", "poor")),
+            "age": IntegerColumn(edges=(20, 40, 60, 80)),
+            "weight": RealColumn(bounds=(40.0, 160.0)),
+            "tests": CountColumn(upper=9),
+            "allergy": BinaryColumn(missing="category"),
+            "pain": BinaryColumn(missing="mask"),
+        }),
+        "insurer": PartySchema({
+            "visits": CountColumn(upper=40),
+            "claim": BinaryColumn(),
+            "grade": CategoricalColumn(categories=("a", "b", "c")),
+            "cost": RealColumn(bounds=(0.0, 10.0)),
+            "many": BinnedColumn(bounds=(0.0, 1.0), bins=200),
+        }),
+    }
+)  # fmt: skip
+LABELS = {"bernoulli": "claim", "probit": "claim", "ordinal": "grade", "normal": "cost", "poisson": "visits",
+          "negative_binomial": "visits"}  # fmt: skip
+FEATURES = ("state", "age")
+KEY = jax.random.PRNGKey(0)
+
+
+def glm(family: str = "poisson", **settings: Any) -> MarginalGLM:
+    defaults = {"family": family, "label": LABELS.get(family, "visits"), "features": FEATURES, "linear": ["age"]}
+    return MarginalGLM(**{"schema": SCHEMA, **defaults, **settings})
+
+
+def only(*columns: str) -> Schema:
+    kept = {party: {name: part.columns[name] for name in columns if name in part.columns}
+            for party, part in SCHEMA.parties.items()}  # fmt: skip
+    return Schema({party: PartySchema(held) for party, held in kept.items()})
+
+
+@pytest.fixture(scope="module")
+def release():
+    """Of 20,000 records, with nearly no noise; and what maximum likelihood finds in the records themselves."""
+    rng, n = np.random.default_rng(0), 20_000
+    state, age = rng.choice(3, n, p=[0.5, 0.3, 0.2]), rng.choice(3, n)
+    eta = -0.2 + np.array([0.0, 0.4, 0.9])[state] - 0.3 * age
+    clinic = pd.DataFrame({"state": np.array(["well", "fair", "poor"])[state], "age": 20 + 20 * age})
+    insurer = pd.DataFrame({"visits": rng.poisson(np.exp(eta)).clip(0, 40)})
+    schema = only("state", "age", "visits")
+    dataset = VerticalDataset.from_pooled(schema, pd.concat([clinic, insurer], axis=1))
+    x, beta = np.column_stack([np.ones(n), state == 1, state == 2, age]).astype(float), np.zeros(4)
+    for _ in range(25):
+        information = (x * np.exp(x @ beta)[:, None]).T @ x
+        beta = beta + np.linalg.solve(information, x.T @ (insurer["visits"] - np.exp(x @ beta)))
+    exact = pd.DataFrame({"mean": beta, "sd": np.sqrt(np.diag(np.linalg.inv(information)))},
+                         index=["intercept", "state=fair", "state=poor", "age"])  # fmt: skip
+    regression = glm(schema=schema)
+    return regression, regression.release(dataset, regression.plan(dataset, epsilon=50.0)), exact
+
+
+def test_with_almost_no_noise_it_is_maximum_likelihood_with_its_standard_errors(release):
+    regression, tables, exact = release
+    found = regression.fit(tables, KEY, num_samples=1000)
+    table: Any = found.summary()
+    assert list(table.index) == list(exact.index) == list(found.draws())
+    assert (abs(table["mean"] - exact["mean"]) < 0.6 * exact["sd"]).all(), table
+    assert ((table["sd"] > 0.85 * exact["sd"]) & (table["sd"] < 1.25 * exact["sd"])).all(), table
+    assert 0.7 < found.posterior.misfit < 1.3
+    assert table["rate ratio"]["state=poor"] == pytest.approx(np.exp(exact["mean"]["state=poor"]), rel=0.03)
+    assert table["ratio low"]["age"] == pytest.approx(np.exp(table["low"]["age"]))
+    with pytest.raises(ArgumentError, match="level=95 must be between 0 and 1"):
+        found.summary(95)
+
+
+@pytest.mark.parametrize("family", list(TABLE_FAMILIES))
+def test_every_family_is_a_model_whose_tables_can_be_computed(family):
+    plan = glm(family).plan(TableFacts(SCHEMA, 500), epsilon=1.0)  # rehearses
+    assert 0.99 < plan.worst.epsilon <= 1.0
+
+
+def test_what_is_released_are_pairs_of_the_parties_combinations_and_the_label(release):
+    _, tables, _ = release
+    assert [m.columns for m in tables.measurements] == [("features_of_clinic", "visits")]
+    assert tables.measurements[0].values.shape == (9, 41)
+    both = glm(features=["state", "claim"], linear=[])
+    plan = both.plan(TableFacts(SCHEMA, 500), epsilon=1.0)
+    names = {frozenset((first, second)) for _, first, _, second in plan.workload or ()}
+    assert names == {frozenset(pair) for pair in (("features_of_clinic", "visits"),
+                     ("features_of_clinic", "features_of_insurer"), ("features_of_insurer", "visits"))}  # fmt: skip
+
+
+def test_another_family_and_coding_takes_the_same_release(release):
+    _, tables, _ = release
+    schema = only("state", "age", "visits")
+    other = glm("negative_binomial", schema=schema, linear=[])
+    assert other._inference.split(tables.schema, tables.num_records).num_parameters == 8 + 4 + 1 + 1
+    with pytest.raises(ArgumentError, match="release: it is of other columns"):
+        glm(schema=schema, features=["state"], linear=[]).fit(tables, KEY)
+
+
+def test_features_at_both_parties_and_missing_values_that_are_one_more():
+    schema, rng, n = only("allergy", "claim", "grade"), np.random.default_rng(1), 6_000
+    allergy, claim = rng.choice(3, n), rng.choice(2, n)
+    eta = np.array([-0.5, 1.0, 0.5])[allergy] + 0.8 * claim
+    grades = np.array(["a", "b", "c"])[np.digitize(eta + rng.logistic(size=n), [0, 1])]
+    frame = pd.DataFrame({"allergy": pd.Series(allergy, dtype="Int64").where(allergy < 2), "claim": claim})
+    frame["grade"] = grades
+    dataset = VerticalDataset.from_pooled(schema, frame)
+    regression = glm("ordinal", schema=schema, features=None, linear=[])
+    found = regression.fit(regression.release(dataset, regression.plan(dataset, epsilon=50.0)), KEY, num_samples=500)
+    table: Any = found.summary(0.999)
+    truth = pd.Series({"allergy=1": 1.5, "allergy=missing": 1.0, "claim=1": 0.8})
+    assert list(table.index) == list(truth.index)
+    assert ((table["low"] < truth) & (truth < table["high"])).all(), table
+    assert table["odds ratio"]["claim=1"] == pytest.approx(np.exp(0.8), rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"family": "gamma"}, "family='gamma' must be one of 'bernoulli', 'probit'"),
+        ({"method": "mcmc"}, "method='mcmc' must be 'svi' or 'nuts'"),
+        ({"prior_scale": 0.0}, "prior_scale must be positive and finite"),
+        ({"label": "visit"}, "label: no party holds column 'visit'; did you mean 'visits'"),
+        ({"features": ["stat"]}, "features: no party holds column 'stat'; did you mean 'state'"),
+        ({"features": "state"}, "features"),
+        ({"features": ["visits"]}, "and not the label 'visits'"),
+        ({"features": []}, "features: name one or more"),
+        ({"linear": ["smoker"]}, "linear: 'smoker' is not among the features"),
+        ({"features": ["smoker", "state"], "linear": ["state"]}, "has a value outside any order"),
+        ({"features": ["weight"], "linear": []}, "is a real, of too many values; give it bins"),
+        ({"features": ["tests"], "linear": []}, 'is a count, of too many values; give it type = "integer"'),
+        ({"features": ["pain"], "linear": []}, 'has missing = "mask"; fill it'),
+        ({"features": ["many"], "linear": []}, "they have 200 combinations of values \\(many 200\\), at most 190"),
+        ({"family": "bernoulli", "label": "grade"}, 'has not two values, which family="bernoulli" is for'),
+        ({"family": "ordinal", "label": "claim"}, "has not three or more values"),
+        ({"label": "cost"}, 'has not counts, which family="poisson" is for'),
+        ({"family": "normal", "label": "visits"}, "has not real numbers"),
+        ({"family": "bernoulli", "label": "pain"}, 'label: .* has missing = "mask"'),
+    ],
+)
+def test_what_does_not_fit_is_named_before_anything_is_spent(settings, says):
+    with pytest.raises(ArgumentError, match=says):
+        glm(**settings)
+
+
+def test_what_is_of_another_schema_or_no_release_is_refused():
+    with pytest.raises(ArgumentError, match="data: its schema is not the regression's"):
+        glm().plan(TableFacts(only("state", "age", "visits"), 500), epsilon=1.0)
+    with pytest.raises(ArgumentError, match="dataset must be a VerticalDataset"):
+        glm().release(SCHEMA, None)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="release must be tables"):
+        glm().fit(SCHEMA, KEY)  # type: ignore[arg-type]

@@ -1,0 +1,277 @@
+"""What a label may be given its linear predictor: one family for each outcome that a `party_sum` may have.
+
+| family | label | distribution, given eta |
+|---|---|---|
+| "bernoulli" | two values | log odds eta |
+| "probit" | two values | probability Phi(eta) of the second |
+| "ordinal" | three or more values, in the schema's order | proportional odds with public cut points |
+| "normal" | a real | around eta, with a public scale |
+| "poisson" | a count | rate exp(eta) |
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.special import ndtr as jax_ndtr
+from scipy.special import expit, ndtr
+
+from vertinumpyro.core.arguments import require_collection, shown
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Column
+from vertinumpyro.data.wording import Place
+from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome
+from vertinumpyro.model.outcomes import Normal as NormalOutcome
+from vertinumpyro.model.outcomes import Poisson as PoissonOutcome
+
+__all__ = ["CLASSIFIERS", "FAMILIES", "Family", "family_of"]
+
+
+class Family(abc.ABC):
+    """A label's distribution given the linear predictor, with public numbers alone.
+
+    Attributes:
+        outcome: what a `party_sum`'s site with this distribution is.
+        classes: whether the label is one of several values, so that a fit is a classifier.
+        unit: the size of a usual coefficient of a feature in [-1, 1], by which steps are scaled.
+    """
+
+    outcome: ClassVar[type[Outcome]]
+    classes: ClassVar[bool]
+    unit: ClassVar[float] = 1.0
+
+    @abc.abstractmethod
+    def distribution(self, eta: Any) -> Any:
+        """NumPyro's distribution of the label in model units."""
+
+    @abc.abstractmethod
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """The mean `[N]` in model units; of classes their probabilities `[N, K]`."""
+
+    @abc.abstractmethod
+    def check(self, place: Place, column: Column) -> None:
+        """Refuses a label of another kind.
+
+        Raises:
+            ArgumentError: names party, column and fix.
+        """
+
+    def residual(self, column: Column) -> float:
+        """The size of a usual derivative of the log density by eta, by which the clip is scaled."""
+        return 1.0
+
+    def centre(self, column: Column) -> float:
+        """Where the intercept's prior has its mean."""
+        return 0.0
+
+
+class _TwoValues(Family):
+    """A label of two values. Abstract."""
+
+    classes: ClassVar[bool] = True
+
+    def check(self, place: Place, column: Column) -> None:
+        """See `Family.check`."""
+        if column.kind not in ("binary", "categorical") or column.num_categories != 2:
+            _refuse(place, "has no two values", "take a column with two, or another family")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Bernoulli(_TwoValues):
+    """Logistic regression."""
+
+    outcome: ClassVar[type[Outcome]] = BernoulliLogit
+
+    def distribution(self, eta: Any) -> Any:
+        """By log odds."""
+        return dist.Bernoulli(logits=eta)
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Probabilities of both."""
+        return np.column_stack([expit(-eta), expit(eta)])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Probit(_TwoValues):
+    """Probit regression."""
+
+    outcome: ClassVar[type[Outcome]] = BernoulliProbit
+    unit: ClassVar[float] = 0.6
+
+    def distribution(self, eta: Any) -> Any:
+        """By the normal distribution's function."""
+        return dist.Bernoulli(probs=jax_ndtr(eta))
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Probabilities of both."""
+        return np.column_stack([ndtr(-eta), ndtr(eta)])
+
+    def residual(self, column: Column) -> float:
+        """That of log odds, by as much more as its coefficients are less."""
+        return 1.6
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Ordinal(Family):
+    """Ordered classes, by proportional odds.
+
+    Attributes:
+        cutpoints: public and rising; the log odds of the first k classes at eta = 0 are the k-th.
+    """
+
+    outcome: ClassVar[type[Outcome]] = OrderedLogit
+    classes: ClassVar[bool] = True
+
+    cutpoints: tuple[float, ...]
+
+    def distribution(self, eta: Any) -> Any:
+        """NumPyro's."""
+        return dist.OrderedLogistic(eta, jnp.array(self.cutpoints))
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Probabilities of all."""
+        below = expit(np.array(self.cutpoints) - eta[:, None])
+        return np.diff(np.pad(below, ((0, 0), (1, 1)), constant_values=((0, 0), (0, 1))), axis=1)
+
+    def check(self, place: Place, column: Column) -> None:
+        """See `Family.check`."""
+        if column.kind != "categorical" or column.num_categories < 3:
+            _refuse(place, "has no three values in an order", 'take a column with more, or family="bernoulli"')
+        if column.num_categories != len(self.cutpoints) + 1:
+            raise ArgumentError(
+                f"cutpoints: there are {len(self.cutpoints)}, and {place} has {column.num_categories} values; give "
+                f"{column.num_categories - 1}"
+            )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Normal(Family):
+    """Linear regression.
+
+    Attributes:
+        scale: of the label around its mean, in model units: of the label's range.
+    """
+
+    outcome: ClassVar[type[Outcome]] = NormalOutcome
+    classes: ClassVar[bool] = False
+    unit: ClassVar[float] = 0.25
+
+    scale: float
+
+    def distribution(self, eta: Any) -> Any:
+        """Around eta."""
+        return dist.Normal(eta, self.scale)
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Eta."""
+        return eta
+
+    def check(self, place: Place, column: Column) -> None:
+        """See `Family.check`."""
+        if column.kind != "real":
+            fix = 'take family="poisson"' if column.kind == "count" else 'set type = "real", or take another family'
+            _refuse(place, "is no real", fix)
+
+    def residual(self, column: Column) -> float:
+        """One scale away."""
+        return 1 / self.scale
+
+    def centre(self, column: Column) -> float:
+        """The middle of the label's range."""
+        return 0.5
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Poisson(Family):
+    """Counts, whose rate counts as the column's upper bound where it is above."""
+
+    outcome: ClassVar[type[Outcome]] = PoissonOutcome
+    classes: ClassVar[bool] = False
+
+    def distribution(self, eta: Any) -> Any:
+        """By the log of its rate."""
+        return dist.Poisson(jnp.exp(eta))
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """The rate."""
+        return np.exp(eta)
+
+    def check(self, place: Place, column: Column) -> None:
+        """See `Family.check`."""
+        if column.kind != "count":
+            _refuse(place, "is no count", 'set type = "count" with an upper bound, or take another family')
+
+    def residual(self, column: Column) -> float:
+        """The standard deviation of counts around a quarter of the upper bound."""
+        return max(1.0, math.sqrt(column.encoded_range[1]) / 2)
+
+    def centre(self, column: Column) -> float:
+        """The logarithmic middle of the rates from 1 to the upper bound."""
+        return math.log(max(1.0, column.encoded_range[1])) / 2
+
+
+FAMILIES: dict[str, type[Family]] = {
+    "bernoulli": Bernoulli,
+    "probit": Probit,
+    "ordinal": Ordinal,
+    "normal": Normal,
+    "poisson": Poisson,
+}
+"""By the names that `VerticalGLM(family=...)` takes."""
+
+CLASSIFIERS = frozenset(name for name, kind in FAMILIES.items() if kind.classes)
+"""Those of classes."""
+
+
+def family_of(name: str, *, scale: float, cutpoints: Iterable[float] | None) -> Family:
+    """A family and its public numbers.
+
+    Args:
+        name: one of `FAMILIES`.
+        scale: of "normal".
+        cutpoints: of "ordinal".
+
+    Raises:
+        ArgumentError: names the argument and the fix.
+    """
+    if name not in FAMILIES:
+        raise ArgumentError(f"family={shown(name)} must be one of {', '.join(map(repr, FAMILIES))}")
+    kind = FAMILIES[name]
+    if kind is Normal:
+        if not 0 < scale < math.inf:
+            raise ArgumentError(f"scale must be positive and finite, got {scale}")
+        return Normal(float(scale))
+    return Ordinal(_rising(cutpoints)) if kind is Ordinal else kind()
+
+
+def _rising(cutpoints: Iterable[float] | None) -> tuple[float, ...]:
+    if cutpoints is None:
+        raise ArgumentError(
+            'cutpoints: family="ordinal" needs public ones, one fewer than the label has values; from public shares of '
+            "the values, the log odds of their running sums"
+        )
+    if not isinstance(cutpoints, np.ndarray):
+        require_collection("cutpoints", cutpoints, "rising numbers")
+    try:
+        found = tuple(float(point) for point in cutpoints)
+    except (TypeError, ValueError):
+        raise ArgumentError("cutpoints must be rising numbers") from None
+    if not np.all(np.isfinite(found)) or not np.all(np.diff(found) > 0):
+        raise ArgumentError(f"cutpoints must be finite and rising, got {found}")
+    return found
+
+
+def _refuse(place: Place, problem: str, fix: str) -> None:
+    raise ArgumentError(f"label: {place} {problem}; {fix}")

@@ -1,0 +1,155 @@
+"""One generalised linear model on one schema, checked, and the `DPVI` that fits it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Literal, final
+
+import numpy as np
+from numpyro.infer import init_to_mean
+from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal
+
+from vertinumpyro.core.arguments import require_collection
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Column, Schema
+from vertinumpyro.data.wording import Place
+from vertinumpyro.dpvi import DPVI, Posterior
+from vertinumpyro.glm.defaults import Steps, default_steps, one_scale_adam
+from vertinumpyro.glm.families import Family, family_of
+from vertinumpyro.glm.model import INTERCEPT, Term, glm_model, terms_of
+from vertinumpyro.posterior.guide import GuideFactory
+from vertinumpyro.regression.pooled_table import part_of
+from vertinumpyro.secure import Backend
+
+__all__ = ["GuideName", "Regression", "inference_of"]
+
+GuideName = Literal["point", "normal"]
+
+_GUIDES: Mapping[str, GuideFactory] = {
+    "point": AutoDelta,
+    "normal": functools.partial(AutoDiagonalNormal, init_scale=0.05),
+}
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regression:
+    """The arguments of `glm_model`, and what follows from them; public.
+
+    Raises:
+        ArgumentError: names what does not fit, and the fix.
+    """
+
+    schema: Schema
+    label: str
+    family: str
+    features: tuple[str, ...] | None
+    linear: tuple[str, ...]
+    prior_scale: float
+    scale: float
+    cutpoints: tuple[float, ...] | None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.prior_scale < math.inf:
+            raise ArgumentError(f"prior_scale must be positive and finite, got {self.prior_scale}")
+        _ = self.terms  # validates the columns' names
+        self.of_label.check(self.place, self.column)
+
+    @classmethod
+    def of(
+        cls, schema: Schema, label: str, *, features: Iterable[str] | None, linear: Iterable[str],
+        cutpoints: Iterable[float] | None, **settings: Any,
+    ) -> Regression:  # fmt: skip
+        """With the columns in any collection."""
+        for argument, names in {"features": () if features is None else features, "linear": linear}.items():
+            require_collection(argument, names, "columns")
+        family = family_of(settings["family"], scale=settings["scale"], cutpoints=cutpoints)
+        return cls(
+            schema=schema,
+            label=label,
+            features=None if features is None else tuple(features),
+            linear=tuple(linear),
+            cutpoints=getattr(family, "cutpoints", None),
+            **settings,
+        )
+
+    @property
+    def model_kwargs(self) -> dict[str, Any]:
+        """What `glm_model` takes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """What each column adds to the predictor."""
+        return terms_of(self.schema, self.label, features=self.features, linear=self.linear)
+
+    @functools.cached_property
+    def of_label(self) -> Family:
+        """The label's distribution."""
+        return family_of(self.family, scale=self.scale, cutpoints=self.cutpoints)
+
+    @property
+    def column(self) -> Column:
+        """The label's."""
+        return self.schema.columns[self.label]
+
+    @property
+    def place(self) -> Place:
+        """Where the label is, for errors."""
+        return Place(self.schema.party_of(self.label), self.label)
+
+    @property
+    def columns(self) -> list[str]:
+        """The features' names."""
+        return [term.column for term in self.terms]
+
+    @property
+    def of_its_columns(self) -> Regression:
+        """The same on a schema of these columns alone; a party without any has no part in it."""
+        return dataclasses.replace(self, schema=part_of(self.schema, [*self.columns, self.label]))
+
+    def steps(self, num_steps: int | None = None) -> Steps:
+        """How it is fitted unless somebody says otherwise, in the family's own units."""
+        found = default_steps(1 + len(self.terms), num_steps)
+        return found._replace(
+            clip_norm=found.clip_norm * self.of_label.residual(self.column),
+            learning_rate=found.learning_rate * self.of_label.unit,
+        )
+
+    def found(self, posterior: Posterior) -> tuple[np.ndarray, float]:
+        """Coefficients `[d]` in the terms' order and the intercept, at the posterior's centre."""
+        sites = posterior.split.constrain(posterior.centre())
+        coefficients = [np.ravel(np.asarray(sites[term.site], np.float64)) for term in self.terms]
+        return np.concatenate(coefficients), float(sites[INTERCEPT])
+
+    def predictor(self, columns: Mapping[str, np.ndarray], coefficients: np.ndarray, intercept: float) -> np.ndarray:
+        """Eta `[N]` of records in model units."""
+        parts = np.split(coefficients, np.cumsum([term.size for term in self.terms])[:-1])
+        added = [term.added(part, columns[term.column]) for term, part in zip(self.terms, parts, strict=True)]
+        return np.sum(added, axis=0) + intercept
+
+
+def inference_of(
+    regression: Regression, guide: GuideName, backend: Backend, *, num_steps: int, learning_rate: float | None
+) -> DPVI:
+    """The inference; the same one for the same settings, so that a model is split and compiled once for many fits."""
+    made = _inference if isinstance(backend, Hashable) else _inference.__wrapped__
+    return made(regression, guide, backend, num_steps, learning_rate or regression.steps(num_steps).learning_rate)
+
+
+@functools.lru_cache(maxsize=8)
+def _inference(
+    regression: Regression, guide: GuideName, backend: Backend, num_steps: int, learning_rate: float
+) -> DPVI:
+    return DPVI(
+        glm_model,
+        guide=_GUIDES[guide],
+        optimizer=one_scale_adam(num_steps, learning_rate),
+        backend=backend,
+        init_loc_fn=init_to_mean,
+        model_kwargs=regression.model_kwargs,
+        warm_start=False,
+    )

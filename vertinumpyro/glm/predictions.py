@@ -1,0 +1,130 @@
+"""What a fitted generalised linear model says of further records, in scikit-learn's words."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.glm.families import CLASSIFIERS
+from vertinumpyro.glm.inference import Regression
+from vertinumpyro.glm.scores import d2_poisson, encoded_labels, in_table_units, r2
+from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
+from vertinumpyro.regression.pooled_table import encoded
+from vertinumpyro.regression.scikit import available_if, check_is_fitted
+
+__all__ = ["GLMPredictions"]
+
+Records = VerticalDataset | pd.DataFrame
+
+
+def _has_classes(model: Any) -> bool:
+    return model.family in CLASSIFIERS
+
+
+def _has_two_classes(model: Any) -> bool:
+    return model.family in ("bernoulli", "probit")
+
+
+class GLMPredictions(SpendsOwnBudgets):
+    """Predictions and scores, from coefficients and public facts. Abstract.
+
+    Labels are in the table's own types and units, whether the records are a dataset or a DataFrame.
+    """
+
+    family: str
+    coef_: np.ndarray
+    intercept_: float
+    classes_: np.ndarray
+    schema_: Schema
+    _regression_: Regression
+
+    def __sklearn_tags__(self) -> Any:
+        """A classifier or a regressor, by the family; of tables with named columns, not of arrays."""
+        from sklearn.utils import ClassifierTags, RegressorTags
+
+        tags: Any = super().__sklearn_tags__()
+        if self.family in CLASSIFIERS:
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        else:
+            tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+    def feature_names(self) -> list[str]:
+        """A name for each coefficient: the column, with the value's number where there is one for each."""
+        check_is_fitted(self, "coef_")
+        return [name for term in self._regression_.terms for name in term.names]
+
+    def linear_predictor(self, X: Records) -> np.ndarray:
+        """Eta `[N]`; needs the feature columns alone, at any parties.
+
+        Args:
+            X: a dataset, or a DataFrame in the schema's own types.
+
+        Raises:
+            ArgumentError: a feature is missing, or has another public domain than in the fit.
+        """
+        check_is_fitted(self, "coef_")
+        dataset = encoded(X, self.schema_, self._regression_.columns)
+        for name in self._regression_.columns:
+            self._check_same(dataset, name)
+        return self._regression_.predictor(dataset.pooled(), self.coef_, self.intercept_)
+
+    def _check_same(self, dataset: VerticalDataset, name: str) -> None:
+        if name not in dataset.schema.columns:
+            raise ArgumentError(f"X lacks column {name!r}, which the model was fitted with: add it")
+        fitted, given = (dataclasses.replace(s.columns[name], dtype=None) for s in (self.schema_, dataset.schema))
+        if fitted != given:
+            raise ArgumentError(f"X: column {name!r} has another public domain than in the fit; encode it by schema_")
+
+    @available_if(_has_two_classes)
+    def decision_function(self, X: Records) -> np.ndarray:
+        """Eta `[N]`, above 0 for the second class."""
+        return self.linear_predictor(X)
+
+    @available_if(_has_classes)
+    def predict_proba(self, X: Records) -> np.ndarray:
+        """Probabilities `[N, K]` of `classes_` at the posterior's centre."""
+        return self._mean(X)
+
+    def predict(self, X: Records) -> np.ndarray:
+        """The most probable class, or the mean at the posterior's centre, `[N]`, in the table's own units."""
+        mean = self._mean(X)
+        return self.classes_[mean.argmax(axis=1)] if mean.ndim == 2 else in_table_units(self._regression_.column, mean)
+
+    def _mean(self, X: Any) -> np.ndarray:
+        eta = self.linear_predictor(X)
+        return self._regression_.of_label.mean(eta)
+
+    def score(self, X: Records, y: Any = None) -> float:
+        """Accuracy of classes, R² of a real, D² (the share of the deviance) of counts. Not DP: it reads real labels.
+
+        Args:
+            X: records.
+            y: labels in the schema's own types; None takes the column of X.
+        """
+        mean, truth = self._mean(X), self._labels(X, y)
+        if mean.ndim == 2:
+            return float(np.mean(mean.argmax(axis=1) == truth))
+        column = self._regression_.column
+        if column.kind == "count":
+            return d2_poisson(truth.astype(np.float64), mean)
+        return r2(in_table_units(column, truth), in_table_units(column, mean))
+
+    def _labels(self, X: Any, y: Any) -> np.ndarray:
+        """True labels `[N]` in model units."""
+        regression = self._regression_
+        if y is not None:
+            num_records = X.num_records if isinstance(X, VerticalDataset) else len(X)
+            return encoded_labels(regression.column, regression.place, y, num_records)
+        dataset = encoded(X, self.schema_, [regression.label])
+        if regression.label not in dataset.schema.columns:
+            raise ArgumentError(f"y: X has no column {regression.label!r} to compare with; pass y")
+        self._check_same(dataset, regression.label)
+        return dataset.pooled()[regression.label]
