@@ -18,11 +18,13 @@ from numpyro.distributions.transforms import OrderedTransform
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.model import party_plate
 
-__all__ = ["UNIT", "Design", "cell_model", "design_of"]
+__all__ = ["LARGEST_COUNT", "UNIT", "Design", "cell_model", "count_groups", "design_of"]
 
 _CERTAIN = 20.0
 UNIT = 0.2
 """Of the site of coefficients, so that descents that start within one of zero begin with nearly equal rates."""
+LARGEST_COUNT = 10_000
+"""Up to which a label's probabilities are summed, value by value."""
 
 
 @final
@@ -33,12 +35,13 @@ class Design:
     Attributes:
         matrix: `[K, d]` of all K combinations, without the intercept.
         names: of the d coefficients.
-        parts: by party with features, the column that stands for all of these, and its code in each combination.
+        parts: by party with features, every column that is released of these and its code in each combination; the
+            first stands for all of them.
     """
 
     matrix: np.ndarray
     names: tuple[str, ...]
-    parts: Mapping[str, tuple[str, np.ndarray]]
+    parts: Mapping[str, Mapping[str, np.ndarray]]
 
 
 def design_of(schema: Schema, label: str, features: tuple[str, ...], linear: Iterable[str]) -> Design:
@@ -57,12 +60,27 @@ def design_of(schema: Schema, label: str, features: tuple[str, ...], linear: Ite
             names += [f"{name}={text}" for text in texts[1:]]
     of_parties = {}
     for party in schema.parties:
-        own = [place for place, name in enumerate(features) if schema.party_of(name) == party]
-        if own:
-            joined = np.ravel_multi_index(codes[:, own].T, [sizes[place] for place in own])
+        own = {features[i]: codes[:, i] for i in range(len(features)) if schema.party_of(features[i]) == party}
+        if len(own) > 1:
             name = f"features_of_{party}"
-            of_parties[party] = (name if name != label else f"{name}_", joined)
+            while name in schema.columns:
+                name += "_"
+            own = {name: np.ravel_multi_index(list(own.values()), [int(c.max()) + 1 for c in own.values()]), **own}
+        if own:
+            of_parties[party] = own
     return Design(np.concatenate(parts, axis=1).astype(float), tuple(names), of_parties)
+
+
+def count_groups(upper: int) -> np.ndarray:
+    """The first counts of groups of 0..upper, the last of which holds all above it too; public.
+
+    A group is no wider than two standard deviations of a Poisson with such a rate, so that few of them hold nearly all
+    that counts tell about their rate: noise is the same in a cell of one value and of many.
+    """
+    starts = [0]
+    while (following := starts[-1] + max(1, math.isqrt(4 * starts[-1]))) <= upper:
+        starts.append(following)
+    return np.array(starts)
 
 
 def cell_model(
@@ -72,10 +90,10 @@ def cell_model(
     """The features' joint distribution over all combinations of their values, and the label's regression on them.
 
     The latent z is the combination, so each party's features are known given z (but for some e^-20): tables of pairs
-    have probabilities in closed form, and no party's site reads another's columns.
+    have probabilities in closed form, and no party's site reads another's columns. A count is known by its group.
 
     Args:
-        data: for each party with features one column of their combinations' codes, and the label; or nothing of it.
+        data: each party's columns in `Design.parts`, and the label, or its `count_groups`; or nothing of it.
         num_records: N.
         schema, label, family, features, linear, prior_scale: as in `MarginalGLM`.
     """
@@ -89,8 +107,7 @@ def cell_model(
         z: Any = numpyro.sample("z", combinations, infer={"enumerate": "parallel"})
     for party in schema.parties:
         with party_plate(party, num_records):
-            if party in design.parts:
-                name, codes = design.parts[party]
+            for name, codes in design.parts.get(party, {}).items():
                 known: Any = dist.Categorical(logits=jnp.asarray(_CERTAIN * np.eye(codes.max() + 1)[codes])[z])
                 numpyro.sample(name, known, obs=data.get(name))
             if schema.party_of(label) == party:
@@ -113,8 +130,16 @@ def _outcome(column: Column, family: str, eta: Any, prior_scale: float) -> Any:
         scale: Any = numpyro.sample("scale", dist.LogNormal(math.log(0.15), 1.0))
         return lambda z: dist.Normal(eta[z], scale)
     # So far above what can be recorded that no descent is held there.
-    rate = jnp.exp(jnp.minimum(eta, math.log(column.encoded_range[1]) + 5.0))
+    upper = int(column.encoded_range[1])
+    rate = jnp.exp(jnp.minimum(eta, math.log(upper) + 5.0))[:, None]
     if family == "poisson":
-        return lambda z: dist.Poisson(rate[z])
-    concentration: Any = numpyro.sample("concentration", dist.LogNormal(0.0, 1.5))
-    return lambda z: dist.NegativeBinomial2(rate[z], concentration)
+        counts = dist.Poisson(rate)
+    else:
+        concentration: Any = numpyro.sample("concentration", dist.LogNormal(0.0, 1.5))
+        counts = dist.NegativeBinomial2(rate, concentration)
+    starts = count_groups(upper)
+    below = jnp.exp(counts.log_prob(jnp.arange(starts[-1])))  # [K, values] below the last group
+    number = len(starts) - 1
+    in_groups = jax.ops.segment_sum(below.T, np.repeat(np.arange(number), np.diff(starts)), number)
+    probs = jnp.concatenate([in_groups, jnp.maximum(1.0 - in_groups.sum(0), 0.0)[None]]).T
+    return lambda z: dist.Categorical(probs=probs[z])

@@ -20,7 +20,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CategoricalColumn, Column, Facts, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.wording import Place, suggest
-from vertinumpyro.glm.cells import UNIT, Design, cell_model, design_of
+from vertinumpyro.glm.cells import LARGEST_COUNT, UNIT, Design, cell_model, count_groups, design_of
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.secure import Backend, FixedPoint
@@ -46,7 +46,7 @@ _KINDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "negative_binomial": (("count",), "counts"),
 }
 _MOST_CELLS = 190  # with the coefficients below the 200 parameters up to which the law's guide is full rank
-_MOST_VALUES, _REAL_CELLS = 200, 32
+_REAL_CELLS = 32
 
 
 @final
@@ -58,15 +58,14 @@ class MarginalGLM:
     of fits of the same features and label, with other families, priors and codings, cost nothing further.
 
     Every party counts the combinations of its own features; released are the tables of these by the other party's and
-    by the label. With features at one or two parties that is all that a regression needs: the features' joint
-    distribution and, for each combination at a party, the label's. With features at three parties or more, tables of
-    two parties leave their joint distribution open, and the prior decides what is left.
+    by the label, and of each feature by the label, whose cells hold more records. With features at one or two parties
+    that is all that a regression needs: the features' joint distribution and, for each combination at a party, the
+    label's. With features at three parties or more, tables of two parties leave their joint distribution open, and the
+    prior decides what is left. Counts are released in groups (`count_groups`), under their exact probabilities.
 
     Intervals know both the sampling and the noise of privacy, under the tables' exact law
     (`MarginalInference(law="tables")`). They are a model's: where the label is not distributed as the family says they
-    are as wrong as those without privacy; `posterior.misfit` tells. Coefficients of a value that so few records have
-    that noise hides their cells may be given with too much confidence: of overdispersed counts, a value of 1.5% of
-    20,190 records was covered in 74% instead of 95% (`benchmarks/glm_intervals.py`).
+    are wrong, and more so than those of records, as tables show the whole shape of it; `posterior.misfit` tells.
 
     Args:
         schema: of the dataset; public.
@@ -151,11 +150,17 @@ class MarginalGLM:
         for party in self._joined.parties:
             columns = dataset.arrays(party)
             own = [name for name in self._columns if self.schema.party_of(name) == party]
-            held[party] = {self.label: columns[self.label]} if self.schema.party_of(self.label) == party else {}
-            if own:
+            codes = {name: columns[name].astype(np.int32) for name in own}
+            held[party] = {name: codes[name] for name in self._design.parts.get(party, {}) if name in own}
+            if len(own) > 1:
                 sizes = [self.schema.columns[name].num_categories for name in own]
-                joined = np.ravel_multi_index([columns[name].astype(np.int64) for name in own], sizes)
-                held[party][self._design.parts[party][0]] = joined.astype(np.int32)
+                joint = next(iter(self._design.parts[party]))
+                held[party][joint] = np.ravel_multi_index(list(codes.values()), sizes).astype(np.int32)
+            if self.schema.party_of(self.label) == party:
+                label = columns[self.label]
+                if self._groups is not None:
+                    label = (np.searchsorted(self._groups, label, side="right") - 1).astype(np.int32)
+                held[party][self.label] = label
         together = VerticalDataset(self._joined, held)
         return release_marginals(together, plan, settings=self._system, run_dir=run_dir, resume=resume)
 
@@ -182,28 +187,37 @@ class MarginalGLM:
         return design_of(self.schema, self.label, self._columns, set(self.linear))
 
     @cached_property
+    def _groups(self) -> np.ndarray | None:
+        """The first counts of the label's groups; None where it is no count."""
+        column = self.schema.columns[self.label]
+        return count_groups(int(column.encoded_range[1])) if column.kind == "count" else None
+
+    @cached_property
     def _joined(self) -> Schema:
-        """One column for a party's features, and the label."""
+        """What is counted: the features, a column for all of a party's, and the label."""
         found: dict[str, dict[str, Column]] = {}
         for party in self.schema.parties:
-            own: dict[str, Column] = {}
-            if party in self._design.parts:
-                name, codes = self._design.parts[party]
-                own[name] = CategoricalColumn(categories=tuple(range(int(codes.max()) + 1)))
+            own: dict[str, Column] = {
+                name: CategoricalColumn(categories=tuple(range(int(codes.max()) + 1)))
+                for name, codes in self._design.parts.get(party, {}).items()
+            }
             if self.schema.party_of(self.label) == party:
-                own[self.label] = self.schema.columns[self.label]
+                column = self.schema.columns[self.label]
+                if self._groups is not None:
+                    column = CategoricalColumn(categories=tuple(self._groups.tolist()))
+                own[self.label] = column
             if own:
                 found[party] = own
         return Schema({party: PartySchema(own) for party, own in found.items()})
 
     @cached_property
     def _system(self) -> VertiMRF:
-        """All pairs of these, and a cell for every value of a count: groups would blur what is learned from it."""
-        column = self.schema.columns[self.label]
-        cells = {"real": _REAL_CELLS, "count": min(_MOST_VALUES, column.num_values or _MOST_VALUES)}
+        """The tables to release."""
+        joint = [next(iter(columns)) for columns in self._design.parts.values()]
+        alone = [name for columns in self._design.parts.values() for name in columns if name not in joint]
         return VertiMRF(
-            workload=list(itertools.combinations(self._joined.columns, 2)),
-            bins={self.label: cells[column.kind]} if column.kind in cells else {},
+            workload=[*itertools.combinations(joint, 2), *((name, self.label) for name in (*joint, *alone))],
+            bins={self.label: _REAL_CELLS} if self.schema.columns[self.label].kind == "real" else {},
             backend=self.backend or FixedPoint(),
         )
 
@@ -257,6 +271,11 @@ class MarginalGLM:
         fits = column.kind in kinds and (column.kind in ("real", "count") or two == (column.num_categories == 2))
         if not fits:
             raise ArgumentError(f'label: {place} has not {words}, which family="{self.family}" is for; take another')
+        if column.kind == "count" and column.encoded_range[1] > LARGEST_COUNT:
+            raise ArgumentError(
+                f"label: {place} counts up to {column.encoded_range[1]:,.0f}, at most {LARGEST_COUNT:,} can be held; "
+                'set a smaller upper, with out_of_bounds = "clip"'
+            )
         if column.missing != "forbid":
             raise ArgumentError(f'label: {place} has missing = "{column.missing}"; leave records without a label out')
 
