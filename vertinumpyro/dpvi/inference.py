@@ -31,7 +31,8 @@ from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, rehearsed, restore
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.optimizers import Optimizer, as_optax
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.warm_start import WarmStart, takes_all_records
+from vertinumpyro.dpvi.tables_start import TablesStart, takes_all_records
+from vertinumpyro.dpvi.warm_start import WarmStart
 from vertinumpyro.dpvi.work import StepsWork, release_layout
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
@@ -82,7 +83,7 @@ class DPVI:
     :param warm_start: begin at the model fitted to noisy tables, which most of the budget buys (`dpvi.warm_start`).
         True refuses where that cannot be had. None does it where it can: every step takes all records, `epsilon` is
         given, the model's tables can be computed and are not too wide, the guide has a location, `init_loc_fn` is
-        the default, and the extra `mrf` is installed. `plan.start` says what was decided.
+        the default, and the extra `mrf` is installed; `plan.start` says. A `TablesStart` does other things with tables.
     :param block_size: records of a batch that are computed at a time, under every backend; None takes as many as keep
         an array of one number for each record and released value below 128 MiB.
     :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
@@ -100,10 +101,10 @@ class DPVI:
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: bool = False
     block_size: int | None = None
-    warm_start: bool | None = None
+    warm_start: bool | TablesStart | None = None
     _splits: dict[Any, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
-    _starts: dict[int, WarmStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _starts: dict[int, TablesStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Before any schema is known, as `check_settings` says."""
@@ -228,11 +229,11 @@ class DPVI:
         plan.warn_if_narrowed(stacklevel=3)
         return plan
 
-    def _warm(self, num_records: int) -> WarmStart:
-        components = self._components(num_records, warm=True)
-        if components not in self._starts:
+    def _warm(self, num_records: int) -> TablesStart:
+        components, given = self._components(num_records, warm=True), self.warm_start
+        if components not in self._starts and not isinstance(given, TablesStart):
             self._starts[components] = WarmStart.of(self.model, components, self.model_kwargs)
-        return self._starts[components]
+        return given if isinstance(given, TablesStart) else self._starts[components]
 
     def kernel(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
@@ -388,9 +389,8 @@ class DPVI:
             raise ArgumentError("plan must be a PrivacyPlan: make it by `plan`")
         split = self.split(dataset.schema, plan)
         if plan.num_records != dataset.num_records:
-            raise ArgumentError(
-                f"plan was made for {plan.num_records} records, the dataset has {dataset.num_records}; make a new plan"
-            )
+            made, found = plan.num_records, dataset.num_records
+            raise ArgumentError(f"plan was made for {made} records, the dataset has {found}; make a new plan")
         if plan.parties != split.parties:
             raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
         self._warm(plan.num_records).check(dataset, plan)

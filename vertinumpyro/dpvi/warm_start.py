@@ -8,42 +8,37 @@ noise, and a small budget ends there. Tables of pairs of columns are one release
 from __future__ import annotations
 
 import dataclasses
-import math
-import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError, VertinumpyroError
-from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Facts
 from vertinumpyro.dpvi.defaults import START_SHARE, default_init
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.tables_start import TablesStart
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.posterior.autoguides import chosen_init, has_location
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.posterior.keys import checked_key
-from vertinumpyro.privacy import PoissonSampling, PrivacyPlan, PrivacyWarning, Sampling
-from vertinumpyro.secure.computation import Computation
-from vertinumpyro.session import Run, Session, Work
 
 if TYPE_CHECKING:
     from vertinumpyro.dpvi.inference import DPVI
 
-__all__ = ["WarmStart", "takes_all_records"]
+__all__ = ["WarmStart"]
 
 _CLIQUE_LIMIT = 100_000  # a third of the default's cells takes half the time, and the steps make up for the rest
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class WarmStart:
+class WarmStart(TablesStart):
     """Noisy tables and a model fitted to them.
 
     :ivar inference: the model, as DPVI has it.
@@ -64,22 +59,6 @@ class WarmStart:
         """What releases them."""
         return self.inference.settings
 
-    def plan(self, facts: Facts, *, epsilon: float, share: float, **settings: Any) -> MRFPlan:
-        """The tables' plan, with `share` of the μ² that would give those whom ε is for `epsilon`; tried on stand-ins.
-
-        :param settings: as `VertiMRF.plan` takes them.
-        :raises ArgumentError: the schema's columns are too wide for tables, or an extra is missing.
-        :raises ModelContractError: the model's tables cannot be computed.
-        """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # the plan that this becomes a part of says it
-            whole = self.tables.plan(facts, epsilon=epsilon, **settings)
-        plan = dataclasses.replace(
-            whole, noise_multiplier=whole.noise_multiplier / math.sqrt(share), plan_id=secrets.token_hex(16)
-        )
-        self.inference.rehearse(facts.schema, plan)
-        return plan
-
     def plan_if_wanted(self, dpvi: DPVI, facts: Facts, *, all_records: bool, **settings: Any) -> MRFPlan | None:
         """The tables' plan where `dpvi.warm_start` has one; None where the steps are to start from random values.
 
@@ -98,32 +77,9 @@ class WarmStart:
                 raise
             return None
 
-    # what a plan's tables need, and nothing where it has none
-
-    def check(self, facts: Facts, plan: PrivacyPlan) -> None:
-        """Refuses tables that were planned for others; see `VertiMRF.check`."""
-        if (start := _part(plan)) is not None:
-            self.tables.check(facts, start)
-
-    def rehearse(self, facts: Facts, plan: PrivacyPlan) -> None:
-        """Tries on uniform tables what follows their release; errors as `plan`."""
-        if (start := _part(plan)) is not None:
-            self.inference.rehearse(facts.schema, start)
-
-    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
-        """What the parties compute together for the tables, and how often."""
-        return () if (start := _part(plan)) is None else self.tables.computations(facts, start)
-
-    def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> Work | None:
-        """One party's part in the tables; see `session.Method`."""
-        start = _part(plan)
-        return None if start is None else self.tables.work(facts, party, columns, start, source)
-
-    def released(self, session: Session, run: Run) -> Marginals | None:
-        """Spend the tables' steps, or take what the run stored of them; None where its plan has none."""
-        assert isinstance(run.plan, PrivacyPlan)
-        start = _part(run.plan)
-        return None if start is None else self.tables.released_in(session, run, start)
+    def rehearse_on(self, facts: Facts, plan: MRFPlan) -> None:
+        """See `TablesStart.rehearse_on`."""
+        self.inference.rehearse(facts.schema, plan)
 
     def state(
         self,
@@ -135,12 +91,7 @@ class WarmStart:
         *,
         progress_bar: bool,
     ) -> DPVIState:
-        """The steps' state at the model that fits the tables.
-
-        :param guide: what `kernel.guide` was made by.
-        :param cold: the state that the steps would start from otherwise; kept where the fit does not end well, which a
-            warning says.
-        """
+        """The state at the model that fits the tables; `cold`, and a warning, where the fit does not end well."""
         fit_key, guide_key = jax.random.split(jax.random.fold_in(checked_key(rng_key), 1))
         start = self._fitted(released, fit_key, progress_bar=progress_bar)
         if start is None:
@@ -168,11 +119,6 @@ class WarmStart:
         return None
 
 
-def _part(plan: PrivacyPlan) -> MRFPlan | None:
-    """The tables' part of a plan; None where its steps start from random values."""
-    return plan.start if isinstance(plan.start, MRFPlan) else None
-
-
 def _refusal(dpvi: DPVI, *, all_records: bool, epsilon: float | None) -> str | None:
     """Why steps cannot start from tables, from the settings alone; None where they can.
 
@@ -189,13 +135,3 @@ def _refusal(dpvi: DPVI, *, all_records: bool, epsilon: float | None) -> str | N
     if not has_location(dpvi.guide):
         return "the guide has no location that could be put there; give AutoNormal, AutoDiagonalNormal or the like"
     return None
-
-
-def takes_all_records(sampling: Sampling | None, batch_size: int | None, num_records: int, *, amplified: bool) -> bool:
-    """Whether every step takes all records, by the arguments of `DPVI.plan`: only then are its events Gaussian.
-
-    :param amplified: whether the default would be small batches.
-    """
-    if sampling is None:
-        return batch_size == num_records or (batch_size is None and not amplified)
-    return isinstance(sampling, PoissonSampling) and sampling.full_batch

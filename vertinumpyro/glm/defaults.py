@@ -12,7 +12,7 @@ import optax
 
 __all__ = ["Steps", "default_steps", "one_scale_adam"]
 
-_NUM_STEPS, _CLIP_FACTOR = 200, 0.4
+_NUM_STEPS, _CURVED_STEPS, _CLIP_FACTOR = 200, 20, 0.4
 
 
 class Steps(NamedTuple):
@@ -29,19 +29,21 @@ class Steps(NamedTuple):
     learning_rate: float
 
 
-def default_steps(num_columns: int, num_steps: int | None = None) -> Steps:
+def default_steps(num_columns: int, num_steps: int | None = None, *, curvature: bool = False) -> Steps:
     """The settings of a fit that names none; `benchmarks/glm.py` has what they reach at epsilon from 0.1 to 10.
 
     Noise of T steps that is averaged costs what noise of one does, so T is as large as patience allows. A record is
     clipped where its outcome was half expected: its gradient's norm is the residual times sqrt(columns), as each
     column adds a number in [-1, 1] or a one, and 0.4 of a bounded residual is a clip norm of 0.4 sqrt(columns). With
-    the rate 1 / sqrt(T) steps of noise alone move a coefficient by some 0.6 of its usual size.
+    the rate 1 / sqrt(T) steps of noise alone move a coefficient by some 0.6 of its usual size. Where second moments say
+    how far to go, 20 steps come as far, and a step of every party's records between organisations is what takes time.
 
     Args:
         num_columns: features and label.
-        num_steps: T; None takes 200.
+        num_steps: T; None takes 200, or 20 with second moments.
+        curvature: whether steps go by noisy second moments.
     """
-    steps = num_steps or _NUM_STEPS
+    steps = num_steps or (_CURVED_STEPS if curvature else _NUM_STEPS)
     return Steps(steps, round(_CLIP_FACTOR * math.sqrt(num_columns), 3), 1 / math.sqrt(steps))
 
 

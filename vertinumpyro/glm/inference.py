@@ -17,6 +17,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.data.wording import Place
 from vertinumpyro.dpvi import DPVI, Posterior
+from vertinumpyro.glm.curvature import MOST_COEFFICIENTS, CurvatureStart, accelerated_newton
 from vertinumpyro.glm.defaults import Steps, default_steps, one_scale_adam
 from vertinumpyro.glm.families import Family, family_of
 from vertinumpyro.glm.model import INTERCEPT, Term, glm_model, terms_of
@@ -111,13 +112,18 @@ class Regression:
         """The same on a schema of these columns alone; a party without any has no part in it."""
         return dataclasses.replace(self, schema=part_of(self.schema, [*self.columns, self.label]))
 
-    def steps(self, num_steps: int | None = None) -> Steps:
+    def steps(self, num_steps: int | None = None, *, curvature: bool = False) -> Steps:
         """How it is fitted unless somebody says otherwise, in the family's own units."""
-        found = default_steps(1 + len(self.terms), num_steps)
+        found = default_steps(1 + len(self.terms), num_steps, curvature=curvature)
         return found._replace(
             clip_norm=found.clip_norm * self.of_label.residual(self.column),
             learning_rate=found.learning_rate * self.of_label.unit,
         )
+
+    @property
+    def has_curvature(self) -> bool:
+        """Whether noisy second moments bound its curvature, and are not too many."""
+        return self.of_label.curvature is not None and sum(term.size for term in self.terms) < MOST_COEFFICIENTS
 
     def found(self, posterior: Posterior) -> tuple[np.ndarray, float]:
         """Coefficients `[d]` in the terms' order and the intercept, at the posterior's centre."""
@@ -133,23 +139,34 @@ class Regression:
 
 
 def inference_of(
-    regression: Regression, guide: GuideName, backend: Backend, *, num_steps: int, learning_rate: float | None
-) -> DPVI:
-    """The inference; the same one for the same settings, so that a model is split and compiled once for many fits."""
+    regression: Regression, guide: GuideName, backend: Backend, *, num_steps: int, learning_rate: float | None,
+    curvature: bool = False,
+) -> DPVI:  # fmt: skip
+    """The inference; the same one for the same settings, so that a model is split and compiled once for many fits.
+
+    Args:
+        regression, guide, backend: what is fitted, and how.
+        num_steps: T.
+        learning_rate: of Adam; None takes the default.
+        curvature: take steps by noisy second moments in the place of Adam's.
+    """
     made = _inference if isinstance(backend, Hashable) else _inference.__wrapped__
-    return made(regression, guide, backend, num_steps, learning_rate or regression.steps(num_steps).learning_rate)
+    rate = learning_rate or regression.steps(num_steps).learning_rate
+    return made(regression, guide, backend, num_steps, None if curvature else rate)
 
 
 @functools.lru_cache(maxsize=8)
 def _inference(
-    regression: Regression, guide: GuideName, backend: Backend, num_steps: int, learning_rate: float
+    regression: Regression, guide: GuideName, backend: Backend, num_steps: int, learning_rate: float | None
 ) -> DPVI:
+    """Without a learning rate by second moments."""
+    curvature = learning_rate is None
     return DPVI(
         glm_model,
         guide=_GUIDES[guide],
-        optimizer=one_scale_adam(num_steps, learning_rate),
+        optimizer=one_scale_adam(num_steps, learning_rate) if learning_rate else accelerated_newton(num_steps),
         backend=backend,
         init_loc_fn=init_to_mean,
         model_kwargs=regression.model_kwargs,
-        warm_start=False,
+        warm_start=CurvatureStart(regression, backend) if curvature else False,
     )
