@@ -80,7 +80,7 @@ def step(dataset: VerticalDataset, num_records: int, num_components: int | None)
         system = DPVI(num_components=num_components, optimizer=optax.adam(0.01), backend=Crypten(), warm_start=False)
         sampling = PoissonSampling(sampling_prob=1 / 30, num_steps=10, max_batch_size=num_records)
         plan = system.plan(facts, sampling=sampling, noise_multiplier=2.0, delta=1e-5)
-    ((computation, _),) = system.computations(facts, plan)
+    *_, (computation, _) = system.computations(facts, plan)
     assert isinstance(computation, ClippedSum)
     return dataclasses.replace(computation, shape=dataclasses.replace(computation.shape, batch_size=num_records))
 

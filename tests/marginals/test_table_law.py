@@ -12,7 +12,7 @@ from vertinumpyro.marginals import release_marginals
 from vertinumpyro.marginals.table_law import TableLaw
 from vertinumpyro.model import mixture_model, split_model
 
-DRAWS = 30
+DRAWS = 16
 
 
 @pytest.fixture(scope="module")

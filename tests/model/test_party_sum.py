@@ -1,5 +1,6 @@
 """A predictor that parties sum up: what a model with one may look like, and whose gradient its split computes."""
 
+import itertools
 import re
 
 import jax
@@ -52,8 +53,12 @@ def compiled(split, backend, compute):
     return split.compiled.setdefault(f"tests, {type(backend).__name__}", jax.jit(compute))
 
 
-@pytest.mark.parametrize("num_parties", [1, 2, 3, 5])
-@pytest.mark.parametrize("outcome", list(OUTCOMES))
+FAMILIES = [outcome for outcome in OUTCOMES if outcome != "logit by probabilities"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "num_parties"), [*itertools.product(FAMILIES, [1, 2, 3, 5]), ("logit by probabilities", 2)]
+)
 def test_the_gradient_is_that_of_numpyros_potential_on_pooled_data(outcome, num_parties):
     schema, model = schema_of(num_parties, outcome), model_of(num_parties, outcome)
     split, data = split_model(model, schema), data_of(schema, NUM_RECORDS)
@@ -69,9 +74,10 @@ def test_the_gradient_is_that_of_numpyros_potential_on_pooled_data(outcome, num_
             in_floats, _ = released(split, Plaintext(), flat, data)
             np.testing.assert_allclose(split.gather(in_floats) + prior, exact, rtol=1e-5, atol=1e-5)
             assert np.abs(exact - prior).max() > 0.1
-            in_integers, shape = released(split, FixedPoint(), flat, data)
-            bound = FixedPoint().error_bound(shape, score_norm=1.0)
-            assert np.linalg.norm(in_integers - in_floats) <= bound < 1e-4 * NUM_RECORDS * CLIP_NORM
+            if num_parties == 3:  # the integers' program takes longest to compile, and is one link after all parties
+                in_integers, shape = released(split, FixedPoint(), flat, data)
+                bound = FixedPoint().error_bound(shape, score_norm=1.0)
+                assert np.linalg.norm(in_integers - in_floats) <= bound < 1e-4 * NUM_RECORDS * CLIP_NORM
 
 
 def test_what_each_party_reads_is_its_own():
@@ -90,8 +96,14 @@ def test_density_of_the_parties_numbers_is_numpyros():
     schema, model = schema_of(2, "logit"), model_of(2, "logit")
     split, data = split_model(model, schema), data_of(schema, NUM_RECORDS)
     flat, link = random_theta(split, 0), score_link(split)
-    parts = [split.log_density(p, flat, own_columns(split, p, data)) for p in split.parties]
-    found = link.log_density(link.total(split.component_prior(flat).log_weights, parts))
+    own = {p: own_columns(split, p, data) for p in split.parties}
+
+    @jax.jit  # eagerly, every operation would be a program of its own
+    def density(flat):
+        parts = [split.log_density(p, flat, columns) for p, columns in own.items()]
+        return link.log_density(link.total(split.component_prior(flat).log_weights, parts))
+
+    found = density(flat)
     seeded = handlers.substitute(handlers.seed(model, 0), data=dict(split.constrain(flat)))
     site = handlers.trace(seeded).get_trace(data, NUM_RECORDS)["y"]
     np.testing.assert_allclose(found, site["fn"].log_prob(site["value"]), rtol=1e-4, atol=1e-5)
@@ -102,7 +114,7 @@ def test_the_model_runs_unmodified_under_numpyro():
     data = {name: jnp.asarray(column) for name, column in data_of(schema, 60).items()}
     svi = SVI(model, AutoNormal(model), numpyro.optim.Adam(0.01), Trace_ELBO())
     assert np.isfinite(svi.run(jax.random.PRNGKey(0), 5, data, 60, progress_bar=False).losses).all()
-    mcmc = MCMC(NUTS(model), num_warmup=10, num_samples=5, progress_bar=False)
+    mcmc = MCMC(NUTS(model, max_tree_depth=3), num_warmup=10, num_samples=5, progress_bar=False)
     mcmc.run(jax.random.PRNGKey(0), data, 60)
     assert mcmc.get_samples()["bend"].shape == (5,)
     assert not any("eta" in name for name in mcmc.get_samples())
