@@ -124,6 +124,15 @@ def test_with_almost_no_noise_it_is_the_model_without_privacy(fitted, dataset):
     np.testing.assert_allclose(model.coef_[numbers], coefficients[numbers], atol=0.08 * unit)
 
 
+def test_a_predictor_between_parties_predicts_what_the_model_does(fitted, dataset):
+    _, model = fitted
+    found = model.predictor(allow_not_dp=True).predict(dataset)
+    np.testing.assert_allclose(found["score"], model.linear_predictor(dataset), atol=1e-9)
+    predicted = model.predict(dataset)
+    same = found[model.label] == predicted if hasattr(model, "classes_") else np.isclose(found[model.label], predicted)
+    assert np.all(same)
+
+
 def test_predictions_are_the_models_own(fitted, dataset, frame):
     family, model = fitted
     point = {site: value[0] for site, value in model.posterior_.sample(KEY, 1).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.glm.between import VerticalPredictor
 from vertinumpyro.glm.families import CLASSIFIERS
 from vertinumpyro.glm.inference import Regression
 from vertinumpyro.glm.scores import d2_poisson, encoded_labels, in_table_units, r2
 from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
 from vertinumpyro.regression.pooled_table import encoded
 from vertinumpyro.regression.scikit import available_if, check_is_fitted
+from vertinumpyro.secure import Backend
 
 __all__ = ["GLMPredictions"]
 
@@ -97,6 +100,34 @@ class GLMPredictions(SpendsOwnBudgets):
         """The most probable class, or the mean at the posterior's centre, `[N]`, in the table's own units."""
         mean = self._mean(X)
         return self.classes_[mean.argmax(axis=1)] if mean.ndim == 2 else in_table_units(self._regression_.column, mean)
+
+    def predictor(
+        self, reveal: str | Iterable[float] = "score", *, allow_not_dp: bool = False, backend: Backend | None = None
+    ) -> VerticalPredictor:
+        """Predictions between parties, each of which holds its own columns of new records. NOT DP.
+
+        The label's party alone is told something of each record, which is computed from all parties' columns of it,
+        without noise, and which no ε covers; `VerticalPredictor` says exactly what.
+
+        Args:
+            reveal: "score", the linear predictor; "class", the most probable class alone; or rising public values of
+                the mean (of the second class's probability), for the band between two of them alone.
+            allow_not_dp: True where all parties agreed to that.
+            backend: of parties in processes; None takes one that can.
+
+        Raises:
+            PrivacyError: nobody allowed it.
+            ArgumentError: `reveal` does not fit the family.
+        """
+        check_is_fitted(self, "coef_")
+        return VerticalPredictor(
+            regression=self._regression_.of_its_columns,
+            coefficients=tuple(float(value) for value in self.coef_),
+            intercept=float(self.intercept_),
+            reveal=reveal if isinstance(reveal, str) else tuple(reveal),
+            allow_not_dp=allow_not_dp,
+            backend=backend,
+        )
 
     def _mean(self, X: Any) -> np.ndarray:
         eta = self.linear_predictor(X)
