@@ -11,6 +11,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.evaluation import Predicted, PredictionItems, prediction_items
 from vertinumpyro.glm.between import VerticalPredictor
 from vertinumpyro.glm.families import CLASSIFIERS
 from vertinumpyro.glm.inference import Regression
@@ -147,6 +148,31 @@ class GLMPredictions(SpendsOwnBudgets):
         if column.kind == "count":
             return d2_poisson(truth.astype(np.float64), mean)
         return r2(in_table_units(column, truth), in_table_units(column, mean))
+
+    def report_items(self, X: Records, y: Any = None, *, num_groups: int = 10) -> PredictionItems:
+        """A table and figures for `write_report`: how well it predicts records whose labels are known. Not DP.
+
+        Of two classes the ROC curve, the area under it, Brier score and calibration; of ordered ones the same of every
+        event "at least this class"; of counts and reals observed against predicted means with the deviance or error.
+
+        Args:
+            X, y: as in `score`.
+            num_groups: of the calibration.
+        """
+        mean, truth = self._mean(X), self._labels(X, y)
+        label, column = self._regression_.label, self._regression_.column
+        if mean.ndim == 1:
+            kind = "count" if column.kind == "count" else "real"
+            found = Predicted(in_table_units(column, truth), in_table_units(column, mean))
+            return prediction_items({label: found}, kind=kind, num_groups=num_groups)
+        above = np.cumsum(mean[:, ::-1], axis=1)[:, ::-1].clip(0.0, 1.0)
+        words = "{} is {}" if mean.shape[1] == 2 else "{} is at least {}"
+        events = {
+            words.format(label, name): Predicted((truth >= code).astype(float), above[:, code])
+            for code, name in enumerate(self.classes_)
+            if code
+        }
+        return prediction_items(events, num_groups=num_groups)
 
     def _labels(self, X: Any, y: Any) -> np.ndarray:
         """True labels `[N]` in model units."""
