@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_named_before_anything_is_spent(settings, says):
 def test_what_is_of_another_schema_or_no_release_is_refused():
     with pytest.raises(ArgumentError, match="data: its schema is not the regression's"):
         glm().plan(TableFacts(only("state", "age", "visits"), 500), epsilon=1.0)
-    with pytest.raises(ArgumentError, match="dataset must be a VerticalDataset"):
+    with pytest.raises(ArgumentError, match="data=a Schema must be a VerticalDataset"):
         glm().release(SCHEMA, None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="release must be tables"):
         glm().fit(SCHEMA, KEY)  # type: ignore[arg-type]
