@@ -2,6 +2,8 @@
 
 import dataclasses
 import pickle
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -16,7 +18,7 @@ from vertinumpyro.glm.scores import in_table_units
 from vertinumpyro.secure import Crypten, FixedPoint
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import JoinedSession, PartyTask, ProcessSession
-from vertinumpyro.transport import Group, Member
+from vertinumpyro.transport import Address, Peer, Seat, joined, make_identity
 
 THREE = Schema({**SCHEMA.parties, "shop": PartySchema({"spent": UNIT})})
 COEFFICIENTS = {"income": [1.5], "years": [-0.7], "usage": [-2.0], "tariff": [0.4, -0.9, 0.1], "spent": [0.8]}
@@ -140,27 +142,29 @@ def test_parties_in_processes_compare_on_shares(records, tables, tmp_path):
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "bank.csv").drop(columns="id"), made.predict(records))
 
 
-def at_organisation(seat, task, made):
-    """One organisation's own program."""
-    with JoinedSession(seat, task) as session:
-        found = made.predict(session)
-        arrays = {} if found is None else {"score": found["score"].to_numpy()}
-        seat.reply({"told": found is not None, "ids": [] if found is None else list(found["id"])}, **arrays)
-
-
 def test_organisations_tell_the_labels_party_alone(records, tables, tmp_path):
+    """Over real TLS, each with a program of its own; no dealer, no agreement, as there is no plan."""
     made = predictor(schema=THREE)
     tasks = tasks_of(made, tables, tmp_path)
-    group = Group([Member(name=t.party, run=at_organisation, arguments=(t, made)) for t in tasks], 3, 60.0)
-    try:
-        replies = group.replies(range(3), within_s=300.0)
-    finally:
-        group.close()
-    told = {task.party: words["told"] for task, (words, _) in zip(tasks, replies.values(), strict=True)}
-    assert told == {"bank": True, "telco": False, "shop": False}
-    words, arrays = replies[0]
-    assert words["ids"] == [f"{i:03d}" for i in range(90)]
-    np.testing.assert_array_equal(arrays["score"], made.predict(records)["score"])
+    keys = [make_identity(tmp_path / "keys" / task.party, task.party) for task in tasks]
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in tasks]
+    ports = [listener.getsockname()[1] for listener in listeners]
+
+    def at_organisation(rank):
+        peers = {
+            other: Peer(name=tasks[other].party, certificate=keys[other].certificate,
+                        dial=Address("127.0.0.1", ports[other]) if other < rank else None)
+            for other in range(len(tasks)) if other != rank
+        }  # fmt: skip
+        links = joined(keys[rank], peers, topic=b"predictions", listener=listeners[rank], wait_s=30, timeout_s=30)
+        with JoinedSession(Seat(rank, len(tasks), links, 30), tasks[rank]) as session:
+            return made.predict(session)
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        bank, *others = pool.map(at_organisation, range(len(tasks)))
+    assert others == [None, None]
+    assert list(bank["id"]) == [f"{i:03d}" for i in range(90)]
+    pd.testing.assert_frame_equal(bank.drop(columns="id"), made.predict(records))
 
 
 def test_a_party_tells_nothing_but_what_it_agreed_to(tables, tmp_path):

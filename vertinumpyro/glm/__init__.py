@@ -4,8 +4,9 @@ from vertinumpyro.glm.between import VerticalPredictor
 from vertinumpyro.glm.cells import cell_model
 from vertinumpyro.glm.estimator import VerticalGLM
 from vertinumpyro.glm.families import FAMILIES
-from vertinumpyro.glm.from_tables import TABLE_FAMILIES, GLMPosterior, MarginalGLM
+from vertinumpyro.glm.from_tables import MarginalGLM
 from vertinumpyro.glm.model import glm_model
+from vertinumpyro.glm.table_posterior import TABLE_FAMILIES, GLMPosterior
 
 __all__ = [
     "FAMILIES",

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from vertinumpyro.core.arguments import check_fields, require_collection, shown
 from vertinumpyro.core.errors import ArgumentError
@@ -21,26 +19,19 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import CategoricalColumn, Column, Facts, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.wording import Place, suggest
-from vertinumpyro.glm.cells import LARGEST_COUNT, UNIT, Design, cell_model, count_groups, design_of
+from vertinumpyro.glm.between import VerticalPredictor
+from vertinumpyro.glm.cells import LARGEST_COUNT, Design, cell_model, count_groups, design_of
 from vertinumpyro.glm.counted import CountedSession, counted
-from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
+from vertinumpyro.glm.table_posterior import TABLE_FAMILIES, GLMPosterior
+from vertinumpyro.glm.table_predictions import predictor_of_tables
+from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session, Work, session_of
 
-__all__ = ["TABLE_FAMILIES", "GLMPosterior", "MarginalGLM"]
-
-TABLE_FAMILIES: Mapping[str, str] = {
-    "bernoulli": "odds ratio",
-    "probit": "",
-    "ordinal": "odds ratio",
-    "normal": "",
-    "poisson": "rate ratio",
-    "negative_binomial": "rate ratio",
-}
-"""Families, and what the exponential of a coefficient is."""
+__all__ = ["MarginalGLM"]
 
 _KINDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bernoulli": (("binary", "categorical"), "two values"),
@@ -215,6 +206,26 @@ class MarginalGLM:
         posterior = self._inference.fit(release, rng_key, num_samples=num_samples, progress_bar=False)
         return GLMPosterior(self.family, self._design.names, posterior, num_samples)
 
+    def predictor(
+        self, found: GLMPosterior, reveal: str | Iterable[float] = "score", *, allow_not_dp: bool = False,
+        backend: Backend | None = None,
+    ) -> VerticalPredictor:  # fmt: skip
+        """Predictions of new records at the posterior mean of the coefficients, for the label's party alone. NOT DP.
+
+        Args:
+            found: of `fit`.
+            reveal, allow_not_dp, backend: as in `VerticalGLM.predictor`.
+
+        Raises:
+            PrivacyError: nobody allowed it.
+            ArgumentError: `reveal` does not fit the family.
+        """
+        return predictor_of_tables(
+            self.schema, self.label, self.family, self._columns, set(self.linear), found.means(), found.cutpoints(),
+            reveal=reveal if isinstance(reveal, str) else tuple(reveal), allow_not_dp=allow_not_dp,
+            backend=backend,
+        )  # fmt: skip
+
     @cached_property
     def _design(self) -> Design:
         return design_of(self.schema, self.label, self._columns, set(self.linear))
@@ -327,48 +338,3 @@ def _at(dataset: VerticalDataset, parties: tuple[str, ...]) -> VerticalDataset:
     """The columns of some parties."""
     schema = Schema({party: dataset.schema.parties[party] for party in parties}, dataset.schema.id_column)
     return VerticalDataset(schema, {party: dataset.arrays(party) for party in parties})
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class GLMPosterior:
-    """Coefficients learned from released tables; everything in it is post-processing of the release.
-
-    Attributes:
-        family: one of `TABLE_FAMILIES`.
-        names: of the coefficients, without the intercept.
-        posterior: of the whole model: the features' joint distribution is among its latents.
-        num_samples: draws.
-    """
-
-    family: str
-    names: tuple[str, ...]
-    posterior: MarginalPosterior = dataclasses.field(repr=False)
-    num_samples: int
-
-    def draws(self) -> pd.DataFrame:
-        """A column for each coefficient, the intercept's first where there is one, `[num_samples, ...]`."""
-        constrain = jax.vmap(self.posterior.model.constrain)
-        sites = constrain(jnp.asarray(self.posterior.draws))
-        found = {"intercept": np.asarray(sites["intercept"])} if "intercept" in sites else {}
-        found |= dict(zip(self.names, UNIT * np.asarray(sites["coefficients_in_units"]).T, strict=True))
-        return pd.DataFrame(found)
-
-    def summary(self, level: float = 0.95) -> pd.DataFrame:
-        """Mean, standard deviation and interval of every coefficient; odds or rate ratios with theirs beside it.
-
-        Args:
-            level: of the intervals, which are between equal tails.
-
-        Raises:
-            ArgumentError: `level` is not between 0 and 1.
-        """
-        if not 0 < level < 1:
-            raise ArgumentError(f"level={level} must be between 0 and 1")
-        draws = self.draws()
-        low, high = (draws.quantile(q) for q in ((1 - level) / 2, (1 + level) / 2))
-        found = pd.DataFrame({"mean": draws.mean(), "sd": draws.std(), "low": low, "high": high})
-        if words := TABLE_FAMILIES[self.family]:
-            ratios = pd.DataFrame({words: draws.median(), "ratio low": low, "ratio high": high}).apply(np.exp)
-            found = found.join(ratios.drop(index="intercept", errors="ignore"))
-        return found
