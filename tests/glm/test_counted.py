@@ -15,10 +15,8 @@ from vertinumpyro.secure import Crypten, FixedPoint
 from vertinumpyro.session import InProcessSession, JoinedSession, PartyTask, ProcessSession
 from vertinumpyro.transport import Group, Member
 
-pytestmark = [
-    pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing())),
-    pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
+needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
 
 SEED, NUM_RECORDS = 4, 120
 SCHEMA = Schema(
@@ -67,6 +65,7 @@ def equal(first: Marginals, second: Marginals):
     assert first.schema == second.schema
 
 
+@needs_crypten
 def test_parties_in_processes_release_what_one_process_does_on_the_same_noise(dataset, files, tmp_path):
     regression = BUILD()
     with ProcessSession(tasks_of(files, tmp_path, insecure_seed=SEED)) as session:
@@ -110,6 +109,7 @@ def at_organisation(seat, task, plan):
                    **{str(i): m.values for i, m in enumerate(found.measurements)})  # fmt: skip
 
 
+@needs_crypten
 def test_organisations_end_with_the_same_tables(dataset, files, tmp_path):
     plan, tasks = BUILD().plan(dataset, epsilon=2.0), tasks_of(files, tmp_path)
     members = [Member(name=task.party, run=at_organisation, arguments=(task, plan)) for task in tasks]

@@ -184,11 +184,8 @@ def plot_calibration(
 def prediction_items(labels: Mapping[str, Predicted], *, kind: Kind = "event", num_groups: int = 10) -> PredictionItems:
     """The table and the figures of a report on predictions, every one of them marked as not DP.
 
-    | `kind` | numbers | figures |
-    |---|---|---|
-    | "event" | area under the ROC curve, Brier score, log loss | ROC, calibration |
-    | "count" | mean Poisson deviance and the share of it explained | calibration |
-    | "real" | root mean squared error, R² | calibration |
+    Of an event the area under the ROC curve, Brier score and log loss, a ROC curve and a calibration; of counts the
+    mean Poisson deviance and the share of it explained, of reals the root mean squared error and R², and a calibration.
 
     Args:
         labels: name -> labels and predictions.
