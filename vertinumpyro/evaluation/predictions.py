@@ -181,7 +181,9 @@ def plot_calibration(
     return palette.noted(figure, note)
 
 
-def prediction_items(labels: Mapping[str, Predicted], *, kind: Kind = "event", num_groups: int = 10) -> PredictionItems:
+def prediction_items(labels: Mapping[str, Predicted], *, kind: Kind = "event", num_groups: int = 10,
+    records: str = "records whose labels are known",
+) -> PredictionItems:  # fmt: skip
     """The table and the figures of a report on predictions, every one of them marked as not DP.
 
     Of an event the area under the ROC curve, Brier score and log loss, a ROC curve and a calibration; of counts the
@@ -190,6 +192,7 @@ def prediction_items(labels: Mapping[str, Predicted], *, kind: Kind = "event", n
     Args:
         labels: name -> labels and predictions.
         kind, num_groups: see `calibration`.
+        records: which they are, for the caption.
 
     Raises:
         ArgumentError: as for the figures.
@@ -199,7 +202,7 @@ def prediction_items(labels: Mapping[str, Predicted], *, kind: Kind = "event", n
         for name, found in checked.items():
             _check_both(name, found.observed)
     rows = {name: _numbers(found, kind) for name, found in checked.items()}
-    caption = "How well the model predicts records whose labels somebody holds; by scikit-learn's metrics."
+    caption = f"How well the model predicts {records}; by scikit-learn's metrics."
     table = ReportTable(frame=pd.DataFrame(rows).T, caption=caption, not_dp=True, section=_SECTION)
     groups = f"records in up to {num_groups} groups of alike predictions, with 95% intervals of what was observed"
     figures = [
