@@ -54,6 +54,20 @@ def test_a_regression_from_the_command_line(regression: Project, method: str, la
 
 
 @pytest.mark.parametrize(
+    ("method", "label", "number"), [("logistic", "ill", "Brier score"), ("linear", "visits", "R²")]
+)
+def test_diagnostics_say_how_well_it_predicts_and_that_this_is_not_dp(regression, method, label, number):
+    pytest.importorskip("sklearn")
+    regression.replace('label = "ill"', f'label = "{label}"\n\n[run]\ndiagnostics = true')
+    result = regression.run("fit", regression.config, "--method", method)
+    assert result.exit_code == 0, result.stderr
+    assert "not DP" in one_line(result.output)
+    report = (regression.run_dir / "report.html").read_text()
+    assert number in report
+    assert "not DP - internal</span> Calibration" in report
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ('label = "ill"', "", "[regression] label"),

@@ -95,6 +95,12 @@ def test_with_almost_no_noise_it_is_maximum_likelihood_with_its_standard_errors(
     assert table["ratio low"]["age"] == pytest.approx(np.exp(table["low"]["age"]))
     with pytest.raises(ArgumentError, match="level=95 must be between 0 and 1"):
         found.summary(95)
+    records = VerticalDataset.example(regression.schema, 50, np.random.default_rng(3))
+    told: Any = regression.predictor(found, allow_not_dp=True).predict(records)
+    mean, codes = table["mean"], records.pooled()
+    of_state = np.array([0.0, mean["state=fair"], mean["state=poor"]])[codes["state"]]
+    rates = np.exp(mean["intercept"] + of_state + mean["age"] * codes["age"])
+    np.testing.assert_allclose(told["visits"], rates, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", list(TABLE_FAMILIES))
@@ -165,6 +171,9 @@ def test_features_at_both_parties_and_missing_values_that_are_one_more():
     assert list(table.index) == list(truth.index)
     assert ((table["low"] < truth) & (truth < table["high"])).all(), table
     assert table["odds ratio"]["claim=1"] == pytest.approx(np.exp(0.8), rel=0.25)
+    told: Any = regression.predictor(found, allow_not_dp=True).predict(dataset)
+    for allergic, share in frame.assign(worst=grades == "c").groupby("allergy")["worst"].mean().items():
+        assert told["probability of c"][frame["allergy"] == allergic].mean() == pytest.approx(share, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +209,7 @@ def test_what_does_not_fit_is_named_before_anything_is_spent(settings, says):
 def test_what_is_of_another_schema_or_no_release_is_refused():
     with pytest.raises(ArgumentError, match="data: its schema is not the regression's"):
         glm().plan(TableFacts(only("state", "age", "visits"), 500), epsilon=1.0)
-    with pytest.raises(ArgumentError, match="dataset must be a VerticalDataset"):
+    with pytest.raises(ArgumentError, match="data=a Schema must be a VerticalDataset"):
         glm().release(SCHEMA, None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="release must be tables"):
         glm().fit(SCHEMA, KEY)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy.optimize import minimize
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score
+from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score, roc_auc_score
 
 from tests.glm.conftest import CUTPOINTS, FEATURES, LABELS, SCHEMA, draw
 from vertinumpyro.core.errors import ArgumentError, DataError, PlanSpentError
@@ -122,6 +122,31 @@ def test_with_almost_no_noise_it_is_the_model_without_privacy(fitted, dataset):
     np.testing.assert_allclose(model.linear_predictor(dataset), exact.linear_predictor(dataset), atol=0.1 * unit)
     numbers = [i for i, name in enumerate(model.feature_names()) if "=" not in name]
     np.testing.assert_allclose(model.coef_[numbers], coefficients[numbers], atol=0.08 * unit)
+
+
+def test_a_report_says_how_well_it_predicts_and_that_this_is_not_dp(fitted, frame):
+    family, model = fitted
+    tables, figures = model.report_items(frame)
+    assert all(item.not_dp for item in (*tables, *figures))
+    assert len(figures) == 1 + FAMILIES[family].classes
+    (numbers,) = (table.frame for table in tables)
+    assert len(numbers) == (2 if family == "ordinal" else 1)
+    if not FAMILIES[family].classes:
+        share = numbers["R²" if family == "normal" else "D²"].iloc[0]
+        assert share == pytest.approx(model.score(frame), abs=1e-6)
+    elif family != "ordinal":
+        probability = model.predict_proba(frame)[:, 1]
+        truth = frame[model.label] == model.classes_[1]
+        assert numbers["area under ROC"].iloc[0] == pytest.approx(roc_auc_score(truth, probability))
+
+
+def test_a_predictor_between_parties_predicts_what_the_model_does(fitted, dataset):
+    _, model = fitted
+    found = model.predictor(allow_not_dp=True).predict(dataset)
+    np.testing.assert_allclose(found["score"], model.linear_predictor(dataset), atol=1e-9)
+    predicted = model.predict(dataset)
+    same = found[model.label] == predicted if hasattr(model, "classes_") else np.isclose(found[model.label], predicted)
+    assert np.all(same)
 
 
 def test_predictions_are_the_models_own(fitted, dataset, frame):

@@ -11,9 +11,11 @@ import pytest
 pytest.importorskip("sklearn", reason="the estimators are scikit-learn's: extra `report`")
 
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import NotFittedError, SkipTestWarning
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.pipeline import Pipeline
+from sklearn.utils import estimator_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.regression.conftest import FEATURES, SCHEMA
 from vertinumpyro.core.errors import ArgumentError, DataError
@@ -160,6 +162,45 @@ def test_parameters_are_read_set_and_cloned(case):
     assert clone(model).get_params() == model.get_params()
     assert clone(model).set_params(epsilon=3.0).epsilon == 3.0
     assert model.epsilon == 8.0
+
+
+CHECKS_WITHOUT_A_TABLE = (
+    estimator_checks.check_estimator_cloneable,
+    estimator_checks.check_estimator_tags_renamed,
+    estimator_checks.check_valid_tag_types,
+    estimator_checks.check_estimator_repr,
+    estimator_checks.check_no_attributes_set_in_init,
+    estimator_checks.check_get_params_invariance,
+    estimator_checks.check_set_params,
+    estimator_checks.check_parameters_default_constructible,
+    estimator_checks.check_do_not_raise_errors_in_init_or_set_params,
+    estimator_checks.check_mixin_order,
+    estimator_checks.check_estimators_unfitted,
+)
+
+
+@pytest.mark.parametrize("kind", VERTICAL)
+def test_scikit_learns_checks_of_an_estimator_without_a_table(kind):
+    """The checks with records bring arrays, whose columns have no names and no public bounds: the tags say so."""
+    with pytest.warns(SkipTestWarning, match=f"Can't test estimator {kind.__name__}"):
+        results = estimator_checks.check_estimator(kind())
+    assert {result["status"] for result in results} == {"passed"}
+    for check in CHECKS_WITHOUT_A_TABLE:
+        check(kind.__name__, kind())
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([BayesianLinearRegression(epsilon=8.0, insecure_seed=0)], expected_failed_checks=None)
+def test_scikit_learns_checks_of_an_estimator_of_arrays(estimator, check):
+    """All of them; the seed is for the one that wants two fits to be alike."""
+    check(estimator)
+
+
+@pytest.mark.parametrize("kind", VERTICAL)
+def test_features_are_counted_as_columns(kind, dataset):
+    model = vertical(kind).fit(dataset)
+    assert list(model.feature_names_in_) == list(FEATURES)
+    assert model.n_features_in_ == len(FEATURES)
 
 
 @pytest.mark.parametrize("kind", VERTICAL)

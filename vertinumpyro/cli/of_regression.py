@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 
 from vertinumpyro.cli import outputs
@@ -14,7 +16,7 @@ from vertinumpyro.cli.methods import CommandMethod, given
 from vertinumpyro.cli.wording import count
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
-from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
+from vertinumpyro.evaluation import Predicted, ReportContent, ReportFigure, ReportTable, prediction_items
 from vertinumpyro.regression import FunctionalMechanismPlan, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
@@ -46,6 +48,12 @@ class _OfRegression(CommandMethod):
         "regression": ("label", *_OF_THE_PLAN, *_OF_THE_ESTIMATORS),
     }
     estimator: ClassVar[type]
+    kind: ClassVar[Literal["event", "real"]]
+
+    @staticmethod
+    @abc.abstractmethod
+    def predicted(fitted: Any, dataset: VerticalDataset) -> np.ndarray:
+        """Means of the label `[N]` in model units, of two classes the second's probability."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -122,6 +130,16 @@ class _OfRegression(CommandMethod):
         )
         return [*outputs.adversary_figure(result.plan_), table]
 
+    def internal_items(self, result: Any, dataset: VerticalDataset) -> Sequence[ReportFigure | ReportTable]:
+        """Observed against predicted labels of the records that it was fitted to, of a logistic one the ROC too."""
+        label = result.plan_.layout.label
+        observed = np.asarray(dataset.pooled()[label], np.float64)
+        if not outputs.can_draw() or (self.kind == "event" and len(np.unique(observed)) < 2):
+            return ()
+        found = Predicted(observed, self.predicted(result, dataset))
+        tables, figures = prediction_items({label: found}, kind=self.kind, records="the records it was fitted to")
+        return [*tables, *figures]
+
     def report(
         self, result: Any, facts: Facts, items: Sequence[ReportFigure | ReportTable], *, simulated: str | None
     ) -> ReportContent:
@@ -148,6 +166,12 @@ class OfLinear(_OfRegression):
 
     name = "linear"
     estimator = VerticalLinearRegression
+    kind = "real"
+
+    @staticmethod
+    def predicted(fitted: Any, dataset: VerticalDataset) -> np.ndarray:
+        """See `_OfRegression.predicted`."""
+        return fitted.predict(dataset)
 
     def __init__(self, config: Config) -> None:
         for key in ("surrogate", "score_range", "threshold"):
@@ -161,3 +185,9 @@ class OfLogistic(_OfRegression):
 
     name = "logistic"
     estimator = VerticalLogisticRegression
+    kind = "event"
+
+    @staticmethod
+    def predicted(fitted: Any, dataset: VerticalDataset) -> np.ndarray:
+        """See `_OfRegression.predicted`."""
+        return fitted.predict_proba(dataset)[:, 1]

@@ -218,7 +218,7 @@ class RunSettings:
         method: left out, the one that makes the nearest twin that the model allows.
         seed: of the model's randomness. It protects nothing and may be known.
         num_synthetic: records of the twin; left out, as many as the table has.
-        diagnostics: also trace the objective on the data, which is NOT DP.
+        diagnostics: also what is computed on the data without noise, as an objective or a ROC curve: NOT DP.
     """
 
     out: str = "run"

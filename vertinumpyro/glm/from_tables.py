@@ -11,31 +11,27 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from vertinumpyro.core.arguments import check_fields, require_collection, shown
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import CategoricalColumn, Column, Facts, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.wording import Place, suggest
-from vertinumpyro.glm.cells import LARGEST_COUNT, UNIT, Design, cell_model, count_groups, design_of
-from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
+from vertinumpyro.glm.between import VerticalPredictor
+from vertinumpyro.glm.cells import LARGEST_COUNT, Design, cell_model, count_groups, design_of
+from vertinumpyro.glm.counted import CountedSession, counted
+from vertinumpyro.glm.table_posterior import TABLE_FAMILIES, GLMPosterior
+from vertinumpyro.glm.table_predictions import predictor_of_tables
+from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
+from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import Backend, FixedPoint
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Session, Work, session_of
 
-__all__ = ["TABLE_FAMILIES", "GLMPosterior", "MarginalGLM"]
-
-TABLE_FAMILIES: Mapping[str, str] = {
-    "bernoulli": "odds ratio",
-    "probit": "",
-    "ordinal": "odds ratio",
-    "normal": "",
-    "poisson": "rate ratio",
-    "negative_binomial": "rate ratio",
-}
-"""Families, and what the exponential of a coefficient is."""
+__all__ = ["MarginalGLM"]
 
 _KINDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bernoulli": (("binary", "categorical"), "two values"),
@@ -117,7 +113,7 @@ class MarginalGLM:
         The whole computation is tried on uniform tables first.
 
         Args:
-            data: a dataset, or `TableFacts`, for the number of records.
+            data: a dataset, a session or `TableFacts`, for the number of records.
             epsilon: what everyone gets at most.
             **settings: as `VertiMRF.plan` takes them, `delta` among them.
 
@@ -125,44 +121,72 @@ class MarginalGLM:
             ArgumentError: the data have another schema, or a setting is wrong.
         """
         self._check_schema(data)
-        plan = self._system.plan(TableFacts(self._joined, data.num_records), epsilon=epsilon, **settings)
+        plan = self._system.plan(self._counted(data), epsilon=epsilon, **settings)
         self._inference.rehearse(self._joined, plan)
         return plan
 
     def release(
-        self, dataset: VerticalDataset, plan: MRFPlan, *, run_dir: str | Path | None = None, resume: bool = False
-    ) -> Marginals:
+        self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: str | Path | None = None,
+        resume: bool = False, insecure_seed: int | None = None,
+    ) -> Marginals:  # fmt: skip
         """Noisy tables; spends the plan.
 
         Args:
-            dataset: all parties' columns.
+            data: the parties' columns in this process; or a session, whose parties count at home, each in its own
+                process or organisation. Their tasks are given this regression's arguments as their method,
+                `functools.partial(MarginalGLM, schema=..., label=..., ..., backend=Crypten())`.
             plan: of `plan`.
-            run_dir, resume: as in `release_marginals`.
+            run_dir, resume, insecure_seed: as in `release_marginals`.
 
         Raises:
-            ArgumentError: dataset and plan do not fit together; nothing is spent.
+            ArgumentError: data and plan do not fit together; nothing is spent.
             PlanSpentError: the plan was spent before.
         """
-        if not isinstance(dataset, VerticalDataset):
-            raise ArgumentError("dataset must be a VerticalDataset: the parties' features are counted together here")
+        if not isinstance(data, VerticalDataset | Session):
+            raise ArgumentError(f"data={shown(data)} must be a VerticalDataset with all parties' columns, or a session")
+        self._check_schema(data)
+        if isinstance(data, VerticalDataset):
+            data = _at(data, tuple(self._joined.parties))
+        elif idle := [party for party in data.parties if party not in self._joined.parties]:
+            raise ArgumentError(
+                f"data: party {idle[0]!r} holds neither a feature nor the label; leave it out of the tasks and their "
+                "schema"
+            )
+        session = CountedSession(session_of(data, self._backend), self._joined, self)
+        return release_marginals(
+            session, plan, settings=self._system, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed
+        )
+
+    # -- a session's method ----------------------------------------------------------------------
+
+    @property
+    def _backend(self) -> Backend:
+        return self.backend or FixedPoint()
+
+    def check(self, dataset: Facts, plan: Plan) -> None:
+        """Refuses a plan that was not made for these tables; see `session.Method`.
+
+        Raises:
+            ArgumentError: names what differs.
+        """
         self._check_schema(dataset)
-        held: dict[str, dict[str, np.ndarray]] = {}
-        for party in self._joined.parties:
-            columns = dataset.arrays(party)
-            own = [name for name in self._columns if self.schema.party_of(name) == party]
-            codes = {name: columns[name].astype(np.int32) for name in own}
-            held[party] = {name: codes[name] for name in self._design.parts.get(party, {}) if name in own}
-            if len(own) > 1:
-                sizes = [self.schema.columns[name].num_categories for name in own]
-                joint = next(iter(self._design.parts[party]))
-                held[party][joint] = np.ravel_multi_index(list(codes.values()), sizes).astype(np.int32)
-            if self.schema.party_of(self.label) == party:
-                label = columns[self.label]
-                if self._groups is not None:
-                    label = (np.searchsorted(self._groups, label, side="right") - 1).astype(np.int32)
-                held[party][self.label] = label
-        together = VerticalDataset(self._joined, held)
-        return release_marginals(together, plan, settings=self._system, run_dir=run_dir, resume=resume)
+        self._system.check(self._counted(dataset), plan)
+
+    def computations(self, facts: Facts, plan: MRFPlan) -> list[tuple[Computation, int]]:
+        """What the parties compute together, and how often: one cross product."""
+        return self._system.computations(self._counted(facts), plan)
+
+    def work(
+        self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
+    ) -> Work:
+        """One party's part, which counts the combinations of its own features at home; see `session.Method`."""
+        held = counted(self.schema, self._design, self.label, self._groups, party, columns)
+        return self._system.work(self._counted(facts), party, held, plan, source)
+
+    def _counted(self, facts: Facts) -> TableFacts:
+        return TableFacts(self._joined, facts.num_records)
+
+    # -- what is learned -------------------------------------------------------------------------
 
     def fit(self, release: Marginals, rng_key: jax.Array, *, num_samples: int = 2000) -> GLMPosterior:
         """The coefficients' posterior, given the tables; costs nothing.
@@ -181,6 +205,26 @@ class MarginalGLM:
             raise ArgumentError("release: it is of other columns; take one of a MarginalGLM of this label and features")
         posterior = self._inference.fit(release, rng_key, num_samples=num_samples, progress_bar=False)
         return GLMPosterior(self.family, self._design.names, posterior, num_samples)
+
+    def predictor(
+        self, found: GLMPosterior, reveal: str | Iterable[float] = "score", *, allow_not_dp: bool = False,
+        backend: Backend | None = None,
+    ) -> VerticalPredictor:  # fmt: skip
+        """Predictions of new records at the posterior mean of the coefficients, for the label's party alone. NOT DP.
+
+        Args:
+            found: of `fit`.
+            reveal, allow_not_dp, backend: as in `VerticalGLM.predictor`.
+
+        Raises:
+            PrivacyError: nobody allowed it.
+            ArgumentError: `reveal` does not fit the family.
+        """
+        return predictor_of_tables(
+            self.schema, self.label, self.family, self._columns, set(self.linear), found.means(), found.cutpoints(),
+            reveal=reveal if isinstance(reveal, str) else tuple(reveal), allow_not_dp=allow_not_dp,
+            backend=backend,
+        )  # fmt: skip
 
     @cached_property
     def _design(self) -> Design:
@@ -208,7 +252,8 @@ class MarginalGLM:
                 own[self.label] = column
             if own:
                 found[party] = own
-        return Schema({party: PartySchema(own) for party, own in found.items()})
+        joined = Schema({party: PartySchema(own) for party, own in found.items()}, self.schema.id_column)
+        return joined.with_dtypes(dict.fromkeys(joined.columns))  # parties in processes know others' as little
 
     @cached_property
     def _system(self) -> VertiMRF:
@@ -218,7 +263,7 @@ class MarginalGLM:
         return VertiMRF(
             workload=[*itertools.combinations(joint, 2), *((name, self.label) for name in (*joint, *alone))],
             bins={self.label: _REAL_CELLS} if self.schema.columns[self.label].kind == "real" else {},
-            backend=self.backend or FixedPoint(),
+            backend=self._backend,
         )
 
     @cached_property
@@ -233,7 +278,7 @@ class MarginalGLM:
         )  # fmt: skip
 
     def _check_schema(self, data: Facts) -> None:
-        if data.schema != self.schema:
+        if data.schema.digest() != self.schema.digest():
             raise ArgumentError("data: its schema is not the regression's; make a MarginalGLM with schema=data.schema")
 
     @cached_property
@@ -289,46 +334,7 @@ class MarginalGLM:
             raise ArgumentError(f"linear: {place} has a value outside any order; leave it out")
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class GLMPosterior:
-    """Coefficients learned from released tables; everything in it is post-processing of the release.
-
-    Attributes:
-        family: one of `TABLE_FAMILIES`.
-        names: of the coefficients, without the intercept.
-        posterior: of the whole model: the features' joint distribution is among its latents.
-        num_samples: draws.
-    """
-
-    family: str
-    names: tuple[str, ...]
-    posterior: MarginalPosterior = dataclasses.field(repr=False)
-    num_samples: int
-
-    def draws(self) -> pd.DataFrame:
-        """A column for each coefficient, the intercept's first where there is one, `[num_samples, ...]`."""
-        constrain = jax.vmap(self.posterior.model.constrain)
-        sites = constrain(jnp.asarray(self.posterior.draws))
-        found = {"intercept": np.asarray(sites["intercept"])} if "intercept" in sites else {}
-        found |= dict(zip(self.names, UNIT * np.asarray(sites["coefficients_in_units"]).T, strict=True))
-        return pd.DataFrame(found)
-
-    def summary(self, level: float = 0.95) -> pd.DataFrame:
-        """Mean, standard deviation and interval of every coefficient; odds or rate ratios with theirs beside it.
-
-        Args:
-            level: of the intervals, which are between equal tails.
-
-        Raises:
-            ArgumentError: `level` is not between 0 and 1.
-        """
-        if not 0 < level < 1:
-            raise ArgumentError(f"level={level} must be between 0 and 1")
-        draws = self.draws()
-        low, high = (draws.quantile(q) for q in ((1 - level) / 2, (1 + level) / 2))
-        found = pd.DataFrame({"mean": draws.mean(), "sd": draws.std(), "low": low, "high": high})
-        if words := TABLE_FAMILIES[self.family]:
-            ratios = pd.DataFrame({words: draws.median(), "ratio low": low, "ratio high": high}).apply(np.exp)
-            found = found.join(ratios.drop(index="intercept", errors="ignore"))
-        return found
+def _at(dataset: VerticalDataset, parties: tuple[str, ...]) -> VerticalDataset:
+    """The columns of some parties."""
+    schema = Schema({party: dataset.schema.parties[party] for party in parties}, dataset.schema.id_column)
+    return VerticalDataset(schema, {party: dataset.arrays(party) for party in parties})

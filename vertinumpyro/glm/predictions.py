@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.evaluation import Predicted, PredictionItems, prediction_items
+from vertinumpyro.glm.between import VerticalPredictor
 from vertinumpyro.glm.families import CLASSIFIERS
 from vertinumpyro.glm.inference import Regression
 from vertinumpyro.glm.scores import d2_poisson, encoded_labels, in_table_units, r2
 from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
 from vertinumpyro.regression.pooled_table import encoded
 from vertinumpyro.regression.scikit import available_if, check_is_fitted
+from vertinumpyro.secure import Backend
 
 __all__ = ["GLMPredictions"]
 
@@ -98,6 +102,34 @@ class GLMPredictions(SpendsOwnBudgets):
         mean = self._mean(X)
         return self.classes_[mean.argmax(axis=1)] if mean.ndim == 2 else in_table_units(self._regression_.column, mean)
 
+    def predictor(
+        self, reveal: str | Iterable[float] = "score", *, allow_not_dp: bool = False, backend: Backend | None = None
+    ) -> VerticalPredictor:
+        """Predictions between parties, each of which holds its own columns of new records. NOT DP.
+
+        The label's party alone is told something of each record, which is computed from all parties' columns of it,
+        without noise, and which no ε covers; `VerticalPredictor` says exactly what.
+
+        Args:
+            reveal: "score", the linear predictor; "class", the most probable class alone; or rising public values of
+                the mean (of the second class's probability), for the band between two of them alone.
+            allow_not_dp: True where all parties agreed to that.
+            backend: of parties in processes; None takes one that can.
+
+        Raises:
+            PrivacyError: nobody allowed it.
+            ArgumentError: `reveal` does not fit the family.
+        """
+        check_is_fitted(self, "coef_")
+        return VerticalPredictor(
+            regression=self._regression_.of_its_columns,
+            coefficients=tuple(float(value) for value in self.coef_),
+            intercept=float(self.intercept_),
+            reveal=reveal if isinstance(reveal, str) else tuple(reveal),
+            allow_not_dp=allow_not_dp,
+            backend=backend,
+        )
+
     def _mean(self, X: Any) -> np.ndarray:
         eta = self.linear_predictor(X)
         return self._regression_.of_label.mean(eta)
@@ -116,6 +148,31 @@ class GLMPredictions(SpendsOwnBudgets):
         if column.kind == "count":
             return d2_poisson(truth.astype(np.float64), mean)
         return r2(in_table_units(column, truth), in_table_units(column, mean))
+
+    def report_items(self, X: Records, y: Any = None, *, num_groups: int = 10) -> PredictionItems:
+        """A table and figures for `write_report`: how well it predicts records whose labels are known. Not DP.
+
+        Of two classes the ROC curve, the area under it, Brier score and calibration; of ordered ones the same of every
+        event "at least this class"; of counts and reals observed against predicted means with the deviance or error.
+
+        Args:
+            X, y: as in `score`.
+            num_groups: of the calibration.
+        """
+        mean, truth = self._mean(X), self._labels(X, y)
+        label, column = self._regression_.label, self._regression_.column
+        if mean.ndim == 1:
+            kind = "count" if column.kind == "count" else "real"
+            found = Predicted(in_table_units(column, truth), in_table_units(column, mean))
+            return prediction_items({label: found}, kind=kind, num_groups=num_groups)
+        above = np.cumsum(mean[:, ::-1], axis=1)[:, ::-1].clip(0.0, 1.0)
+        words = "{} is {}" if mean.shape[1] == 2 else "{} is at least {}"
+        events = {
+            words.format(label, name): Predicted((truth >= code).astype(float), above[:, code])
+            for code, name in enumerate(self.classes_)
+            if code
+        }
+        return prediction_items(events, num_groups=num_groups)
 
     def _labels(self, X: Any, y: Any) -> np.ndarray:
         """True labels `[N]` in model units."""

@@ -14,7 +14,7 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema
 from vertinumpyro.privacy import Plan
-from vertinumpyro.regression.linear_plan import Calibration, RegressionPlan
+from vertinumpyro.regression.linear_plan import LEAST_RECORDS, Calibration, RegressionPlan
 from vertinumpyro.regression.linear_work import StatisticsWork, feature_columns, schema_bounds
 from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
 from vertinumpyro.regression.posteriors import NoisyStatistics, Posterior
@@ -182,7 +182,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
             plan = recorded_plan(run_dir, RegressionPlan)
         if isinstance(X, Session):
             return self._fit_session(X, y, plan, run_dir, resume)
-        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=LEAST_RECORDS)
         bounds = self._checked_settings(X.shape[1])
         spent = self.plan(*X.shape) if plan is None else self._checked_plan(plan, X.shape)
         self._rehearse(bounds, spent)

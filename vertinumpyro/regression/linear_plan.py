@@ -23,12 +23,13 @@ from vertinumpyro.regression.sufficient_statistics import (
     statistic_sensitivity,
 )
 
-__all__ = ["Calibration", "RegressionPlan"]
+__all__ = ["LEAST_RECORDS", "Calibration", "RegressionPlan"]
 
 Calibration = Literal["tight", "classic"]
 """tight: the Gaussian mechanism's exact δ(ε), composition exact, joint sensitivity. classic: the paper's Eq. 1 and
 entrywise sensitivity, (ε, δ) divided between the releases; Eq. 1 is not proved for ε > 1, so see `adversaries`."""
 
+LEAST_RECORDS = 3
 _ROUNDING = 1 + 1e-6  # covers the grid's and the discrete noise's part of the effective noise multiplier
 _RELATION = NeighbouringRelation.REPLACE
 
@@ -80,8 +81,8 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
         check_delta(self.delta, self.num_records)
         if not 0 <= self.std_share < 1:
             raise ArgumentError(f"std_share must lie in [0, 1), got {self.std_share}")
-        if self.num_records < 3 or self.num_features < 1:
-            raise ArgumentError("num_records must be at least 3 and num_features at least 1")
+        if self.num_records < LEAST_RECORDS or self.num_features < 1:
+            raise ArgumentError(f"num_records must be at least {LEAST_RECORDS} and num_features at least 1")
         _ = self.statistics
 
     @functools.cached_property

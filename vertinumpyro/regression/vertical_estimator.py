@@ -55,6 +55,16 @@ class VerticalEstimator(SpendsOwnBudgets):
     backend: Backend | None
     insecure_seed: int | None
 
+    def __sklearn_tags__(self) -> Any:
+        """Of tables with named columns, not of arrays, which have no public bounds; labels may be a column of X."""
+        tags: Any = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.categorical = tags.input_tags.string = True
+        tags.target_tags.required = False
+        if tags.classifier_tags is not None:
+            tags.classifier_tags.multi_class = False
+        return tags
+
     @checked
     def plan(
         self, schema: Schema | None = None, label: str | None = None, *, num_records: int,
@@ -123,7 +133,8 @@ class VerticalEstimator(SpendsOwnBudgets):
             moments = noisy_moments(session, run, spent)
         self.plan_, self.moments_, self.secure_noise_ = spent, moments, run.secure_noise
         self.schema_ = part_of(data.schema, [group.column for group in spent.layout.groups])
-        self.n_features_in_ = len(spent.layout.feature_indices)
+        columns = [group.column for group in spent.layout.feature_groups]
+        self.n_features_in_, self.feature_names_in_ = len(columns), np.array(columns, dtype=object)
         return quadratic(moments, spent.layout, spent.num_records)
 
     def _rehearse(self, plan: FunctionalMechanismPlan) -> None:

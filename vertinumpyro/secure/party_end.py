@@ -141,6 +141,17 @@ class PartyEnd(abc.ABC):
         self._agree(computation)
         return self._noisy_sum(computation, vector + noise_share)
 
+    def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
+        """This party's share, int64 [n], of how many public thresholds t the sum x of all vectors has reached: x >= t.
+
+        Opens nothing but uniform words; a share is uniform without all others'.
+
+        :param vector: this party's numbers, int64 [n]. Secret.
+        :param bits: so that |x - t| < 2^bits for every x and t that there may be.
+        :raises BackendError: this backend does not compare for one party alone.
+        """
+        raise BackendError("this backend adds up and does not compare for one party alone; take Crypten()")
+
     @abc.abstractmethod
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
         """Every party's digest, this one's among them; all have the same size."""

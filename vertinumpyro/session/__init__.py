@@ -8,11 +8,13 @@ from vertinumpyro.session.rehearsal import RunCost, rehearsed_cost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, held, recorded_plan, require_space
 from vertinumpyro.session.session import Session, session_of
 from vertinumpyro.session.task import PartyTask
+from vertinumpyro.session.telling import ForOne
 from vertinumpyro.session.work import ForHolders, Method, Work, party_sources
 
 __all__ = [
     "PRIVACY_RECORD",
     "ForHolders",
+    "ForOne",
     "InProcessSession",
     "JoinedSession",
     "Method",

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
+import pandas as pd
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.privacy import Plan
@@ -23,6 +24,7 @@ from vertinumpyro.session.apart import ApartSession
 from vertinumpyro.session.party import Party
 from vertinumpyro.session.run import Payload
 from vertinumpyro.session.task import PartyTask
+from vertinumpyro.session.telling import ForOne
 from vertinumpyro.transport import Seat, Traffic, pack, unpack
 
 __all__ = ["JoinedSession"]
@@ -82,6 +84,11 @@ class JoinedSession(ApartSession):
         replied, reached = self._do({"do": "iterate", "step": step, "count": count}, arrays)
         self.check_states({found["digest"] for found in self._gathered({"digest": replied["words"]["digest"]})})
         return Payload({}, reached)
+
+    def tell(self, method: ForOne) -> pd.DataFrame | None:
+        """See `Session.tell`."""
+        self._do({"do": "tell", "digest": method.digest()})
+        return self._party.answers
 
     def close(self) -> None:
         """Let the others know that nothing more comes."""

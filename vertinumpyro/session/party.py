@@ -30,6 +30,7 @@ from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session.opening import Openings, lost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
 from vertinumpyro.session.task import PartyTask
+from vertinumpyro.session.telling import check_agreed, identified, told_by_all
 from vertinumpyro.session.toss import TossedSource, toss
 from vertinumpyro.session.work import ForHolders, Method, Work, party_sources
 from vertinumpyro.transport import GroupSeat, Seat
@@ -59,12 +60,16 @@ def run_party(seat: GroupSeat, task: PartyTask) -> None:
             return
         with party.answering():
             words, released = party.do(asked, arrays)
+            if asked["do"] == "tell" and party.answers is not None:
+                party.answers.to_csv(task.told_file, index=False)
             # everybody has the same state after the same releases, so the starter takes it from one
             seat.reply(words, **({} if asked["do"] == "iterate" and seat.rank else released))
 
 
-def _own_records(seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema) -> tuple[VerticalDataset, int]:
-    """This party's encoded columns, in the ids' order, and N, once all parties have found the same ids.
+def _own_records(
+    seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema
+) -> tuple[VerticalDataset, int, tuple[str, ...]]:
+    """This party's encoded columns, in the ids' order, N, and the ids, once all parties have found the same ids.
 
     Holders have records of their own: N is their sum, and all that a holder learns of the others' numbers is theirs.
 
@@ -75,9 +80,10 @@ def _own_records(seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema) -> 
     own = VerticalDataset.from_frames(schema.restrict(name), {name: frame})
     if task.holders:
         counted = end.noisy_sum(np.array([own.num_records], np.int64), np.zeros(1, np.int64))
-        return own, own.num_records if seat.alone else int(counted[0])
-    check_alike(seat, record_ids(frame, schema, task.party), list(schema.parties))
-    return own, own.num_records
+        return own, own.num_records if seat.alone else int(counted[0]), ()
+    ids = record_ids(frame, schema, task.party)
+    check_alike(seat, ids, list(schema.parties))
+    return own, own.num_records, tuple(sorted(ids))
 
 
 def check_alike(seat: Seat, ids: Sequence[str], parties: Sequence[str]) -> None:
@@ -97,17 +103,21 @@ class Party:
 
     Whoever asks, it refuses a plan that does not fit its own table, what the plan does not release at a step, and a
     step that its own ledger has on record as something else.
+
+    :ivar answers: what this party alone was told last of each record (`Session.tell`). Secret; None where it was not.
     """
 
     def __init__(
-        self, seat: Seat, end: PartyEnd, task: PartyTask, facts: TableFacts, own: VerticalDataset, method: Method
-    ) -> None:
+        self, seat: Seat, end: PartyEnd, task: PartyTask, facts: TableFacts, own: VerticalDataset, method: Method,
+        ids: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._seat, self._end, self._task, self._own, self._method = seat, end, task, own, method
         self._facts = facts
         self._run: Run | None = None
         self._work: Work | None = None
         self._openings: Openings | None = None
         self._batches: BatchStream | None = None
+        self._ids, self.answers = ids, None
 
     @classmethod
     def seated(cls, seat: Seat, task: PartyTask) -> Party:
@@ -122,8 +132,8 @@ class Party:
         assert isinstance(backend, BetweenProcesses)
         check_holding(method, task)
         end = backend.end(seat, len(task.parties))
-        own, num_records = _own_records(seat, end, task, schema)
-        return cls(seat, end, task, TableFacts(schema, num_records, task.holders), own, method)
+        own, num_records, ids = _own_records(seat, end, task, schema)
+        return cls(seat, end, task, TableFacts(schema, num_records, task.holders), own, method, ids)
 
     @property
     def num_records(self) -> int:
@@ -152,6 +162,8 @@ class Party:
                 return self._reply({"widths": list(widths)}, {"values": values})
             case "iterate":
                 return self._iterate(words, arrays)
+            case "tell":
+                return self._tell(words["digest"])
             case unknown:
                 raise ArgumentError(f"a party does not know how to {unknown!r}; run one version everywhere")
 
@@ -260,6 +272,18 @@ class Party:
         reached = work.iterate(self._end, batches, arrays)
         return self._reply({"digest": _digest_of(reached.arrays)}, reached.arrays)
 
+    def _tell(self, digest: str) -> Reply:
+        """See `Session.tell`. What it comes to stays here, so it is no part of the reply."""
+        method = check_agreed(self._method, digest)
+        method.check_records(self._facts.schema)
+        self._agree({"tell": digest}, "the parties were asked to tell different things; nothing was sent")
+        vector = method.vector(self._task.party, self._own.arrays(self._task.columns_of))
+        values = told_by_all(self._seat, self._end, method, self._task.parties.index(method.told), vector)
+        self.answers = None
+        if values is not None:
+            self.answers = identified(method.answer(values), self._facts.schema.id_column, self._ids)
+        return {"words": {}, **self._traffic}, {}
+
     def _stream(self, plan: NoisySumPlan, first_step: int) -> BatchStream:
         """Batches that all parties tossed for; or a holder's, of its own records, which nobody else sees."""
         if self._task.holders:
@@ -309,8 +333,11 @@ class Party:
         run, _, openings = self._spending()
         if openings.complete:
             run.ledger.finish()
-        facts = {"traffic": vars(self._end.traffic), "dealer": vars(self._end.dealer_traffic)}
-        return {"words": dict(words), **facts}, arrays
+        return {"words": dict(words), **self._traffic}, arrays
+
+    @property
+    def _traffic(self) -> dict[str, Any]:
+        return {"traffic": vars(self._end.traffic), "dealer": vars(self._end.dealer_traffic)}
 
 
 def check_holding(method: Method, task: PartyTask) -> None:

@@ -15,6 +15,7 @@ from vertinumpyro.session.apart import ApartSession
 from vertinumpyro.session.party import run_party
 from vertinumpyro.session.run import Payload
 from vertinumpyro.session.task import PartyTask
+from vertinumpyro.session.telling import ForOne
 from vertinumpyro.session.work import Method
 from vertinumpyro.transport import Group, Member, Traffic
 
@@ -100,6 +101,10 @@ class ProcessSession(ApartSession):
         replies = self._asked({"do": "iterate", "step": step, "count": count}, arrays, within_s=_WORK_S)
         self.check_states({words["words"]["digest"] for words, _ in replies.values()})
         return Payload({}, replies[0][1])
+
+    def tell(self, method: ForOne) -> None:
+        """See `Session.tell`: the answers are in the file of the party that is told, and never come here."""
+        self._asked({"do": "tell", "digest": method.digest()}, within_s=_WORK_S)
 
     def close(self) -> None:
         """End all processes."""

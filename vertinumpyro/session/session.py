@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.privacy import Plan
 from vertinumpyro.session.run import Payload, Run
+from vertinumpyro.session.telling import ForOne
 from vertinumpyro.session.work import Method
 
 __all__ = ["Session", "session_of"]
@@ -95,6 +97,15 @@ class Session(abc.ABC):
     @abc.abstractmethod
     def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
         """The sum of all parties' `Work.summand` and noise, int64 modulo 2^64."""
+
+    def tell(self, method: ForOne) -> pd.DataFrame | None:
+        """Lets the parties tell one of them what `method` says, which every party's task must say too. NOT DP.
+
+        :return: the answers, with the records' ids where there are any, if this process is that party's; otherwise
+            None. A party's process that another one started writes them to a file of its own (`PartyTask.told`).
+        :raises ArgumentError: a party agreed to something else, or holds other columns; nothing was sent.
+        """
+        raise ArgumentError(f"{type(self).__name__} tells nobody anything of single records")
 
 
 def session_of(data: VerticalDataset | Session, backend: Any) -> Session:

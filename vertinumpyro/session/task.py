@@ -37,6 +37,8 @@ class PartyTask:
     :ivar holders: the names of all that hold whole records of the schema, where each holds other ones; its one party
         says what columns they have. Empty where the schema's parties hold columns of the same records.
     :ivar linkage: the file of this party's linkage, where its table holds others than the common records too.
+    :ivar told: the file that this party's process writes where it alone is told something of each record
+        (`Session.tell`); None takes one beside its table.
     :ivar read_options: how the file is read, as `read_table` takes it.
     :ivar insecure_seed: noise from a seed, for tests: no privacy at all.
     """
@@ -51,6 +53,7 @@ class PartyTask:
     limit: TotalLimit | None = None
     holders: tuple[str, ...] = ()
     linkage: Path | None = None
+    told: Path | None = None
     read_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     insecure_seed: int | None = None
 
@@ -85,6 +88,11 @@ class PartyTask:
     def ledger_folder(self) -> Path:
         """Where this party keeps its records."""
         return self.table.with_name(self.table.name + ".ledger") if self.ledger is None else self.ledger
+
+    @property
+    def told_file(self) -> Path:
+        """Where this party's process writes what it alone is told."""
+        return self.table.with_name(self.table.name + ".told.csv") if self.told is None else self.told
 
     @property
     def account(self) -> Account:

@@ -122,3 +122,9 @@ class CryptenEnd(PartyEnd):
         from vertinumpyro.secure.crypten import protocol
 
         return protocol.noisy_sum(self._engine, noisy_vector)
+
+    def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
+        """See `PartyEnd.bands`."""
+        from vertinumpyro.secure.crypten import bands
+
+        return bands.bands(self._engine, vector, thresholds, bits)
