@@ -1,8 +1,6 @@
 """A regression whose outcome is at one party, between processes: each has its own columns, and all get the same."""
 
 import functools
-import multiprocessing
-import types
 import warnings
 
 import jax
@@ -14,20 +12,10 @@ from tests.session.conftest import NUM_RECORDS
 from tests.session.regressions import regression
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.session import ProcessSession
-from vertinumpyro.transport import group
 
 pytestmark = pytest.mark.skipif(not parties.INSTALLED, reason="parties as processes: extra `crypten` or `spu`")
 
 SEED, KEY = 5, jax.random.PRNGKey(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_start():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.session.regressions"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group, "multiprocessing", types.SimpleNamespace(get_context=lambda kind: context))
-        yield
 
 
 @pytest.mark.parametrize("block_size", [None, 25])
