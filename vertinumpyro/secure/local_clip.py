@@ -9,16 +9,18 @@ before anything is shared. So || e s ||^2 <= b^2 sum_p r_p^2 <= C^2, whatever th
 
 **On integers.** Scores are rounded to nearest, with u = 2^-(score_bits + 1) the most that each of D values moves, and
 the weight W of 30 bits is the cut weight's integer as it stands: at most b' 2^30 in magnitude, b' = b in every
-arithmetic, but for b = 1 with CrypTen, whose weights may be a unit of 2^-20 above 1. `_bounded_blocks` computes in
-float64, and its norms are off by at most `room`, relatively. By Minkowski's inequality, over all parties at once,
+arithmetic, but for b = 1 with CrypTen, whose weights may be a unit of 2^-20 above 1; t = 2^-19 leaves room for two.
+`local._bounded_blocks` computes in float64, and its norms are off by at most `room`, relatively. By Minkowski's
+inequality, over all parties at once,
 
-    || W s || <= b' (sqrt(sum_p r_p^2 (1 + room)^2) + u sqrt(D)) <= b (1 + 2^-20) ((C / b) (1 - kept) (1 + room) + u
-    sqrt(D)) <= C    where    kept = 2^-20 + u sqrt(D) b / C + room,
+    || W s || <= b' (sqrt(sum_p r_p^2) (1 + room) + u sqrt(D)) <= b (1 + t) ((C / b) (1 - kept) (1 + room) + u sqrt(D))
+    <= C    where    kept = t + u sqrt(D) b / C + room,
 
-as (1 - kept) (1 + room) <= 1 - kept + room <= 1 - 2^-20 - u sqrt(D) b / C <= 1 / (1 + 2^-20) - u sqrt(D) b / C. A table
+as (1 - kept) (1 + room) <= 1 - kept + room = 1 - t - u sqrt(D) b / C <= 1 / (1 + t) - u sqrt(D) b / C. A table
 is bounded row by row, each block of a party by an equal part of r_p^2, so whichever rows meet in a record, this holds.
 The sum's integers are those of the clip on shares, at most n C 2^f and the noise; scores are at most C / b <= 1024 C
-long, so `range_proof` has room for them. There is no root, no estimate and no truncation in it.
+long, so `range_proof` has room for them. There is no root, no estimate and no truncation in it. Other than in a clip on
+shares, that a link's weight is at most 1 is part of the proof where b = 1 (`link.ScoreLink`).
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = ["check_local_range", "exact_score_bound", "kept", "largest_weight", "local_error_bound", "score_bound"]
 
-_WEIGHT_UNIT = 2.0**-20
-"""How far above 1 a residual may be, and how much less than b its integer is, at most, in any arithmetic."""
+_WEIGHT_EXCESS = 2.0**-19
+"""t: how far above 1 a residual may be, in any arithmetic; and its integer is less below b."""
 
 
 def exact_score_bound(shape: BatchShape, party: int) -> float:
@@ -58,7 +60,7 @@ def kept(shape: BatchShape) -> float:
     """The share of the clip norm that is kept back, so that no rounding can pass it; see the module."""
     unit = 2.0 ** -(fixed_point_format(shape).score_bits + 1)
     room = (shape.num_values + 16) * 2.0**-44  # float64's is below 2^-52 for each value; devices emulate it
-    return _WEIGHT_UNIT + unit * math.sqrt(shape.num_values) * shape.residual_bound / shape.clip_norm + room
+    return _WEIGHT_EXCESS + unit * math.sqrt(shape.num_values) * shape.residual_bound / shape.clip_norm + room
 
 
 def check_local_range(shape: BatchShape) -> None:
@@ -85,5 +87,5 @@ def local_error_bound(shape: BatchShape, *, weight_error: float, score_norm: flo
     longest = shape.clip_norm * min(1 / shape.residual_bound, score_norm * math.sqrt(shape.num_parties))
     unit = 2.0 ** -(fixed_point_format(shape).score_bits + 1)
     scores = unit * math.sqrt(shape.num_values) * shape.residual_bound
-    record = (weight_error + _WEIGHT_UNIT) * longest + scores + kept(shape) * shape.clip_norm
+    record = (weight_error + _WEIGHT_EXCESS) * longest + scores + kept(shape) * shape.clip_norm
     return shape.num_padded * record

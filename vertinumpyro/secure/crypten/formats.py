@@ -19,6 +19,9 @@ one unit of w e_k. So the norm is at most C' (1 + ROOT_EXCESS) plus `fixed_point
 eta their sum keeps it below C. The plan's sensitivity is C itself. How exact exp is does not matter for it, and no
 truncation can fail (`fixed`), so there is no term of delta.
 
+**The local clip.** Where each party clips its own scores, W = 2^10 e, or that of e cut by two exact comparisons, and
+the scores' norms make up for the unit by which e may be above 1: `secure.local_clip`. There is no norm and no root.
+
 Three fine points. Which way a truncation rounds follows from the value and from the word that was opened for it, which
 every party sees; those words are uniform whatever the data is, and the bound holds for each of them, so a party's view
 together with the sum is as private as the sum. Gram entries may be negative, and are divided by one C'' just below C'

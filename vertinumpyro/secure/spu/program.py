@@ -21,6 +21,9 @@ there is no term of delta. That rests on SPU's integer additions, products, comp
 ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only the
 estimate that is checked.
 
+**The local clip.** Where each party clips its own scores, W = 2^10 e, e cut by comparisons: `secure.local_clip`. There
+is no norm, no estimate and no check.
+
 No intermediate integer reaches 2^127: w^2 v below 2^52 2^(16 + b) 1.7 (P + 1) K^2 S^2, and `formats.norm_bits`
 keeps that last factor below 2^(41 - b); powers below 2^123.
 
