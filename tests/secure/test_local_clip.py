@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from tests.secure import problems
 from tests.secure.problems import run
-from tests.secure.test_crypten import needs_crypten
+from tests.secure.test_crypten import looks_uniform, needs_crypten
+from tests.secure.thread_group import ThreadGroup
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.types import Contribution
 from vertinumpyro.secure import (
@@ -28,6 +29,7 @@ from vertinumpyro.secure import (
     local_clip,
 )
 from vertinumpyro.secure.computation import computation_of, described
+from vertinumpyro.secure.formats import EXP_BITS
 from vertinumpyro.secure.inputs import Layout, encode_party
 from vertinumpyro.secure.range_proof import fixed_point_format
 
@@ -163,6 +165,23 @@ def test_a_step_has_only_the_rounds_of_the_residual_the_products_and_the_opening
     assert rounds(joint) > 3 * rounds(cut)
     probit = dataclasses.replace(whole, link=BernoulliProbitLink())
     assert rounds(probit) == rounds(whole) + 2
+
+
+@needs_crypten
+@pytest.mark.parametrize("num_parties", [1, 2, 3])
+@pytest.mark.parametrize("largest", [1 << 10, 419_430, (1 << EXP_BITS) - 1])
+def test_a_weight_is_cut_on_shares_exactly_in_three_rounds(largest, num_parties):
+    import torch
+
+    from vertinumpyro.secure.crypten import fixed
+
+    group, most = ThreadGroup(num_parties), (1 << EXP_BITS) + 2  # a unit more than any link has
+    edges = np.array([0, 1, largest - 1, largest, largest + 1, most])
+    e = np.concatenate([edges, -edges, np.random.default_rng(0).integers(-most, most, 3000)])
+    cut = group.run(lambda party, share: fixed.cut(party, torch.from_numpy(share), largest, EXP_BITS + 2).numpy(), e)
+    np.testing.assert_array_equal(sum(cut), np.clip(e, -largest, largest))
+    assert group.rounds == 3
+    assert looks_uniform(group.seen)
 
 
 def test_nothing_of_a_norm_is_computed_or_sent():
