@@ -1,7 +1,8 @@
 """White-box audit of regressions across parties: canaries through the steps of a `party_sum`, seen by each adversary.
 
 As `test_audit`, with three steps, and with neighbours as each claim has them: what a party holds is the same in both of
-its tables. Predictors reach so far that every canary's gradient is many clip norms long.
+its tables. Predictors reach so far that every canary's gradient is many clip norms long. Where each party clips its own
+part, a canary is as long as the part that changes, so most of C is given to that one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.privacy import NeighbouringRelation
-from vertinumpyro.secure import fixed_point
+from vertinumpyro.secure import fixed_point, local_clip
 from vertinumpyro.secure.residual_links import NormalLink
 
 RUNS = 60_000
@@ -98,11 +99,13 @@ def regression_dpvi(family: str, **settings: Any) -> DPVI:
     return DPVI(model, guide=AutoDelta, init_loc_fn=start, learning_rate=1e-4, **settings)
 
 
-def runs(family: str, noise: canaries.Noise = canaries.as_drawn) -> Runs:
+def runs(family: str, noise: canaries.Noise = canaries.as_drawn, *, clip_parts: tuple[int, int] | None = None) -> Runs:
+    """:param clip_parts: where each party clips its own scores; then a residual is cut to a tenth."""
     dpvi, canary_tables = regression_dpvi(family), tables(family)
-    plan = canaries.full_batch_plan(
-        dpvi, canary_tables[0], num_steps=3, noise_multiplier=6.0, delta=0.01, clip_norm=1.0
-    )
+    settings = {"num_steps": 3, "noise_multiplier": 6.0, "delta": 0.01, "clip_norm": 1.0, "clip": "joint"}
+    plan = canaries.full_batch_plan(dpvi, canary_tables[0], **settings)
+    if clip_parts is not None:
+        plan = dataclasses.replace(plan, clip_parts=clip_parts, residual_bound=0.1)
     return canaries.run(dpvi, plan, canary_tables, RUNS, noise=noise)
 
 
@@ -201,5 +204,55 @@ def test_a_clip_that_is_none_is_caught(
     plant(monkeypatch)
     found = runs(family)
     for change, adversary in VIEWS:
+        if change in caught_by:
+            assert lower_bound(found, change, adversary) > found.plan.epsilon(adversary), (change, adversary)
+
+
+LOCAL_VIEWS = {
+    (8, 1): [("the clinic's column", OUTSIDE), ("the clinic's column", "insurer"), *VIEWS[4:]],
+    (1, 8): [*VIEWS[:2], *VIEWS[4:]],
+}
+"""Parts of C, and the changes of what they leave room for: an outcome turns all of a record round."""
+
+
+@pytest.mark.parametrize(("family", "parts"), [("logit", (1, 8)), ("linear", (8, 1))])
+def test_canaries_never_beat_the_claim_where_each_party_clips_its_part(family: str, parts: tuple[int, int]) -> None:
+    found = runs(family, clip_parts=parts)
+    for change, adversary in LOCAL_VIEWS[parts]:
+        bound, claim = lower_bound(found, change, adversary), found.plan.epsilon(adversary)
+        assert 0.5 * claim < bound <= claim, (change, adversary)
+
+
+def all_of_c_for_every_party(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug: parts that add up to 2."""
+    monkeypatch.setattr(fixed_point, "score_bound", lambda shape, party: 1 / shape.residual_bound)
+
+
+def insurer_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug: a party leaves its scores as long as the number formats allow."""
+    monkeypatch.setattr(
+        fixed_point, "score_bound", lambda shape, p: 1024.0 if p == 1 else local_clip.score_bound(shape, p)
+    )
+
+
+def residual_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug: scores are scaled for a residual of a tenth, which is not cut."""
+    monkeypatch.setattr(fixed_point, "largest_weight", lambda shape, bits: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "caught_by"),
+    [
+        pytest.param(all_of_c_for_every_party, ["the outcome"], id="parts of 2"),
+        pytest.param(insurer_skips, ["the insurer's column", "the outcome"], id="insurer does not scale"),
+        pytest.param(residual_uncut, ["the insurer's column", "the outcome"], id="residual uncut"),
+    ],
+)
+def test_a_party_that_does_not_clip_its_part_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], caught_by: Collection[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    found = runs("logit", clip_parts=(1, 8))
+    for change, adversary in LOCAL_VIEWS[1, 8]:
         if change in caught_by:
             assert lower_bound(found, change, adversary) > found.plan.epsilon(adversary), (change, adversary)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 import warnings
 
 import jax
@@ -26,6 +29,7 @@ from vertinumpyro.data import (
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.posterior import TwinWarning
+from vertinumpyro.privacy import Plan
 
 KEY = jax.random.PRNGKey(0)
 NUM_RECORDS = 4000
@@ -124,3 +128,55 @@ def test_a_plan_is_calibrated_from_facts_alone_and_starts_nowhere_else():
     pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
     with pytest.raises(ModelContractError, match="fit the model by DPVI"):
         DPVI(model_of("logit"), warm_start=True).plan(facts, epsilon=1.0, batch_size=NUM_RECORDS)
+
+
+def clip_of(outcome, **settings):
+    facts = TableFacts(schema=schema_of(outcome), num_records=NUM_RECORDS)
+    plan = DPVI(model_of(outcome)).plan(facts, noise_multiplier=2.0, num_steps=5, **settings)
+    return plan.clip_parts, plan.residual_bound, plan.clip_norm
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+@pytest.mark.parametrize(("outcome", "unit"), [("logit", 1.0), ("probit", 6.158), ("linear", 16.0), ("counts", 30.0)])
+def test_each_party_clips_what_its_columns_add_at_most(outcome, unit):
+    parts, columns = (2, 2), 4  # an intercept and the income; the usage and the calls
+    assert clip_of(outcome) == (parts, pytest.approx(0.6 / unit, rel=1e-3), 0.6 * math.sqrt(columns))
+    assert clip_of(outcome, residual_bound=0.5) == (parts, 0.5, pytest.approx(0.5 * unit * 2, rel=1e-3))
+    assert clip_of(outcome, clip_norm=0.8) == (parts, pytest.approx(0.4 / unit, rel=1e-3), 0.8)
+    assert clip_of(outcome, clip_norm=200.0) == (parts, 1.0, 200.0)
+    assert clip_of(outcome, clip="joint", clip_norm=0.8) == (None, 1.0, 0.8)
+    with pytest.raises(ArgumentError, match='choose clip="local"'):
+        clip_of(outcome, clip="joint", residual_bound=0.5)
+    with pytest.raises(ArgumentError, match="residual_bound must be at least"):
+        clip_of(outcome, residual_bound=1.5)
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+def test_a_plan_says_how_records_are_clipped():
+    dpvi, facts = DPVI(model_of("logit")), TableFacts(schema=schema_of("logit"), num_records=NUM_RECORDS)
+    plan = dpvi.plan(facts, noise_multiplier=2.0, residual_bound=0.4)
+    form = json.loads(json.dumps(plan.to_dict()))
+    assert (form["clip_parts"], form["residual_bound"]) == ([2, 2], 0.4)
+    assert Plan.from_dict(form) == plan
+    joint = dataclasses.replace(plan, clip_parts=None, residual_bound=1.0)
+    assert not {"clip_parts", "residual_bound"} & set(joint.to_dict())  # as an earlier record: same fingerprint
+    assert len({p.fingerprint() for p in (plan, joint, dataclasses.replace(plan, clip_parts=(1, 2)))}) == 3
+    with pytest.raises(ArgumentError, match=r"parts for \['telco'\].*make a new plan"):
+        dpvi.check(facts, dataclasses.replace(plan, clip_parts=(0, 2)))
+    mixture = DPVI()
+    other = mixture.plan(facts, noise_multiplier=2.0)
+    assert other.clip_parts is None
+    with pytest.raises(ArgumentError, match="learns from no party_sum"):
+        mixture.check(facts, dataclasses.replace(other, clip_parts=(2, 2)))
+    with pytest.raises(ArgumentError, match="the model has none"):
+        mixture.plan(facts, noise_multiplier=2.0, clip="local")
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+def test_a_clip_on_shares_is_still_to_be_had():
+    dataset, dpvi = dataset_of("logit"), DPVI(model_of("logit"), learning_rate=0.1)
+    plan = dpvi.plan(dataset, noise_multiplier=2.0, clip="joint", num_steps=100)
+    with pytest.warns(InsecureRandomnessWarning):
+        posterior = dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
+    for site, found in posterior.sample(KEY, 500).items():
+        np.testing.assert_allclose(found.mean(0), TRUTH[site], rtol=0, atol=0.4)

@@ -19,7 +19,7 @@ SCORES = (0.0, 1.0, -1.0, 1e-9, 2.0**-17, 31.7, -999.0, 1e5, 1e30, -1e30, 1e308,
 NUM_VALUES = 3  # rows of a table
 
 
-def shape_of(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, clip_norm=1.0, noise_stddev=0.0, link=SOFTMAX):
+def shape_of(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, clip_norm=1.0, noise_stddev=0.0, link=SOFTMAX, **clip):
     """The shape of the problems below; t > 0: every party has a table with t scores a component."""
     return BatchShape(
         batch_size=n,
@@ -29,6 +29,7 @@ def shape_of(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, clip_norm=1.0, noise_stddev=
         clip_norm=clip_norm,
         noise_stddev=noise_stddev,
         link=link,
+        **clip,
     )
 
 

@@ -169,6 +169,41 @@ def test_the_sum_is_that_of_the_exact_clipped_gradients_within_the_stated_bound(
     assert bound < 0.02 * shape.batch_size * shape.clip_norm
 
 
+SIGNED = [link for link in LINKS + TOYS if link.signed]
+every_signed_link = pytest.mark.parametrize("link", SIGNED, ids=lambda link: link.name)
+every_residual_bound = pytest.mark.parametrize("residual_bound", [1.0, 0.4], ids="b = {}".format)
+
+
+def exact_local_sum(shape, problem):
+    """Residuals by automatic differentiation, cut to b, times each party's scores under its part of C."""
+    link, (contributions, prior, _) = shape.link, problem
+    z = link.total(prior.log_weights, [c.log_density for c in contributions])
+    slopes = jax.vmap(jax.grad(link.log_density))(z)
+    e = slopes[:, : link.num_sums].sum(-1) / link.unit if link.num_sums else slopes[:, 0]
+    W = np.clip(np.asarray(e), -shape.residual_bound, shape.residual_bound)
+    sums = []
+    for part, c in zip(shape.clip_parts, contributions, strict=True):
+        s = np.asarray(jnp.concatenate([c.plated_scores[:, 0], c.shared_scores[:, 0]], axis=1))
+        longest = shape.clip_norm * np.sqrt(part / sum(shape.clip_parts)) / shape.residual_bound
+        sums.append(W @ (s * np.minimum(1, longest / np.linalg.norm(s, axis=1, keepdims=True))))
+    return np.concatenate(sums)
+
+
+@every_backend
+@every_residual_bound
+@every_signed_link
+def test_a_local_clip_is_that_of_the_exact_residuals_within_the_stated_bound(backend, residual_bound, link):
+    sizes = sizes_of(link, n=6, d0=0)
+    shape = problems.shape_of(**sizes, clip_norm=0.8, clip_parts=(1, 4), residual_bound=residual_bound)
+    problem = problems.benign(**sizes, spread=1.5)
+    with compat.x64():
+        exact = exact_local_sum(shape, problem)
+    norm = problems.score_norm(*problem[:2], shape.clip_norm)
+    bound = backend.error_bound(shape, score_norm=norm, least_evidence=1.0)
+    assert np.linalg.norm(run(backend, shape, problem) - exact) <= bound
+    assert bound < 1e-4 * shape.batch_size * shape.clip_norm  # tighter than a clip with a root can be
+
+
 @pytest.mark.parametrize("clip_norm", [0.01, 1.0, 1000.0])
 @every_link
 def test_no_record_is_longer_than_the_clip_norm(link, clip_norm):
@@ -196,6 +231,22 @@ def test_long_scores_are_cut_to_the_clip_norm_between_processes(backend, link):
         problem = problems.benign(**sizes, scale=200.0, seed=seed)
         length = np.linalg.norm(run(backend, shape, problem))
         assert 0.99 * shape.clip_norm < length <= shape.clip_norm
+
+
+@pytest.mark.parametrize("backend", [as_parameter(backend) for backend in REHEARSALS])
+@every_residual_bound
+@every_signed_link
+def test_long_scores_are_cut_to_the_parts_of_the_clip_norm_between_processes(backend, residual_bound, link):
+    sizes = sizes_of(link, n=1, d0=0)
+    shape = problems.shape_of(**sizes, clip_parts=(1, 4), residual_bound=residual_bound)
+    longest = 0
+    for seed in range(6):
+        problem = problems.benign(**sizes, scale=200.0, spread=20.0, seed=seed)
+        first, second = np.split(run(backend, shape, problem), 2)
+        assert np.linalg.norm(first) <= np.sqrt(0.2) * shape.clip_norm
+        assert np.linalg.norm([*first, *second]) <= shape.clip_norm
+        longest = max(longest, np.linalg.norm([*first, *second]))
+    assert longest > 0.999 * shape.clip_norm  # nothing is given away where the residual is as large as it gets
 
 
 @pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)

@@ -49,7 +49,7 @@ def inputs_of_problem():
     contributions, prior, mask = PROBLEM
     common = {f"prior_{name}": value for name, value in encode_prior(SHAPE, prior)._asdict().items()}
     common |= {"mask": np.asarray(mask), "noise": np.zeros(SHAPE.num_values, np.int64)}
-    return [common | encode_party(SHAPE, c)._asdict() for c in contributions]
+    return [common | encode_party(SHAPE, c, party)._asdict() for party, c in enumerate(contributions)]
 
 
 @pytest.mark.parametrize("computation", COMPUTATIONS)

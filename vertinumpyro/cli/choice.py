@@ -15,7 +15,10 @@ __all__ = ["Choice", "chosen"]
 
 _MANY_RECORDS = 10**6  # where nothing is known of N: more records, more cells are worth measuring
 _OF_DPVI = {
-    "fit": ("num_steps", "batch_size", "clip_norm", "guide", "learning_rate", "block_size", "warm_start"),
+    "fit": (
+        *("num_steps", "batch_size", "clip_norm", "clip", "residual_bound"),
+        *("guide", "learning_rate", "block_size", "warm_start"),
+    ),
     "privacy": ("noise_multiplier", "batch_indices"),
 }
 _ENGINE = "`pip install 'vertinumpyro[mrf]'`"

@@ -63,7 +63,8 @@ class OfDPVI(CommandMethod):
         """See `CommandMethod`."""
         privacy, fit = self.config.budget, self.config.fit
         settings: dict[str, Any] = dataclasses.asdict(privacy)
-        settings |= {name: getattr(fit, name) for name in ("num_steps", "batch_size", "clip_norm")}
+        names = ("num_steps", "batch_size", "clip_norm", "clip", "residual_bound")
+        settings |= {name: getattr(fit, name) for name in names}
         return self.method.plan(facts, **{key: value for key, value in settings.items() if value is not None})
 
     def facts(self, plan: PrivacyPlan) -> dict[str, str]:

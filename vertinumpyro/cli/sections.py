@@ -104,6 +104,8 @@ class FitSettings:
         num_steps: T, of DPVI.
         batch_size: expected number of records of a step; left out, all of them or what pays.
         clip_norm: C, the largest norm of what one record adds to a step.
+        clip: of a model with a `party_sum`, "local", where each party clips its own scores, or "joint", on shares.
+        residual_bound: with "local", where a residual is cut off, as a share of the largest one.
         guide: the shape of the variational posterior.
         learning_rate: of Adam at its first step.
         block_size: records of a batch that are computed at a time, which bounds the memory.
@@ -115,6 +117,8 @@ class FitSettings:
     num_steps: int | None = positive()
     batch_size: int | None = positive()
     clip_norm: float | None = positive()
+    clip: Literal["joint", "local"] | None = None
+    residual_bound: float | None = positive()
     guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
     learning_rate: float | None = positive()
     block_size: int | None = positive()

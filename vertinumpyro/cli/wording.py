@@ -115,11 +115,18 @@ def plan_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
         "start": _start(plan),
         "steps": f"{plan.num_gradients:,}",
         "batches": _batches(plan),
-        "clip norm C": f"{plan.clip_norm:g}",
+        "clip norm C": _clip(plan),
         "noise": f"σ = {plan.noise_multiplier:g}, discrete Gaussian on grid 2^-{plan.grid_bits}; {shares}",
         "backend": backend,
         "plan": plan.fingerprint(),
     }
+
+
+def _clip(plan: PrivacyPlan) -> str:
+    if plan.clip_parts is None:
+        return f"{plan.clip_norm:g}"
+    parts = " : ".join(map(str, plan.clip_parts))
+    return f"{plan.clip_norm:g}; each party clips its own part of C², {parts}; residuals up to {plan.residual_bound:g}"
 
 
 def report_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
@@ -130,7 +137,7 @@ def report_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
         "steps": f"{plan.num_gradients:,}",
         "records per step, expected": f"{plan.expected_batch_size:,.0f}",
         "batch indices": f"{plan.batch_indices} to the parties",
-        "clip norm C": f"{plan.clip_norm:g}",
+        "clip norm C": _clip(plan),
         "noise multiplier σ": f"{plan.noise_multiplier:g}",
         "noise": f"{plan.noise.kind}, {count(plan.num_shares, 'share')}",
         "noise grid": f"2^-{plan.grid_bits}",

@@ -11,7 +11,7 @@ signal-to-noise ratio of the whole run, is within 2% of its limit from there on,
 
 | setting | default | why |
 |---|---|---|
-| clip norm | 0.6 sqrt(columns) | see `default_clip_norm` |
+| clip norm | 0.6 sqrt(columns) | see `default_clip_norm`, and `dpvi.clipping` for a `party_sum` |
 | K of the mixture | 20; N / 400 from tables, from 20 to 200 | noisy steps from random values find few components |
 | rate of Adam | 0.1 sqrt(1000 / T), at most 0.3; 0.02 from tables | fewer steps go further each |
 | guide's scale at the start | 0.1; 0.02 from tables | a start that is known is not to be drawn past |
@@ -41,7 +41,6 @@ import optax
 from numpyro.infer.autoguide import AutoDiagonalNormal
 from numpyro.infer.initialization import init_to_uniform
 
-from vertinumpyro.data import Schema
 from vertinumpyro.posterior.guide import GuideFactory
 
 __all__ = [
@@ -96,13 +95,13 @@ def default_components(num_records: int, *, warm: bool) -> int:
     return min(_MOST_COMPONENTS, max(_COMPONENTS, num_records // _RECORDS_A_COMPONENT))
 
 
-def default_clip_norm(schema: Schema) -> float:
+def default_clip_norm(num_columns: int) -> float:
     """0.6 sqrt(number of columns): somewhat below the norm of a typical record's gradient.
 
     Each column adds a score of norm near one. A clip norm far below rescales every record, which biases what is
     learned (rare records count too much); one far above buys noise for nothing.
     """
-    return round(0.6 * math.sqrt(len(schema.columns)), 3)
+    return round(0.6 * math.sqrt(num_columns), 3)
 
 
 def default_rate(num_steps: int, *, warm: bool = False) -> float:

@@ -180,7 +180,7 @@ class HorizontalDPVI(ForHolders):
         default_noise = min(_DEFAULT_NOISE_CLIENTS, clients.count) if clients.many else clients.count
         settings: dict[str, Any] = {
             "sampling": PoissonSampling.for_batch_size(size, clients.num_records, steps),
-            "clip_norm": default_clip_norm(clients.schema) if clip_norm is None else clip_norm,
+            "clip_norm": default_clip_norm(len(clients.schema.columns)) if clip_norm is None else clip_norm,
             "num_clients": default_noise if noise_clients is None else noise_clients,
             "max_unreliable": max_unreliable,
             "num_records": clients.num_records,

@@ -18,9 +18,9 @@ from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_sampling, check_settings
+from vertinumpyro.dpvi.clipping import Clip, batch_shape, check_clip, chosen_clip
 from vertinumpyro.dpvi.defaults import (
     default_batch,
-    default_clip_norm,
     default_components,
     default_guide,
     default_init,
@@ -36,7 +36,6 @@ from vertinumpyro.dpvi.warm_start import WarmStart
 from vertinumpyro.dpvi.work import StepsWork, release_layout
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
-from vertinumpyro.posterior.columns import score_link
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
@@ -60,7 +59,6 @@ from vertinumpyro.session import Run, Session, session_of
 __all__ = ["DPVI"]
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
-_BLOCK_VALUES = 2**24  # records times released values that a block of a batch holds: what memory it takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +145,8 @@ class DPVI:
         adversary: str | None = None,
         relation: NeighbouringRelation | Literal["replace", "add_remove"] = NeighbouringRelation.REPLACE,
         clip_norm: float | None = None,
+        clip: Literal["joint", "local"] | None = None,
+        residual_bound: float | None = None,
         batch_size: int | None = None,
         num_steps: int | None = None,
         sampling: Sampling | None = None,
@@ -166,6 +166,10 @@ class DPVI:
         record becomes any other, under "add_remove" its contribution is there or zeroed; N is public either way. A
         `TwinWarning` says what the model cannot give a synthetic table of.
 
+        `clip="local"` is for a model with a `party_sum`, and None takes it there: each party clips its own scores, the
+        residual is cut to `residual_bound` of the largest one, and no norm is computed together (`dpvi.clipping`).
+        `clip="joint"` clips the whole record on shares, which takes most of a step's rounds.
+
         :raises ArgumentError: names the argument and the fix.
         :raises ModelContractError: if the model cannot be split.
         :raises RangeError: if clip, batch or noise could wrap the backend's ring.
@@ -175,9 +179,9 @@ class DPVI:
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
         check_sampling(sampling, batch_size, num_steps)
-        parties = self.split(dataset.schema).parties
+        plain = self.split(dataset.schema)
+        parties, chosen = plain.parties, chosen_clip(plain, clip, clip_norm, residual_bound)
         self.twin_columns(dataset.schema).warn(stacklevel=3)
-        clip_norm = default_clip_norm(dataset.schema) if clip_norm is None else clip_norm
         shares = NoiseSource(kind=noise, num_parties=len(parties), collusion_threshold=collusion_threshold)
         watchers = list_adversaries(parties, batch_indices=batch_indices)
         targets = targeted(watchers, shares.covered(watchers), adversary)
@@ -199,7 +203,7 @@ class DPVI:
             sampling = PoissonSampling.for_batch_size(size, dataset.num_records, steps)
         settings: dict[str, Any] = {
             "sampling": sampling,
-            "clip_norm": clip_norm,
+            "clip_norm": chosen.norm,
             "noise": shares,
             "num_records": dataset.num_records,
             "parties": parties,
@@ -214,12 +218,15 @@ class DPVI:
             )
         assert noise_multiplier is not None
         split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
-        shape = self._batch_shape(split, sampling, shares, clip_norm, noise_multiplier)
-        grid_bits = self.backend.grid_bits(shape)
+        grid_bits = self.backend.grid_bits(
+            batch_shape(split, sampling, shares, chosen, noise_multiplier, self.block_size)
+        )
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
         plan = PrivacyPlan(
             **settings,
+            clip_parts=chosen.parts,
+            residual_bound=chosen.residual_bound,
             noise_multiplier=noise_multiplier,
             grid_bits=grid_bits,
             unproven=self.backend.info().unproven,
@@ -347,23 +354,7 @@ class DPVI:
         return StepsWork(self, facts, party, columns, plan, source, start)
 
     def _shape(self, split: SplitModel, plan: PrivacyPlan) -> BatchShape:
-        return self._batch_shape(split, plan.sampling, plan.noise, plan.clip_norm, plan.noise_multiplier)
-
-    def _batch_shape(
-        self, split: SplitModel, sampling: Sampling, noise: NoiseSource, clip_norm: float, noise_multiplier: float
-    ) -> BatchShape:
-        largest = self.block_size or max(1, _BLOCK_VALUES // split.num_values)
-        num_blocks = -(-sampling.max_batch_size // largest)
-        return BatchShape(
-            batch_size=-(-sampling.max_batch_size // num_blocks),
-            num_blocks=num_blocks,
-            num_components=split.num_components,
-            num_parties=len(split.parties),
-            num_values=split.num_values,
-            clip_norm=clip_norm,
-            noise_stddev=noise_multiplier * clip_norm * (noise.num_shares / noise.num_covering) ** 0.5,
-            link=score_link(split),
-        )
+        return batch_shape(split, plan.sampling, plan.noise, Clip.of(plan), plan.noise_multiplier, self.block_size)
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
@@ -393,6 +384,7 @@ class DPVI:
             raise ArgumentError(f"plan was made for {made} records, the dataset has {found}; make a new plan")
         if plan.parties != split.parties:
             raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
+        check_clip(split, plan)
         self._warm(plan.num_records).check(dataset, plan)
         if plan.grid_bits != self.backend.grid_bits(self._shape(split, plan)):
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")

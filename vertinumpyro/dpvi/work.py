@@ -122,7 +122,10 @@ class _Steps:
     ) -> float:
         """One release; the norm of the noisy gradient."""
         prior, shape = self._prior(self.state), self.kernel.shape
-        own = (encode_party(shape, self._local(self.state, self._columns, rows)) for rows in shape.blocks(indices))
+        own = (
+            encode_party(shape, self._local(self.state, self._columns, rows), end.rank)
+            for rows in shape.blocks(indices)
+        )
         common = encode_prior(shape, prior)
         summed = end.clipped_noisy_sum(shape, self._layout, own, common, np.asarray(shape.blocks(mask)), noise_share)
         with compat.x64():

@@ -21,6 +21,7 @@ from vertinumpyro.privacy.adversary import (
     list_adversaries,
 )
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
+from vertinumpyro.privacy.clip import check_local_clip
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
 from vertinumpyro.privacy.plan import LARGEST_ACCOUNTED, Plan, check_delta, check_party_names, check_target, targeted
@@ -45,6 +46,9 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     Attributes:
         sampling: which records enter which step.
         clip_norm: C > 0.
+        clip_parts: where the residual of a `party_sum` is bounded, the parties' parts of C², in proportion to these
+            whole numbers: each party clips its own scores. None where a record is clipped as a whole.
+        residual_bound: b, with `clip_parts`: a residual is cut to this share of the largest one.
         noise_multiplier: σ > 0; the total noise has standard deviation σ·C, more with a collusion threshold.
         noise: who adds the noise.
         grid_bits: f, the fractional bits of the revealed sum.
@@ -62,7 +66,12 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         plan_id: a random name, made here; a plan with another id is another budget.
     """
 
-    earlier: ClassVar[Mapping[str, Any]] = {**NoisySumPlan.earlier, "start": None}
+    earlier: ClassVar[Mapping[str, Any]] = {
+        **NoisySumPlan.earlier,
+        "start": None,
+        "clip_parts": None,
+        "residual_bound": 1.0,
+    }
 
     sampling: Sampling
     clip_norm: float
@@ -78,12 +87,17 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     allow_unproven: bool = False
     adversary: str | None = None
     start: Plan | None = None
+    clip_parts: tuple[int, ...] | None = None
+    residual_bound: float = 1.0
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parties", tuple(self.parties))
         object.__setattr__(self, "unproven", tuple(self.unproven))
         check_party_names(self.parties, self.noise)
+        if self.clip_parts is not None:
+            object.__setattr__(self, "clip_parts", tuple(self.clip_parts))
+        check_local_clip(self.clip_parts, self.residual_bound, len(self.parties))
         if self.batch_indices not in ("known", "hidden"):
             raise ArgumentError(f'batch_indices must be "known" or "hidden", got {self.batch_indices!r}')
         if not isinstance(self.relation, NeighbouringRelation):

@@ -13,6 +13,7 @@ import math
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, EXP_MAX_ERROR_ULP
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.local_clip import local_error_bound
 from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, fixed_point_format
 
 __all__ = ["fused_error_bound", "paper_error_bound"]
@@ -34,12 +35,16 @@ def fused_error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> 
        for each party and component and 3 for each coordinate (half of it enters the norm, as max(den^2, nn /
        C^2) >= 1); the bracket of the shared sums, sqrt(D) 2^(16 - 30 - b) / C; den^2 floored to 2^-24;
     4. w and W floored: 2 units of 2^-30 for each component, times M.
+
+    Where each party clips its own scores, `local_clip.local_error_bound` with the error of 1.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
     bits = fixed_point_format(shape).score_bits
     weights = K * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
     responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * weights * EXP_MAX_ERROR_ULP * _UNIT + (P + 1) * _FLOAT64
+    if shape.clips_locally:
+        return local_error_bound(shape, weight_error=responsibilities, score_norm=score_norm)
     slack = (P + 1) * K * SCORE_BOUND * _UNIT
     norm_units = (3 * K * P + 3 * D + P + 2) * 2.0**-25
     clip = 1.2 * slack + norm_units + math.sqrt(D) * 2.0 ** (-14 - bits) / C

@@ -22,6 +22,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.integer_product import exact_in_float64, integer_product, ring_product
 from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.privacy.clip import check_local_clip
 from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 
 AnyArray = jax.Array | np.ndarray
@@ -48,6 +49,9 @@ class BatchShape:
     :ivar clip_norm: C, the bound on the L2 norm of a record's contribution.
     :ivar noise_stddev: standard deviation of the total noise in one coordinate, in the units of C.
     :ivar link: how the parties' contributions become weights.
+    :ivar clip_parts: of a record whose weight is bounded, the parties' parts of C^2, in proportion to these whole
+        numbers: each party clips its own scores (`local_clip`). None: one clip of the whole record, on shares.
+    :ivar residual_bound: b, with `clip_parts`: a weight is cut to [-b, b].
     """
 
     batch_size: int
@@ -58,13 +62,26 @@ class BatchShape:
     noise_stddev: float
     link: ScoreLink = SOFTMAX
     num_blocks: int = 1
+    clip_parts: tuple[int, ...] | None = None
+    residual_bound: float = 1.0
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Checks the sizes, and whether the link can be clipped so."""
         for name in ("batch_size", "num_components", "num_parties", "num_values", "num_blocks"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
         self.link.check_components(self.num_components)
+        check_local_clip(self.clip_parts, self.residual_bound, self.num_parties)
+        if self.clip_parts is not None and not self.link.signed:
+            raise ArgumentError(
+                f"clip_parts: the weights of the link {self.link.name!r} are no bounded residual, so a record is "
+                "clipped as a whole; leave clip_parts out"
+            )
+
+    @property
+    def clips_locally(self) -> bool:
+        """Whether each party clips its own scores, so that no norm is computed together."""
+        return self.clip_parts is not None
 
     @property
     def num_inputs(self) -> int:
@@ -274,6 +291,7 @@ def check_shape(
         if sizes != {getattr(shape, name)}:
             raise ArgumentError(f"shape.{name} is {getattr(shape, name)}, but the arrays have {sorted(sizes)}")
     check_inputs(shape, [c.log_density.shape[1] for c in contributions], prior.log_weights.shape[0])
+    check_prior(shape, prior.scores.shape[-1])
 
 
 def check_inputs(shape: BatchShape, widths: Sequence[int], of_prior: int) -> None:
@@ -286,4 +304,16 @@ def check_inputs(shape: BatchShape, widths: Sequence[int], of_prior: int) -> Non
         raise ArgumentError(
             f"the link {shape.link.name!r} takes {sums} numbers of each party and of the prior, and {most - sums} more "
             f"of one party; got {list(widths)} and {of_prior}"
+        )
+
+
+def check_prior(shape: BatchShape, num_scores: int) -> None:
+    """Checks that no scores of the prior are left out of a clip that has no part for them.
+
+    :raises ArgumentError: there are some.
+    """
+    if shape.clips_locally and num_scores:
+        raise ArgumentError(
+            f"the component prior has {num_scores} scores, and clip_parts gives C to the parties' alone; leave "
+            "clip_parts out"
         )

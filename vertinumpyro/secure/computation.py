@@ -15,7 +15,7 @@ import numpy as np
 
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, norm_width
 from vertinumpyro.secure.links import link_of
 
 __all__ = ["ClippedSum", "Computation", "CrossProducts", "VectorSum", "computation_of", "described"]
@@ -64,7 +64,7 @@ class ClippedSum:
 
     def zeros(self, rank: int) -> dict[str, np.ndarray]:
         """Inputs of a party, for a dry run of the fused formulation on one block."""
-        n, K = self.shape.batch_size, self.shape.num_components
+        n, K, norms = self.shape.batch_size, self.shape.num_components, norm_width(self.shape)
         d, s = self.layout.written_out(rank), self.layout.shared[rank]
         tables = [table for table in self.layout.tables[rank] if table[0]]
         sizes = {
@@ -73,8 +73,8 @@ class ClippedSum:
             "codes": (n, len(tables)),
             "tables": (sum(K * num_values * width for num_values, width in tables),),
             "shared": (n * K, s),
-            "squared_norm": (n, K),
-            "gram": (n, K, K),
+            "squared_norm": (n, norms),
+            "gram": (n, norms, norms),
             "prior_log_weights": (self.shape.num_inputs,),
             "prior_scores": (K, self.layout.prior),
             "prior_gram": (K, K),
@@ -156,7 +156,9 @@ def computation_of(words: Mapping[str, Any]) -> Computation:
         prior, plated, shared = (fields["layout"][name] for name in ("prior", "plated", "shared"))
         tables = tuple(tuple((size, width) for size, width in party) for party in fields["layout"]["tables"])
         layout = Layout(prior=prior, plated=tuple(plated), shared=tuple(shared), tables=tables)
-        shape = BatchShape(**{**fields["shape"], "link": link_of(fields["shape"]["link"])})
+        parts = fields["shape"]["clip_parts"]
+        read = {"link": link_of(fields["shape"]["link"]), "clip_parts": None if parts is None else tuple(parts)}
+        shape = BatchShape(**{**fields["shape"], **read})
         fields |= {"shape": shape, "layout": layout}
     if "widths" in fields:
         fields["widths"] = tuple(fields["widths"])

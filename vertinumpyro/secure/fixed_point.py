@@ -31,6 +31,7 @@ from vertinumpyro.secure.backend import (
 )
 from vertinumpyro.secure.link import ScoreLink
 from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_prior, weight_of_values
+from vertinumpyro.secure.local_clip import check_local_range, largest_weight, score_bound
 from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["FixedPoint", "clipped_sum"]
@@ -48,7 +49,8 @@ class FixedPoint(InProcess):
     Formal guarantee of the fused formulation: every record adds an integer vector whose L2 norm is at most
     clip_norm 2^f, f the grid's fractional bits, whatever the columns hold. The norm is computed from the very
     integers that are released and every rounding in it goes up, the reciprocal square root goes down; nothing
-    is truncated after the clip. The accuracy of the link's weights changes what is summed, never the bound.
+    is truncated after the clip. Where each party clips its own part, `local_clip` has the proof. The accuracy of the
+    link's weights changes what is summed, never the bound.
 
     The paper's formulation (Eqs. 20-30, Algorithms 2-4, scale 2^32) has no such guarantee; see
     `secure.paper`.
@@ -84,6 +86,7 @@ class FixedPoint(InProcess):
     def grid_bits(self, shape: BatchShape) -> int:
         """30 bits of the weights and as many of the scores as the range proof allows; the paper's has 32."""
         if self.formulation == "fused":
+            check_local_range(shape)
             return fixed_point_format(shape).grid_bits
         check_paper_range(shape)
         return PAPER_BITS
@@ -151,7 +154,10 @@ def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: Com
     bits = fixed_point_format(shape).score_bits
     link, limit = shape.link, shape.contributed
     prior = bounded_prior(as_float64(prior), shape.clip_norm, limit)
-    parties = [bounded(as_float64(c), shape.clip_norm, limit) for c in contributions]
+    parties = [
+        bounded(as_float64(c), shape.clip_norm, limit, score_bound=score_bound(shape, party))
+        for party, c in enumerate(contributions)
+    ]
     inputs = (*(c.log_density for c in parties), prior.log_weights)
     return Encoded(
         tuple(link.encoded(v, LOG_BITS, EXP_FRACTIONAL_BITS) for v in inputs),
@@ -163,20 +169,31 @@ def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: Com
 
 
 def ring_sum(shape: BatchShape, inputs: Encoded, mask: jax.Array) -> Int[Array, " D"]:
-    """sum_n W_nk s_nk in integers: section 5 of the design, one reciprocal square root per record."""
+    """sum_n W_nk s_nk in integers, the scores of the prior and of each party side by side."""
     e = shape.link.ring(sum(inputs.log_densities[1:], start=inputs.log_densities[0]), LOG_BITS)
-    magnitude = jnp.abs(e) if shape.link.signed else e  # so that rounding up lengthens
-    norm = _NormScale.of(shape)
-    squared_norm = _shared_norm(e, inputs.prior_scores, norm)
-    for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):
-        squared_norm += _plated_norm(magnitude, plated, tables, norm) + _shared_norm(e, shared, norm)
-    W = _clipped_weights(shape.link, e, squared_norm, mask)
+    W = _cut_weights(shape, e, mask) if shape.clips_locally else _jointly_clipped(shape, e, inputs, mask)
     blocks = [(W.sum(0)[:, None] * inputs.prior_scores).sum(0)]
     for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):
         weighted = ((W, plated), *((weight_of_values(W, table), table.scores) for table in tables))
         sums = [(weights[..., None] * scores).sum(0) for weights, scores in weighted]
         blocks += [jnp.concatenate(sums, axis=-1).ravel(), (W[..., None] * shared).sum((0, 1))]
     return jnp.concatenate(blocks)
+
+
+def _cut_weights(shape: BatchShape, e: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:
+    """W = mask clip(e, -B, B), B = floor(b 2^30): the parties clipped their scores (`local_clip`)."""
+    largest = largest_weight(shape, EXP_FRACTIONAL_BITS)
+    return (e if largest is None else jnp.clip(e, -largest, largest)) * mask[:, None].astype(jnp.int64)
+
+
+def _jointly_clipped(shape: BatchShape, e: jax.Array, inputs: Encoded, mask: jax.Array) -> Int[Array, "n K"]:
+    """W of the clip on the whole record: one reciprocal square root for each."""
+    magnitude = jnp.abs(e) if shape.link.signed else e  # so that rounding up lengthens
+    norm = _NormScale.of(shape)
+    squared_norm = _shared_norm(e, inputs.prior_scores, norm)
+    for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):
+        squared_norm += _plated_norm(magnitude, plated, tables, norm) + _shared_norm(e, shared, norm)
+    return _clipped_weights(shape.link, e, squared_norm, mask)
 
 
 def clip_slack(shape: BatchShape) -> Fraction:

@@ -8,8 +8,18 @@ from vertinumpyro.core.errors import RangeError
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.fixed_point import clip_slack
 from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.local_clip import check_local_range
 
-__all__ = ["EXP_BITS", "LARGEST_BIT", "LOG_BITS", "ROOT_EXCESS", "clip_share_kept", "float64_room", "norm_bits"]
+__all__ = [
+    "EXP_BITS",
+    "LARGEST_BIT",
+    "LOG_BITS",
+    "ROOT_EXCESS",
+    "check_clip",
+    "clip_share_kept",
+    "float64_room",
+    "norm_bits",
+]
 
 LOG_BITS = 21
 """Fractional bits of log densities."""
@@ -63,3 +73,15 @@ def clip_share_kept(shape: BatchShape) -> float:
             "lower the number of components"
         )
     return kept
+
+
+def check_clip(shape: BatchShape) -> None:
+    """Checks that the norms of a clip on shares fit, or the roundings of a local one, which computes none.
+
+    :raises RangeError: says what to lower.
+    """
+    if shape.clips_locally:
+        check_local_range(shape)
+    else:
+        norm_bits(shape)
+        clip_share_kept(shape)

@@ -16,6 +16,7 @@ from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.formats import EXP_BITS, LOG_BITS, clip_share_kept, float64_room, norm_bits
 from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
+from vertinumpyro.secure.local_clip import score_bound
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "encode_party_traced",
     "encode_prior",
     "encode_prior_traced",
+    "norm_width",
     "sums_of_tables",
     "without_tables",
 ]
@@ -78,7 +80,8 @@ class PartyInputs(NamedTuple):
     tables:       these tables' scores, each [K, V, d], flat and side by side, `score_bits`.
     shared:       [n K, s], `score_bits`.
     squared_norm: ||s_nk||^2 / C'^2 of the plated scores [n, K], `norm_bits`, rounded up.
-    gram:         s_nk . s_nl / C'^2 of the shared scores [n, K, K], the same.
+    gram:         s_nk . s_nl / C'^2 of the shared scores [n, K, K], the same. Both have no columns where the party
+        clips its scores itself.
     """
 
     log_density: Any
@@ -98,10 +101,13 @@ class PriorInputs(NamedTuple):
     gram: Any
 
 
-def encode_party(shape: BatchShape, contribution: Contribution) -> PartyInputs:
-    """Runs where the party's columns are, before anything is shared."""
+def encode_party(shape: BatchShape, contribution: Contribution, party: int) -> PartyInputs:
+    """Runs where the party's columns are, before anything is shared.
+
+    :param party: its number.
+    """
     with compat.x64():
-        return PartyInputs(*(np.asarray(leaf) for leaf in encode_party_traced(shape, contribution)))
+        return PartyInputs(*(np.asarray(leaf) for leaf in encode_party_traced(shape, contribution, party)))
 
 
 def encode_prior(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
@@ -110,25 +116,26 @@ def encode_prior(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
         return PriorInputs(*(np.asarray(leaf) for leaf in encode_prior_traced(shape, prior)))
 
 
-@partial(jax.jit, static_argnums=0)
-def encode_party_traced(shape: BatchShape, contribution: Contribution) -> PartyInputs:
+@partial(jax.jit, static_argnums=(0, 2))
+def encode_party_traced(shape: BatchShape, contribution: Contribution, party: int) -> PartyInputs:
     """`encode_party` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
-    own = bounded(as_float64(contribution), shape.clip_norm, shape.contributed)
+    longest = score_bound(shape, party)
+    own = bounded(as_float64(contribution), shape.clip_norm, shape.contributed, score_bound=longest)
     plated, shared = ring.encode_short(own.plated_scores, bits), ring.encode_short(own.shared_scores, bits)
     tables = [t._replace(scores=ring.encode_short(t.scores, bits)) for t in own.tables]
     kept = [table for table in tables if _pays(table)]
-    squares = sum((_squares(t.scores, bits)[t.codes] for t in tables), start=_squares(plated, bits))
     blocks = (plated, *(table.per_record() for table in tables if not _pays(table)))
     n, K = len(own.log_density), shape.num_components
+    squared_norm, gram = _norms(shape, plated, shared, tables)
     return PartyInputs(
         log_density=shape.link.encoded(own.log_density, LOG_BITS, EXP_BITS),
         plated=jnp.concatenate(blocks, axis=-1).transpose(1, 0, 2),
         codes=jnp.stack([jnp.zeros(n, jnp.int64), *(t.codes.astype(jnp.int64) for t in kept)], axis=-1)[:, 1:],
         tables=jnp.concatenate([jnp.zeros(0, jnp.int64), *(t.scores.transpose(1, 0, 2).ravel() for t in kept)]),
         shared=shared.reshape(n * K, shared.shape[2]),
-        squared_norm=_rounded_up(shape, squares, plated.shape[-1] + sum(t.scores.shape[-1] for t in tables)),
-        gram=_gram(shape, ring.decode(shared, bits)),
+        squared_norm=squared_norm,
+        gram=gram,
     )
 
 
@@ -165,6 +172,23 @@ def _pays(table: ScoreTable) -> bool:
     num_values, K, width = table.scores.shape
     num_records = table.codes.shape[0]
     return num_records * num_values + K * num_values * width < num_records * K * width
+
+
+def norm_width(shape: BatchShape) -> int:
+    """How many squared norms a record has at a party: K, or none where the party clips its scores itself."""
+    return 0 if shape.clips_locally else shape.num_components
+
+
+def _norms(
+    shape: BatchShape, plated: jax.Array, shared: jax.Array, tables: Sequence[ScoreTable]
+) -> tuple[jax.Array, jax.Array]:
+    """`PartyInputs.squared_norm` and `gram` of encoded scores."""
+    n, bits = len(plated), fixed_point_format(shape).score_bits
+    if shape.clips_locally:
+        return jnp.zeros((n, 0), jnp.int64), jnp.zeros((n, 0, 0), jnp.int64)
+    squares = sum((_squares(t.scores, bits)[t.codes] for t in tables), start=_squares(plated, bits))
+    num_terms = plated.shape[-1] + sum(t.scores.shape[-1] for t in tables)
+    return _rounded_up(shape, squares, num_terms), _gram(shape, ring.decode(shared, bits))
 
 
 def _squares(scores: jax.Array, bits: int) -> jax.Array:

@@ -50,7 +50,8 @@ class ScoreLink(abc.ABC):
     - e moves by at most as much as the largest z_k does, besides the error that each method below may add;
     - numbers of one party's own are at most 1 in magnitude, and in the number format of e.
 
-    What e is exactly never matters to the clip: nn is computed from the very e that the scores are multiplied by.
+    What e is exactly never matters to the clip of a whole record: nn is computed from the very e that the scores are
+    multiplied by. Where each party clips its own scores (`local_clip`), the proof rests on |e| <= 1 as well.
 
     :cvar name: what messages between processes call it.
     :cvar num_sums: how many sums there are; None for one of each component.

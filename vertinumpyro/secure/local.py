@@ -61,10 +61,13 @@ def bounded(
 ) -> Contribution:
     """Contributions under the link's limit, and scores that are finite and at most `score_bound` clip norms long.
 
-    Each of the party's 1 + len(tables) blocks gets an equal part of the squared bound, so a table is bounded
-    row by row. The bound holds up to the rounding of the scores' dtype; a proof needs float64 scores.
+    Each of the party's blocks, the scores of every record and each table, gets an equal part of the squared bound, so
+    a table is bounded row by row; one without a column gets none. The bound holds up to the rounding of the scores'
+    dtype; a proof needs float64 scores.
     """
-    bound = score_bound * clip_norm / math.sqrt(1 + len(contribution.tables))
+    widths = [contribution.plated_scores.shape[-1] + contribution.shared_scores.shape[-1]]
+    widths += [table.scores.shape[-1] for table in contribution.tables]
+    bound = score_bound * clip_norm / math.sqrt(max(1, sum(width > 0 for width in widths)))
     plated, shared = _bounded_blocks(bound, contribution.plated_scores, contribution.shared_scores)
     tables = tuple(t._replace(scores=_bounded_blocks(bound, t.scores)[0]) for t in contribution.tables)
     return Contribution(limit(contribution.log_density), plated, shared, tables)

@@ -13,7 +13,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import paper
-from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.backend import BatchShape, check_prior
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, described
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
 from vertinumpyro.transport import Traffic
@@ -97,7 +97,7 @@ class PartyEnd(abc.ABC):
         :param prior: public; every party has the same.
         :param mask: bool [num_blocks, n], False for padding; every party has the same.
         :param noise_share: this party's noise, int64 [D].
-        :raises ArgumentError: mask or noise have another type or shape.
+        :raises ArgumentError: mask or noise have another type or shape; or scores of the prior have no part in a clip.
         :raises BackendError: the parties' shapes, priors or masks differ; nothing was opened.
         """
         computation = ClippedSum(shape=shape, layout=layout)
@@ -105,6 +105,7 @@ class PartyEnd(abc.ABC):
             wanted = [shape.num_blocks, shape.batch_size]
             raise ArgumentError(f"mask must be bool {wanted}, got {mask.dtype} {list(mask.shape)}")
         self._check(computation, "noise_share", noise_share, (shape.num_values,))
+        check_prior(shape, layout.prior)
         self._agree(computation, *prior, mask)
         return self._clipped_noisy_sum(shape, layout, own, prior, mask, noise_share)
 

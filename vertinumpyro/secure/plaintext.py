@@ -26,6 +26,7 @@ from vertinumpyro.secure.backend import (
     vector_sum,
 )
 from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior, weight_of_values
+from vertinumpyro.secure.local_clip import check_local_range, exact_score_bound
 from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["Plaintext", "clipped_sum"]
@@ -72,6 +73,7 @@ class Plaintext(InProcess):
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`, so that both take the same noise."""
         if self.formulation == "fused":
+            check_local_range(shape)
             return fixed_point_format(shape).grid_bits
         check_paper_range(shape)
         return PAPER_BITS
@@ -113,24 +115,39 @@ class Plaintext(InProcess):
 def clipped_sum(
     shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior, mask: jax.Array
 ) -> jax.Array:
-    """sum_n W_nk s_nk with W = mask e / sqrt(max(den^2, nn / C^2)), e and den the link's, in floating point."""
+    """sum_n W_nk s_nk with W = mask e / sqrt(max(den^2, nn / C^2)), e and den the link's, in floating point.
+
+    Where each party clips its own scores, W = mask clip(e, -b, b).
+    """
     link, clip_norm = shape.link, shape.clip_norm
     prior = bounded_prior(prior, clip_norm, shape.contributed)
-    contributions = [bounded(contribution, clip_norm, shape.contributed) for contribution in contributions]
+    contributions = [
+        bounded(c, clip_norm, shape.contributed, score_bound=exact_score_bound(shape, party))
+        for party, c in enumerate(contributions)
+    ]
     e = link.plaintext(sum((c.log_density for c in contributions), start=prior.log_weights))
-    squared_norm = _shared_norm(e, prior.scores)
-    for c in contributions:
-        squares = sum(((t.scores**2).sum(-1)[t.codes] for t in c.tables), start=(c.plated_scores**2).sum(-1))
-        squared_norm += (e**2 * squares).sum(-1) + _shared_norm(e, c.shared_scores)
-    den = e.sum(-1) if link.normalised else 1.0
-    w = jax.lax.rsqrt(jnp.maximum(den**2, squared_norm / clip_norm**2))
-    W = (mask * w)[:, None] * e
+    if shape.clips_locally:
+        W = mask[:, None] * jnp.clip(e, -shape.residual_bound, shape.residual_bound)
+    else:
+        W = (mask * _clip_factor(shape, e, contributions, prior))[:, None] * e
     blocks = [W.sum(0) @ prior.scores]
     for c in contributions:
         weighted = ((W, c.plated_scores), *((weight_of_values(W, t), t.scores) for t in c.tables))
         plated = [jnp.einsum("nk,nkd->kd", weights, scores) for weights, scores in weighted]
         blocks += [jnp.concatenate(plated, axis=-1).ravel(), jnp.einsum("nk,nks->s", W, c.shared_scores)]
     return jnp.concatenate(blocks)
+
+
+def _clip_factor(
+    shape: BatchShape, e: jax.Array, contributions: Sequence[Contribution], prior: ComponentPrior
+) -> jax.Array:
+    """1 / sqrt(max(den^2, nn / C^2)) of each record."""
+    squared_norm = _shared_norm(e, prior.scores)
+    for c in contributions:
+        squares = sum(((t.scores**2).sum(-1)[t.codes] for t in c.tables), start=(c.plated_scores**2).sum(-1))
+        squared_norm += (e**2 * squares).sum(-1) + _shared_norm(e, c.shared_scores)
+    den = e.sum(-1) if shape.link.normalised else 1.0
+    return jax.lax.rsqrt(jnp.maximum(den**2, squared_norm / shape.clip_norm**2))
 
 
 def _shared_norm(e: jax.Array, scores: jax.Array) -> jax.Array:

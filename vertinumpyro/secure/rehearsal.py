@@ -264,8 +264,9 @@ def _encoded_parties(
     formulation: str, shape: BatchShape, contributions: Sequence[Contribution]
 ) -> list[dict[str, Any]]:
     """What each party puts in, by name."""
-    encode = encode_party_traced if formulation == "fused" else partial(paper.ring_party, renormalise=True)
-    return [encode(shape, contribution)._asdict() for contribution in contributions]
+    if formulation != "fused":
+        return [paper.ring_party(shape, contribution, renormalise=True)._asdict() for contribution in contributions]
+    return [encode_party_traced(shape, c, party)._asdict() for party, c in enumerate(contributions)]
 
 
 def handed_out(

@@ -116,8 +116,7 @@ class Crypten(BetweenProcesses):
         if self.formulation != "fused":
             check_paper_range(shape)
             return PAPER_BITS
-        formats.norm_bits(shape)
-        formats.clip_share_kept(shape)
+        formats.check_clip(shape)
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:

@@ -53,6 +53,7 @@ __all__ = [
     "capped_exp",
     "chosen",
     "clipped",
+    "cut",
     "exp_nonpositive",
     "inverse_sqrt",
     "is_negative",
@@ -141,13 +142,18 @@ def capped_exp(engine: Engine, x: Any) -> Any:
 
 def clipped(engine: Engine, x: Any) -> Any:
     """clip(x, -1, 1), of `LOG_BITS` in `EXP_BITS`, for any x that a link's z may be. Four rounds."""
-    one = 1 << LOG_BITS
-    less = below(engine, _array(x), depth_bits(engine.num_parties), (-one, one))
-    under, within = np.moveaxis(unpacked(less.planes, less.shape), -1, 0)
-    public_one = np.full_like(_array(x), one if engine.rank == 0 else 0)
-    beyond = within ^ (engine.rank == 0)
-    pieces = chosen(engine, [under, under ^ within, beyond], [-public_one, _array(x), public_one])
-    return truncate(engine, torch.from_numpy(pieces), LOG_BITS - EXP_BITS)
+    return truncate(engine, cut(engine, x, 1 << LOG_BITS, depth_bits(engine.num_parties)), LOG_BITS - EXP_BITS)
+
+
+def cut(engine: Engine, x: Any, largest: int, bits: int) -> Any:
+    """clip(x, -largest, largest), exactly, for any x within 2^bits of both; three rounds.
+
+    It is -largest, and x + largest from there on, less x - largest from the other end on.
+    """
+    less = complement(engine, below(engine, _array(x), bits, (-largest, largest)))
+    above, beyond = np.moveaxis(unpacked(less.planes, less.shape), -1, 0)
+    low, high = (_array(public(engine, x, end)) for end in (largest, -largest))
+    return public(engine, torch.from_numpy(chosen(engine, [above, beyond], [low, -high])), -largest)
 
 
 def chosen(engine: Engine, bits: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> np.ndarray:

@@ -19,6 +19,9 @@ one unit of w e_k. So the norm is at most C' (1 + ROOT_EXCESS) plus `fixed_point
 eta their sum keeps it below C. The plan's sensitivity is C itself. How exact exp is does not matter for it, and no
 truncation can fail (`fixed`), so there is no term of delta.
 
+**The local clip.** Where each party clips its own scores, W = 2^10 e, or that of e cut by two exact comparisons, and
+the scores' norms make up for the unit by which e may be above 1: `secure.local_clip`. There is no norm and no root.
+
 Three fine points. Which way a truncation rounds follows from the value and from the word that was opened for it, which
 every party sees; those words are uniform whatever the data is, and the bound holds for each of them, so a party's view
 together with the sum is as private as the sum. Gram entries may be negative, and are divided by one C'' just below C'
@@ -41,11 +44,13 @@ from vertinumpyro.secure.formats import (
     LARGEST_BIT,
     LOG_BITS,
     ROOT_EXCESS,
+    check_clip,
     clip_share_kept,
     float64_room,
     norm_bits,
 )
 from vertinumpyro.secure.local import LARGEST_CONTRIBUTION, SCORE_BOUND
+from vertinumpyro.secure.local_clip import local_error_bound
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = [
@@ -54,6 +59,7 @@ __all__ = [
     "LARGEST_BIT",
     "LOG_BITS",
     "ROOT_EXCESS",
+    "check_clip",
     "clip_share_kept",
     "depth_bits",
     "error_bound",
@@ -141,11 +147,15 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     3. the clip, relative to C: eta; nn too large by (P + 1) den^2 + 2 den + 2 units of `norm_bits` and P + 1 times
        `float64_room`, half of which is in its root; the root too short by `ROOT_ERROR`, and w by 6 units of 2^-30
        where it is at least 2^-(61 - norm_bits - 20) / 2.
+
+    Where each party clips its own scores, `local_clip.local_error_bound` with the error of 1.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
     weights = K * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
     responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * weights * EXP_ERROR + K * 2.0**-WEIGHT_BITS
+    if shape.clips_locally:
+        return local_error_bound(shape, weight_error=responsibilities, score_norm=score_norm)
     scores = math.sqrt(D) * 2.0 ** -(fixed_point_format(shape).score_bits + 1)
     bits = norm_bits(shape)
     least_w = 2.0 ** (-(LARGEST_BIT - EXP_BITS - bits + 1) / 2)

@@ -19,8 +19,9 @@ from vertinumpyro.secure.crypten import fixed
 from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.engine import Engine, torch
 from vertinumpyro.secure.crypten.fixed import OneSided
-from vertinumpyro.secure.crypten.formats import EXP_BITS, norm_bits
+from vertinumpyro.secure.crypten.formats import EXP_BITS, WEIGHT_BITS, norm_bits
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, sums_of_tables
+from vertinumpyro.secure.local_clip import largest_weight
 
 __all__ = ["clipped_noisy_sum", "noisy_cross_products", "noisy_sum"]
 
@@ -54,9 +55,11 @@ def _clipped_sum(
     own = PartyInputs(*(_tensor(array) for array in own))
     z = fixed.public(engine, own.log_density, _tensor(prior.log_weights))  # the parties' contributions are shares of it
     e = shape.link.shares(engine, z)
-    norms = _squared_norm(engine, shape, layout, e, own, prior)
-    W = _weights(engine, shape, e, norms) * _tensor(mask).long()[:, None]
-    return _weighted_scores(engine, layout, W, own, prior)
+    if shape.clips_locally:
+        W = _cut_weights(engine, shape, e)
+    else:
+        W = _weights(engine, shape, e, _squared_norm(engine, shape, layout, e, own, prior))
+    return _weighted_scores(engine, layout, W * _tensor(mask).long()[:, None], own, prior)
 
 
 def noisy_cross_products(
@@ -121,6 +124,12 @@ def _weights(engine: Engine, shape: BatchShape, e: Any, squared_norm: Any) -> An
     value = fixed.larger(engine, least, squared_norm)
     w = fixed.inverse_sqrt(engine, value, bits)
     return fixed.truncate(engine, fixed.multiply(w[:, None], e), EXP_BITS)
+
+
+def _cut_weights(engine: Engine, shape: BatchShape, e: Any) -> Any:
+    """Shares of W = clip(e, -b, b) with 30 fractional bits; no work where b = 1, as |e| is at most 1 and a unit."""
+    largest = largest_weight(shape, EXP_BITS)
+    return (e if largest is None else fixed.cut(engine, e, largest, EXP_BITS + 2)) * (1 << WEIGHT_BITS - EXP_BITS)
 
 
 def _weighted_scores(engine: Engine, layout: Layout, W: Any, own: PartyInputs, prior: PriorInputs) -> Any:

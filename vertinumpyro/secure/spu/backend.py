@@ -100,8 +100,7 @@ class Spu(BetweenProcesses):
         :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
         """
         program.check_nodes(self.protocol, shape.num_parties)
-        formats.norm_bits(shape)
-        formats.clip_share_kept(shape)
+        formats.check_clip(shape)
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:

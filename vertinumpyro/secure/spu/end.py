@@ -11,7 +11,7 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, without_tables
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, norm_width, without_tables
 from vertinumpyro.secure.party_end import OnRecord, PartyEnd, Watch
 from vertinumpyro.secure.spu import program
 from vertinumpyro.secure.spu.node import Input, Node
@@ -158,7 +158,8 @@ def _sizes(computation: Computation) -> tuple[Sizes, list[Sizes]]:
     match computation:
         case ClippedSum(shape=shape, layout=layout):
             n, K, Z = shape.batch_size, shape.num_components, shape.num_inputs
-            known: Sizes = {"prior_log_weights": (Z,), "prior_scores": (K, layout.prior), "prior_gram": (K, K)}
+            known: Sizes = {"prior_log_weights": (Z,), "prior_scores": (K, layout.prior)}
+            known |= {} if shape.clips_locally else {"prior_gram": (K, K)}
             known |= {program.SO_FAR: (D,)} if shape.num_blocks > 1 else {}
             return {**known, "mask": (n,)}, [_clipped_sizes(shape, layout, p) | {"noise": (D,)} for p in parties]
         case CrossProducts(num_records=n, widths=widths):
@@ -168,10 +169,10 @@ def _sizes(computation: Computation) -> tuple[Sizes, list[Sizes]]:
 
 
 def _clipped_sizes(shape: BatchShape, layout: Layout, party: int) -> Sizes:
-    n, K = shape.batch_size, shape.num_components
-    sizes: Sizes = {"log_density": (n, shape.num_inputs), "squared_norm": (n, K)}
+    n, K, norms = shape.batch_size, shape.num_components, norm_width(shape)
+    sizes: Sizes = {"log_density": (n, shape.num_inputs), "squared_norm": (n, norms)}
     sizes |= {"plated": (K, n, layout.plated[party]), "shared": (n * K, layout.shared[party])}
-    return sizes | ({"gram": (n, K, K)} if any(layout.shared) else {})
+    return sizes | ({"gram": (n, norms, norms)} if any(layout.shared) else {})
 
 
 def _held(value: np.ndarray | None, dimensions: Sequence[int]) -> np.ndarray:

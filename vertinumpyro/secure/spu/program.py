@@ -21,6 +21,9 @@ there is no term of delta. That rests on SPU's integer additions, products, comp
 ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only the
 estimate that is checked.
 
+**The local clip.** Where each party clips its own scores, W = 2^10 e, e cut by comparisons: `secure.local_clip`. There
+is no norm, no estimate and no check.
+
 No intermediate integer reaches 2^127: w^2 v below 2^52 2^(16 + b) 1.7 (P + 1) K^2 S^2, and `formats.norm_bits`
 keeps that last factor below 2^(41 - b); powers below 2^123.
 
@@ -44,6 +47,7 @@ from vertinumpyro.secure import formats
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.inputs import Layout
 from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.local_clip import largest_weight, local_error_bound
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = ["FRACTION_BITS", "SO_FAR", "clipped_noisy_sum", "error_bound", "noisy_cross_products", "noisy_sum"]
@@ -84,8 +88,7 @@ def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], j
 
     def program(arrays: Arrays) -> jax.Array:
         e = shape.link.spu(arrays["prior_log_weights"] + sum(arrays[f"log_density_{p}"] for p in parties))
-        den = e.sum(-1) if shape.link.normalised else jnp.full(e.shape[0], 1 << EXP_BITS, jnp.int64)
-        W = clipped_weights(e, den, _squared_norm(layout, e, arrays), arrays["mask"], formats.norm_bits(shape))
+        W = _cut_weights(shape, e, arrays) if shape.clips_locally else _jointly_clipped(shape, layout, e, arrays)
         blocks = [W.sum(0) @ arrays["prior_scores"]]
         plated = _beside(arrays, "plated", layout.plated, lambda scores: jnp.einsum("nk,knd->kd", W, scores))
         shared = _beside(arrays, "shared", layout.shared, lambda scores: W.reshape(1, -1) @ scores)
@@ -144,6 +147,19 @@ def sigmoid(z: jax.Array) -> jax.Array:
         missing = (2 << _QUOTIENT_BITS + bits) - (u + (1 << _QUOTIENT_BITS)) * q
         q = shifted_down(missing * q, _QUOTIENT_BITS + 2 * bits - bits_after)
     return q + negative * ((1 << EXP_BITS) - 2 * q)
+
+
+def _cut_weights(shape: BatchShape, e: jax.Array, arrays: Arrays) -> jax.Array:
+    """W = mask clip(e, -b, b) with 30 fractional bits: the parties clipped their scores (`local_clip`)."""
+    largest = largest_weight(shape, EXP_BITS)
+    cut = e if largest is None else jnp.clip(e, -largest, largest)
+    return cut * (arrays["mask"] << _WEIGHT_BITS - EXP_BITS)[:, None]
+
+
+def _jointly_clipped(shape: BatchShape, layout: Layout, e: jax.Array, arrays: Arrays) -> jax.Array:
+    """W of the clip on the whole record."""
+    den = e.sum(-1) if shape.link.normalised else jnp.full(e.shape[0], 1 << EXP_BITS, jnp.int64)
+    return clipped_weights(e, den, _squared_norm(layout, e, arrays), arrays["mask"], formats.norm_bits(shape))
 
 
 def _squared_norm(layout: Layout, e: jax.Array, arrays: Arrays) -> jax.Array:
@@ -216,12 +232,15 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
 
     As `formats.error_bound`, with M = score_norm C sqrt(P + 1): responsibilities off by (P + 1) 2^-21 + 2 K 4e-6,
     times M, and W's unit; scores' roundings; relative to C: what the clip keeps back, the norms' roundings, the
-    shortened root and its unit where it is small. Accuracy alone; the clip does not rest on it.
+    shortened root and its unit where it is small. Where each party clips its own scores, as in `local_clip`. Accuracy
+    alone; the clip does not rest on it.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
     weights = K * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
     responsibilities = 1.01 * (P + 1) * 2.0**-formats.LOG_BITS + 2.02 * weights * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
+    if shape.clips_locally:
+        return local_error_bound(shape, weight_error=responsibilities, score_norm=score_norm)
     scores = math.sqrt(D) * 2.0 ** -(fixed_point_format(shape).score_bits + 1)
     bits = formats.norm_bits(shape)
     least_w = 1 / math.sqrt(2 * (P + 1) * (K * SCORE_BOUND) ** 2)
