@@ -57,13 +57,13 @@ def looks_like_numbers(texts: pd.Series, decimal: str, rare: int) -> str:
         rare: a text of fewer records is not named.
     """
     usual = _usual(decimal)
-    counts = texts.value_counts()
-    others = [str(text) for text in counts.index if not usual.fullmatch(str(text))]
+    counts = {str(text): int(str(number)) for text, number in texts.value_counts().items()}
+    others = [text for text in counts if not usual.fullmatch(text)]
     if written := _otherwise(others, decimal, whole=False):
         return f"looks like {written}"
-    if signs := _with_signs([str(text) for text in counts.index]):
+    if signs := _with_signs(list(counts)):
         return f"numbers with {signs} at each: {_NO_SIGNS}"
-    if len(counts) - len(others) > _MANY and float(counts[others].sum()) < (1 - _MOST / 2) * len(texts):
+    if len(counts) - len(others) > _MANY and sum(counts[text] for text in others) < (1 - _MOST / 2) * len(texts):
         named = [repr(text) for text in others if counts[text] >= rare][:_FEW]
         said = f" ({', '.join(named)})" if named else ""
         return f"numbers but for some texts{said}: where these stand for a missing value, leave the cell empty"

@@ -59,7 +59,7 @@ def encode_table(frame: pd.DataFrame, schema: Schema, party: str) -> dict[str, n
     for name, column in schema.parties[party].columns.items():
         series = cast(pd.Series, frame[name])  # check_header saw the name once, so it is no DataFrame
         arrays[name] = column.encode(series, party=party, name=name)
-        if column.missing == "mask":
+        if column.masked:
             arrays[name + OBSERVED_SUFFIX] = column.observed(series)
     return arrays
 
@@ -90,7 +90,7 @@ def example_table(schema: Schema, party: str, n: int, rng: np.random.Generator) 
     arrays: dict[str, np.ndarray] = {}
     for name, column in schema.parties[party].columns.items():
         arrays[name] = column.example(n, rng)
-        if column.missing == "mask":
+        if column.masked:
             arrays[name + OBSERVED_SUFFIX] = rng.random(n) < 0.9
     return arrays
 

@@ -97,12 +97,13 @@ def default_components(num_records: int, *, warm: bool) -> int:
 
 
 def default_clip_norm(schema: Schema) -> float:
-    """0.6 sqrt(number of columns): somewhat below the norm of a typical record's gradient.
+    """0.6 sqrt(number of columns and learned masks): somewhat below the norm of a typical record's gradient.
 
-    Each column adds a score of norm near one. A clip norm far below rescales every record, which biases what is
+    Each adds a score of norm near one. A clip norm far below rescales every record, which biases what is
     learned (rare records count too much); one far above buys noise for nothing.
     """
-    return round(0.6 * math.sqrt(len(schema.columns)), 3)
+    masks = sum(column.mask_is_learned for column in schema.columns.values())
+    return round(0.6 * math.sqrt(len(schema.columns) + masks), 3)
 
 
 def default_rate(num_steps: int, *, warm: bool = False) -> float:
