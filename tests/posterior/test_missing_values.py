@@ -8,13 +8,18 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.infer import Predictive
+from scipy import stats
 
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, CountColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, TwinWarning
 from vertinumpyro.marginals import MarginalInference, release_marginals
-from vertinumpyro.model import inspect_model, mixture_model, party_plate, split_model
+from vertinumpyro.marginals.model_tables import ModelTables, TableKey
+from vertinumpyro.model import UNOBSERVED, inspect_model, mixture_model, party_plate, split_model
 from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf.cells import cell_columns
 
 pytest.importorskip("mbi")
 N = 4000
@@ -61,21 +66,26 @@ OWN = Schema(
 )
 
 
-@pytest.mark.parametrize("model", [None, likely], ids=["mixture", "own"])
-def test_twins_from_tables_have_the_missing_values_of_the_records(model):
-    dataset = VerticalDataset.from_pooled(schema() if model is None else OWN, table())
-    settings = VertiMRF(max_cells=6)
+def test_twins_from_tables_have_the_missing_values_of_the_records():
+    dataset, settings = VerticalDataset.from_pooled(schema(), table()), VertiMRF(max_cells=6)
     release = release_marginals(dataset, settings.plan(dataset, epsilon=20.0), settings, insecure_seed=0)
-    inference = MarginalInference(model, num_components=6) if model is None else MarginalInference(model)
-    posterior = inference.fit(release, jax.random.PRNGKey(0))
+    posterior = MarginalInference(num_components=6, num_starts=1).fit(release, jax.random.PRNGKey(0))
     twin = posterior.sample_synthetic(20_000, rng_key=jax.random.PRNGKey(1))
-    assert set(posterior.twin_columns.masks) == ({"dose", "visits"} if model is None else {"dose"})
-    if model is None:
-        assert shares(twin) == pytest.approx(shares(table()), abs=0.04)
-    else:
-        assert shares(twin.assign(visits=0))[:2] == pytest.approx(shares(table())[:2], abs=0.04)
-    real, found = table()["dose"].mean(), twin["dose"].mean()
-    assert found == pytest.approx(real, abs=0.4)  # those that are there
+    assert set(posterior.twin_columns.masks) == {"dose", "visits"}
+    assert shares(twin) == pytest.approx(shares(table()), abs=0.04)
+    assert twin["dose"].mean() == pytest.approx(table()["dose"].mean(), abs=0.4)  # of those that are there
+
+
+def test_tables_of_a_model_whose_values_are_missing_by_another_column_are_exact():
+    split, columns = split_model(likely, OWN), cell_columns(OWN, max_cells=6)
+    latents = {"p": jnp.array([0.3, 0.9, 0.4]), "a": jnp.array([2.0, 4.0])}
+    supports = {"p": dist.constraints.unit_interval, "a": dist.constraints.positive}
+    flat = split.flatten({name: biject_to(supports[name]).inv(value) for name, value in latents.items()})
+    made = ModelTables(split, columns, [TableKey(("dose", "old"))])
+    found = np.asarray(made(flat, made.sums)).reshape(made.shapes[0])
+    masses = np.diff(stats.beta(2.0, 4.0).cdf(np.linspace(0, 1, 7)))
+    for old, (share, given) in enumerate([(0.7, 0.9), (0.3, 0.4)]):
+        assert found[:, old] == pytest.approx(share * np.append(given * masses, 1 - given), abs=2e-4)
 
 
 def test_steps_learn_them_and_a_mask_alone_is_not_learned():
@@ -144,3 +154,9 @@ def test_whether_a_value_is_missing_may_not_depend_on_the_value():
 
     with pytest.raises(ModelContractError, match="site 'given' draws whether 'dose' is missing, and its distribution"):
         inspect_model(model, OWN)
+
+
+def test_numpyros_predictive_draws_masks_of_data_in_which_nothing_is_observed():
+    drawn = Predictive(mixture_model(schema(), 3), num_samples=4)(jax.random.PRNGKey(0), UNOBSERVED, 500)
+    assert drawn["dose_observed"].shape == drawn["dose"].shape == (4, 500)
+    assert 0 < drawn["dose_observed"].mean() < 1

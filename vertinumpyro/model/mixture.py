@@ -56,8 +56,9 @@ def mixture_model(schema: Schema, num_components: int = 20) -> Model:
                 for name, column in part.columns.items():
                     _observe(names.sites[name], name, column, likelihoods[name](z), data)
                     if name in present:
-                        mask = data.get(f"{name}{OBSERVED_SUFFIX}")
-                        numpyro.sample(names.masks[name], dist.Bernoulli(present[name][z]), obs=mask)
+                        mask = data.get(f"{name}{OBSERVED_SUFFIX}")  # True of `UNOBSERVED`, and then it is drawn
+                        given = None if mask is True else mask
+                        numpyro.sample(names.masks[name], dist.Bernoulli(present[name][z]), obs=given)
 
     return model
 
