@@ -87,7 +87,9 @@ def tables(page):
         yield [re.sub(r"`[^`]*`", "", line).replace(r"\|", "").strip() for line in run.splitlines()]
 
 
-@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: f"{page.parent.name}/{page.name}")
+@pytest.mark.parametrize(
+    "page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: f"{page.parent.name}/{page.name}"
+)
 def test_tables_are_whole(page):
     """A blank line within a table would make text of the rows below it."""
     for lines in tables(page):
