@@ -78,3 +78,20 @@ def test_links_between_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#:]+?\.md)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8")):
             written = {"commands.md", "config.md", "party.md", "schema.md"}  # by Sphinx
             assert (page.parent / target).exists() or Path(target).name in written, f"{page.name}: {target}"
+
+
+def tables(page):
+    """Runs of lines that begin with a bar, outside of code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for run in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        yield [re.sub(r"`[^`]*`", "", line).replace(r"\|", "").strip() for line in run.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: f"{page.parent.name}/{page.name}"
+)
+def test_tables_are_whole(page):
+    """A blank line within a table would make text of the rows below it."""
+    for lines in tables(page):
+        assert re.fullmatch(r"\|(:?-+:?\|)+", lines[1] if len(lines) > 1 else ""), lines[0]
+        assert {line.count("|") for line in lines} == {lines[0].count("|")}, lines[0]

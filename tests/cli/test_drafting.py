@@ -73,10 +73,35 @@ def test_a_file_that_is_written_otherwise_says_how(files, options, why):
     assert not (files / "s.toml").exists()
 
 
-def test_a_party_is_drafted_once_and_ids_have_one_name(files):
+def test_a_party_is_drafted_once(files):
     assert drafted(files, "insurer.parquet", "insurer").exit_code == 0
     code, text = said(drafted(files, "insurer.parquet", "insurer"))
     assert (code, "'insurer' is in it already" in text) == (2, True)
-    pd.DataFrame({"id": range(20), "x": range(20)}).to_csv(files / "bank.csv", index=False)
-    code, text = said(invoke("schema", "draft", files / "bank.csv", "--party", "bank", "--out", files / "s.toml"))
-    assert (code, "its id column is 'nr', and here it is 'id'" in text) == (2, True)
+
+
+def test_each_party_may_have_its_own_name_for_the_ids(files):
+    assert drafted(files, "insurer.parquet", "insurer").exit_code == 0
+    pd.DataFrame({"Kunde": range(200), "x": range(200)}).to_csv(files / "bank.csv", index=False)
+    unnamed = said(invoke("schema", "draft", files / "bank.csv", "--party", "bank", "--out", files / "s.toml"))
+    assert unnamed[0] == 2
+    assert "name the column of ids with --id" in unnamed[1]
+    second = invoke(
+        "schema", "draft", files / "bank.csv", "--party", "bank", "--id", "Kunde", "--out", files / "s.toml"
+    )
+    assert second.exit_code == 0, second.stderr
+    setting = 'id_column.bank = "Kunde"'
+    assert setting in second.output
+    text = (files / "s.toml").read_text(encoding="utf-8").replace("confirmed = false", "confirmed = true")
+    (files / "s.toml").write_text(text, encoding="utf-8")
+    config = files / "config.toml"
+    tables = 'data.files = {insurer = "insurer.parquet", bank = "bank.csv"}\nprivacy.epsilon = 1.0\n'
+    config.write_text(f'schema = "s.toml"\n{tables}')
+    code, text = said(invoke("check", config))
+    assert (code, "say what it calls the ids (id_column.bank under [data])" in text) == (2, True), text
+    config.write_text(f'schema = "s.toml"\ndata.{setting}\n{tables}')
+    checked = invoke("check", config)
+    assert checked.exit_code == 0, checked.stderr
+    assert "200" in checked.output
+    config.write_text(f'schema = "s.toml"\ndata.id_column.bank = "x"\n{tables}')
+    code, text = said(invoke("check", config))
+    assert (code, "[data] id_column: 'x' is a column of the schema" in text) == (2, True), text

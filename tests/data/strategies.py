@@ -22,7 +22,6 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
     lambda name: not name.endswith("_observed") and name != "record"
 )
 MISSING = st.sampled_from(["forbid", "mask", "category"])
-MASKABLE = st.sampled_from(["forbid", "mask"])
 RULES = st.sampled_from(["error", "clip"])
 TRANSFORMS = st.sampled_from(["identity", "log1p", "sqrt"])
 
@@ -46,7 +45,7 @@ def edges(draw):
 @st.composite
 def reals(draw):
     options = {"bounds": draw(real_bounds()), "transform": draw(TRANSFORMS), "out_of_bounds": draw(RULES)}
-    return RealColumn(**options, missing=draw(MASKABLE))
+    return RealColumn(**options, missing=draw(MISSING))
 
 
 @st.composite
@@ -84,7 +83,7 @@ def binaries():
 
 
 def counts():
-    return st.builds(CountColumn, upper=st.integers(1, 10_000), missing=MASKABLE, out_of_bounds=RULES)
+    return st.builds(CountColumn, upper=st.integers(1, 10_000), missing=MISSING, out_of_bounds=RULES)
 
 
 @st.composite

@@ -73,7 +73,7 @@ def test_missing_values_follow_the_rule(column):
         return
     observed = column.observed(values)
     encoded = encode(column, values)
-    filler = column.num_categories - 1 if column.missing == "category" else column.placeholder()
+    filler = column.placeholder() if column.masked else column.num_categories - 1
     assert (~observed)[[1, 4]].all()
     assert (encoded[~observed] == filler).all()
     decoded = column.decode(encoded, rng(), observed=observed)
@@ -213,8 +213,8 @@ BAD_DOMAINS = {
     "transform": (RealColumn, {"bounds": (0, 1), "transform": "exp"}, "transform"),
     "rule": (RealColumn, {"bounds": (0, 1), "out_of_bounds": "drop"}, "out_of_bounds"),
     "decimals": (RealColumn, {"bounds": (0, 1), "decimals": 0.5}, "decimals"),
-    "real category": (RealColumn, {"bounds": (0, 1), "missing": "category"}, "missing"),
-    "count category": (CountColumn, {"upper": 3, "missing": "category"}, "missing"),
+    "real missing": (RealColumn, {"bounds": (0, 1), "missing": "learn"}, "missing"),
+    "count missing": (CountColumn, {"upper": 3, "missing": True}, "missing"),
     "one bin": (BinnedColumn, {"bounds": (0, 1), "bins": 1}, "bins"),
     "no bins": (BinnedColumn, {"bounds": (0, 1)}, "bins"),
     "bins and edges": (BinnedColumn, {"bounds": (0, 1), "bins": 2, "edges": (0, 1, 2)}, "not both"),
@@ -287,6 +287,7 @@ DESCRIBED = [
     (BinnedColumn(edges=(0, 0, 10, 60)), "0 to 60 in 3 bins"),
     (BinnedColumn(bounds=(0, 60), bins=15, transform="sqrt"), "0 to 60 in 15 bins"),
     (RealColumn(bounds=(0.25, 1e6), missing="mask"), "0.25 to 1e+06, may be missing"),
+    (CountColumn(upper=80, missing="category"), "0 to 80, missing is learned"),
 ]
 
 
@@ -316,7 +317,7 @@ def test_encoded_values_lie_in_their_range(column, seed):
     assert np.float32(low) <= encoded.min()
     assert encoded.max() <= np.float32(high)
     if column.num_values is not None:
-        assert (low, high + 1) == (0, column.num_values + (column.missing == "category"))
+        assert (low, high + 1) == (0, column.num_values + (column.missing == "category" and not column.masked))
 
 
 def test_only_columns_ask_which_column_they_are():

@@ -93,6 +93,53 @@ def test_what_is_left_out_says_why():
         assert f"# {name}: {note}" in draft.to_toml()
 
 
+SPREAD = [f"{x:.1f}" for x in RNG.normal(40, 8, N)]
+LARGE = RNG.uniform(1000, 90000, N)
+WRITTEN = {
+    "thousands": ([f"{x:,.0f}" for x in LARGE], "numbers with separators of thousands"),
+    "apostrophes": ([f"{x:,.2f}".replace(",", "'") for x in LARGE], "with separators of thousands"),
+    "commas": ([x.replace(".", ",") for x in SPREAD], 'looks like numbers with decimal commas: set decimal = ","'),
+    "percent": ([f"{x}%" for x in SPREAD], "numbers with '%' at each: leave it out"),
+    "a currency": ([f"€ {x}" for x in SPREAD], "numbers with '€' at each"),
+    "a unit": ([f"{x} mg/l" for x in SPREAD], "numbers with 'mg/l' at each"),
+    "a limit": (["<20" if i % 9 == 0 else x for i, x in enumerate(SPREAD)], "numbers but for some texts ('<20')"),
+    "words for none": (["n.d." if i < 3 else x for i, x in enumerate(SPREAD)], "numbers but for some texts: where"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("texts", "note"), WRITTEN.values(), ids=WRITTEN.keys())
+def test_numbers_that_are_written_as_texts_are_no_categories(texts, note):
+    draft = draft_schema({"id": range(N), "x": texts}, "p")
+    assert not draft.columns["x"].fields
+    assert note in draft.columns["x"].note
+    assert "n.d." not in draft.columns["x"].note  # three records
+
+
+@pytest.mark.parametrize("form", ["%d-%b-%Y", "%d %b %Y", "%Y%m%d", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%d-%m-%Y"])
+def test_dates_are_known_as_they_are_written(form):
+    days = pd.DatetimeIndex(pd.Timestamp("2019-02-03") + pd.to_timedelta(RNG.integers(0, 900, N), "D"))
+    frame = {"id": range(N), "x": days.strftime(form)}
+    text = draft_schema(frame, "p").to_toml().replace("confirmed = false", "confirmed = true")
+    column = Schema.from_toml(text).columns["x"]
+    assert isinstance(column, DateColumn)
+    assert column.format == form
+    assert VerticalDataset.from_frames(Schema.from_toml(text), {"p": pd.DataFrame(frame)}).num_records == N
+
+
+def test_labels_among_numbers_stay_labels_and_doses_become_some():
+    frame = {
+        "id": range(N),
+        "triage": RNG.choice(["1", "2", "3", "U"], N),
+        "dose": RNG.choice([0.5, 1.0, 2.5], N),
+        "sex": RNG.choice(["f", "m", " f"], N),
+    }
+    draft = draft_schema(frame, "p")
+    assert draft.columns["triage"].fields["categories"] == ["1", "2", "3", "U"]
+    assert draft.columns["dose"].fields["categories"] == [0.5, 1.0, 2.5]
+    assert "some differ in spaces or capital letters alone" in draft.columns["sex"].note
+    assert "some have spaces around them" in draft.columns["sex"].note
+
+
 def test_no_record_stands_out_in_a_draft():
     text = drafted().to_toml()
     assert "isolation" not in text  # three records

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vertinumpyro.core.errors import ArgumentError, DataError
-from vertinumpyro.data import Schema, VerticalDataset, read_ids, read_table
+from vertinumpyro.data import Schema, VerticalDataset, read_everything, read_ids, read_table
 
 SCHEMA = Schema.from_toml("""
 [parties.clinic.columns.town]
@@ -57,6 +57,14 @@ READ = {
     "quoted commas": ("t.csv", TEXT.replace("1.5", '"1,5"').replace("1299.25", '"1299,25"'), "utf-8", {"decimal": ","}),
     "trailing separators": ("t.csv", TEXT.replace("3\n", "3,\n").replace("40\n", "40,,\n"), "utf-8", {}),
     "Windows line ends": ("t.csv", TEXT.replace("\n", "\r\n"), "utf-8", {}),
+    "Excel's line": ("t.csv", "sep=,\r\n" + TEXT, "utf-8", {}),
+    "Excel's line, marked": (
+        "t.csv",
+        '"sep=;"\n' + TEXT.replace(",", ";"),
+        "utf-16",
+        {"encoding": "utf-16", "separator": ";"},
+    ),
+    "a nameless column": ("t.csv", TEXT.replace("\n", ",\n"), "utf-8", {}),
 }
 
 
@@ -143,3 +151,25 @@ def test_ids_are_read_alone_and_as_text(tmp_path):
         read_ids(write(tmp_path, "u.csv", "ident,town\n1,2\n"), SCHEMA, "clinic")
     with pytest.raises(DataError, match=r"party 'clinic'.*separator = \";\""):
         read_ids(write(tmp_path, "v.csv", "id;town\n1;2\n"), SCHEMA, "clinic")
+
+
+def test_a_file_may_call_its_ids_otherwise(tmp_path, expected):
+    path = write(tmp_path, "t.csv", TEXT.replace("id,", "Patient,"))
+    table = read_table(path, SCHEMA, "clinic", id_column="Patient")
+    assert table["id"].tolist() == read_ids(path, SCHEMA, "clinic", id_column="Patient")["id"].tolist() == IDS
+    dataset = VerticalDataset.from_frames(SCHEMA, {"clinic": table})
+    for name, array in dataset.pooled().items():
+        np.testing.assert_array_equal(array, expected[name])
+    with pytest.raises(
+        DataError, match=r"column 'id': is not in the table; .* or say what it calls the ids \(id_column"
+    ):
+        read_table(path, SCHEMA, "clinic")
+    with pytest.raises(ArgumentError, match="id_column = 'town' is a column of the schema"):
+        read_table(path, SCHEMA, "clinic", id_column="town")
+
+
+def test_everything_of_a_file_is_its_named_columns_each_once(tmp_path):
+    path = write(tmp_path, "t.csv", "id,x,\n1,a,\n2,b,\n")
+    assert list(read_everything(path, "clinic", "id").columns) == ["id", "x"]
+    with pytest.raises(DataError, match="column 'x': occurs twice in the table; rename one"):
+        read_everything(write(tmp_path, "u.csv", "id,x,x\n1,a,b\n"), "clinic", "id")

@@ -1,6 +1,9 @@
 """What a statistician gets wrong in a configuration or on the command line."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,12 @@ SETTINGS = {
     "components in plenty": (MODEL, "num_components = 100000", "num_components=100000; give 1 to 2000"),
     "model a path": (MODEL, 'function = "models/health.py"', 'write "module:function"'),
     "model's folder": (MODEL, 'function = "own:model"\nfolder = "gone"', "no module 'own'; put own.py beside"),
+    "ids a number": ("[data.files]", "[data]\nid_column = 3\n[data.files]", "[data] id_column = 3; give a text"),
+    "ids of nobody": ("[data.files]", '[data.id_column]\nclinik = "x"\n[data.files]', "no party 'clinik' in the schema"),
+    "ids that are not there": ("[data.files]", '[data.id_column]\nclinic = "patient"\n[data.files]',
+                               "party 'clinic', column 'patient': is not in the table; add it, or rename it, or say"),
+    "ids that are a column": ("[data.files]", '[data.id_column]\nclinic = "age"\n[data.files]',
+                              "[data] id_column: 'age' is a column of the schema; name the column of 'clinic'"),
     "a section's value": ("[fit]\n", "[fitt]\n", "unknown key 'fitt'; did you mean 'fit'?"),
     "out": (LAST, f"{LAST}\n[run]\nout = 3", "[run] out = 3; give a text"),
     "half a seed": (LAST, f"{LAST}\n[run]\nseed = 1.5", "[run] seed = 1.5; give a whole number"),
@@ -141,11 +150,15 @@ def test_outputs_that_can_be_nowhere(project: Project, what: str):
     assert "cannot write to the run's folder" in message
 
 
-def test_two_runs_in_one_folder(project: Project):
-    first = project.run("fit", project.config)
-    assert first.exit_code == 0, first.stderr
-    before = (project.run_dir / "privacy.json").read_bytes()
-    second = project.run("fit", project.config)
-    assert second.exit_code == 2
-    assert "run" in one_line(second.stderr)
-    assert (project.run_dir / "privacy.json").read_bytes() == before
+def test_two_runs_at_once_in_one_folder(project: Project):
+    """One of them runs as if it were alone; the other says so, whenever it comes, and spends nothing."""
+    command = [sys.executable, "-m", "vertinumpyro", "fit", str(project.config)]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [run.communicate() for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2], told
+    (refused,) = [err for run, (_, err) in zip(runs, told, strict=True) if run.returncode]
+    assert "Traceback" not in refused
+    message = one_line(refused)
+    assert "another process; wait until that has ended" in message or "another folder with --out" in message
+    record = json.loads((project.run_dir / "privacy.json").read_text())
+    assert (record["status"], record["steps_spent"]) == ("finished", 4)

@@ -62,9 +62,9 @@ AMONG = "holds texts among its numbers: where they stand for a missing value, le
 VALUES: dict[str, tuple[str, Change, str]] = {
     "decimal commas": ("age", lambda s: s.astype(str).str.replace(".", ","), AGE + "holds what look like numbers with decimal commas: set"),
     "thousands": ("age", lambda s: s.map("1,0{:04.1f}".format), AGE + "holds what look like numbers with separators of thousands: leave"),
-    "percent": ("age", lambda s: s.astype(str) + "%", AGE + "holds string values, the schema says numbers; convert"),
-    "a currency": ("age", lambda s: "€" + s.astype(str), AGE + "holds string values, the schema says numbers; convert"),
-    "a unit": ("age", lambda s: s.astype(str) + " years", AGE + "holds string values, the schema says numbers; convert"),
+    "percent": ("age", lambda s: s.astype(str) + "%", AGE + "holds numbers with a sign or a unit at each: leave it out"),
+    "a currency": ("age", lambda s: "€" + s.astype(str), AGE + "holds numbers with a sign or a unit at each: leave it out"),
+    "a unit": ("age", lambda s: s.astype(str) + " years", AGE + "holds numbers with a sign or a unit at each: leave it out"),
     "a question mark": ("age", lambda s: s.astype(str).where(s > 30, "?"), AGE + AMONG),
     "a word for none": ("age", lambda s: s.astype(str).where(s > 30, "unknown"), AGE + AMONG),
     "NA": ("age", lambda s: s.astype(str).where(s > 30, "NA"), AGE + 'has missing values; fill them, or set missing = "mask"'),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.cli.outputs import (
+    FEW_PANELS,
     ErrorMeaning,
     adversary_figure,
     can_draw,
@@ -38,6 +39,7 @@ _MOST_RECORDS = 10_000
 _MOST_DRAWN = 40  # columns; more are no longer readable
 _STRONGEST = 10
 _TAIL = 2.5  # percent
+_LABEL = "drawn anew, ± 2 standard deviations"
 _LIKE = "What the posterior says of the twin"
 _CLAIM = (
     "They vary as the guide's posterior and a sample's size have it. The noise in the gradients, and what the model "
@@ -95,7 +97,10 @@ class Predictive:
                 for name, shares in self.shares.items()
             }
             yield ReportFigure(
-                figure=plot_beside_release(found, self._schema, label="drawn anew, ± 2 standard deviations"),
+                figure=plot_beside_release(found, self._schema, label=_LABEL),
+                narrow=plot_beside_release(
+                    found, self._schema, label=_LABEL, num_across=1 if len(found) <= FEW_PANELS else 2
+                ),
                 caption=f"Each column of the twin (bars) beside {of_tables} from the posterior. {_CLAIM}",
                 not_dp=False,
                 section=_LIKE,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.cli.outputs import can_draw
+from vertinumpyro.cli.outputs import FEW_PANELS, can_draw
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.evaluation import ReleasedShares, ReportFigure, ReportTable, plot_beside_release, plot_pairwise_tvd
 from vertinumpyro.mrf import Marginals
@@ -68,6 +68,7 @@ def _columns(
         return
     yield ReportFigure(
         figure=plot_beside_release(found, schema),
+        narrow=plot_beside_release(found, schema, num_across=1 if len(found) <= FEW_PANELS else 2),
         caption="Each column of the twin (bars) beside what the released tables say of it, with two standard "
         "deviations of their noise: where a bar stands within, nothing better is known.",
         not_dp=False,
@@ -115,8 +116,8 @@ def _dependence(pairs: Sequence[Measurement], singles: Mapping[str, Measurement]
     caption = f"The pairs that hang together most clearly: {len(above) - len(unknown)} of {len(above)} tables say more "
     caption += "than their noise."
     if unknown:
-        named = ", ".join(unknown[:_MOST_NAMED]) + (", …" if len(unknown) > _MOST_NAMED else "")
-        caption += f" Noise only, so whether they hang together was not learned: {named}."
+        named = ", ".join(unknown[:_MOST_NAMED]) + (", …" if len(unknown) > _MOST_NAMED else ".")
+        caption += f" Noise only, so whether they hang together was not learned: {named}"
     yield ReportTable(
         frame=pd.DataFrame.from_dict(rows or {"none": {"above its noise, in standard deviations": math.nan}}, "index"),
         caption=caption,

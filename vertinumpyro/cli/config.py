@@ -39,6 +39,7 @@ SCHEMA_COPY = "schema.toml"
 _OF_THE_SERVERS_FIT = ("clique_limit", "iterations", "memory_limit")
 
 _CSV_KEYS = ("separator", "encoding", "decimal")
+_READ_KEYS = (*_CSV_KEYS, "id_column")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,16 +84,16 @@ class Config:
         """Each party's table."""
         return {party: self.folder / name for party, name in self.data.files.items()}
 
-    def csv_format(self, party: str) -> dict[str, str]:
-        """How a party's CSV file is written: the arguments of `read_table` that are not its defaults.
+    def read_options(self, party: str) -> dict[str, str]:
+        """How a party's file is read: the arguments of `read_table` that are not its defaults.
 
         :raises ArgumentError: names the key and what it takes.
         """
-        stated = {key: getattr(self.data, key) for key in _CSV_KEYS}
+        stated = {key: getattr(self.data, key) for key in _READ_KEYS}
         own = {key: value.get(party) if isinstance(value, Mapping) else value for key, value in stated.items()}
         given = {key: value for key, value in own.items() if value is not None}
         try:
-            CsvFormat(**given)
+            CsvFormat(**{key: given[key] for key in _CSV_KEYS if key in given})
         except ArgumentError as error:
             raise ArgumentError(f"[data] {error}") from None
         return given
@@ -207,7 +208,7 @@ def _schema(path: Path, spec: Any) -> Schema:
 def _check_files(config: Config) -> None:
     """Each name under [data] is a party, and CSV can be so written; whether files are there is a later question."""
     _check_holders(config)
-    settings = {key: getattr(config.data, key) for key in ("files", "ledgers", *_CSV_KEYS)}
+    settings = {key: getattr(config.data, key) for key in ("files", "ledgers", *_READ_KEYS)}
     for key, by_party in settings.items():
         for party, value in by_party.items() if isinstance(by_party, Mapping) else ():
             if party not in config.parties:
@@ -216,7 +217,14 @@ def _check_files(config: Config) -> None:
             if not isinstance(value, str):
                 raise ArgumentError(f"[data.{key}] {party} = {value!r}; give a text")
     for party in config.parties:
-        config.csv_format(party)
+        _check_ids(config, party)
+
+
+def _check_ids(config: Config, party: str) -> None:
+    """How a party's file is written, and that its ids are no column of the schema."""
+    own = config.read_options(party).get("id_column")
+    if own in config.schema.parties[config.columns_of(party)].columns:
+        raise ArgumentError(f"[data] id_column: {own!r} is a column of the schema; name the column of {party!r}'s ids")
 
 
 def _check_quality(config: Config) -> None:

@@ -11,8 +11,7 @@ from rich.table import Table
 
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import SchemaDraft, draft_schema, read_everything
-from vertinumpyro.data.schema_text import read_settings
+from vertinumpyro.data import SchemaDraft, draft_schema, read_everything, schema_text
 
 __all__ = ["draft"]
 
@@ -21,31 +20,31 @@ def draft(
     file: Path, *, party: str, id_column: str, out: Path, separator: str | None, encoding: str, decimal: str
 ) -> None:
     """Write the draft to a new file, or behind the other parties' in one that is there."""
-    begun = _begun(out, party, id_column)
+    begun, common_name = _begun(out, party, id_column)
     frame = read_everything(file, party, id_column, separator=separator, encoding=encoding, decimal=decimal)
     made = draft_schema(frame, party, id_column=id_column, decimal=decimal)
     text = made.to_toml(with_id=not begun)
     out.write_text(f"{begun}\n{text}" if begun else text, encoding="utf-8")
     _show(made, out)
+    if common_name != id_column:
+        setting = escape(f"id_column.{party} = {schema_text.value(id_column)}")
+        console.print(
+            f"The schema calls the ids {escape(repr(common_name))}: set {setting} under \\[data] in config.toml."
+        )
 
 
-def _begun(out: Path, party: str, id_column: str) -> str:
-    """What the file has already of other parties.
+def _begun(out: Path, party: str, id_column: str) -> tuple[str, str]:
+    """What the file has already of other parties, and its name of the ids.
 
-    :raises ArgumentError: it has this party, or another id column.
+    :raises ArgumentError: it has this party.
     """
     if not out.exists():
-        return ""
-    there = read_settings(out)
+        return "", id_column
+    there = schema_text.read_settings(out)
     ids = there.get("id_column", "id")
     if party in there.get("parties", {}):
         raise ArgumentError(f"--out {out}: {party!r} is in it already; take another file, or remove that part")
-    if ids != id_column:
-        raise ArgumentError(
-            f"--out {out}: its id column is {ids!r}, and here it is {id_column!r}; rename one, as all parties know "
-            "their records by one name"
-        )
-    return out.read_text(encoding="utf-8")
+    return out.read_text(encoding="utf-8"), str(ids)
 
 
 def _show(made: SchemaDraft, out: Path) -> None:

@@ -57,7 +57,7 @@ class Job:
         :raises DataError: names the party, and the file or the column.
         """
         self.check_files()
-        files, written = self.config.files, self.config.csv_format
+        files, written = self.config.files, self.config.read_options
         return {party: read_table(files[party], self.schema, party, **written(party)) for party in self.schema.parties}
 
     def dataset(self, tables: dict[str, pd.DataFrame] | None = None) -> VerticalDataset:
@@ -81,7 +81,7 @@ class Job:
     def _count_records(self) -> int:
         """N from the id columns alone, after matching them; of holders all together."""
         self.check_files()
-        config, files, written = self.config, self.config.files, self.config.csv_format
+        config, files, written = self.config, self.config.files, self.config.read_options
         ids = {p: read_ids(files[p], self.schema, config.columns_of(p), **written(p)) for p in config.parties}
         if config.data.holders:
             return sum(len(table) for table in ids.values())

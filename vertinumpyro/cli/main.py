@@ -21,6 +21,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, which hold the parties' tables
 )
 
+# Of shell completion, which must not wait for the libraries; a test compares them with the tables.
+METHOD_NAMES = ("vertimrf", "marginals", "dpvi", "logistic", "linear", "quality", "horizontal", "bayesian_linear")
+BACKEND_NAMES = ("fixed_point", "plaintext", "crypten", "spu")
+
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The run's description.", show_default=False)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. It may quote the data.")]
 Backend = Annotated[
@@ -28,6 +32,7 @@ Backend = Annotated[
     typer.Option(
         help="fixed_point, plaintext; crypten or spu: every party in a process of its own.",
         show_default="[fit] backend of the configuration",
+        autocompletion=lambda: BACKEND_NAMES,
     ),
 ]
 Method = Annotated[
@@ -37,6 +42,7 @@ Method = Annotated[
         "variational inference of any NumPyro model. logistic, linear: one regression across parties. Where holders "
         "have whole records: horizontal (DPVI), bayesian_linear.",
         show_default="[run] method, or the best that the model allows",
+        autocompletion=lambda: METHOD_NAMES,
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]

@@ -29,7 +29,9 @@ from vertinumpyro.posterior.twin_columns import restricted
 from vertinumpyro.privacy import Plan, PrivacyPlan
 
 __all__ = [
+    "FEW_PANELS",
     "FILES",
+    "NARROW",
     "NOISE",
     "POSTERIOR",
     "SIMULATED",
@@ -64,7 +66,11 @@ FILES: Mapping[str, str] = {
 
 POSTERIOR = "posterior.npz"
 _SYNTHETIC = "Synthetic data"
-_FIRST, _MOST_COLUMNS = 6, 12
+_FIRST, _MOST_COLUMNS = 6, 40
+FEW_PANELS = 12
+"""So many small figures stand below each other on a narrow screen; more do two in a row."""
+NARROW = 3.4
+"""Inches of a figure on a telephone's screen."""
 _LOADING = """import pandas as pd
 
 twin = pd.read_parquet("synthetic.parquet")  # types as in the parties' tables
@@ -209,6 +215,7 @@ def adversary_figure(plan: Plan) -> Iterator[ReportFigure]:
     if can_draw():
         yield ReportFigure(
             figure=plot_adversaries(report_rows(plan)),
+            narrow=plot_adversaries(report_rows(plan), width=NARROW),
             caption="ε against each adversary. A smaller ε is a stronger guarantee.",
             not_dp=False,
             section="Privacy",
@@ -267,11 +274,12 @@ def synthetic_summary(
 
 
 def first_records(synthetic: pd.DataFrame) -> ReportTable:
-    """The table's beginning, as a reader of the file sees it."""
+    """The table's beginning, a row for each column: there may be many of these."""
     shown = synthetic.head(_FIRST).iloc[:, :_MOST_COLUMNS].astype(object)
+    shown.index = pd.Index([f"record {number}" for number in range(1, len(shown) + 1)])
     more = f"; {synthetic.shape[1] - _MOST_COLUMNS} columns more" if synthetic.shape[1] > _MOST_COLUMNS else ""
     return ReportTable(
-        frame=shown.set_axis(pd.RangeIndex(1, len(shown) + 1, name="record"), axis=0),
+        frame=shown.T.rename_axis("column"),
         caption=f"Its first records{more}. They are of nobody.",
         not_dp=False,
         section=_SYNTHETIC,

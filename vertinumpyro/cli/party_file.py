@@ -69,6 +69,7 @@ class PartyFile:
         separator: between the fields of its CSV file.
         encoding: of its CSV file, as Python names it.
         decimal: the decimal point of its CSV file, "." or ",".
+        id_column: what its file calls the ids, where that is not the schema's name for them.
         policy: what it approves at most.
     """
 
@@ -81,6 +82,7 @@ class PartyFile:
     separator: str | None = None
     encoding: str | None = None
     decimal: str | None = None
+    id_column: str | None = None
     policy: PolicySettings = dataclasses.field(default_factory=PolicySettings)
 
     @classmethod
@@ -123,8 +125,8 @@ class PartyFile:
 
     @property
     def read_options(self) -> dict[str, str]:
-        """How its CSV is written."""
-        stated = {key: getattr(self, key) for key in ("separator", "encoding", "decimal")}
+        """How its table is read."""
+        stated = {key: getattr(self, key) for key in ("separator", "encoding", "decimal", "id_column")}
         return {key: value for key, value in stated.items() if value is not None}
 
     def table_path(self) -> Path:

@@ -40,6 +40,7 @@ class DataSettings:
         separator: between the fields of CSV files; one text, or a table by party. By default a comma, in .tsv a tab.
         encoding: of CSV files, as Python names it; one text, or a table by party. By default UTF-8.
         decimal: the decimal point of CSV files, "." or ","; one text, or a table by party.
+        id_column: what the files call the ids, where they do not say as the schema; one text, or a table by party.
     """
 
     holders: list | None = None
@@ -50,6 +51,7 @@ class DataSettings:
     separator: str | Mapping[str, str] | None = None
     encoding: str | Mapping[str, str] | None = None
     decimal: str | Mapping[str, str] | None = None
+    id_column: str | Mapping[str, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,7 @@ def _task(job: Job, party: str) -> PartyTask:
         party=party,
         schema=schema,
         table=config.files[party].resolve(),
-        read_options=config.csv_format(party),
+        read_options=config.read_options(party),
         build=partial(party_method, job.method.name, schema, config.of_the_method(), str(config.path.resolve())),
         ledger=None if ledger is None else (config.folder / ledger).resolve(),
         holders=config.holders,

@@ -42,14 +42,14 @@ class Cells(NamedTuple):
 class Column(abc.ABC):
     """One column of the public schema.
 
-    A model of a masked column says nothing about where values are missing, so what it generates is complete; the
-    share of missing values is private and is not released. To see them in a twin, model them: "category".
+    Where values are missing is private, and learned only where that is asked for: "category". A model of a column
+    with "mask" need not say anything about it, and what it then generates is complete.
 
     Args:
         missing: what a missing value (an empty cell, NaN, None, NA) means. "forbid": an error. "mask": it is left out
-            of the likelihood; encoded as the placeholder, and reported as not observed by `observed`. "category": one
-            more category, the last one, which is decoded to a missing value again; only for columns that the model
-            sees as codes.
+            of the likelihood; encoded as the placeholder, and reported as not observed by `observed`. "category": it is
+            learned that it is missing, and a twin has it missing again: of codes it is one more, the last one; of
+            reals and counts, which have none, it is masked (`masked`), and the model has a site for the mask.
         dtype: the storage type of decoded values, e.g. "int16" or "category" (`data.dtypes` has the names). By default
             int64, float64, pandas' default for text, or a nullable type where values may be missing. It is public, and
             says nothing that the model sees.
@@ -97,6 +97,16 @@ class Column(abc.ABC):
         """The model's view of the column."""
 
     @property
+    def masked(self) -> bool:
+        """Whether a mask beside the encoded values says where they are missing, instead of a code of its own."""
+        return self.missing == "mask" or self.mask_is_learned
+
+    @property
+    def mask_is_learned(self) -> bool:
+        """Whether a twin is to have missing values again that no code stands for."""
+        return self.missing == "category" and self.kind in ("real", "count")
+
+    @property
     @abc.abstractmethod
     def num_values(self) -> int | None:
         """Number of encoded values 0..num_values-1 of present ones; None where they are real."""
@@ -133,7 +143,8 @@ class Column(abc.ABC):
 
     def describe(self) -> str:
         """Return the public domain in words, say "0 to 60 in 15 bins, may be missing"."""
-        rule = {"forbid": "", "mask": ", may be missing", "category": ", missing is a category"}[self.missing]
+        learned = ", missing is learned" if self.masked else ", missing is a category"
+        rule = {"forbid": "", "mask": ", may be missing", "category": learned}[self.missing]
         return self._domain_in_words() + rule
 
     def encode(self, series: pd.Series, *, party: str, name: str) -> np.ndarray:
@@ -152,14 +163,14 @@ class Column(abc.ABC):
                 lies outside the public domain. The message names party and column, never the value.
         """
         present = ~self._absent(series, Place(party, name))
-        filler = self.num_categories - 1 if self.missing == "category" else self.placeholder()
+        filler = self.placeholder() if self.masked or self.missing == "forbid" else self.num_categories - 1
         encoded = np.full(len(series), filler, dtype=self.placeholder().dtype)
         if present.any():
             encoded[present] = self._encode_present(plain(series.loc[present]), Place(party, name))
         return encoded
 
     def observed(self, series: pd.Series) -> np.ndarray:
-        """Return bool [n]: True where a value is present. It matters to columns with missing = "mask"."""
+        """Return bool [n]: True where a value is present. It matters to columns that are `masked`."""
         if pd.api.types.is_float_dtype(series.dtype) and pd.api.types.is_extension_array_dtype(series.dtype):
             # Nullable and Arrow storage tell NaN from NA; both are missing values here.
             return ~np.isnan(series.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -184,7 +195,7 @@ class Column(abc.ABC):
         if encoded.ndim != 1:
             raise ArgumentError(f"values has {encoded.ndim} dimensions; decode takes one column, [n]")
         present = np.ones(len(encoded), bool) if observed is None else np.asarray(observed, bool)
-        if self.missing == "category":
+        if self.missing == "category" and not self.masked:
             present = present & (encoded != self.num_categories - 1)
         decoded = self._stored(self._decode_present(encoded[present], rng))
         if self.missing == "forbid" and present.all():

@@ -35,7 +35,7 @@ class VerticalDataset:
 
     Args:
         schema: the public schema.
-        encoded: per party, ``{column: [N]}``, and ``{column}_observed`` (bool [N]) where missing = "mask".
+        encoded: per party, ``{column: [N]}``, and ``{column}_observed`` (bool [N]) where it is masked.
 
     Raises:
         ArgumentError: the arrays do not match the schema or each other in length.
@@ -208,7 +208,7 @@ class VerticalDataset:
 
 def _array_names(schema: Schema, party: str) -> list[str]:
     columns = schema.parties[party].columns
-    masks = [name + OBSERVED_SUFFIX for name, column in columns.items() if column.missing == "mask"]
+    masks = [name + OBSERVED_SUFFIX for name, column in columns.items() if column.masked]
     return [*columns, *masks]
 
 

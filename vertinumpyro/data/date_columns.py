@@ -13,6 +13,7 @@ from vertinumpyro.data import binning, dtypes
 from vertinumpyro.data.column import CodedColumn, Kind, OutOfBounds, within
 from vertinumpyro.data.domain import (
     MAX_CELLS,
+    MISSING_RULES,
     OUT_OF_BOUNDS_RULES,
     require,
     require_bins,
@@ -62,7 +63,7 @@ class DateColumn(CodedColumn):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, ("forbid", "mask", "category"))
+        require_choice("missing", self.missing, MISSING_RULES)
         require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
         require_choice("unit", self.unit, _UNITS)
         require(self.format is None or (isinstance(self.format, str) and "%" in self.format),

@@ -12,6 +12,7 @@ from vertinumpyro.core.errors import SchemaError
 MAX_CELLS = 1000
 
 OUT_OF_BOUNDS_RULES = ("error", "clip")
+MISSING_RULES = ("forbid", "mask", "category")
 
 
 def require(condition: bool, problem: str) -> None:
@@ -38,18 +39,6 @@ def require_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise a `SchemaError` unless a field holds one of its choices."""
     known = isinstance(value, str) and value in choices
     require(known, f"{field} = {shown(value)}; choose one of {', '.join(map(repr, choices))}")
-
-
-def require_missing_of_number(missing: object, remedy: str) -> None:
-    """Raise a `SchemaError` unless missing values of a number are forbidden or masked.
-
-    Args:
-        missing: the field.
-        remedy: which column has "category".
-    """
-    of_codes = isinstance(missing, str) and missing == "category"
-    require(not of_codes, f'missing = "category" needs a column of codes, of which missing is one more; {remedy}')
-    require_choice("missing", missing, ("forbid", "mask"))
 
 
 def floats(values: tuple[float, ...]) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from vertinumpyro.core.errors import ArgumentError, DataError
 from vertinumpyro.data import schema_text
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.frames import Table, as_frame
+from vertinumpyro.data.number_texts import looks_like_numbers
 from vertinumpyro.data.wording import Place, suggest
 
 __all__ = ["ColumnDraft", "SchemaDraft", "draft_schema"]
@@ -30,10 +31,19 @@ RARE = 10
 _MOST_CATEGORIES = 60
 _MOST_INTEGERS = 60
 _MOST_CODES, _SPARSE = 30, 4  # whole numbers that few values so far apart have are codes
+_MOST_DOSES = 10  # different values that are no whole numbers
 _BINS = 32
 _WHOLE = re.compile(r"[+-]?\d+")
-_DATES = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
-_DATE_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y", "%d/%m/%y", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M")
+_DATES = re.compile(
+    r"(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{1,2}[ -][A-Za-z]{3}[ -]\d{4})([T ].*)?"
+    r"|(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])"
+)
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d-%b-%Y", "%d %b %Y")
+_DATE_FORMATS = (
+    *_DAYS,
+    *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%Y%m%d"),
+    *(f"{day} {time}" for time in ("%H:%M", "%H:%M:%S") for day in _DAYS),
+)
 _UNITS_A_YEAR = {"month": 12, "quarter": 4, "year": 1}
 _MOST_DATES = 60
 _YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
@@ -132,6 +142,9 @@ def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
         return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
     numbers = _numbers(present, decimal)
     if numbers is None:
+        texts = pd.Series(present.astype(str).str.strip())
+        if (written := looks_like_numbers(texts, decimal, RARE)) and not _begins_with_zero(texts):
+            return ColumnDraft({}, f"{written}{also}. Not drafted: repair the file, and draft again")
         return _categories(pd.Series(present.astype(str)), missing, also)
     return _quantity(numbers, missing, also)
 
@@ -139,7 +152,8 @@ def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
 def _dates(present: pd.Series, missing: Mapping[str, str], also: str, *, text: bool) -> ColumnDraft:
     """A date, by whole years and the unit that gives some tens of categories."""
     values = present.astype(str).str.strip() if text else present
-    forms: list[str | None] = [None, *_DATE_FORMATS] if text else [None]
+    compact = text and bool(values.str.fullmatch(r"\d{8}").all())
+    forms: list[str | None] = (["%Y%m%d"] if compact else [None, *_DATE_FORMATS]) if text else [None]
     read = {
         form: pd.to_datetime(values, format=form or ("ISO8601" if text else None), errors="coerce") for form in forms
     }
@@ -164,10 +178,14 @@ def _numbers(present: pd.Series, decimal: str) -> pd.Series | None:
         found = present.astype(float)
     else:
         texts = present.astype(str).str.strip()
-        if texts.str.fullmatch(r"0\d+").any():
+        if _begins_with_zero(texts):
             return None
         found = pd.Series(pd.to_numeric(texts.str.replace(decimal, "."), errors="coerce"))
     return None if not np.isfinite(found).all() else found
+
+
+def _begins_with_zero(texts: pd.Series) -> bool:
+    return bool(texts.str.fullmatch(r"0\d+").any())
 
 
 def _quantity(numbers: pd.Series, missing: Mapping[str, str], also: str) -> ColumnDraft:
@@ -176,6 +194,9 @@ def _quantity(numbers: pd.Series, missing: Mapping[str, str], also: str) -> Colu
     if low == high:
         return ColumnDraft({}, "holds one value; left out")
     counts = numbers.value_counts()
+    if not whole and len(counts) <= _MOST_DOSES and counts.min() >= RARE:
+        values = sorted(float(str(value)) for value in counts.index)
+        return ColumnDraft({"type": "categorical", "categories": values, **missing}, f"values are the records'{also}")
     if whole and len(counts) <= _MOST_CODES and high - low > _SPARSE * len(counts) and counts.min() >= RARE:
         codes = sorted(int(float(str(value))) for value in counts.index)
         return ColumnDraft({"type": "categorical", "categories": codes, **missing}, f"codes are the records'{also}")
@@ -203,6 +224,10 @@ def _categories(texts: pd.Series, missing: Mapping[str, str], also: str) -> Colu
     common = sorted(str(value) for value, count in counts.items() if count >= RARE)
     if len(counts) > max(_MOST_CATEGORIES, len(texts) // 2) or len(common) > _MOST_CATEGORIES or not common:
         return ColumnDraft({}, f"many different texts{also}: names, an id or free text? left out")
+    if any(name != name.strip() for name in common):
+        also = f"; some have spaces around them{also}"
+    if len({name.strip().lower() for name in common}) < len(common):
+        also = f"; some differ in spaces or capital letters alone: make them one in the file, unless they are not{also}"
     rare = int((counts < RARE).sum())
     fields: dict[str, Any] = {"type": "categorical", "categories": common}
     if rare:

@@ -18,8 +18,8 @@ import pandas as pd
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import encodings
-from vertinumpyro.data.category_columns import BinaryColumn
 from vertinumpyro.data.column import Column
+from vertinumpyro.data.number_texts import numbers_as_text
 from vertinumpyro.data.schema import Schema, check_schema
 from vertinumpyro.data.table import check_header
 from vertinumpyro.data.wording import Place
@@ -33,13 +33,7 @@ _READ_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, KeyError, ArithmeticError, RuntimeError, StopIteration),
     *(csv.Error, zlib.error),
 )
-_FEW = 3  # texts that may stand for a missing value
-_SIGN, _THOUSANDS = "[+-]?", "separators of thousands"
-_WRITTEN = {
-    "decimal commas": rf"{_SIGN}\d*,\d+",
-    "decimal points": rf"{_SIGN}\d*\.\d+",
-    _THOUSANDS: rf"{_SIGN}\d{{1,3}}([,. '\u00a0\u202f]\d{{3}})+([.,]\d+)?",
-}
+_EXCELS_SEPARATOR = re.compile(r'\A\ufeff?"?sep=."?\r?\n', re.IGNORECASE)  # a line that only Excel writes
 _Result = TypeVar("_Result")
 
 
@@ -81,6 +75,7 @@ def read_table(
     separator: str | None = None,
     encoding: str = "utf-8",
     decimal: str = ".",
+    id_column: str | None = None,
 ) -> pd.DataFrame:
     """Read a party's id column and its schema columns from a CSV or a Parquet file, nothing else.
 
@@ -94,15 +89,16 @@ def read_table(
         separator: as in `CsvFormat`, and so are `encoding` and `decimal`.
         encoding: see there.
         decimal: see there.
+        id_column: the ids' name in this file, where it is not the schema's, which the returned table has.
 
     Raises:
-        ArgumentError: an argument names no separator, encoding or decimal mark.
+        ArgumentError: an argument names no separator, encoding or decimal mark, or the id column is another column.
         DataError: the file is missing, has another ending, cannot be parsed, or lacks a column. The message
             names party, file and what the file looks like, never a cell.
     """
     csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal)
     check_schema(schema)
-    return _read(Path(path), schema, party, schema.restrict(party).parties[party].columns, csv_format)
+    return _read(Path(path), schema, party, schema.restrict(party).parties[party].columns, csv_format, id_column)
 
 
 def read_ids(
@@ -113,9 +109,11 @@ def read_ids(
     separator: str | None = None,
     encoding: str = "utf-8",
     decimal: str = ".",
+    id_column: str | None = None,
 ) -> pd.DataFrame:
     """Read a party's id column alone, as `read_table` does."""
-    return _read(Path(path), schema, party, {}, CsvFormat(separator=separator, encoding=encoding, decimal=decimal))
+    csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal)
+    return _read(Path(path), schema, party, {}, csv_format, id_column)
 
 
 def read_everything(
@@ -129,37 +127,60 @@ def read_everything(
 ) -> pd.DataFrame:
     """Read all columns of a file, those of a CSV file as texts, for a draft of a schema; errors as `read_table`'s."""
     file = _file(Path(path), CsvFormat(separator=separator, encoding=encoding, decimal=decimal), Place(party))
-    _checked_header(file, [id_column], party)
+    header = _checked_header(file, [id_column], party, "name the column of ids with --id")
+    for name in header:
+        if name and header.count(name) > 1:
+            Place(party, name).fail("occurs twice in the table; rename one")
     frame = _quietly(file.read_everything)
-    return _unreadable(file, [id_column], party) if frame is None else frame
+    if frame is None:
+        _unreadable(file, [id_column], party)
+    # what a separator at the end of each line makes, or a table's index, has no name
+    return pd.DataFrame(frame.loc[:, [bool(name) for name in header]])
 
 
-def _read(path: Path, schema: Schema, party: str, columns: Mapping[str, Column], csv_format: CsvFormat) -> pd.DataFrame:
-    wanted = [schema.id_column, *columns]
+def _read(
+    path: Path,
+    schema: Schema,
+    party: str,
+    columns: Mapping[str, Column],
+    csv_format: CsvFormat,
+    id_column: str | None,
+) -> pd.DataFrame:
+    own_ids = schema.id_column if id_column is None else id_column
+    if own_ids in schema.restrict(party).columns:
+        raise ArgumentError(
+            f"id_column = {own_ids!r} is a column of the schema; {Place(party)}'s ids need one of their own"
+        )
+    wanted = [own_ids, *columns]
     file = _file(path, csv_format, Place(party))
-    header = _checked_header(file, wanted, party)
+    header = _checked_header(file, wanted, party, f"say what it calls the ids (id_column.{party} under [data])")
     if _quietly(file.overflows, header):
         Place(party).fail(
             f"{path.name!r} has rows of more fields than the header; set the separator, or quote numbers with "
             'decimal commas and set decimal = ","'
         )
-    frame = _quietly(file.read, schema.id_column, columns)
+    frame = _quietly(file.read, own_ids, columns)
     if frame is None:
         _unreadable(file, wanted, party)
+    frame = frame.rename(columns={own_ids: schema.id_column})
     for name, column in columns.items():
-        if written := _numbers_as_text(pd.Series(frame[name]), column, csv_format):
+        if written := numbers_as_text(pd.Series(frame[name]), column, csv_format.decimal):
             Place(party, name).fail(written)
     return frame
 
 
-def _checked_header(file: "_Csv | _Parquet", wanted: Sequence[str], party: str) -> list[str]:
-    """The names of a file's columns, all that are wanted among them."""
+def _checked_header(file: "_Csv | _Parquet", wanted: Sequence[str], party: str, of_ids: str) -> list[str]:
+    """The names of a file's columns, all that are wanted among them.
+
+    :param wanted: the ids' name first.
+    :param of_ids: what to do where that is missing.
+    """
     header = _quietly(file.header)
     if (header is None or not set(wanted) <= set(header)) and (looks := _quietly(file.looks, wanted)):
         Place(party).fail(f"{file.path.name!r} {looks}")
     if header is None:
         _unreadable(file, wanted, party)
-    check_header(header, wanted, party)
+    check_header(header, wanted, party, {wanted[0]: of_ids})
     return header
 
 
@@ -245,7 +266,8 @@ class _Csv:
         if encodings.contradicts(content, encoding):
             encoding = encodings.suspected(content)
             found.append(f'looks like {encoding} text: set encoding = "{encoding}", or save it as UTF-8')
-        first_line = content.decode(encoding, errors="replace").lstrip("\ufeff").partition("\n")[0]
+        text = content.decode(encoding, errors="replace").lstrip("\ufeff")
+        first_line = _EXCELS_SEPARATOR.sub("", text, count=1).partition("\n")[0]
         marks = dict.fromkeys([str(self.written.separator), *_SEPARATORS])  # of two that fit alike, the stated one
         fields = {mark: next(csv.reader([first_line], delimiter=mark), []) for mark in marks}
         best = max(fields, key=lambda mark: len(set(fields[mark]) & set(wanted)))
@@ -262,6 +284,10 @@ class _Csv:
         if mode == "rb":
             return opened(self.path, mode)
         encoding = "utf-8-sig" if encodings.same(self.written.encoding, "utf-8") else self.written.encoding
+        lines = opened(self.path, mode, encoding=encoding, newline="")
+        if _EXCELS_SEPARATOR.fullmatch(lines.readline()):
+            return lines
+        lines.close()
         return opened(self.path, mode, encoding=encoding, newline="")
 
 
@@ -295,26 +321,3 @@ def _has_pyarrow() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _numbers_as_text(series: pd.Series, column: Column, csv_format: CsvFormat) -> str:
-    """What a column of numbers that was read as text looks like; empty where it is none."""
-    if not {"integer", "float"} & set(column.dtype_kinds) or pd.api.types.infer_dtype(series) != "string":
-        return ""
-    usual, other = ("decimal points", "decimal commas")[:: 1 if csv_format.decimal == "." else -1]
-    as_wanted = re.compile(rf"{_SIGN}\d+|{_WRITTEN[usual]}")
-    texts = [text for text in series.dropna().astype(str).str.strip().unique() if not as_wanted.fullmatch(text)]
-    # An integer has no decimals, so 1,299 is one with a separator of thousands.
-    candidates = (other, _THOUSANDS) if "float" in column.dtype_kinds else (_THOUSANDS, other)
-    remedies = {other: f'set decimal = "{"," if usual == "decimal points" else "."}"', _THOUSANDS: "leave them out"}
-    for written in candidates:
-        if sum(re.fullmatch(_WRITTEN[written], text) is not None for text in texts) > len(texts) / 2:
-            return f"holds what look like numbers with {written}: {remedies[written]}"
-    if len(texts) <= _FEW and series.astype(str).str.strip().map(as_wanted.fullmatch).notna().any():
-        return (
-            "holds texts among its numbers: where they stand for a missing value, leave the cell empty and set missing "
-            "in the schema"
-        )
-    if len(texts) == 2 and isinstance(column, BinaryColumn):
-        return "holds two texts: list them in the schema as categories, the one to be 0 first"
-    return ""

@@ -11,12 +11,12 @@ from vertinumpyro.data import binning
 from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, integers, within
 from vertinumpyro.data.domain import (
     MAX_CELLS,
+    MISSING_RULES,
     OUT_OF_BOUNDS_RULES,
     require,
     require_bins,
     require_bounds,
     require_choice,
-    require_missing_of_number,
     whole_numbers,
 )
 from vertinumpyro.data.dtypes import DtypeKind, holds
@@ -49,7 +49,7 @@ class IntegerColumn(CodedColumn):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, ("forbid", "mask", "category"))
+        require_choice("missing", self.missing, MISSING_RULES)
         require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
         if self.edges is None:
             self._check_run()
@@ -145,7 +145,7 @@ class CountColumn(Column):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_missing_of_number(self.missing, 'set type = "integer" with bounds')
+        require_choice("missing", self.missing, MISSING_RULES)
         require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
         (upper,) = whole_numbers("upper", (self.upper,))
         require(1 <= upper < 2**31, f"upper = {upper}; give an integer from 1 to 2^31 - 1")

@@ -12,13 +12,13 @@ from vertinumpyro.data import binning
 from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, numbers, within
 from vertinumpyro.data.domain import (
     MAX_CELLS,
+    MISSING_RULES,
     OUT_OF_BOUNDS_RULES,
     floats,
     require,
     require_bins,
     require_bounds,
     require_choice,
-    require_missing_of_number,
 )
 from vertinumpyro.data.dtypes import DtypeKind
 from vertinumpyro.data.wording import Place
@@ -55,7 +55,7 @@ class RealColumn(Column):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_missing_of_number(self.missing, "give bins, as in bins = 20")
+        require_choice("missing", self.missing, MISSING_RULES)
         _check_scale(self.bounds, self.transform, self.out_of_bounds)
         require(
             self.decimals is None or type(self.decimals) is int,
@@ -157,7 +157,7 @@ class BinnedColumn(CodedColumn):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, ("forbid", "mask", "category"))
+        require_choice("missing", self.missing, MISSING_RULES)
         if self.edges is None:
             require(self.bounds is not None and self.bins is not None, "give bounds and bins, or edges")
         else:

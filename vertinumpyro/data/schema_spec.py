@@ -14,7 +14,7 @@ from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
 from vertinumpyro.data.wording import Place, suggest
 
-#: Suffix of the arrays that say where a column with missing = "mask" is observed.
+#: Suffix of the arrays that say where a masked column is observed.
 OBSERVED_SUFFIX = "_observed"
 
 COLUMN_TYPES: Mapping[str, type[Column]] = MappingProxyType(

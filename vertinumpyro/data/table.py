@@ -1,6 +1,7 @@
 """One party's table: check it against the public schema, encode it, decode it."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
@@ -13,17 +14,28 @@ from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
 from vertinumpyro.data.wording import Place, closest, suggest
 
 
-def check_header(header: Sequence[object], wanted: Sequence[str], party: str) -> None:
-    """Raise a `DataError` unless a table's header has every wanted column once."""
+def check_header(
+    header: Sequence[object], wanted: Sequence[str], party: str, remedies: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raise a `DataError` unless a table's header has every wanted column once.
+
+    Args:
+        header: its names.
+        wanted: those it must have.
+        party: whose it is.
+        remedies: for a wanted name, what may be done instead where it is missing.
+    """
     others = [str(name) for name in header if name not in wanted]
     for name in wanted:
+        instead = f", or {remedies[name]}" if name in remedies else ""
+        told = f" If so, {remedies[name]}" if name in remedies else ""
         if name not in header and len(others) == len(header):
             # Without a header, a file's first record stands there: nothing of it may be quoted.
             Place(party, name).fail(
-                "is not in the table, and neither is any other; does the first line hold the names?"
+                f"is not in the table, and neither is any other; does the first line hold the names?{told}"
             )
         if name not in header:
-            Place(party, name).fail(f"is not in the table; add it, or rename it{closest(name, others)}")
+            Place(party, name).fail(f"is not in the table; add it, or rename it{instead}{closest(name, others)}")
         if sum(other == name for other in header) > 1:
             Place(party, name).fail("occurs twice in the table; keep one")
 
@@ -47,7 +59,7 @@ def encode_table(frame: pd.DataFrame, schema: Schema, party: str) -> dict[str, n
     for name, column in schema.parties[party].columns.items():
         series = cast(pd.Series, frame[name])  # check_header saw the name once, so it is no DataFrame
         arrays[name] = column.encode(series, party=party, name=name)
-        if column.missing == "mask":
+        if column.masked:
             arrays[name + OBSERVED_SUFFIX] = column.observed(series)
     return arrays
 
@@ -78,7 +90,7 @@ def example_table(schema: Schema, party: str, n: int, rng: np.random.Generator) 
     arrays: dict[str, np.ndarray] = {}
     for name, column in schema.parties[party].columns.items():
         arrays[name] = column.example(n, rng)
-        if column.missing == "mask":
+        if column.masked:
             arrays[name + OBSERVED_SUFFIX] = rng.random(n) < 0.9
     return arrays
 

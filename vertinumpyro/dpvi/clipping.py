@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
-from vertinumpyro.dpvi.defaults import default_clip_norm
+from vertinumpyro.dpvi.defaults import default_clip_norm, num_scores
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.posterior.columns import score_link
 from vertinumpyro.privacy import NoiseSource, PrivacyPlan, Sampling
@@ -78,7 +78,7 @@ def chosen_clip(
             raise ArgumentError(
                 f"residual_bound={residual_bound:g}: a record that is clipped as a whole has none; {fix}"
             )
-        return Clip(default_clip_norm(len(split.schema.columns)) if clip_norm is None else clip_norm)
+        return Clip(default_clip_norm(num_scores(split.schema)) if clip_norm is None else clip_norm)
     parts = _parts(split)
     longest = summed.outcome.unit * math.sqrt(sum(parts))
     if clip_norm is None:

@@ -41,6 +41,7 @@ import optax
 from numpyro.infer.autoguide import AutoDiagonalNormal
 from numpyro.infer.initialization import init_to_uniform
 
+from vertinumpyro.data import Schema
 from vertinumpyro.posterior.guide import GuideFactory
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "default_init",
     "default_optimizer",
     "default_rate",
+    "num_scores",
     "warm_guide",
 ]
 
@@ -95,13 +97,20 @@ def default_components(num_records: int, *, warm: bool) -> int:
     return min(_MOST_COMPONENTS, max(_COMPONENTS, num_records // _RECORDS_A_COMPONENT))
 
 
-def default_clip_norm(num_columns: int) -> float:
-    """0.6 sqrt(number of columns): somewhat below the norm of a typical record's gradient.
+def default_clip_norm(num_scores: int) -> float:
+    """0.6 sqrt(columns and learned masks): somewhat below the norm of a typical record's gradient.
 
-    Each column adds a score of norm near one. A clip norm far below rescales every record, which biases what is
+    Each adds a score of norm near one. A clip norm far below rescales every record, which biases what is
     learned (rare records count too much); one far above buys noise for nothing.
+
+    :param num_scores: how many there are, `num_scores` of a schema.
     """
-    return round(0.6 * math.sqrt(num_columns), 3)
+    return round(0.6 * math.sqrt(num_scores), 3)
+
+
+def num_scores(schema: Schema) -> int:
+    """Columns, and masks that are learned besides."""
+    return len(schema.columns) + sum(column.mask_is_learned for column in schema.columns.values())
 
 
 def default_rate(num_steps: int, *, warm: bool = False) -> float:

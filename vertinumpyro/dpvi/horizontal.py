@@ -29,7 +29,7 @@ from vertinumpyro.data import Facts, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan
 from vertinumpyro.dpvi.checkpoint import tree_arrays
 from vertinumpyro.dpvi.client_steps import ClientSteps, HolderWork
-from vertinumpyro.dpvi.defaults import default_batch, default_clip_norm
+from vertinumpyro.dpvi.defaults import default_batch, default_clip_norm, num_scores
 from vertinumpyro.dpvi.fitting import CHECKPOINT, restored, run_steps
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
@@ -180,7 +180,7 @@ class HorizontalDPVI(ForHolders):
         default_noise = min(_DEFAULT_NOISE_CLIENTS, clients.count) if clients.many else clients.count
         settings: dict[str, Any] = {
             "sampling": PoissonSampling.for_batch_size(size, clients.num_records, steps),
-            "clip_norm": default_clip_norm(len(clients.schema.columns)) if clip_norm is None else clip_norm,
+            "clip_norm": default_clip_norm(num_scores(clients.schema)) if clip_norm is None else clip_norm,
             "num_clients": default_noise if noise_clients is None else noise_clients,
             "max_unreliable": max_unreliable,
             "num_records": clients.num_records,

@@ -87,4 +87,6 @@ def _legend(figure: "Figure", colours: Mapping[str, str], label: str) -> None:
 
     handles: list[Patch | Line2D] = [Patch(color=c, alpha=0.45, label=f"twin, {p}") for p, c in colours.items()]
     handles.append(Line2D([], [], color=palette.INK, marker="o", markersize=3, label=label))
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
+    figure.legend(
+        handles=handles, loc="outside upper left", ncols=1 if figure.get_figwidth() < 4 else min(4, len(handles))
+    )

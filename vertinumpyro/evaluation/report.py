@@ -39,6 +39,7 @@ RELATIONS = {
 """What the two tables of a neighbouring relation differ in, by the names that rows have."""
 PRIVACY_SECTION = "Privacy"  # items under this heading stand below the adversaries
 _PNG_DPI = 150
+_NARROW = "(max-width: 40rem)"  # as in report.html
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,7 @@ class ReportFigure:
         section: the heading under which it stands; figures with one heading stand together, and those
             under "Privacy" below the table of adversaries.
         alt: text for readers who cannot see it; empty means the caption.
+        narrow: the same, drawn for a screen as narrow as a telephone's; None shows `figure` there, smaller.
     """
 
     figure: "Figure"
@@ -72,6 +74,7 @@ class ReportFigure:
     not_dp: bool
     section: str = "Marginals"
     alt: str = ""
+    narrow: "Figure | None" = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -261,18 +264,24 @@ def _items(heading: str, content: ReportContent) -> str:
 
 def _table(frame: pd.DataFrame, caption: str, not_dp: bool) -> str:
     corner = _text(frame.index.name or "")
-    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in frame.columns)
-    corner_cell = f'<th scope="col">{corner}</th>' if corner else "<td></td>"
-    body = "".join(_row(label, row) for label, row in zip(frame.index, frame.to_numpy(object), strict=True))
+    head = "".join(f'<th scope="col" role="columnheader">{_text(name)}</th>' for name in frame.columns)
+    corner_cell = f'<th scope="col" role="columnheader">{corner}</th>' if corner else '<td role="cell"></td>'
+    rows = zip(frame.index, frame.to_numpy(object), strict=True)
+    body = "".join(_row(label, row, frame.columns) for label, row in rows)
+    # Roles, as a table that a narrow screen shows as a list is one to screen readers all the same.
     return (
-        f'<div class="scroll"><table><caption>{_badge(not_dp)}{_text(caption)}</caption>'
-        f"<thead><tr>{corner_cell}{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scroll"><table role="table"><caption>{_badge(not_dp)}{_text(caption)}</caption>'
+        f'<thead role="rowgroup"><tr role="row">{corner_cell}{head}</tr></thead>'
+        f'<tbody role="rowgroup">{body}</tbody></table></div>'
     )
 
 
-def _row(label: object, cells: Iterable[object]) -> str:
-    inner = "".join(f"<td{_number_class(cell)}>{_cell(cell)}</td>" for cell in cells)
-    return f'<tr><th scope="row">{_text(label)}</th>{inner}</tr>'
+def _row(label: object, cells: Iterable[object], names: Iterable[object]) -> str:
+    inner = "".join(
+        f'<td role="cell" data-label="{_text(name)}"{_number_class(cell)}>{_cell(cell)}</td>'
+        for name, cell in zip(names, cells, strict=True)
+    )
+    return f'<tr role="row"><th scope="row" role="rowheader">{_text(label)}</th>{inner}</tr>'
 
 
 def _number_class(cell: object) -> str:
@@ -290,13 +299,20 @@ def _cell(cell: object) -> str:
 
 
 def _figure(item: ReportFigure) -> str:
+    image = f'<img src="{_png(item.figure)}" alt="{_text(item.alt or item.caption)}" {_size(item.figure)}>'
+    if item.narrow is not None:
+        source = f'<source media="{_NARROW}" srcset="{_png(item.narrow)}" {_size(item.narrow)}>'
+        image = f"<picture>{source}{image}</picture>"
+    return f"<figure>{image}<figcaption>{_badge(item.not_dp)}{_text(item.caption)}</figcaption></figure>"
+
+
+def _png(figure: "Figure") -> str:
     buffer = io.BytesIO()
     # without the software's name, equal figures make equal files
-    item.figure.savefig(buffer, format="png", dpi=_PNG_DPI, metadata={"Software": None})
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    width, height = (round(96 * inches) for inches in item.figure.get_size_inches())
-    return (
-        f'<figure><div class="scroll"><img src="data:image/png;base64,{data}" alt="{_text(item.alt or item.caption)}" '
-        f'width="{width}" height="{height}"></div>'
-        f"<figcaption>{_badge(item.not_dp)}{_text(item.caption)}</figcaption></figure>"
-    )
+    figure.savefig(buffer, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _size(figure: "Figure") -> str:
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    return f'width="{width}" height="{height}"'

@@ -135,7 +135,7 @@ def plot_curves(
 
 
 @palette.styled
-def plot_adversaries(rows: Sequence[Mapping[str, Any]]) -> "Figure":
+def plot_adversaries(rows: Sequence[Mapping[str, Any]], *, width: float = 7.2) -> "Figure":
     """Epsilon for each adversary, as dots on a logarithmic axis; a lower epsilon is a stronger guarantee.
 
     Rows with the same adversary share a line, with a marker for each neighbouring relation. A row without a
@@ -145,6 +145,7 @@ def plot_adversaries(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     Args:
         rows: one mapping for each row, with "adversary", "epsilon" (a number, or text such as "1.82" or
             "inf") and optionally "relation".
+        width: of the figure, in inches.
 
     Raises:
         ArgumentError: `rows` is empty, a row lacks a key, an epsilon is negative, or matplotlib is
@@ -155,7 +156,7 @@ def plot_adversaries(rows: Sequence[Mapping[str, Any]]) -> "Figure":
         raise ArgumentError("rows must have at least one row")
     names = list(dict.fromkeys(point.adversary for point in points))
     relations = list(dict.fromkeys(point.relation for point in points))
-    figure = palette.new_figure(7.2, 1.35 + 0.42 * len(names))
+    figure = palette.new_figure(width, 1.35 + 0.42 * len(names))
     axes = figure.subplots()
     low, high = _epsilon_range([point.epsilon for point in points])
     axes.set_xscale("log")

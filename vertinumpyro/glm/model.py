@@ -113,8 +113,9 @@ def _check_label(schema: Schema, label: str, sites: set[str]) -> None:
 
 
 def _term(party: str, name: str, column: Column, *, linear: bool) -> Term:
-    if column.missing == "mask":
-        raise ArgumentError(f'features: {Place(party, name)} has missing = "mask"; fill it, or set "category"')
+    if column.masked:
+        remedy = 'give it bins and "category"' if column.kind in ("real", "count") else 'set "category"'
+        raise ArgumentError(f'features: {Place(party, name)} has missing = "{column.missing}"; fill it, or {remedy}')
     if column.kind in ("real", "count"):
         return Term(party, name, 1, column.encoded_range)
     if not linear:

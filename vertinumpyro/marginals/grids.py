@@ -31,43 +31,55 @@ class Grid:
     """Points of one column's domain, or of several columns' product.
 
     Attributes:
-        columns: for each column, the points in model units `[G]`, and True as its mask where it has one.
+        columns: for each column, the points in model units `[G]`, and its mask where it has one.
         cells: for each column, the cell of every point `[G]`.
         fine: for a single binned column, the cell of its finer histogram `[G]`.
         log_weights: of the points `[G]`; 0 for a value of a finite domain.
+        pattern: which of the columns' masked values are missing at a point, as a number `[G]`.
     """
 
     columns: Mapping[str, np.ndarray]
     cells: Mapping[str, np.ndarray]
     fine: Mapping[str, np.ndarray]
     log_weights: np.ndarray
+    pattern: np.ndarray
 
     def __len__(self) -> int:
         """How many points there are."""
         return len(self.log_weights)
 
 
-def column_grid(column: Column, cells: CellColumn, *, coarse: bool = False) -> Grid:
+def column_grid(column: Column, cells: CellColumn, *, coarse: bool = False, absent: bool = False) -> Grid:
     """The grid of one column.
 
     Args:
         column: the column of the schema.
         cells: the same in cells.
         coarse: a few points a cell of its tables instead of its finer histogram's, for products of columns.
+        absent: of a masked column, whether the last point is a missing value.
     """
     if not cells.domain_size:
         points, weights = _unit_interval(cells.num_bins if coarse else cells.num_fine - (cells.missing != "forbid"))
     else:
         points, weights = _integers(cells, coarse)
-    if column.missing == "category":
+    if absent:
+        points, weights = np.append(points, column.placeholder()), np.append(weights, 1.0)
+    elif cells.missing == "category":
         points, weights = np.append(points, cells.domain_size), np.append(weights, 1.0)
     dtype = column.example(1, np.random.default_rng(0)).dtype
     columns = {cells.name: (points if cells.domain_size else np.clip(points, *_OPEN)).astype(dtype)}
-    if column.missing == "mask":
-        columns[cells.name + OBSERVED_SUFFIX] = np.ones(len(points), bool)
+    missing = np.arange(len(points)) >= len(points) - absent
+    if cells.missing == "mask":
+        columns[cells.name + OBSERVED_SUFFIX] = ~missing
     raw = {**columns, cells.name: points}
     fine = {} if coarse or not cells.binned else {cells.name: cells.codes(raw, fine=True)}
-    return Grid(columns=columns, cells={cells.name: cells.codes(raw)}, fine=fine, log_weights=np.log(weights))
+    return Grid(
+        columns=columns,
+        cells={cells.name: cells.codes(raw)},
+        fine=fine,
+        log_weights=np.log(weights),
+        pattern=missing.astype(np.int64),
+    )
 
 
 def _integers(cells: CellColumn, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -96,10 +108,11 @@ def product_grid(grids: Sequence[Grid]) -> Grid:
     if len(grids) == 1:
         return grids[0]
     places = np.meshgrid(*(np.arange(len(grid)) for grid in grids), indexing="ij")
-    columns, cells, log_weights = {}, {}, 0.0
+    columns, cells, log_weights, pattern = {}, {}, 0.0, 0
     for grid, place in zip(grids, places, strict=True):
         at = place.ravel()
         columns |= {name: values[at] for name, values in grid.columns.items()}
         cells |= {name: values[at] for name, values in grid.cells.items()}
         log_weights = log_weights + grid.log_weights[at]
-    return Grid(columns=columns, cells=cells, fine={}, log_weights=np.asarray(log_weights))
+        pattern = 2 * pattern + grid.pattern[at]
+    return Grid(columns=columns, cells=cells, fine={}, log_weights=np.asarray(log_weights), pattern=np.asarray(pattern))

@@ -68,8 +68,8 @@ class ModelTables:
     Args:
         split: the model.
         columns: all columns in cells.
-        keys: the tables. Cells of values that are missing under a mask are not modelled and have probability 0: the
-            others are given that both are present.
+        keys: the tables. Cells of values that are missing under a mask have probability 0 unless the model observes
+            the mask: the others are given that both are present.
 
     Raises:
         ModelContractError: a column's tables cannot be computed from the model; names the site and what to do.
@@ -137,9 +137,10 @@ class ModelTables:
         return jax.nn.logsumexp(total, axis=0)
 
     def _masked(self, block: _Block) -> np.ndarray | None:
-        """Cells of a block in which a masked value is missing."""
+        """Cells of a block in which a masked value is missing, of which the model does not speak."""
         shape = self._shape(TableKey(block.columns, bool(block.grid.fine)))
-        masked = [self._cells[name].missing == "mask" for name in block.columns]
+        spoken_of = self._split.structure.modelled_masks
+        masked = [self._cells[name].missing == "mask" and name not in spoken_of for name in block.columns]
         if not any(masked):
             return None
         cells = np.indices(shape).reshape(len(shape), -1)
@@ -196,9 +197,12 @@ class ModelTables:
                 )
 
     def _grid(self, columns: tuple[str, ...], sites: Sequence[str]) -> Grid:
-        schema = self._split.schema
+        schema, masks = self._split.schema, self._split.structure.modelled_masks
         for coarse in (False, True):
-            grids = [column_grid(schema.columns[name], self._cells[name], coarse=coarse) for name in columns]
+            grids = [
+                column_grid(schema.columns[name], self._cells[name], coarse=coarse, absent=name in masks)
+                for name in columns
+            ]
             if math.prod(map(len, grids)) <= _MOST_POINTS or (len(columns) == 1 and coarse):
                 return product_grid(grids)
         sizes = ", ".join(f"'{name}' ({len(grid)} points)" for name, grid in zip(columns, grids, strict=True))
@@ -260,8 +264,14 @@ class ModelTables:
         densities = log_densities(trace, sites, split.num_components, rows)
         found = {}
         for block in self._blocks:
-            log_density = jnp.stack([densities[site] for site in block.sites]).sum(0)[:, : len(block.grid)]
-            found[block.columns] = jax.nn.softmax(log_density + block.grid.log_weights, axis=1)
+            of_masks = [site for site in block.sites if site in self._split.structure.modelled_masks.values()]
+            of_values = [site for site in block.sites if site not in of_masks]
+            log_density = jnp.stack([densities[site] for site in of_values]).sum(0)[:, : len(block.grid)]
+            log_mass = log_density + block.grid.log_weights
+            if of_masks:
+                log_mass = _within_patterns(log_mass, block.grid.pattern)
+                log_mass += jnp.stack([densities[site] for site in of_masks]).sum(0)[:, : len(block.grid)]
+            found[block.columns] = jax.nn.softmax(log_mass, axis=1)
         return found
 
     def _stand_ins(self, rows: int) -> Mapping[str, np.ndarray]:
@@ -287,3 +297,9 @@ class ModelTables:
         _, kept, fine = feature
         size = math.prod(self._shape(TableKey(kept, fine)))
         return jnp.zeros((len(masses), size), masses.dtype).at[:, cells].add(masses)
+
+
+def _within_patterns(log_mass: Float[Array, "K G"], pattern: np.ndarray) -> Float[Array, "K G"]:
+    """log P(point | which values are missing there): the sites of masks say how likely that is."""
+    totals = [jax.nn.logsumexp(log_mass[:, pattern == number], axis=1) for number in range(pattern.max() + 1)]
+    return log_mass - jnp.stack(totals, axis=1)[:, pattern]

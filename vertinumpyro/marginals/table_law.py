@@ -55,7 +55,7 @@ class ReleasedCells(NamedTuple):
         counts: as released.
         stddev: of the noise.
         total: the records that a cell's table counts: N, or those whose masked values are present.
-        modelled: 1.0; 0.0 where a masked value is missing, of which a model does not speak.
+        modelled: 1.0; 0.0 where a masked value is missing, if the model does not speak of that.
         sums: of the model's tables, see `ModelTables`.
     """
 
@@ -106,7 +106,8 @@ class TableLaw:
         if not keys:
             raise ArgumentError("the release has no table of columns that the model observes")
         self.tables = ModelTables(split, release.columns, keys)
-        self._masked = {column.name for column in release.columns if column.missing == "mask"}
+        spoken_of = split.structure.modelled_masks
+        self._masked = {c.name for c in release.columns if c.missing == "mask" and c.name not in spoken_of}
 
     def cells(self, release: Marginals) -> ReleasedCells:
         """The cells of a release of these tables."""
@@ -248,4 +249,4 @@ def table_keys(release: Marginals) -> list[TableKey]:
 
 
 def _with_masks(drawn: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {**drawn, **{name + OBSERVED_SUFFIX: np.ones(len(values), bool) for name, values in drawn.items()}}
+    return {**{name + OBSERVED_SUFFIX: np.ones(len(values), bool) for name, values in drawn.items()}, **drawn}

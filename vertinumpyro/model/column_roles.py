@@ -43,9 +43,10 @@ class DrawnAt:
 
 
 class ColumnRoles(NamedTuple):
-    """Every column of the schema is in exactly one of these; `ModelStructure` says what each means."""
+    """Every column of the schema is in one of these, the masks aside; `ModelStructure` says what each means."""
 
     modelled_columns: Mapping[str, DrawnAt]
+    modelled_masks: Mapping[str, str]
     undrawable_columns: Mapping[str, str]
     covariates: tuple[str, ...]
     unused_columns: tuple[str, ...]
@@ -68,7 +69,7 @@ def column_roles(
     """Sort the schema's columns by what the model does with them.
 
     :param columns: names, in the schema's order.
-    :param observed: the parties' observed sites, and the column that is the very object observed, if one is.
+    :param observed: the parties' observed sites, and the column or mask that is the very object observed, if one is.
     :param factors: those of them that `numpyro.factor` made: a density without a draw.
     :param values: called where a site observes something that was computed from columns.
     """
@@ -77,6 +78,9 @@ def column_roles(
     }
     observing = {column: [site for site in observed if column in of_value[site]] for column in columns}
     modelled = {column: DrawnAt(site) for site, column in reversed(list(observed.items())) if column is not None}
+    masks = {
+        column: modelled[column + OBSERVED_SUFFIX].site for column in columns if column + OBSERVED_SUFFIX in modelled
+    }
     computed = [column for column in columns if column not in modelled and set(observing[column]) - set(factors)]
     if computed:
         found = values()
@@ -86,6 +90,7 @@ def column_roles(
     rest = [column for column in columns if column not in modelled and not observing[column]]
     return ColumnRoles(
         modelled_columns={column: modelled[column] for column in columns if column in modelled},
+        modelled_masks={column: site for column, site in masks.items() if column in modelled},
         undrawable_columns={c: sites[0] for c, sites in observing.items() if sites and c not in modelled},
         covariates=tuple(column for column in rest if column in read),
         unused_columns=tuple(column for column in rest if column not in read),

@@ -19,7 +19,7 @@ from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model.column_roles import DrawnAt, ObservedValues, column_roles, covariates_of, observed_values
 from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE
-from vertinumpyro.model.provenance import provenance
+from vertinumpyro.model.provenance import Reads, provenance
 from vertinumpyro.model.record_independence import check_records_are_independent
 from vertinumpyro.model.site_facts import SiteFacts, TracedModel, traced
 from vertinumpyro.model.stand_in_runs import StandInRuns
@@ -51,6 +51,10 @@ class ModelStructure:
     :ivar component_latents: global latents that the prior of the component site reads.
     :ivar modelled_columns: columns that the model draws, and the site (and the place on its last axis) that draws
         each: an observed site whose obs is the column, or a deterministic site computed from one.
+    :ivar modelled_masks: of these, columns for which the model also draws where they are missing, and the site that
+        does it: its obs is the column's mask.
+    :ivar complete_columns: of these, columns whose missing values the schema wants to see again (missing = "category"),
+        and whose mask the model does not draw.
     :ivar undrawable_columns: columns that are modelled without being drawn, and the site that does it: its obs is
         computed from the column (log x), or it is a `numpyro.factor`.
     :ivar covariates: columns that some site's distribution reads, and no site models.
@@ -70,6 +74,8 @@ class ModelStructure:
     site_columns: Mapping[str, tuple[str, ...]]
     component_latents: tuple[str, ...]
     modelled_columns: Mapping[str, DrawnAt]
+    modelled_masks: Mapping[str, str]
+    complete_columns: tuple[str, ...]
     undrawable_columns: Mapping[str, str]
     covariates: tuple[str, ...]
     unused_columns: tuple[str, ...]
@@ -131,6 +137,8 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
         [site for site in observed if sites[site].is_factor],
         partial(_values, model, schema),
     )
+    _check_masks(roles.modelled_masks, reads)
+    wanted = [name for name, column in schema.columns.items() if column.mask_is_learned]
     return ModelStructure(
         latents=latents,
         component_site=component_site,
@@ -147,8 +155,19 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
         component_latents=tuple(sorted(reads.latents[component_site])) if component_site else (),
         site_covariates={site: covariates_of(site, reads) for site in observed},
         summed=summed,
+        complete_columns=tuple(c for c in wanted if c in roles.modelled_columns and c not in roles.modelled_masks),
         **roles._asdict(),
     )
+
+
+def _check_masks(masks: Mapping[str, str], reads: Reads) -> None:
+    """Whether a value is missing may depend on much, but not on that value: where it is missing, nothing is there."""
+    for column, site in masks.items():
+        if column in reads.distribution_columns[site]:
+            raise ModelContractError(
+                f"site '{site}' draws whether '{column}' is missing, and its distribution reads '{column}' itself, of "
+                "which missing records hold a placeholder; let it depend on the component or on other columns"
+            )
 
 
 def _values(model: Model, schema: Schema) -> ObservedValues:

@@ -31,9 +31,10 @@ def mixture_model(schema: Schema, num_components: int = 20) -> Model:
 
     weights ~ Dirichlet(1); per component and column, with the paper's priors: real columns Beta(a, b) with
     a, b ~ Gamma(1, 1); categorical ones Categorical(p) with p ~ Dirichlet(1); binary ones Bernoulli(p) with
-    p ~ Beta(1, 1); counts Poisson(rate) with rate ~ Exponential(1 / (1 + upper / 16)). Columns whose schema
-    says missing = "mask" are masked where they are missing. Sites are named as their columns, and parameters
-    age_a, plan_probs and so on; where a column has taken such a name already, "_" is added to it.
+    p ~ Beta(1, 1); counts Poisson(rate) with rate ~ Exponential(1 / (1 + upper / 16)). Columns that the schema masks
+    are masked where they are missing; where it says missing = "category", that they are present is drawn, too:
+    Bernoulli(p) with p ~ Beta(1, 1). Sites are named as their columns and masks, and parameters age_a, age_present,
+    plan_probs and so on; where a column has taken such a name already, "_" is added to it.
 
     :param num_components: K; 1 gives a model without a discrete latent.
     :returns: `model(data, num_records)`.
@@ -48,11 +49,16 @@ def mixture_model(schema: Schema, num_components: int = 20) -> Model:
     def model(data: Mapping[str, Any], num_records: int) -> None:
         with numpyro.plate(names.components, num_components):
             likelihoods = {name: _likelihood(names.latents[name], column) for name, column in schema.columns.items()}
+            present = {name: _latent(names.latents[name]["present"], dist.Beta(1.0, 1.0)) for name in names.masks}
         z = _component(names, num_components, num_records)
         for party, part in schema.parties.items():
             with party_plate(party, num_records):
                 for name, column in part.columns.items():
                     _observe(names.sites[name], name, column, likelihoods[name](z), data)
+                    if name in present:
+                        mask = data.get(f"{name}{OBSERVED_SUFFIX}")  # True of `UNOBSERVED`, and then it is drawn
+                        given = None if mask is True else mask
+                        numpyro.sample(names.masks[name], dist.Bernoulli(present[name][z]), obs=given)
 
     return model
 
@@ -63,6 +69,7 @@ class _Names:
     A column's site has the column's own name, but for a column that is named as the plate of the records.
 
     sites:   for each column, its observed site.
+    masks:   for each column whose mask is drawn, the site that observes it.
     latents: for each column, its parameters by their suffix.
     """
 
@@ -70,10 +77,15 @@ class _Names:
         self._taken = {RECORDS_PLATE, *schema.columns}
         self.components, self.weights, self.z = (self._free(name) for name in ("components", "weights", "z"))
         self.sites = {n: self._free(n) if n == RECORDS_PLATE else n for n in schema.columns}
+        learned = [name for name, column in schema.columns.items() if column.mask_is_learned]
+        self.masks = {name: self._free(f"{name}{OBSERVED_SUFFIX}") for name in learned}
         self.latents = {
-            name: {suffix: self._free(f"{name}_{suffix}") for suffix in _PARAMETERS[column.kind]}
+            name: {suffix: self._free(f"{name}_{suffix}") for suffix in self._parameters(name, column)}
             for name, column in schema.columns.items()
         }
+
+    def _parameters(self, name: str, column: Column) -> tuple[str, ...]:
+        return (*_PARAMETERS[column.kind], "present") if name in self.masks else _PARAMETERS[column.kind]
 
     def _free(self, name: str) -> str:
         while name in self._taken:
@@ -116,6 +128,6 @@ def _latent(name: str, prior: dist.Distribution) -> jax.Array:
 
 
 def _observe(site: str, name: str, column: Column, likelihood: dist.Distribution, data: Mapping[str, Any]) -> None:
-    mask = data.get(f"{name}{OBSERVED_SUFFIX}") if column.missing == "mask" else None
+    mask = data.get(f"{name}{OBSERVED_SUFFIX}") if column.masked else None
     with nullcontext() if mask is None else handlers.mask(mask=mask):
         numpyro.sample(site, likelihood, obs=data.get(name))

@@ -30,13 +30,13 @@ def stand_in_columns(
 ) -> dict[str, np.ndarray]:
     """Valid columns drawn from the schema's public domains: what a party sees in place of another's data.
 
-    :param observed_fraction: of the values of each column with missing = "mask".
+    :param observed_fraction: of the values of each masked column.
     """
     rng = np.random.default_rng(seed)
     columns: dict[str, np.ndarray] = {}
     for name, column in schema.columns.items():
         columns[name] = column.example(num_records, rng)
-        if column.missing == "mask":
+        if column.masked:
             columns[f"{name}{OBSERVED_SUFFIX}"] = rng.random(num_records) < observed_fraction
     return columns
 

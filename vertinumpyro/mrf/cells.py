@@ -35,7 +35,7 @@ class CellColumn:
         party: who holds it.
         domain_size: how many values it has in model units; 0 for a real column.
         num_bins: cells of present values; equal to `domain_size` where nothing is binned.
-        missing: as in the schema; missing values have the last cell.
+        missing: as the values are encoded, "forbid", "mask" or "category"; missing ones have the last cell.
     """
 
     name: str
@@ -161,5 +161,5 @@ def _cut(name: str, column: Column, party: str, bins: Mapping[str, int], max_cel
         party=party,
         domain_size=size,
         num_bins=min(wanted, size) if size else wanted,
-        missing=column.missing,
+        missing="mask" if column.masked else column.missing,
     )

@@ -146,7 +146,7 @@ class PredictivePosterior(abc.ABC):
         for name, number in (("num_posterior_samples", num_posterior_samples), ("num_tables", num_tables)):
             if number is not None and number < 1:
                 raise ArgumentError(f"{name}={number}; give 1 or more")
-        if twin.left_out:
+        if twin.left_out or twin.complete:
             dataclasses.replace(twin, given=()).warn(stacklevel=3)
         made = partial(self._table, num_records, arrays, covariates)
         if num_tables is None:

@@ -107,7 +107,7 @@ def draw_records(
     *,
     stratified: bool = False,
 ) -> dict[str, jax.Array]:
-    """The drawn columns [n] of one draw of the latents, in model units.
+    """The drawn columns [n] of one draw of the latents, in model units, and the masks that the model draws.
 
     Every site draws from its distribution at the columns that it reads, which were given or drawn in an earlier
     round. So a model may index its columns, observe them at sites of other names, or read them where it pleases.
@@ -130,6 +130,8 @@ def draw_records(
         for name in names:
             at = split.structure.modelled_columns[name]
             drawn[name] = _as_column(name, split.schema.columns[name], at.of(values), trace[at.site])
+            if name in twin.masks:
+                drawn[name + OBSERVED_SUFFIX] = values[twin.masks[name]].astype(bool)
         data |= drawn
     return drawn
 
@@ -208,7 +210,7 @@ def encoded_covariates(
     for name in twin.given:
         column, series = schema.columns[name], pd.Series(frame[name])
         arrays[name] = column.encode(series, party=schema.party_of(name), name=name)
-        if column.missing == "mask":
+        if column.masked:
             arrays[name + OBSERVED_SUFFIX] = column.observed(series)
     return pd.DataFrame(frame[list(twin.given)]), arrays
 
@@ -233,7 +235,8 @@ def twin_frame(
     schema: Schema, twin: TwinColumns, arrays: Columns, rng: np.random.Generator, given: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Drawn arrays as a table, with the given columns as they were given, in the schema's order."""
-    decoded = decode_table(restricted(schema, twin.drawn), {name: arrays[name] for name in twin.drawn}, rng)
+    names = (*twin.drawn, *(name + OBSERVED_SUFFIX for name in twin.masks))
+    decoded = decode_table(restricted(schema, twin.drawn), {name: arrays[name] for name in names}, rng)
     if given is None or not twin.given:
         return decoded
     whole = pd.concat([decoded, given], axis=1)

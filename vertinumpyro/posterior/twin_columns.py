@@ -30,6 +30,8 @@ class TwinColumns:
 
     given:    covariates: the model reads them and does not draw them, so they must be passed to it.
     drawn:    columns that the model draws.
+    masks:    of these, those for which it draws where they are missing, and the site that does.
+    complete: of these, those whose missing values the schema wants to see again, and whose mask it does not draw.
     left_out: columns that no synthetic table has, and why.
     rounds:   what to draw, round by round: a site comes after the columns that its distribution reads.
     """
@@ -38,11 +40,13 @@ class TwinColumns:
     drawn: tuple[str, ...]
     left_out: Mapping[str, str]
     rounds: tuple[Round, ...]
+    masks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    complete: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model draws every column by itself."""
-        return not self.given and not self.left_out
+        """Whether the model draws every column by itself, with its missing values where the schema wants them."""
+        return not (self.given or self.left_out or self.complete)
 
     @property
     def needs_nothing(self) -> bool:
@@ -65,10 +69,16 @@ class TwinColumns:
             )
         if self.left_out:
             parts.append(f"synthetic tables of this model will lack {_listed(self.left_out)} ({missing})")
+        if self.complete:
+            mask = repr(self.complete[0] + OBSERVED_SUFFIX)
+            parts.append(
+                f"{_listed(self.complete)} will have no missing values in synthetic tables, as the model does not draw "
+                f"where they are: observe the mask, too, numpyro.sample({mask}, dist.Bernoulli(p), obs=data[{mask}])"
+            )
         return "; ".join(parts)
 
     def warn(self, stacklevel: int) -> None:
-        """Emit a `TwinWarning` unless the table is whole."""
+        """Emit a `TwinWarning` unless the table is whole, with its missing values."""
         if not self.is_whole:
             warnings.warn(self.describe(), TwinWarning, stacklevel=stacklevel + 1)
 
@@ -78,7 +88,7 @@ def twin_columns(structure: ModelStructure) -> TwinColumns:
 
     A site can be drawn once every column that its distribution reads is given or drawn.
     """
-    reads, sources = structure.site_covariates, _sources(structure)
+    reads, sources = _together(structure), _sources(structure)
     known: set[str] = set(structure.covariates)
     rounds: list[Round] = []
     waiting = [site for site, columns in _observes(structure).items() if columns]
@@ -95,7 +105,14 @@ def twin_columns(structure: ModelStructure) -> TwinColumns:
     needed = {column for drawn_round in rounds for site in drawn_round.sites for column in reads[site]}
     given = tuple(column for column in structure.covariates if column in needed)
     left_out = {column: why for column, why in reasons.items() if column not in (*given, *drawn)}
-    return TwinColumns(given=given, drawn=drawn, left_out=left_out, rounds=tuple(rounds))
+    return TwinColumns(
+        given=given,
+        drawn=drawn,
+        left_out=left_out,
+        rounds=tuple(rounds),
+        masks={column: site for column, site in structure.modelled_masks.items() if column in drawn},
+        complete=tuple(column for column in structure.complete_columns if column in drawn),
+    )
 
 
 def restricted(schema: Schema, columns: Iterable[str]) -> Schema:
@@ -116,13 +133,25 @@ def _observes(structure: ModelStructure) -> dict[str, set[str]]:
     }
 
 
+def _together(structure: ModelStructure) -> dict[str, tuple[str, ...]]:
+    """The columns that must be known before each site; a column's site and its mask's are drawn in one round."""
+    reads = dict(structure.site_covariates)
+    for column, mask in structure.modelled_masks.items():
+        site = structure.modelled_columns[column].site
+        if site in reads:  # a deterministic one is drawn with those that it is made of
+            reads[site] = reads[mask] = tuple(sorted({*reads[site], *reads[mask]}))
+    return reads
+
+
 def _sources(structure: ModelStructure) -> dict[str, set[str]]:
     """The observed sites to draw for each modelled column: its own, or those that a deterministic one is made of."""
     observes = _observes(structure)
-    return {
+    found = {
         column: {at.site} if at.site in observes else {site for site, columns in observes.items() if column in columns}
         for column, at in structure.modelled_columns.items()
     }
+    masks = structure.modelled_masks
+    return {column: sites | {masks[column]} if column in masks else sites for column, sites in found.items()}
 
 
 def _reasons(structure: ModelStructure, known: set[str]) -> dict[str, str]:

@@ -389,7 +389,9 @@ class _FileLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.release()
-            raise PlanSpentError(f"{path} is in use by another process") from None
+            raise PlanSpentError(
+                f"{path} is in use by another process; wait until that has ended, or give another folder"
+            ) from None
 
     def release(self) -> None:
         if self._file is not None:

@@ -46,8 +46,9 @@ class FeatureGroup:
     @classmethod
     def of(cls, party: str, name: str, column: Column, *, expand: bool) -> FeatureGroup:
         """The group of a public column."""
-        if column.missing == "mask":
-            Place(party, name).fail('missing = "mask" has no feature; fill it, or set missing = "category"')
+        if column.masked:
+            remedy = "give it bins" if column.missing == "category" else 'set missing = "category"'
+            Place(party, name).fail(f'missing = "{column.missing}" has no feature; fill it, or {remedy}')
         if column.kind in ("real", "count"):
             return cls(party, name, "scalar", 1)
         scaled = column.ordered and column.missing != "category" and not expand
