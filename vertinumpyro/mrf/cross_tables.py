@@ -20,6 +20,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import RangeError
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.row_blocks import RowBlocks, rows_of
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.release import GRID_BITS, Measurement, TableRelease
 
@@ -42,10 +43,18 @@ def cross_pairs(columns: Sequence[CellColumn], parties: Sequence[str]) -> list[P
     return [(a.name, b.name) for own, other in itertools.combinations(held, 2) for a in own for b in other]
 
 
-def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num_records: int) -> np.ndarray:
-    """One party's columns side by side, int32 `[N, cells]`: half of the grid's factor where a record is. Secret."""
-    parts = [(np.arange(c.num_cells) == c.codes(arrays)[:, None]).astype(np.int32) << _HALF_GRID for c in columns]
-    return np.concatenate(parts, axis=1) if parts else np.zeros((num_records, 0), np.int32)
+def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num_records: int) -> RowBlocks:
+    """One party's columns side by side, integers `[N, cells]`: half of the grid's factor where a record is. Secret."""
+    num_cells = sum(c.num_cells for c in columns)
+
+    def made(rows: slice) -> np.ndarray:
+        out = np.empty((num_cells, rows.stop - rows.start), np.float32)
+        for column, place in zip(columns, _slices(columns), strict=True):
+            codes = column.codes(rows_of(arrays, rows)).astype(np.min_scalar_type(column.num_cells))
+            np.equal(codes, np.arange(column.num_cells, dtype=codes.dtype)[:, None], out=out[place], casting="unsafe")
+        return out.T
+
+    return RowBlocks(shape=(num_records, num_cells), largest=1, make=made, bits=_HALF_GRID)
 
 
 def measured_pairs(

@@ -1,0 +1,108 @@
+"""Matrices that are made a block of rows at a time, and never whole: what a table of many records is multiplied as.
+
+A party's factor in a product is a function of its columns, many times as wide as they are. A `RowBlocks` says how to
+make some of its rows, so a product takes the columns and a block, whatever N is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from vertinumpyro.core.integer_product import ring_product
+
+__all__ = ["ROWS", "Factor", "RowBlocks", "block_bytes", "products", "rows_at_a_time", "rows_of", "slices"]
+
+ROWS = 2**16
+"""The most records at a time."""
+
+_CELLS = 2**23  # of all factors' blocks together
+_FLOATS = ((np.float32, 24), (np.float64, 53))  # and the bits of the largest integers that they count without a gap
+
+
+def slices(num_rows: int, rows: int = ROWS) -> Iterator[slice]:
+    """Consecutive blocks of rows, the last one shorter."""
+    return (slice(start, min(start + rows, num_rows)) for start in range(0, num_rows, rows))
+
+
+def rows_of(columns: Mapping[str, np.ndarray], rows: slice) -> dict[str, np.ndarray]:
+    """Some rows of a party's columns [N], views of them."""
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def rows_at_a_time(width: int) -> int:
+    """How many rows of matrices that are so wide together `products` makes at a time: a power of two."""
+    return 2 ** max(6, min(ROWS.bit_length(), (_CELLS // max(width, 1)).bit_length()) - 1)
+
+
+def block_bytes(width: int) -> int:
+    """The most that `products` holds at a time of factors that are so wide together: int64, then floats of them."""
+    return 3 * 8 * rows_at_a_time(width) * width
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RowBlocks:
+    """An integer matrix [n, d] as a function of a slice of its rows. Secret where its rows are.
+
+    :ivar shape: (n, d).
+    :ivar largest: a public bound of the magnitude of what `make` gives.
+    :ivar make: some rows as integers or whole floats [rows, d], in units of 2^bits.
+    :ivar bits: see there.
+    """
+
+    shape: tuple[int, int]
+    largest: int
+    make: Callable[[slice], np.ndarray]
+    bits: int = 0
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def rows(self, rows: slice) -> np.ndarray:
+        """Some rows, int64."""
+        return self.make(rows).astype(np.int64) << self.bits
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All rows, for whoever needs them at once; a copy."""
+        out = np.empty(self.shape, np.int64 if dtype is None else dtype)
+        for rows in slices(len(self)):
+            out[rows] = self.rows(rows)
+        return out
+
+
+Factor: TypeAlias = np.ndarray | RowBlocks
+"""A party's integer matrix in a product, in memory or in blocks."""
+
+
+def products(factors: Sequence[Factor], pairs: Iterable[tuple[int, int]] | None = None) -> list[np.ndarray]:
+    """A_i^T A_j modulo 2^64, int64, of some pairs of factors; all i < j by default. One pass over the rows.
+
+    By matrix products of floats where every partial sum within a block is a whole number that they hold, in whatever
+    order; in limbs otherwise.
+    """
+    blocks = [as_blocks(factor) for factor in factors]
+    chosen = list(itertools.combinations(range(len(blocks)), 2) if pairs is None else pairs)
+    out = [np.zeros((blocks[i].shape[1], blocks[j].shape[1]), np.int64) for i, j in chosen]
+    largest = max((block.largest for block in blocks), default=0)
+    at_a_time = rows_at_a_time(sum(block.shape[1] for block in blocks))
+    kind = next((kind for kind, bits in _FLOATS if at_a_time * largest**2 <= 2**bits), np.int64)
+    for rows in slices(max(map(len, blocks), default=0), at_a_time):
+        made = [block.make(rows).astype(kind, copy=False) for block in blocks]
+        for total, (i, j) in zip(out, chosen, strict=True):
+            a, b = made[i], made[j]
+            total += ring_product(a, b) if kind is np.int64 else (a.T @ b).astype(np.int64)
+    return [total << (blocks[i].bits + blocks[j].bits) for total, (i, j) in zip(out, chosen, strict=True)]
+
+
+def as_blocks(matrix: Factor) -> RowBlocks:
+    """A matrix of integers in memory in blocks of its own rows; its largest element is looked up."""
+    if isinstance(matrix, RowBlocks):
+        return matrix
+    held = np.asarray(matrix)
+    largest = max(int(held.max()), -int(held.min())) if held.size else 0
+    return RowBlocks((held.shape[0], held.shape[1]), largest, lambda rows: held[rows])
