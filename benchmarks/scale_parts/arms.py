@@ -33,7 +33,7 @@ TWIN = "twin.parquet"
 
 def read(folder: Path, num_columns: int) -> VerticalDataset:
     """Both files, checked, aligned and encoded."""
-    return VerticalDataset.from_files(schema_of(num_columns), paths_of(folder))
+    return VerticalDataset.from_files(schema_of(num_columns), paths_of(folder), spool=folder)
 
 
 def encode(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
@@ -52,7 +52,7 @@ def marginals(folder: Path, num_records: int, num_columns: int) -> dict[str, flo
     system = VertiMRF()
     fitted = system.fit(dataset, system.plan(dataset, epsilon=EPSILON, delta=DELTA))
     done = time.perf_counter()
-    fitted.sample_synthetic(rng_key=jax.random.PRNGKey(0)).to_parquet(folder / TWIN, index=False)
+    fitted.write_synthetic(folder / TWIN, rng_key=jax.random.PRNGKey(0))
     ended = time.perf_counter()
     fitted.save(folder)
     return {
@@ -93,8 +93,7 @@ def sampling(folder: Path, num_records: int, num_columns: int) -> dict[str, floa
     """A stored field to a twin in Parquet; after `marginals`."""
     fitted = MarkovTwin.load(folder)
     started = time.perf_counter()
-    twin = fitted.sample_synthetic(num_records, rng_key=jax.random.PRNGKey(1))
-    twin.to_parquet(folder / TWIN, index=False)
+    fitted.write_synthetic(folder / TWIN, num_records, rng_key=jax.random.PRNGKey(1))
     return {"seconds": time.perf_counter() - started}
 
 

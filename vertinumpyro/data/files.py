@@ -7,9 +7,10 @@ separator, at how numbers are written. A guess is only ever told, never followed
 import csv
 import dataclasses
 import gzip
+import itertools
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -105,6 +106,24 @@ def read_table(
     return _read(Path(path), schema, party, schema.restrict(party).parties[party].columns, csv_format)
 
 
+def read_blocks(
+    path: str | Path, schema: Schema, party: str, csv_format: CsvFormat, *, rows: int, columns: bool = True
+) -> Iterator[pd.DataFrame]:
+    """Read what `read_table` reads, `rows` records at a time; without `columns` the ids alone.
+
+    A block's storage types may differ from the next one's where the whole file's follow from all of its values.
+    Errors as `read_table`'s, raised as far into the file as its reader gets.
+    """
+    wanted = schema.parties[party].columns if columns else {}
+    file, chosen = _checked_file(Path(path), schema, party, wanted, csv_format)
+    blocks = file.blocks(schema.id_column, chosen, rows)
+    while (more := _quietly(lambda: list(itertools.islice(blocks, 1)))) is not None:
+        if not more:
+            return
+        yield _readable(more[0], chosen, party, csv_format)
+    _unreadable(file, [schema.id_column, *chosen], party)
+
+
 def read_ids(
     path: str | Path,
     schema: Schema,
@@ -135,17 +154,27 @@ def read_everything(
 
 
 def _read(path: Path, schema: Schema, party: str, columns: Mapping[str, Column], csv_format: CsvFormat) -> pd.DataFrame:
-    wanted = [schema.id_column, *columns]
+    file, columns = _checked_file(path, schema, party, columns, csv_format)
+    frame = _quietly(file.read, schema.id_column, columns)
+    if frame is None:
+        _unreadable(file, [schema.id_column, *columns], party)
+    return _readable(frame, columns, party, csv_format)
+
+
+def _checked_file(
+    path: Path, schema: Schema, party: str, columns: Mapping[str, Column], csv_format: CsvFormat
+) -> tuple["_Csv | _Parquet", Mapping[str, Column]]:
     file = _file(path, csv_format, Place(party))
-    header = _checked_header(file, wanted, party)
+    header = _checked_header(file, [schema.id_column, *columns], party)
     if _quietly(file.overflows, header):
         Place(party).fail(
             f"{path.name!r} has rows of more fields than the header; set the separator, or quote numbers with "
             'decimal commas and set decimal = ","'
         )
-    frame = _quietly(file.read, schema.id_column, columns)
-    if frame is None:
-        _unreadable(file, wanted, party)
+    return file, columns
+
+
+def _readable(frame: pd.DataFrame, columns: Mapping[str, Column], party: str, csv_format: CsvFormat) -> pd.DataFrame:
     for name, column in columns.items():
         if written := _numbers_as_text(pd.Series(frame[name]), column, csv_format):
             Place(party, name).fail(written)
@@ -211,20 +240,26 @@ class _Csv:
             return any(len(row) > len(header) and any(row[len(header) :]) for row in rows)
 
     def read(self, id_column: str, columns: Mapping[str, Column]) -> pd.DataFrame:
+        with self._open("rt") as lines:
+            return pd.read_csv(lines, **self._options(id_column, columns))
+
+    def blocks(self, id_column: str, columns: Mapping[str, Column], rows: int) -> Iterator[pd.DataFrame]:
+        with self._open("rt") as lines:
+            yield from pd.read_csv(lines, chunksize=rows, **self._options(id_column, columns))
+
+    def _options(self, id_column: str, columns: Mapping[str, Column]) -> dict[str, Any]:
         texts = [name for name, column in columns.items() if "text" in column.dtype_kinds]
         missing = {name: [t for t in MISSING_TEXTS if t not in column.labels] for name, column in columns.items()}
-        with self._open("rt") as lines:
-            return pd.read_csv(
-                lines,
-                usecols=[id_column, *columns],
-                dtype=dict.fromkeys([id_column, *texts], str),
-                na_values={id_column: [""], **missing},
-                keep_default_na=False,
-                sep=self.written.separator,
-                decimal=self.written.decimal,
-                index_col=False,
-                low_memory=False,
-            )
+        return {
+            "usecols": [id_column, *columns],
+            "dtype": dict.fromkeys([id_column, *texts], str),
+            "na_values": {id_column: [""], **missing},
+            "keep_default_na": False,
+            "sep": self.written.separator,
+            "decimal": self.written.decimal,
+            "index_col": False,
+            "low_memory": False,
+        }
 
     def read_everything(self) -> pd.DataFrame:
         """Every cell as its text."""
@@ -280,6 +315,14 @@ class _Parquet:
 
     def read(self, id_column: str, columns: Mapping[str, Column]) -> pd.DataFrame:
         return pd.read_parquet(self.path, columns=[id_column, *columns])
+
+    def blocks(self, id_column: str, columns: Mapping[str, Column], rows: int) -> Iterator[pd.DataFrame]:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(batch_size=rows, columns=[id_column, *columns]):
+                yield pa.Table.from_batches([batch]).to_pandas()
 
     def read_everything(self) -> pd.DataFrame:
         """As stored."""

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.row_blocks import Factor, RowBlocks, products
+from vertinumpyro.core.row_blocks import Factor, products
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 
