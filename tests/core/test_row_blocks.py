@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vertinumpyro.core import row_blocks
-from vertinumpyro.core.row_blocks import RowBlocks, as_blocks, products, rows_at_a_time, slices
+from vertinumpyro.core.row_blocks import OneHot, RowBlocks, as_blocks, products, rows_at_a_time, slices
 
 
 def exact(a, b):
@@ -45,6 +45,24 @@ def test_blocks_are_made_once_each_and_their_units_multiplied_back(few_rows):
     np.testing.assert_array_equal(own, (matrix.T @ matrix) << 12)
     np.testing.assert_array_equal(other, (matrix.T @ matrix) << 6)
     np.testing.assert_array_equal(np.ascontiguousarray(blocks, np.int64), matrix << 6)
+
+
+def test_one_hot_factors_are_counted_as_they_are_multiplied(few_rows):
+    rng, sizes = np.random.default_rng(2), [(2, 3), (1, 4, 2), ()]
+    codes = [[rng.integers(0, size, 150) for size in own] for own in sizes]
+    none = np.zeros((150, 0), int)
+    whole = [
+        np.concatenate([none, *(np.eye(size, dtype=int)[c] for size, c in zip(own, held, strict=True))], axis=1)
+        for own, held in zip(sizes, codes, strict=True)
+    ]
+    counted = [
+        RowBlocks(
+            m.shape, 1, lambda rows: pytest.fail("made"), 6, OneHot(own, lambda rows, h=held: [c[rows] for c in h])
+        )
+        for m, own, held in zip(whole, sizes, codes, strict=True)
+    ]
+    for found, expected in zip(products(counted), products([m << 6 for m in whole]), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_the_widest_factors_take_fewer_rows_at_a_time_and_slices_cover_all():

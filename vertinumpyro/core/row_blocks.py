@@ -15,7 +15,7 @@ import numpy as np
 
 from vertinumpyro.core.integer_product import ring_product
 
-__all__ = ["ROWS", "Factor", "RowBlocks", "block_bytes", "products", "rows_at_a_time", "rows_of", "slices"]
+__all__ = ["ROWS", "Factor", "OneHot", "RowBlocks", "block_bytes", "products", "rows_at_a_time", "rows_of", "slices"]
 
 ROWS = 2**16
 """The most records at a time."""
@@ -46,6 +46,19 @@ def block_bytes(width: int) -> int:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class OneHot:
+    """Where the 1 of each group is: products of two such matrices are counted, which takes fewer operations.
+
+    :ivar sizes: columns of each group, one group after the other.
+    :ivar codes: from a slice of rows to each group's place of the 1, int64 [rows]. Secret.
+    """
+
+    sizes: tuple[int, ...]
+    codes: Callable[[slice], list[np.ndarray]]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RowBlocks:
     """An integer matrix [n, d] as a function of a slice of its rows. Secret where its rows are.
 
@@ -53,12 +66,14 @@ class RowBlocks:
     :ivar largest: a public bound of the magnitude of what `make` gives.
     :ivar make: some rows as integers or whole floats [rows, d], in units of 2^bits.
     :ivar bits: see there.
+    :ivar one_hot: of a matrix that is groups of columns with a single 1 in each row of a group: see `OneHot`.
     """
 
     shape: tuple[int, int]
     largest: int
     make: Callable[[slice], np.ndarray]
     bits: int = 0
+    one_hot: OneHot | None = None
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -82,21 +97,50 @@ Factor: TypeAlias = np.ndarray | RowBlocks
 def products(factors: Sequence[Factor], pairs: Iterable[tuple[int, int]] | None = None) -> list[np.ndarray]:
     """A_i^T A_j modulo 2^64, int64, of some pairs of factors; all i < j by default. One pass over the rows.
 
-    By matrix products of floats where every partial sum within a block is a whole number that they hold, in whatever
-    order; in limbs otherwise.
+    Where all are one-hot, by counting; else by matrix products of floats, where every partial sum within a block is a
+    whole number that they hold, in whatever order; in limbs otherwise.
     """
     blocks = [as_blocks(factor) for factor in factors]
     chosen = list(itertools.combinations(range(len(blocks)), 2) if pairs is None else pairs)
     out = [np.zeros((blocks[i].shape[1], blocks[j].shape[1]), np.int64) for i, j in chosen]
+    counted = all(block.one_hot is not None for block in blocks)
+    add = _counting(blocks) if counted else _multiplying(blocks)
+    at_a_time = rows_at_a_time(sum(block.shape[1] for block in blocks))
+    for rows in slices(max(map(len, blocks), default=0), at_a_time):
+        add(rows, out, chosen)
+    return [total << (blocks[i].bits + blocks[j].bits) for total, (i, j) in zip(out, chosen, strict=True)]
+
+
+_Add: TypeAlias = Callable[[slice, list[np.ndarray], list[tuple[int, int]]], None]
+
+
+def _multiplying(blocks: Sequence[RowBlocks]) -> _Add:
     largest = max((block.largest for block in blocks), default=0)
     at_a_time = rows_at_a_time(sum(block.shape[1] for block in blocks))
     kind = next((kind for kind, bits in _FLOATS if at_a_time * largest**2 <= 2**bits), np.int64)
-    for rows in slices(max(map(len, blocks), default=0), at_a_time):
+
+    def add(rows: slice, out: list[np.ndarray], chosen: list[tuple[int, int]]) -> None:
         made = [block.make(rows).astype(kind, copy=False) for block in blocks]
         for total, (i, j) in zip(out, chosen, strict=True):
             a, b = made[i], made[j]
             total += ring_product(a, b) if kind is np.int64 else (a.T @ b).astype(np.int64)
-    return [total << (blocks[i].bits + blocks[j].bits) for total, (i, j) in zip(out, chosen, strict=True)]
+
+    return add
+
+
+def _counting(blocks: Sequence[RowBlocks]) -> _Add:
+    hot = [block.one_hot for block in blocks if block.one_hot is not None]
+    groups = [list(zip(one.sizes, np.cumsum([0, *one.sizes]).tolist(), strict=False)) for one in hot]
+
+    def add(rows: slice, out: list[np.ndarray], chosen: list[tuple[int, int]]) -> None:
+        codes = [one.codes(rows) for one in hot]
+        for total, (i, j) in zip(out, chosen, strict=True):
+            for (height, top), own in zip(groups[i], codes[i], strict=True):
+                for (width, left), other in zip(groups[j], codes[j], strict=True):
+                    found = np.bincount(own * width + other, minlength=height * width)
+                    total[top : top + height, left : left + width] += found.reshape(height, width)
+
+    return add
 
 
 def as_blocks(matrix: Factor) -> RowBlocks:

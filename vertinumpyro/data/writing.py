@@ -1,4 +1,4 @@
-"""Tables that are written a block of records at a time, as CSV or Parquet: a twin of any length, in one block's memory."""
+"""Tables written a block of records at a time, as CSV or Parquet: a twin of any length, in one block's memory."""
 
 from __future__ import annotations
 

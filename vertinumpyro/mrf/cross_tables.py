@@ -20,7 +20,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import RangeError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.core.row_blocks import RowBlocks, rows_of
+from vertinumpyro.core.row_blocks import OneHot, RowBlocks, rows_of
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.release import GRID_BITS, Measurement, TableRelease
 
@@ -45,16 +45,20 @@ def cross_pairs(columns: Sequence[CellColumn], parties: Sequence[str]) -> list[P
 
 def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num_records: int) -> RowBlocks:
     """One party's columns side by side, integers `[N, cells]`: half of the grid's factor where a record is. Secret."""
-    num_cells = sum(c.num_cells for c in columns)
+    sizes = tuple(c.num_cells for c in columns)
+
+    def codes(rows: slice) -> list[np.ndarray]:
+        block = rows_of(arrays, rows)
+        return [column.codes(block) for column in columns]
 
     def made(rows: slice) -> np.ndarray:
-        out = np.empty((num_cells, rows.stop - rows.start), np.float32)
-        for column, place in zip(columns, _slices(columns), strict=True):
-            codes = column.codes(rows_of(arrays, rows)).astype(np.min_scalar_type(column.num_cells))
-            np.equal(codes, np.arange(column.num_cells, dtype=codes.dtype)[:, None], out=out[place], casting="unsafe")
-        return out.T
+        out = np.zeros((rows.stop - rows.start, sum(sizes)), np.int8)
+        for own, place in zip(codes(rows), _slices(columns), strict=True):
+            out[np.arange(len(out)), place.start + own] = 1
+        return out
 
-    return RowBlocks(shape=(num_records, num_cells), largest=1, make=made, bits=_HALF_GRID)
+    shape = (num_records, sum(sizes))
+    return RowBlocks(shape=shape, largest=1, make=made, bits=_HALF_GRID, one_hot=OneHot(sizes=sizes, codes=codes))
 
 
 def measured_pairs(
