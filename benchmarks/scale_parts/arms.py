@@ -154,11 +154,12 @@ ARMS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
 
 def run_arm(name: str, folder: Path, num_records: int, num_columns: int) -> None:
     """Run one arm in this process, and print what it took as one line of JSON, last."""
-    before = peak_gib()
+    before, began = peak_gib(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         found: dict[str, Any] = dict(ARMS[name](folder, num_records, num_columns))
-    print(json.dumps({**found, "peak_gib": peak_gib(), "imports_gib": before}), flush=True)
+    of_all = {"cpu_seconds": time.process_time() - began, "peak_gib": peak_gib(), "imports_gib": before}
+    print(json.dumps({**found, **of_all}), flush=True)
 
 
 def peak_gib() -> float:
