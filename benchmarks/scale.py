@@ -17,7 +17,7 @@ Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked a
       scale.ratio.N.{groupby,one_hot,worst}  the parties' exact tables across (all 64 pairs) by the library, from coded
                                              columns, over the same by pandas' groupby, and by a product of NumPy
                                              one-hot matrices; `worst` is over the faster of the two
-      cpu_seconds beside them                of both processors, which other programs on the machine do not lengthen much
+      cpu_seconds beside them                of all processors, which other programs hardly lengthen
 
 `--quick` takes 10,000 and 20,000 records. Memory is a process's peak resident set, mapped files included.
 """

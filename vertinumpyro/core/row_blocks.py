@@ -24,8 +24,9 @@ _CELLS = 2**23  # of all factors' blocks together
 _FLOATS = ((np.float32, 24), (np.float64, 53))  # and the bits of the largest integers that they count without a gap
 
 
-def slices(num_rows: int, rows: int = ROWS) -> Iterator[slice]:
-    """Consecutive blocks of rows, the last one shorter."""
+def slices(num_rows: int, rows: int | None = None) -> Iterator[slice]:
+    """Consecutive blocks of `rows` rows, `ROWS` by default, the last one shorter."""
+    rows = ROWS if rows is None else rows
     return (slice(start, min(start + rows, num_rows)) for start in range(0, num_rows, rows))
 
 

@@ -9,7 +9,7 @@ from typing import IO, final
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.row_blocks import ROWS, slices
+from vertinumpyro.core.row_blocks import slices
 
 __all__ = ["Kept", "Spool"]
 
@@ -67,7 +67,7 @@ class Kept:
         if order is None:
             return self.array()
         own, out = self.array(), self._spool.column(self._dtype)
-        for rows in slices(len(order), ROWS):
+        for rows in slices(len(order)):
             out.append(own[order[rows]])
         return out.array()
 

@@ -26,7 +26,7 @@ from vertinumpyro.data.table import check_table, encode_table
 from vertinumpyro.data.table_types import dtype_of
 from vertinumpyro.data.wording import Place
 
-__all__ = ["ROWS_READ", "encoded_files"]
+__all__ = ["ROWS_READ", "count_common", "encoded_files"]
 
 ROWS_READ = 2**17
 """Records that are read, checked and encoded at a time."""
@@ -64,6 +64,25 @@ def encoded_files(
     dtypes = {name: dtype for reading in read.values() for name, dtype in reading.dtypes().items()}
     columns = {p: {name: kept.taken(orders[p]) for name, kept in own.kept.items()} for p, own in read.items()}
     return dtypes, columns
+
+
+def count_common(
+    schema: Schema,
+    paths: Mapping[str, str | Path],
+    written: Mapping[str, CsvFormat],
+    unmatched: Literal["refuse", "drop"] = "refuse",
+) -> int:
+    """N from the id columns alone, after matching them; errors as `encoded_files`."""
+    ids: dict[str, Words] = {}
+    for party in schema.parties:
+        place = Place(party, schema.id_column)
+        blocks = read_blocks(paths[party], schema, party, written[party], rows=ROWS_READ, columns=False)
+        found = [words_of(id_series(frame, schema, party), place) for frame in blocks if len(frame)]
+        if not found:
+            Place(party).fail("the table has no records; give at least one")
+        ids[party] = joined(found)
+    party, order = next(iter(orders_of_words(ids, schema, unmatched=unmatched).items()))
+    return len(ids[party] if order is None else order)
 
 
 def narrowest(column: Column) -> np.dtype:

@@ -12,6 +12,7 @@ import numpy as np
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import Facts
 from vertinumpyro.data.table import model_units
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
@@ -64,7 +65,7 @@ class StepsWork(Work):
         """See `Work.publish`: the start's."""
         return self._of_start(what).publish(what, words)
 
-    def factor(self, what: str, words: Mapping[str, Any]) -> np.ndarray:
+    def factor(self, what: str, words: Mapping[str, Any]) -> Factor:
         """See `Work.factor`: the start's."""
         return self._of_start(what).factor(what, words)
 
