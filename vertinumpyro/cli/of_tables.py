@@ -60,6 +60,7 @@ class OfTables(CommandMethod):
             "tables across parties": f"{plan.num_cross_pairs:,}",
             "part of the budget for them": f"{plan.cross_share:g}",
             "noise": f"{plan.noise.kind}, {count(plan.noise.num_shares, 'share')}",
+            "memory, records aside": f"at most {self.method.memory(self.config.schema, plan) / 2**30:.1f} GiB",
             "backend": self.method.backend.info().name,
             "plan": plan.plan_id[:16],
         }

@@ -31,12 +31,16 @@ def exact_tables(
     shapes = [tuple(columns[i].num_cells for i in chosen) for chosen in sets]
     out = [np.zeros(math.prod(shape), np.int64) for shape in shapes]
     needed = sorted({i for chosen in sets for i in chosen})
+    in_turn = sorted(zip(sets, out, strict=True), key=lambda one: one[0])
     for rows in slices(_num_records(arrays)):
         block = rows_of(arrays, rows)
         codes = {i: columns[i].codes(block) for i in needed}
-        flat: dict[ColumnSet, np.ndarray] = {}
-        for table, chosen in zip(out, sets, strict=True):
-            table += np.bincount(_flat(columns, codes, chosen, flat), minlength=table.size)
+        prefix, flat = (), np.zeros(0, np.int64)
+        for chosen, table in in_turn:
+            if chosen[:-1] != prefix:  # sets with the same first columns follow each other
+                prefix, flat = chosen[:-1], _flat(columns, codes, chosen[:-1])
+            cells = flat * columns[chosen[-1]].num_cells + codes[chosen[-1]] if prefix else codes[chosen[-1]]
+            table += np.bincount(cells, minlength=table.size)
     return [table.reshape(shape) for table, shape in zip(out, shapes, strict=True)]
 
 
@@ -50,19 +54,12 @@ def fine_tables(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray])
     return out
 
 
-def _flat(
-    columns: Sequence[CellColumn],
-    codes: Mapping[int, np.ndarray],
-    chosen: ColumnSet,
-    known: dict[ColumnSet, np.ndarray],
-) -> np.ndarray:
-    """Every record's cell in a set's table; those of its first columns serve other sets of the block, too."""
-    if len(chosen) == 1:
-        return codes[chosen[0]]
-    if chosen not in known:
-        before = _flat(columns, codes, chosen[:-1], known)
-        known[chosen] = before * columns[chosen[-1]].num_cells + codes[chosen[-1]]
-    return known[chosen]
+def _flat(columns: Sequence[CellColumn], codes: Mapping[int, np.ndarray], chosen: ColumnSet) -> np.ndarray:
+    """Every record's cell in the table of some columns."""
+    flat = codes[chosen[0]] if chosen else np.zeros(0, np.int64)
+    for i in chosen[1:]:
+        flat = flat * columns[i].num_cells + codes[i]
+    return flat
 
 
 def _num_records(arrays: Mapping[str, np.ndarray]) -> int:
