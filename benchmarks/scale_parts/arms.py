@@ -126,8 +126,9 @@ def ratio(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
         return left.T @ right
 
     assert np.array_equal(by_the_library() / 4**6, by_one_hot().ravel())
-    took = {each.__name__: [_seconds(each) for _ in range(3)] for each in (by_the_library, by_groupby, by_one_hot)}
-    ours, groupby, one_hot = (statistics.median(seconds) for seconds in took.values())
+    arms = (by_the_library, by_groupby, by_one_hot)
+    rounds = [[_seconds(arm) for arm in arms] for _ in range(5)]  # in turn, so that a busy machine slows all of them
+    ours, groupby, one_hot = (statistics.median(seconds) for seconds in zip(*rounds, strict=True))
     return {
         "seconds": ours,
         "groupby": ours / groupby,

@@ -21,6 +21,8 @@ ROWS = 2**16
 """The most records at a time."""
 
 _CELLS = 2**23  # of all factors' blocks together
+_UNTHREADED = 2**17  # multiplications of a product that OpenBLAS does not divide among threads: half of its bound
+_LEAST_ROWS = 64
 _FLOATS = ((np.float32, 24), (np.float64, 53))  # and the bits of the largest integers that they count without a gap
 
 
@@ -124,9 +126,20 @@ def _multiplying(blocks: Sequence[RowBlocks]) -> _Add:
         made = [block.make(rows).astype(kind, copy=False) for block in blocks]
         for total, (i, j) in zip(out, chosen, strict=True):
             a, b = made[i], made[j]
-            total += ring_product(a, b) if kind is np.int64 else (a.T @ b).astype(np.int64)
+            total += ring_product(a, b) if kind is np.int64 else _float_product(a, b).astype(np.int64)
 
     return add
+
+
+def _float_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a^T b of narrow matrices in many small products, which BLAS computes without threads that wait for each other."""
+    num_rows, width = a.shape
+    rows = _UNTHREADED // max(1, width * b.shape[1])
+    if rows < _LEAST_ROWS:
+        return a.T @ b
+    whole = num_rows - num_rows % rows
+    left, right = (m[:whole].reshape(whole // rows, rows, m.shape[1]) for m in (a, b))
+    return (left.transpose(0, 2, 1) @ right).sum(axis=0) + a[whole:].T @ b[whole:]
 
 
 def _counting(blocks: Sequence[RowBlocks]) -> _Add:
