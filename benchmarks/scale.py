@@ -11,9 +11,9 @@ Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked a
       scale.marginals.N.{seconds,peak_gib}   files to a twin of N records in Parquet: secure marginals, `FixedPoint`;
                                              encoding, tables, rehearsal, field and twin are its parts
       scale.functional.N.{seconds,peak_gib}  files to the coefficients of a logistic regression
-      scale.dpvi_step.N.{seconds,peak_gib}   one more full-batch step of DPVI's automatic mixture; memory of all of it
+      scale.dpvi_step.N.{seconds,peak_gib}   a full-batch step of DPVI's automatic mixture; memory of all of it
       scale.sampling.N.{seconds,peak_gib}    a stored field to N records in Parquet
-      scale.WHAT.exponent                    of its seconds in N, between the two largest tables
+      scale.WHAT.{exponent,cpu_exponent}     of its seconds in N, between the two largest tables
       scale.ratio.N.{groupby,one_hot,worst}  the parties' exact tables across (all 64 pairs) by the library, from coded
                                              columns, over the same by pandas' groupby, and by a product of NumPy
                                              one-hot matrices; `worst` is over the faster of the two
@@ -71,6 +71,7 @@ def run(records: list[int], arms: list[str], scratch: Path | None) -> dict[str, 
     for arm in arms:
         if arm != "ratio":
             found[arm]["exponent"] = exponent({n: found[arm][n]["seconds"] for n in records})
+            found[arm]["cpu_exponent"] = exponent({n: found[arm][n]["cpu_seconds"] for n in records})
     return {"scale": found}
 
 
