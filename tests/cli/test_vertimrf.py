@@ -10,6 +10,7 @@ pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, 
 
 from tests.cli.conftest import NUM_RECORDS, Project, one_line
 from vertinumpyro.cli.terminal import console
+from vertinumpyro.data import streaming
 from vertinumpyro.mrf import vertimrf
 from vertinumpyro.privacy import ledger
 
@@ -42,6 +43,9 @@ def test_plan_and_check_spend_nothing(field: Project):
     shown = field.run("plan", field.config, "--method", "vertimrf")
     assert shown.exit_code == 0, shown.output
     assert all(name in shown.output for name in ("outside analyst", "insurer", "clinic", "secure_marginals"))
+    assert "Ready to fit" in field.run("check", field.config, "--method", "vertimrf").output
+    field.replace("[data.files]", '[data]\nspool = "."\n\n[data.files]')
+    assert f"{NUM_RECORDS}" in field.run("plan", field.config, "--method", "vertimrf").output
     assert "Ready to fit" in field.run("check", field.config, "--method", "vertimrf").output
     assert not field.run_dir.exists()
 
@@ -96,9 +100,14 @@ def check_report(report: str) -> None:
     assert "Nothing in this report was computed on real data outside the mechanism" in report
 
 
-def test_diagnostics_are_marked(field: Project):
-    field.config.write_text(SETTINGS + "\n[run]\ndiagnostics = true\n")
+def test_diagnostics_are_marked_and_files_read_in_blocks_are_the_same_records(
+    field: Project, monkeypatch: pytest.MonkeyPatch
+):
+    field.config.write_text(SETTINGS + "\n[run]\ndiagnostics = true\nnum_synthetic = 50\n")
+    field.replace("[data.files]", '[data]\nspool = "."\n\n[data.files]')
+    monkeypatch.setattr(streaming, "ROWS_READ", 40)
     result = field.run("fit", field.config, "--method", "vertimrf")
+    assert len(pd.read_parquet(field.run_dir / "synthetic.parquet")) == 50
     assert "not DP" in result.output
     assert "not DP" in (field.run_dir / "report.html").read_text()
 

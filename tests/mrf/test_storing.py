@@ -10,6 +10,7 @@ import sys
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
@@ -18,6 +19,7 @@ from tests.mrf.conftest import SCHEMA, frame
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
+from vertinumpyro.data.writing import table_writer
 from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF, vertimrf
 from vertinumpyro.mrf.work import TablesWork
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Book, Ledger, PrivacyWarning, ledger
@@ -140,6 +142,34 @@ def test_round_trip(twin, saved):
     apart = [(a.name, b.name) for a in twin.columns for b in twin.columns if a.name < b.name]
     for pair in apart:
         np.testing.assert_allclose(loaded.model.marginal(pair), twin.model.marginal(pair), atol=1e-9)
+
+
+def test_a_twin_of_any_length_is_drawn_and_written_block_by_block(twin, tmp_path):
+    whole = twin.sample_synthetic(500, rng_key=KEY)
+    (only,) = twin.synthetic_blocks(500, rng_key=KEY)
+    pd.testing.assert_frame_equal(only, whole)
+    blocks = list(twin.synthetic_blocks(500, rng_key=KEY, rows=120))
+    assert [len(block) for block in blocks] == [120] * 4 + [20]
+    together = pd.concat(blocks, ignore_index=True)
+    assert dict(together.dtypes) == dict(whole.dtypes)
+    apart = together["ill"].mean() - twin.model.marginal(("ill",))[1] / twin.model.marginal(("ill",)).sum()
+    assert abs(apart) <= 5 / 500, "each block is off by a record at most"
+    for suffix in (".csv", ".parquet"):
+        path, at_once = tmp_path / f"blocks{suffix}", tmp_path / f"whole{suffix}"
+        with table_writer(path) as write:
+            for block in blocks:
+                write(block)
+        with table_writer(at_once) as write:
+            write(together)
+        read = pd.read_csv if suffix == ".csv" else pd.read_parquet
+        pd.testing.assert_frame_equal(read(path), read(at_once))
+        twin.write_synthetic(path, 120, rng_key=KEY)
+        pd.testing.assert_frame_equal(read(path), read(at_once).iloc[:120])
+    for path in (tmp_path / "t.txt", tmp_path / "none" / "t.csv"):
+        with pytest.raises(ArgumentError, match=r"neither .csv nor .parquet|no folder"):
+            twin.write_synthetic(path, 10, rng_key=KEY)
+    with pytest.raises(ArgumentError, match="num_records=0"):
+        twin.synthetic_blocks(0, rng_key=KEY)
 
 
 def test_a_loaded_field_needs_no_engine(twin, saved, monkeypatch):

@@ -6,7 +6,6 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.markup import escape
 
 from vertinumpyro.cli import outputs, sessions
@@ -85,9 +84,11 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
 
 
 def _checked_records(job: Job) -> VerticalDataset:
-    with ticked("files") as found:
-        tables = job.tables()
-        found += [f"{party}: {count(len(table), 'record')}" for party, table in tables.items()]
+    tables = None
+    if job.config.spool is None:
+        with ticked("files") as found:
+            tables = job.tables()
+            found += [f"{party}: {count(len(table), 'record')}" for party, table in tables.items()]
     with ticked("records") as found:
         dataset = job.dataset(tables)
         found += [
@@ -193,10 +194,12 @@ def synthesize(
     with console.status("[dim]synthetic table …"):
         released = _released(run_dir, config, trust_model)
         key = random_key(secrets.randbits(32) if seed is None else seed)
-        twin: pd.DataFrame = released.sample_synthetic(num_records, rng_key=key)
-        outputs.write_table(twin, out)
-    console.print(f"[green]✓[/] {count(len(twin), 'synthetic record')} in {out}; no further privacy is spent.")
-    return {"file": str(out), "num_records": len(twin)}
+        if isinstance(released, MarkovTwin):
+            released.write_synthetic(out, num_records, rng_key=key)
+        else:
+            outputs.write_table(released.sample_synthetic(num_records, rng_key=key), out)
+    console.print(f"[green]✓[/] {count(num_records, 'synthetic record')} in {out}; no further privacy is spent.")
+    return {"file": str(out), "num_records": num_records}
 
 
 def _released(run_dir: Path, config: Path | None, trust_model: bool) -> Any:

@@ -84,6 +84,11 @@ class Config:
         """Each party's table."""
         return {party: self.folder / name for party, name in self.data.files.items()}
 
+    @property
+    def spool(self) -> Path | None:
+        """Where encoded columns go that memory would not hold."""
+        return None if self.data.spool is None else self.folder / self.data.spool
+
     def read_options(self, party: str) -> dict[str, str]:
         """How a party's file is read: the arguments of `read_table` that are not its defaults.
 

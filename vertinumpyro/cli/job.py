@@ -11,7 +11,8 @@ from vertinumpyro.cli.choice import chosen
 from vertinumpyro.cli.config import CONFIG_COPY, Config, load_config
 from vertinumpyro.cli.methods import METHODS, CommandMethod, method_of
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.data import Schema, TableFacts, VerticalDataset, align, read_ids, read_table
+from vertinumpyro.data import CsvFormat, Schema, TableFacts, VerticalDataset, align, read_ids, read_table
+from vertinumpyro.data.streaming import count_common
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.session import PRIVACY_RECORD, recorded_plan
@@ -65,14 +66,27 @@ class Job:
 
         :raises DataError: names the party and the column, never a value.
         """
-        tables = self.tables() if tables is None else tables
-        dataset = VerticalDataset.from_frames(self.schema, tables, unmatched=self.config.data.unmatched)
+        dataset = self._spooled(self.config.spool) if tables is None and self.config.spool else self._in_memory(tables)
         stated = self.config.data.num_records
         if stated not in (None, dataset.num_records):
             raise ArgumentError(
                 f"[data] num_records = {stated}, and the tables hold {dataset.num_records}; correct it, or leave it out"
             )
         return dataset
+
+    def _in_memory(self, tables: dict[str, pd.DataFrame] | None) -> VerticalDataset:
+        tables = self.tables() if tables is None else tables
+        return VerticalDataset.from_frames(self.schema, tables, unmatched=self.config.data.unmatched)
+
+    def _spooled(self, spool: Path) -> VerticalDataset:
+        self.check_files()
+        config = self.config
+        return VerticalDataset.spooled(
+            self.schema, config.files, self._formats(), spool, unmatched=config.data.unmatched
+        )
+
+    def _formats(self) -> dict[str, CsvFormat]:
+        return {party: CsvFormat(**self.config.read_options(party)) for party in self.config.parties}
 
     def facts(self) -> TableFacts:
         """Schema and N: a plan needs nothing else. Of the tables the id columns are read, unless N is given."""
@@ -82,6 +96,8 @@ class Job:
         """N from the id columns alone, after matching them; of holders all together."""
         self.check_files()
         config, files, written = self.config, self.config.files, self.config.read_options
+        if config.spool is not None and not config.data.holders:
+            return count_common(self.schema, files, self._formats(), config.data.unmatched)
         ids = {p: read_ids(files[p], self.schema, config.columns_of(p), **written(p)) for p in config.parties}
         if config.data.holders:
             return sum(len(table) for table in ids.values())

@@ -37,7 +37,8 @@ class OfTables(CommandMethod):
         settings = {k: v for k, v in given(config.mrf).items() if k not in _OF_THE_PLAN}
         allow = bool(config.privacy.allow_unproven)
         self.method = VertiMRF(**settings, allow_unproven=allow, backend=BACKENDS[config.fit.backend]())
-        self._twin: pd.DataFrame | None = None
+        self._twin: pd.DataFrame | None = None  # or of a long one its first block
+        self._num_synthetic: int | None = None
 
     def checked(self) -> Sequence[str]:
         """The columns in cells."""
@@ -59,6 +60,7 @@ class OfTables(CommandMethod):
             "tables across parties": f"{plan.num_cross_pairs:,}",
             "part of the budget for them": f"{plan.cross_share:g}",
             "noise": f"{plan.noise.kind}, {count(plan.noise.num_shares, 'share')}",
+            "memory, records aside": f"at most {self.method.memory(self.config.schema, plan) / 2**30:.1f} GiB",
             "backend": self.method.backend.info().name,
             "plan": plan.plan_id[:16],
         }
@@ -71,7 +73,8 @@ class OfTables(CommandMethod):
         """The twin, and beside the tables that it follows from, where the run still has them."""
         if self._twin is None:
             return
-        yield outputs.synthetic_summary(self._twin, schema, None if released is None else share_errors(released))
+        errors = None if released is None else share_errors(released)
+        yield outputs.synthetic_summary(self._twin, schema, errors, num_records=self._num_synthetic)
         yield outputs.first_records(self._twin)
         if released is not None:
             yield from beside_the_release(released, self._twin)

@@ -57,8 +57,8 @@ class OfVertiMRF(OfTables):
     def outputs(self, result: MarkovTwin, facts: Facts, run_dir: Path) -> Mapping[str, str]:
         """The twin."""
         key = jax.random.split(random_key(self.config.run.seed))[1]
-        self._twin = result.sample_synthetic(self.config.run.num_synthetic, rng_key=key)
-        outputs.write_tables(self._twin, run_dir)
+        blocks = result.synthetic_blocks(self.config.run.num_synthetic, rng_key=key)
+        self._twin, self._num_synthetic = outputs.write_blocks(blocks, run_dir)
         return FILES
 
     def items(self, result: MarkovTwin) -> Sequence[ReportFigure | ReportTable]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ import pandas as pd
 from vertinumpyro.cli.wording import cautions, count, duration, in_words, report_facts, report_rows, rounded_up
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.data.writing import table_writer
 from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.evaluation import (
     ReportContent,
@@ -49,6 +50,7 @@ __all__ = [
     "run_warnings",
     "stored_posterior",
     "synthetic_summary",
+    "write_blocks",
     "write_table",
     "write_tables",
 ]
@@ -109,20 +111,25 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
 
     :raises ArgumentError: the name ends in neither, or its folder does not exist.
     """
-    if not path.parent.is_dir():
-        raise ArgumentError(f"there is no folder {str(path.parent)!r}; create it first")
-    if path.suffix == ".csv":
-        frame.to_csv(path, index=False)
-    elif path.suffix == ".parquet":
-        frame.to_parquet(path, index=False)
-    else:
-        raise ArgumentError(f"{path.name} is neither .csv nor .parquet; choose one")
+    with table_writer(path) as write:
+        write(frame)
 
 
 def write_tables(frame: pd.DataFrame, run_dir: Path) -> None:
     """The synthetic table in both formats."""
-    for name in ("synthetic.csv", "synthetic.parquet"):
-        write_table(frame, run_dir / name)
+    write_blocks([frame], run_dir)
+
+
+def write_blocks(frames: Iterable[pd.DataFrame], run_dir: Path) -> tuple[pd.DataFrame, int]:
+    """The synthetic table in both formats, one block of records after the other: its first block, and its records."""
+    first, num_records = None, 0
+    with table_writer(run_dir / "synthetic.csv") as to_csv, table_writer(run_dir / "synthetic.parquet") as to_parquet:
+        for frame in frames:
+            to_csv(frame)
+            to_parquet(frame)
+            first, num_records = frame if first is None else first, num_records + len(frame)
+    assert first is not None, "a table has records"
+    return first, num_records
 
 
 def stored_posterior(run_dir: Path, plan: Plan, load: Callable[[Path], P]) -> P | None:
@@ -254,20 +261,27 @@ def gradient_norms(posterior: Posterior) -> Iterator[ReportFigure]:
 
 
 def synthetic_summary(
-    synthetic: pd.DataFrame, schema: Schema, errors: Mapping[str, float] | None = None, meaning: ErrorMeaning = NOISE
+    synthetic: pd.DataFrame,
+    schema: Schema,
+    errors: Mapping[str, float] | None = None,
+    meaning: ErrorMeaning = NOISE,
+    num_records: int | None = None,
 ) -> ReportTable:
     """A row for each column of the synthetic table.
 
     :param errors: for each column, the standard deviation of the share of one of its values.
     :param meaning: of what.
+    :param num_records: of the whole table, where this is its beginning.
     """
     frame, told = _summary(synthetic, schema), ""
+    if num_records not in (None, len(synthetic)):
+        told = f" All here is of its first {len(synthetic):,}."
     if errors:
         frame[meaning.heading] = [f"± {200 * errors[n]:.2g} %" if n in errors else None for n in frame.index]
-        told = f" {meaning.sentence}"
+        told += f" {meaning.sentence}"
     return ReportTable(
         frame=frame,
-        caption=f"The synthetic table, {count(len(synthetic), 'record')}.{told}",
+        caption=f"The synthetic table, {count(num_records or len(synthetic), 'record')}.{told}",
         not_dp=False,
         section=_SYNTHETIC,
     )

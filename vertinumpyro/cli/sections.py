@@ -36,6 +36,8 @@ class DataSettings:
             of the others public.
         files: by party, its table: .csv, .tsv, one of these with .gz, or .parquet.
         ledgers: by party, the folder of its records of what was spent, where that is not beside its file.
+        spool: a folder on a disk with room, for tables that are too large for memory: files are then read in blocks,
+            and the encoded columns lie there while the process runs, in files without a name.
         num_records: N, where it should be known without reading a file.
         separator: between the fields of CSV files; one text, or a table by party. By default a comma, in .tsv a tab.
         encoding: of CSV files, as Python names it; one text, or a table by party. By default UTF-8.
@@ -47,6 +49,7 @@ class DataSettings:
     unmatched: Literal["refuse", "drop"] = "refuse"
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ledgers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    spool: str | None = None
     num_records: int | None = positive()
     separator: str | Mapping[str, str] | None = None
     encoding: str | Mapping[str, str] | None = None

@@ -16,6 +16,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import AlignmentError, ArgumentError
 from vertinumpyro.data.column import plain
+from vertinumpyro.data.record_order import Words, matching_orders, texts_of
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.wording import Place
 
@@ -40,6 +41,18 @@ def record_ids(frame: pd.DataFrame, schema: Schema, party: str) -> list[str]:
         DataError: there is no id column, an id is missing, or ids are neither text nor integers.
         AlignmentError: an id occurs twice.
     """
+    ids = id_series(frame, schema, party).astype(str).tolist()
+    if len(set(ids)) != len(ids):
+        raise _duplicates(Place(party, schema.id_column))
+    return ids
+
+
+def id_series(frame: pd.DataFrame, schema: Schema, party: str) -> pd.Series:
+    """Return a table's ids as they are stored, texts or integers.
+
+    Raises:
+        DataError: as `record_ids`.
+    """
     place = Place(party, schema.id_column)
     if schema.id_column not in frame.columns:
         place.fail("is the id column and is not in the table; add it, or set id_column in the schema")
@@ -52,10 +65,11 @@ def record_ids(frame: pd.DataFrame, schema: Schema, party: str) -> list[str]:
         place.fail("holds ids stored as floating-point numbers; convert them to integers or text")
     if len(series) and pd.api.types.infer_dtype(series) not in ("string", "integer"):
         place.fail("holds ids that are neither text nor integers; convert the column")
-    ids = series.astype(str).tolist()
-    if len(set(ids)) != len(ids):
-        raise AlignmentError(f"{place}: has duplicate ids; keep one record per id")
-    return ids
+    return series
+
+
+def _duplicates(place: Place) -> AlignmentError:
+    return AlignmentError(f"{place}: has duplicate ids; keep one record per id")
 
 
 def align(
@@ -78,13 +92,37 @@ def align(
             matches, or most would if they were written alike.
     """
     ids = {party: record_ids(frame, schema, party) for party, frame in frames.items()}
-    if not ids:
-        return {}
+    orders = _orders(ids, unmatched) if ids else {}
+    return {party: frame.iloc[orders[party]].reset_index(drop=True) for party, frame in frames.items()}
+
+
+def orders_of_words(
+    ids: Mapping[str, Words], schema: Schema, *, unmatched: Literal["refuse", "drop"] = "refuse"
+) -> dict[str, np.ndarray | None]:
+    """The record numbers that `align` takes at each party, from ids as words; None takes all as they stand.
+
+    Ids that match at all parties take a few words each. Where they do not, their texts are compared, which takes a
+    hundred bytes each.
+
+    Raises:
+        AlignmentError: as `align`.
+    """
+    orders = matching_orders(ids)
+    if orders is not None:
+        return orders
+    texts = {party: texts_of(words) for party, words in ids.items()}
+    for party, listed in texts.items():
+        if len(set(listed)) != len(listed):
+            raise _duplicates(Place(party, schema.id_column))
+    return dict(_orders(texts, unmatched))
+
+
+def _orders(ids: Mapping[str, list[str]], unmatched: Literal["refuse", "drop"]) -> dict[str, np.ndarray]:
     sets = {party: set(listed) for party, listed in ids.items()}
     common = set.intersection(*sets.values())
     if unmatched == "refuse" or not common or _written_otherwise(sets, common):
         _check_matches(sets)
-    return {party: frame.iloc[_ascending(ids[party], common)].reset_index(drop=True) for party, frame in frames.items()}
+    return {party: _ascending(listed, common) for party, listed in ids.items()}
 
 
 def alignment_digest(ids: Iterable[str], key: bytes) -> str:

@@ -192,6 +192,8 @@ class Column(abc.ABC):
             ArgumentError: `values` is not one-dimensional or holds something that no table encodes to.
         """
         encoded = np.asarray(values)
+        if encoded.dtype.kind == "i":  # as wide as the arithmetic below needs
+            encoded = encoded.astype(np.int64)
         if encoded.ndim != 1:
             raise ArgumentError(f"values has {encoded.ndim} dimensions; decode takes one column, [n]")
         present = np.ones(len(encoded), bool) if observed is None else np.asarray(observed, bool)

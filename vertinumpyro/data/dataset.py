@@ -12,10 +12,12 @@ import pandas as pd
 from vertinumpyro.core.arguments import checked, shown
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.alignment import align, record_ids
-from vertinumpyro.data.files import read_table
+from vertinumpyro.data.files import CsvFormat, read_table
 from vertinumpyro.data.frames import Table, as_frame
 from vertinumpyro.data.schema import Schema, check_schema
 from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
+from vertinumpyro.data.spool import Spool
+from vertinumpyro.data.streaming import encoded_files
 from vertinumpyro.data.table import check_table, decode_table, encode_table, example_table
 from vertinumpyro.data.table_types import dtype_of
 from vertinumpyro.data.wording import Place, suggest
@@ -98,19 +100,54 @@ class VerticalDataset:
         separator: str | None = None,
         encoding: str = "utf-8",
         decimal: str = ".",
+        unmatched: Literal["refuse", "drop"] = "refuse",
+        spool: str | Path | None = None,
     ) -> "VerticalDataset":
         """Read one CSV or Parquet file per party, then do as `from_frames`.
 
         `separator`, `encoding` and `decimal` are those of every CSV file (`read_table`); where the parties' differ,
         use `read_table` for each and `from_frames`.
 
+        With `spool` files are read, checked and encoded a block of records at a time, and the encoded columns stay on
+        disk, in the narrowest type that holds them: memory has the ids and a block. The dataset equals the one in
+        memory, value for value, and so do all releases from it.
+
+        Args:
+            schema: the public schema.
+            paths: each party's file.
+            separator: see above.
+            encoding: see above.
+            decimal: see above.
+            unmatched: as in `from_frames`.
+            spool: a folder on a disk with room, for the encoded columns: one to four bytes a value, twice while they
+                are put in order. They lie there in files without a name, so they go with the process, however it ends.
+
         Raises:
             ArgumentError, DataError, AlignmentError: as in `from_frames`; also a `DataError` when a file
-                is missing or cannot be parsed.
+                is missing or cannot be parsed, and an `ArgumentError` when there is no such folder.
         """
         _check_parties(schema, paths)
         written = {"separator": separator, "encoding": encoding, "decimal": decimal}
-        return cls.from_frames(schema, {p: read_table(paths[p], schema, p, **written) for p in schema.parties})
+        if spool is None:
+            frames = {p: read_table(paths[p], schema, p, **written) for p in schema.parties}
+            return cls.from_frames(schema, frames, unmatched=unmatched)
+        formats = dict.fromkeys(schema.parties, CsvFormat(**written))
+        return cls.spooled(schema, paths, formats, spool, unmatched=unmatched)
+
+    @classmethod
+    def spooled(
+        cls,
+        schema: Schema,
+        paths: Mapping[str, str | Path],
+        written: Mapping[str, CsvFormat],
+        spool: str | Path,
+        *,
+        unmatched: Literal["refuse", "drop"] = "refuse",
+    ) -> "VerticalDataset":
+        """`from_files` with a `spool`, where each party's file is `written` in a way of its own."""
+        _check_parties(schema, paths)
+        dtypes, encoded = encoded_files(schema, paths, written, Spool(spool), unmatched)
+        return cls(schema.with_dtypes(dtypes), encoded)
 
     @classmethod
     def from_pooled(cls, schema: Schema, frame: Table) -> "VerticalDataset":
@@ -150,7 +187,10 @@ class VerticalDataset:
         return tuple(self.schema.parties)
 
     def arrays(self, party: str) -> dict[str, np.ndarray]:
-        """Return one party's arrays ``{column: [N]}``, read-only; masks as ``{column}_observed``."""
+        """Return one party's arrays ``{column: [N]}``, read-only; masks as ``{column}_observed``.
+
+        Columns that lie on disk are mapped, and narrower than the model's int32: `model_units` widens them.
+        """
         if party not in self.encoded:
             raise ArgumentError(f"no party {party!r}; {suggest(party, self.encoded)}")
         return dict(self.encoded[party])

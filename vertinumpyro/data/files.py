@@ -7,9 +7,10 @@ separator, at how numbers are written. A guess is only ever told, never followed
 import csv
 import dataclasses
 import gzip
+import itertools
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -39,12 +40,13 @@ _Result = TypeVar("_Result")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CsvFormat:
-    """How a CSV file is written; of no effect on Parquet.
+    """How a file is written; of Parquet its ids' name alone.
 
     Args:
         separator: the character between fields; None is a tab in a ``.tsv`` and a comma otherwise.
         encoding: Python's name of the text's encoding.
         decimal: the decimal mark, "." or ",".
+        id_column: what the file calls its ids; None is the schema's name for them.
 
     Raises:
         ArgumentError: names the argument.
@@ -53,6 +55,20 @@ class CsvFormat:
     separator: str | None = None
     encoding: str = "utf-8"
     decimal: str = "."
+    id_column: str | None = None
+
+    def ids(self, schema: Schema, party: str) -> str:
+        """The ids' name in the file.
+
+        Raises:
+            ArgumentError: it is the name of another column.
+        """
+        found = schema.id_column if self.id_column is None else self.id_column
+        if found in schema.restrict(party).columns:
+            raise ArgumentError(
+                f"id_column = {found!r} is a column of the schema; {Place(party)}'s ids need one of their own"
+            )
+        return found
 
     def __post_init__(self) -> None:
         """Check each argument."""
@@ -96,9 +112,28 @@ def read_table(
         DataError: the file is missing, has another ending, cannot be parsed, or lacks a column. The message
             names party, file and what the file looks like, never a cell.
     """
-    csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal)
+    csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal, id_column=id_column)
     check_schema(schema)
-    return _read(Path(path), schema, party, schema.restrict(party).parties[party].columns, csv_format, id_column)
+    return _read(Path(path), schema, party, schema.restrict(party).parties[party].columns, csv_format)
+
+
+def read_blocks(
+    path: str | Path, schema: Schema, party: str, csv_format: CsvFormat, *, rows: int, columns: bool = True
+) -> Iterator[pd.DataFrame]:
+    """Read what `read_table` reads, `rows` records at a time; without `columns` the ids alone.
+
+    A block's storage types may differ from the next one's where the whole file's follow from all of its values.
+    Errors as `read_table`'s, raised as far into the file as its reader gets.
+    """
+    wanted = schema.parties[party].columns if columns else {}
+    own_ids = csv_format.ids(schema, party)
+    file = _checked_file(Path(path), own_ids, party, wanted, csv_format)
+    blocks = file.blocks(own_ids, wanted, rows)
+    while (more := _quietly(lambda: list(itertools.islice(blocks, 1)))) is not None:
+        if not more:
+            return
+        yield _readable(more[0], schema, wanted, party, csv_format)
+    _unreadable(file, [own_ids, *wanted], party)
 
 
 def read_ids(
@@ -112,8 +147,8 @@ def read_ids(
     id_column: str | None = None,
 ) -> pd.DataFrame:
     """Read a party's id column alone, as `read_table` does."""
-    csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal)
-    return _read(Path(path), schema, party, {}, csv_format, id_column)
+    csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal, id_column=id_column)
+    return _read(Path(path), schema, party, {}, csv_format)
 
 
 def read_everything(
@@ -138,31 +173,33 @@ def read_everything(
     return pd.DataFrame(frame.loc[:, [bool(name) for name in header]])
 
 
-def _read(
-    path: Path,
-    schema: Schema,
-    party: str,
-    columns: Mapping[str, Column],
-    csv_format: CsvFormat,
-    id_column: str | None,
-) -> pd.DataFrame:
-    own_ids = schema.id_column if id_column is None else id_column
-    if own_ids in schema.restrict(party).columns:
-        raise ArgumentError(
-            f"id_column = {own_ids!r} is a column of the schema; {Place(party)}'s ids need one of their own"
-        )
-    wanted = [own_ids, *columns]
+def _read(path: Path, schema: Schema, party: str, columns: Mapping[str, Column], csv_format: CsvFormat) -> pd.DataFrame:
+    own_ids = csv_format.ids(schema, party)
+    file = _checked_file(path, own_ids, party, columns, csv_format)
+    frame = _quietly(file.read, own_ids, columns)
+    if frame is None:
+        _unreadable(file, [own_ids, *columns], party)
+    return _readable(frame, schema, columns, party, csv_format)
+
+
+def _checked_file(
+    path: Path, own_ids: str, party: str, columns: Mapping[str, Column], csv_format: CsvFormat
+) -> "_Csv | _Parquet":
     file = _file(path, csv_format, Place(party))
-    header = _checked_header(file, wanted, party, f"say what it calls the ids (id_column.{party} under [data])")
+    of_ids = f"say what it calls the ids (id_column.{party} under [data])"
+    header = _checked_header(file, [own_ids, *columns], party, of_ids)
     if _quietly(file.overflows, header):
         Place(party).fail(
             f"{path.name!r} has rows of more fields than the header; set the separator, or quote numbers with "
             'decimal commas and set decimal = ","'
         )
-    frame = _quietly(file.read, own_ids, columns)
-    if frame is None:
-        _unreadable(file, wanted, party)
-    frame = frame.rename(columns={own_ids: schema.id_column})
+    return file
+
+
+def _readable(
+    frame: pd.DataFrame, schema: Schema, columns: Mapping[str, Column], party: str, csv_format: CsvFormat
+) -> pd.DataFrame:
+    frame = frame.rename(columns={csv_format.ids(schema, party): schema.id_column})
     for name, column in columns.items():
         if written := numbers_as_text(pd.Series(frame[name]), column, csv_format.decimal):
             Place(party, name).fail(written)
@@ -232,20 +269,26 @@ class _Csv:
             return any(len(row) > len(header) and any(row[len(header) :]) for row in rows)
 
     def read(self, id_column: str, columns: Mapping[str, Column]) -> pd.DataFrame:
+        with self._open("rt") as lines:
+            return pd.read_csv(lines, **self._options(id_column, columns))
+
+    def blocks(self, id_column: str, columns: Mapping[str, Column], rows: int) -> Iterator[pd.DataFrame]:
+        with self._open("rt") as lines:
+            yield from pd.read_csv(lines, chunksize=rows, **self._options(id_column, columns))
+
+    def _options(self, id_column: str, columns: Mapping[str, Column]) -> dict[str, Any]:
         texts = [name for name, column in columns.items() if "text" in column.dtype_kinds]
         missing = {name: [t for t in MISSING_TEXTS if t not in column.labels] for name, column in columns.items()}
-        with self._open("rt") as lines:
-            return pd.read_csv(
-                lines,
-                usecols=[id_column, *columns],
-                dtype=dict.fromkeys([id_column, *texts], str),
-                na_values={id_column: [""], **missing},
-                keep_default_na=False,
-                sep=self.written.separator,
-                decimal=self.written.decimal,
-                index_col=False,
-                low_memory=False,
-            )
+        return {
+            "usecols": [id_column, *columns],
+            "dtype": dict.fromkeys([id_column, *texts], str),
+            "na_values": {id_column: [""], **missing},
+            "keep_default_na": False,
+            "sep": self.written.separator,
+            "decimal": self.written.decimal,
+            "index_col": False,
+            "low_memory": False,
+        }
 
     def read_everything(self) -> pd.DataFrame:
         """Every cell as its text."""
@@ -306,6 +349,14 @@ class _Parquet:
 
     def read(self, id_column: str, columns: Mapping[str, Column]) -> pd.DataFrame:
         return pd.read_parquet(self.path, columns=[id_column, *columns])
+
+    def blocks(self, id_column: str, columns: Mapping[str, Column], rows: int) -> Iterator[pd.DataFrame]:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(batch_size=rows, columns=[id_column, *columns]):
+                yield pa.Table.from_batches([batch]).to_pandas()
 
     def read_everything(self) -> pd.DataFrame:
         """As stored."""

@@ -85,6 +85,12 @@ def decode_table(schema: Schema, arrays: Mapping[str, np.ndarray], rng: np.rando
     return pd.DataFrame(decoded)
 
 
+def model_units(array: np.ndarray) -> np.ndarray:
+    """An encoded column in the type that models see: codes that are kept in narrower integers become int32."""
+    narrow = array.dtype.kind == "i" and array.dtype.itemsize < 4
+    return array.astype(np.int32) if narrow else array
+
+
 def example_table(schema: Schema, party: str, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Draw a party's arrays from the public domains alone: stand-ins for tracing a model."""
     arrays: dict[str, np.ndarray] = {}

@@ -12,7 +12,9 @@ import numpy as np
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import Facts
+from vertinumpyro.data.table import model_units
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.privacy import Batches, PrivacyPlan
@@ -63,7 +65,7 @@ class StepsWork(Work):
         """See `Work.publish`: the start's."""
         return self._of_start(what).publish(what, words)
 
-    def factor(self, what: str, words: Mapping[str, Any]) -> np.ndarray:
+    def factor(self, what: str, words: Mapping[str, Any]) -> Factor:
         """See `Work.factor`: the start's."""
         return self._of_start(what).factor(what, words)
 
@@ -111,7 +113,7 @@ class _Steps:
         self, kernel: Kernel, first: DPVIState, party: str, columns: Mapping[str, np.ndarray], facts: Facts
     ) -> None:
         self.kernel, self.state = kernel, first
-        self._columns = {name: jnp.asarray(column) for name, column in columns.items()}
+        self._columns = {name: jnp.asarray(model_units(column)) for name, column in columns.items()}
         self._layout = release_layout(kernel, first, facts)
         self._local = jax.jit(partial(kernel.local_of, party))
         self._prior = jax.jit(kernel.component_prior)

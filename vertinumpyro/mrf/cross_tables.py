@@ -20,6 +20,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import RangeError
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.row_blocks import OneHot, RowBlocks, rows_of
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.release import GRID_BITS, Measurement, TableRelease
 
@@ -42,10 +43,22 @@ def cross_pairs(columns: Sequence[CellColumn], parties: Sequence[str]) -> list[P
     return [(a.name, b.name) for own, other in itertools.combinations(held, 2) for a in own for b in other]
 
 
-def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num_records: int) -> np.ndarray:
-    """One party's columns side by side, int32 `[N, cells]`: half of the grid's factor where a record is. Secret."""
-    parts = [(np.arange(c.num_cells) == c.codes(arrays)[:, None]).astype(np.int32) << _HALF_GRID for c in columns]
-    return np.concatenate(parts, axis=1) if parts else np.zeros((num_records, 0), np.int32)
+def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num_records: int) -> RowBlocks:
+    """One party's columns side by side, integers `[N, cells]`: half of the grid's factor where a record is. Secret."""
+    sizes = tuple(c.num_cells for c in columns)
+
+    def codes(rows: slice) -> list[np.ndarray]:
+        block = rows_of(arrays, rows)
+        return [column.codes(block) for column in columns]
+
+    def made(rows: slice) -> np.ndarray:
+        out = np.zeros((rows.stop - rows.start, sum(sizes)), np.int8)
+        for own, place in zip(codes(rows), _slices(columns), strict=True):
+            out[np.arange(len(out)), place.start + own] = 1
+        return out
+
+    shape = (num_records, sum(sizes))
+    return RowBlocks(shape=shape, largest=1, make=made, bits=_HALF_GRID, one_hot=OneHot(sizes=sizes, codes=codes))
 
 
 def measured_pairs(

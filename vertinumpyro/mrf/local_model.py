@@ -18,9 +18,10 @@ import numpy as np
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.dependence import dependence
+from vertinumpyro.mrf.exact_tables import exact_tables, fine_tables
 from vertinumpyro.mrf.local_budget import LocalBudget
 from vertinumpyro.mrf.refinement import Estimate, refine
-from vertinumpyro.mrf.release import Measurement, count_table, useful_cells
+from vertinumpyro.mrf.release import Measurement, useful_cells
 
 __all__ = ["MOST_TRIPLES", "LocalTables", "measure_locally"]
 
@@ -67,7 +68,7 @@ def measure_locally(
     recovery = budget.recovery_share if binned and pairs else float(bool(binned))
     fine = {}
     if recovery:
-        tables = [((c.name,), count_table([c.codes(arrays, fine=True)], [c.num_fine])) for c in binned]
+        tables = [((c.name,), table) for c, table in zip(binned, fine_tables(binned, arrays), strict=True)]
         fine = {m.columns[0]: m.values for m in budget.release(len(tables), recovery).noisy(tables, source)}
     if not pairs:
         single = [] if recovery else [(0,)]
@@ -95,11 +96,8 @@ def _measured(
     """Tables of some sets of columns for a share of the budget."""
     if not sets or not share:
         return ()
-    codes = [column.codes(arrays) for column in columns]
-    tables = [
-        (tuple(columns[i].name for i in s), count_table([codes[i] for i in s], [columns[i].num_cells for i in s]))
-        for s in sets
-    ]
+    names = [tuple(columns[i].name for i in s) for s in sets]
+    tables = list(zip(names, exact_tables(columns, arrays, sets), strict=True))
     return budget.release(len(sets), share).noisy(tables, source)
 
 

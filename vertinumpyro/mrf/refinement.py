@@ -29,10 +29,11 @@ import numpy as np
 
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.exact_tables import exact_tables
 from vertinumpyro.mrf.graph import pair_scores
 from vertinumpyro.mrf.graphical_model import GraphicalModel
 from vertinumpyro.mrf.local_budget import LocalBudget
-from vertinumpyro.mrf.release import Measurement, count_table, noise_per_cell, useful_cells
+from vertinumpyro.mrf.release import Measurement, noise_per_cell, useful_cells
 
 __all__ = ["ROUND_TABLES", "Estimate", "candidate_sets", "gaps", "refine"]
 
@@ -66,13 +67,12 @@ def refine(
     """
     found: list[Measurement] = []
     each = share / budget.refinement_rounds
-    codes = {column.name: column.codes(arrays) for column in columns}
     for _ in range(budget.refinement_rounds):
         known = [*tables, *found]
         fresh = budget.release(ROUND_TABLES, each * (1 - _GAP_SHARE))
         sets = candidate_sets(columns, known, budget.num_records, fresh.stddev)
-        chosen = _worst(columns, codes, sets, estimate(columns, known), budget, each, source)
-        exact = [(names, _counts(columns, codes, names)) for names in chosen]
+        chosen = _worst(columns, arrays, sets, estimate(columns, known), budget, each, source)
+        exact = list(zip(chosen, _counts(columns, arrays, chosen), strict=True))
         found += budget.release(len(exact), each * (1 - _GAP_SHARE)).noisy(exact, source)
     return found
 
@@ -106,7 +106,7 @@ def _strength(names: Sequence[str], scores: Mapping[frozenset[str], float]) -> f
 
 def _worst(
     columns: Sequence[CellColumn],
-    codes: Mapping[str, np.ndarray],
+    arrays: Mapping[str, np.ndarray],
     sets: Sequence[tuple[str, ...]],
     model: GraphicalModel,
     budget: LocalBudget,
@@ -115,7 +115,7 @@ def _worst(
 ) -> list[tuple[str, ...]]:
     """The sets with the largest noisy gaps, less the gap that a fresh table's own noise would leave."""
     expected = [np.rint(budget.num_records * model.marginal(names)).astype(np.int64) for names in sets]
-    exact = [_counts(columns, codes, names) for names in sets]
+    exact = _counts(columns, arrays, sets)
     release = budget.gap_release(len(sets), share * _GAP_SHARE)
     (noisy,) = release.noisy([(("gaps",), gaps(expected, exact))], source)
     number = min(ROUND_TABLES, len(sets))
@@ -129,6 +129,8 @@ def gaps(expected: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> np.ndar
     return np.array([np.abs(e - c).sum() for e, c in zip(expected, exact, strict=True)], np.int64)
 
 
-def _counts(columns: Sequence[CellColumn], codes: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
-    sizes = {column.name: column.num_cells for column in columns}
-    return count_table([codes[name] for name in names], [sizes[name] for name in names])
+def _counts(
+    columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], sets: Sequence[tuple[str, ...]]
+) -> list[np.ndarray]:
+    places = {column.name: place for place, column in enumerate(columns)}
+    return exact_tables(columns, arrays, [tuple(places[name] for name in names) for names in sets])

@@ -15,6 +15,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.core.row_blocks import ROWS
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.mrf.adaptive import worst_fitted
 from vertinumpyro.mrf.batching import MATRIX_BYTES
@@ -32,7 +33,7 @@ from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.work import OWN, TablesWork
 from vertinumpyro.mrf.workload import across
 
-__all__ = ["rehearse_field", "rehearse_tables", "require_memory", "stand_in"]
+__all__ = ["memory_parts", "rehearse_field", "rehearse_tables", "require_memory", "stand_in"]
 
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
@@ -45,19 +46,25 @@ def require_memory(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: i
 
     :raises ArgumentError: names what takes most, and what to change.
     """
-    field = min(clique_limit, math.prod(c.num_cells for c in columns))
-    parts = {
-        "the field's cliques (lower clique_limit)": _ENGINE + MATRIX_BYTES + _PER_FIELD_CELL * field,
-        f"the tables ({_widest(columns)}; set bins or lower max_cells)": _PER_TABLE_CELL * _table_cells(columns, plan),
-        "the estimates from reports (lower num_keys or set bins)": (
-            0 if plan.encoding is None else plan.encoding.estimator_bytes(columns)
-        ),
-    }
+    parts = memory_parts(columns, plan, clique_limit)
     if (needed := sum(parts.values())) > memory_limit:
         raise ArgumentError(
             f"the fit may take {needed / 2**30:.1f} GiB, beyond memory_limit={memory_limit} bytes, most of it "
             f"{max(parts, key=lambda name: parts[name])}; or raise memory_limit"
         )
+
+
+def memory_parts(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: int) -> dict[str, int]:
+    """Bytes that each part of a fit in one process may take at most, beside the encoded columns; in words, by part."""
+    field = min(clique_limit, math.prod(c.num_cells for c in columns))
+    return {
+        "the field's cliques (lower clique_limit)": _ENGINE + MATRIX_BYTES + _PER_FIELD_CELL * field,
+        f"the tables ({_widest(columns)}; set bins or lower max_cells)": _PER_TABLE_CELL * _table_cells(columns, plan),
+        "the estimates from reports (lower num_keys or set bins)": (
+            0 if plan.encoding is None else plan.encoding.estimator_bytes(columns)
+        ),
+        "a block of records": ROWS * 8 * 4 * len(columns),
+    }
 
 
 def _widest(columns: Sequence[CellColumn]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import final
 
@@ -13,8 +13,10 @@ import pandas as pd
 
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import Schema, decode_table
+from vertinumpyro.data.writing import table_writer
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.graphical_model import GraphicalModel
 from vertinumpyro.mrf.marginals import Marginals, held_release, held_words
@@ -24,9 +26,11 @@ from vertinumpyro.mrf.stored import named, pack_model, unpack_model
 from vertinumpyro.mrf.synthesis import draw_cells
 from vertinumpyro.session import PRIVACY_RECORD
 
-__all__ = ["FIELD", "MarkovTwin"]
+__all__ = ["FIELD", "ROWS_DRAWN", "MarkovTwin"]
 
 FIELD = "field.npz"
+ROWS_DRAWN = 2**19
+"""Records that are drawn at a time, where a table is written block by block."""
 
 
 @final
@@ -75,10 +79,45 @@ class MarkovTwin:
 
         Post-processing: as many tables as you like cost no further privacy.
         """
+        num_records, rng = self._asked(num_records), _generator(rng_key)
+        return self._drawn(num_records, rng)
+
+    @checked
+    def synthetic_blocks(
+        self, num_records: int | None = None, *, rng_key: jax.Array, rows: int = ROWS_DRAWN
+    ) -> Iterator[pd.DataFrame]:
+        """The records of a synthetic table, up to `rows` at a time, in one block's memory.
+
+        Draws are stratified within each block. A table of up to `rows` records is `sample_synthetic`'s with the same
+        key; counts of a longer one are off the model's by up to a record in each block, either way.
+
+        Raises:
+            ArgumentError: a number is below 1.
+        """
+        if rows < 1:
+            raise ArgumentError(f"rows={rows}; give 1 or more")
+        num_records, rng = self._asked(num_records), _generator(rng_key)
+        return (self._drawn(block.stop - block.start, rng) for block in slices(num_records, rows))
+
+    @checked
+    def write_synthetic(self, path: str | Path, num_records: int | None = None, *, rng_key: jax.Array) -> None:
+        """Write a synthetic table of any length as CSV or Parquet, as the name says, block by block.
+
+        Raises:
+            ArgumentError: the name ends in neither, or there is no such folder; or as `synthetic_blocks`.
+        """
+        blocks = self.synthetic_blocks(num_records, rng_key=rng_key)
+        with table_writer(Path(path)) as write:
+            for frame in blocks:
+                write(frame)
+
+    def _asked(self, num_records: int | None) -> int:
         num_records = self.plan.num_records if num_records is None else num_records
         if num_records < 1:
             raise ArgumentError(f"num_records={num_records}; give 1 or more")
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
+        return num_records
+
+    def _drawn(self, num_records: int, rng: np.random.Generator) -> pd.DataFrame:
         cells = draw_cells(self.model, num_records, rng)
         arrays: dict[str, np.ndarray] = {}
         for column in self.columns:
@@ -124,3 +163,8 @@ class MarkovTwin:
         """Shows public facts."""
         size = sum(table.size for table in self.model.tables)
         return f"MarkovTwin({len(self.columns)} columns, {len(self.model.cliques)} cliques, {size} cells)"
+
+
+def _generator(rng_key: jax.Array) -> np.random.Generator:
+    """Public randomness."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())

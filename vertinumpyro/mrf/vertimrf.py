@@ -28,7 +28,7 @@ from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS, GraphicalModel,
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.refinement import Estimate
-from vertinumpyro.mrf.rehearsal import rehearse_field, rehearse_tables, require_memory, stand_in
+from vertinumpyro.mrf.rehearsal import memory_parts, rehearse_field, rehearse_tables, require_memory, stand_in
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.mrf.stored import columns_to_list
@@ -315,6 +315,10 @@ class VertiMRF:
         largest = max((a.num_cells * b.num_cells for a in columns for b in columns if a.party != b.party), default=0)
         sums = VectorSum(num_parties=len(plan.parties), num_values=plan.tables_per_round * largest)
         return [(product, 1), *([(sums, 1 + plan.num_rounds)] if plan.num_rounds else [])]
+
+    def memory(self, schema: Schema, plan: MRFPlan) -> int:
+        """Bytes that a fit in one process takes at most beside the parties' encoded columns, whatever N is."""
+        return sum(memory_parts(self.columns(schema), plan, self.clique_limit).values())
 
     def work(
         self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource

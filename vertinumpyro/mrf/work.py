@@ -9,6 +9,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import cross_pairs, one_hot, pads, party_columns, table_slices
 from vertinumpyro.mrf.local_model import measure_locally
@@ -87,7 +88,7 @@ class TablesWork(Work):
         measured = measure_locally(self._own, self._arrays, budget, self._source, self._estimate, named)
         return Payload(*pack_released(Released(measured.measurements, measured.fine)))
 
-    def factor(self, what: str, words: Words) -> np.ndarray:
+    def factor(self, what: str, words: Words) -> RowBlocks:
         """One-hot columns."""
         return one_hot(self._own, self._arrays, self._plan.num_records)
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from vertinumpyro.data import VerticalDataset
+from vertinumpyro.data.table import model_units
 from vertinumpyro.model import SplitModel
 from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 from vertinumpyro.secure.links import link_of
@@ -21,7 +22,7 @@ Columns = Mapping[str, Mapping[str, jax.Array]]
 def device_columns(dataset: VerticalDataset) -> dict[str, dict[str, jax.Array]]:
     """Every party's encoded columns as device arrays, each [N]."""
     return {
-        party: {name: jnp.asarray(column) for name, column in dataset.arrays(party).items()}
+        party: {name: jnp.asarray(model_units(column)) for name, column in dataset.arrays(party).items()}
         for party in dataset.parties
     }
 

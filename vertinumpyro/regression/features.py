@@ -16,6 +16,7 @@ import numpy as np
 
 from vertinumpyro.core.arguments import require_collection
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.row_blocks import RowBlocks, rows_of
 from vertinumpyro.data import Column, Schema, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.wording import Place, suggest
@@ -206,6 +207,15 @@ class FeatureLayout:
         """`encode`, from the party's own encoded columns `[N]`."""
         chosen = [g for g in self.groups if g.party == party and (with_label or g.column != self.label)]
         return self._encoded(schema, columns, chosen, len(next(iter(columns.values()))))
+
+    def in_blocks(self, schema: Schema, columns: Mapping[str, np.ndarray], party: str) -> RowBlocks:
+        """`encode_columns` a block of records at a time."""
+        width = sum(group.size for group in self.groups if group.party == party)
+
+        def made(rows: slice) -> np.ndarray:
+            return self.encode_columns(schema, rows_of(columns, rows), party)
+
+        return RowBlocks((len(next(iter(columns.values()))), width), self.scale, made)
 
     def encode_features(self, dataset: VerticalDataset) -> np.ndarray:
         """All features in [-1, 1] `[N, d]`, for predictions; the label's column may be absent.

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from vertinumpyro.core import row_blocks
 from vertinumpyro.core.errors import PlanSpentError
-from vertinumpyro.core.integer_product import integer_product
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data import Schema
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.session import Payload, Run, Session, Work
@@ -57,7 +58,7 @@ class MomentsWork(Work):
         source: RandomSource,
     ) -> None:
         self._plan, self._parties, self._party, self._source = plan, tuple(schema.parties), party, source
-        self._features = plan.layout.encode_columns(schema, columns, party)
+        self._features = plan.layout.in_blocks(schema, columns, party)
 
     def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
         """See `Work.check`: own products, then products across parties where there are several."""
@@ -71,14 +72,15 @@ class MomentsWork(Work):
         if party not in plan.parties:
             return Payload({}, {})
         span = plan.layout.span(party)
-        products = integer_product(features, features)
-        sums = features.sum(axis=0, dtype=np.int64) * plan.layout.scale
+        ones = RowBlocks((len(features), 1), 1, lambda rows: np.ones((rows.stop - rows.start, 1), np.int8))
+        products, summed = row_blocks.products([features, ones], [(0, 0), (1, 0)])
+        sums = summed[0] * plan.layout.scale
         noise = plan.draw_noise((party, party), np.triu(plan.multipliers[span, span]), self._source)
         products += noise + np.triu(noise, 1).T
         sums += plan.draw_noise((party, party), plan.multipliers[0, span], self._source)
         return Payload({}, {"sums": sums, "products": products})
 
-    def factor(self, what: str, words: Mapping[str, Any]) -> np.ndarray:
+    def factor(self, what: str, words: Mapping[str, Any]) -> RowBlocks:
         """The party's features."""
         return self._features
 

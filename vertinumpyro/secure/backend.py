@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias, final
@@ -20,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.integer_product import exact_in_float64, integer_product, ring_product
+from vertinumpyro.core.row_blocks import Factor, products
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.privacy.clip import check_local_clip
 from vertinumpyro.secure.link import SOFTMAX, ScoreLink
@@ -174,7 +173,7 @@ class InProcess(Backend):
 
     @abc.abstractmethod
     def noisy_cross_products(
-        self, matrices: Sequence[AnyArray], noise_shares: Int[AnyArray, "shares D"]
+        self, matrices: Sequence[Factor], noise_shares: Int[AnyArray, "shares D"]
     ) -> Int[Array, " D"]:
         """A_i^T A_j + noise modulo 2^64 for integer matrices [n, d_p] of all parties and all pairs i < j.
 
@@ -194,7 +193,7 @@ class InProcess(Backend):
     ) -> Int[Array, "da db"]:
         """a^T b + noise of two parties; a^T b itself is never revealed."""
         flat = noise_shares.reshape(len(noise_shares), a.shape[1] * b.shape[1])
-        return self.noisy_cross_products([a, b], flat).reshape(a.shape[1], b.shape[1])
+        return self.noisy_cross_products([np.asarray(a), np.asarray(b)], flat).reshape(a.shape[1], b.shape[1])
 
 
 def in_process(backend: Backend) -> InProcess:
@@ -241,20 +240,14 @@ def total(noise_shares: Int[AnyArray, "shares ..."]) -> jax.Array:
     return jnp.asarray(noise_shares).sum(axis=0)
 
 
-def cross_products(matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:
+def cross_products(matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
     """`InProcess.noisy_cross_products` for backends that compute it in the clear; narrow integers are widened.
 
-    By floating-point matrix products, of whole numbers where those give the same integers, which is faster.
+    A block of rows at a time, so that a factor may be `RowBlocks`, which are never whole.
     """
-    products = [_product(np.asarray(a), np.asarray(b)).ravel() for a, b in itertools.combinations(matrices, 2)]
+    flat = [product.ravel() for product in products(matrices)]
     with compat.x64():
-        return jnp.asarray(np.concatenate([np.zeros(0, np.int64), *products])) + total(noise_shares)
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if exact_in_float64(a, b):
-        return integer_product(a, b)
-    return ring_product(a.astype(np.int64), b.astype(np.int64))
+        return jnp.asarray(np.concatenate([np.zeros(0, np.int64), *flat])) + total(noise_shares)
 
 
 def vector_sum(vectors: Int[AnyArray, "holders D"], noise_shares: AnyArray) -> jax.Array:

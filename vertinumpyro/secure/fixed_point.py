@@ -15,6 +15,7 @@ from jaxtyping import Array, Int
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure import accuracy, paper
 from vertinumpyro.secure.backend import (
@@ -116,7 +117,7 @@ class FixedPoint(InProcess):
         with compat.x64():
             return ring.decode(over_blocks(summed, contributions, mask) + total(noise_shares), bits)
 
-    def noisy_cross_products(self, matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:
+    def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
         """See `InProcess.noisy_cross_products`; everything modulo 2^64."""
         return cross_products(matrices, noise_shares)
 

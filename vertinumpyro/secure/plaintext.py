@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.arguments import check_fields
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import (
@@ -103,7 +104,7 @@ class Plaintext(InProcess):
             exact = over_blocks(summed, contributions, mask)
             return exact + ring.decode(total(noise_shares), bits).astype(exact.dtype)
 
-    def noisy_cross_products(self, matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:
+    def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
         """See `InProcess.noisy_cross_products`."""
         return cross_products(matrices, noise_shares)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.errors import BackendError
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import AnyArray, BackendInfo, BatchShape, Contributions, InProcess, check_shape, total
@@ -98,7 +99,7 @@ class InsecureRehearsal(InProcess):
             summed = handed_out(run, shape.num_values, parties, {**common, "mask": mask}, noise_shares)
             return ring.decode(summed, bits)
 
-    def noisy_cross_products(self, matrices: Sequence[AnyArray], noise_shares: AnyArray) -> jax.Array:
+    def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
         """See `InProcess.noisy_cross_products`."""
         own = [np.asarray(matrix).astype(np.int64) for matrix in matrices]
         widths = tuple(matrix.shape[1] for matrix in own)

@@ -10,6 +10,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import Facts
 from vertinumpyro.privacy import Batches, Plan
 from vertinumpyro.secure.party_end import PartyEnd
@@ -50,8 +51,8 @@ class Work(abc.ABC):
         """A release of the party's own columns, its noise included."""
         raise NotImplementedError(what)
 
-    def factor(self, what: str, words: Words) -> np.ndarray:
-        """The party's integer matrix [N, d] in a product with every other party's. Secret."""
+    def factor(self, what: str, words: Words) -> Factor:
+        """The party's integer matrix [N, d] in a product with every other party's, or blocks of it. Secret."""
         raise NotImplementedError(what)
 
     def widths(self, what: str, words: Words) -> tuple[int, ...]:

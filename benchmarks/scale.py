@@ -1,0 +1,98 @@
+"""Seconds and memory by the number of records: what each method takes from the parties' files on.
+
+    python benchmarks/scale.py --quick
+    python benchmarks/scale.py --json results/scale.json [--records 100000 1000000 10000000] [--only marginals ratio]
+
+Two parties with eight columns each: two values, text categories, an integer, reals, missing values. The tables are made
+block by block from a fixed seed, straight into a Parquet file at each party, in another order of records at each, so
+no process here ever holds one. Every figure is of a process of its own. Everybody's epsilon is 1 at delta = 1e-9.
+
+Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked and aligned
+      scale.marginals.N.{seconds,peak_gib}   files to a twin of N records in Parquet: secure marginals, `FixedPoint`;
+                                             encoding, tables, rehearsal, field and twin are its parts
+      scale.functional.N.{seconds,peak_gib}  files to the coefficients of a logistic regression
+      scale.dpvi_step.N.{seconds,peak_gib}   a full-batch step of DPVI's automatic mixture; memory of all of it
+      scale.sampling.N.{seconds,peak_gib}    a stored field to N records in Parquet
+      scale.WHAT.{exponent,cpu_exponent}     of its seconds in N, between the two largest tables
+      scale.ratio.N.{groupby,one_hot,worst}  the parties' exact tables across (all 64 pairs) by the library, from coded
+                                             columns, over the same by pandas' groupby, and by a product of NumPy
+                                             one-hot matrices; `worst` is over the faster of the two
+      cpu_seconds beside them                of all processors, which other programs hardly lengthen
+
+`--quick` takes 10,000 and 20,000 records. Memory is a process's peak resident set, mapped files included.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from scale_parts.tables import write_tables
+
+COLUMNS = 16
+MOST_FOR_RATIO = 1_000_000  # a one-hot matrix of all records takes gigabytes beyond that
+ARMS = ("encode", "marginals", "functional", "dpvi_step", "sampling", "ratio")
+
+
+def timed(arm: str, folder: Path, num_records: int, num_columns: int = COLUMNS) -> dict[str, Any]:
+    """One arm in a process of its own."""
+    command = [sys.executable, __file__, "--child", arm, str(folder), str(num_records), str(num_columns)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{arm} at {num_records} records failed:\n{done.stderr}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(f"{arm} {num_records}: {found}", file=sys.stderr, flush=True)
+    return found
+
+
+def exponent(seconds: dict[int, float]) -> float | None:
+    """The slope of log seconds in log N between the two largest tables."""
+    if len(seconds) < 2:
+        return None
+    (small, less), (large, more) = sorted(seconds.items())[-2:]
+    return math.log(more / less) / math.log(large / small)
+
+
+def run(records: list[int], arms: list[str], scratch: Path | None) -> dict[str, Any]:
+    """Every arm on every table; tables go when they were used."""
+    found: dict[str, Any] = {arm: {} for arm in arms}
+    for num_records in records:
+        with tempfile.TemporaryDirectory(dir=scratch) as name:
+            folder = Path(name)
+            write_tables(folder, num_records, COLUMNS)
+            for arm in arms:
+                if arm != "ratio" or num_records <= MOST_FOR_RATIO:
+                    found[arm][num_records] = timed(arm, folder, num_records)
+    for arm in arms:
+        if arm != "ratio":
+            found[arm]["exponent"] = exponent({n: found[arm][n]["seconds"] for n in records})
+            found[arm]["cpu_exponent"] = exponent({n: found[arm][n]["cpu_seconds"] for n in records})
+    return {"scale": found}
+
+
+def main() -> None:
+    """Run the chosen arms, or be one of them."""
+    if sys.argv[1:2] == ["--child"]:
+        from scale_parts.arms import run_arm
+
+        run_arm(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+        return
+    from common import environment, finish, parser
+
+    arguments = parser(__doc__)
+    arguments.add_argument("--records", type=int, nargs="+", help="numbers of records")
+    arguments.add_argument("--only", nargs="+", choices=ARMS, help="some arms; --json keeps the others")
+    arguments.add_argument("--scratch", type=Path, help="folder for the tables (1 GB for ten million records)")
+    args = arguments.parse_args()
+    records = args.records or ([10_000, 20_000] if args.quick else [100_000, 1_000_000, 10_000_000])
+    found = run(records, args.only or list(ARMS), args.scratch)
+    finish({"environment": environment(), **found}, args, {})
+
+
+if __name__ == "__main__":
+    main()

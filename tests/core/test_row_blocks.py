@@ -1,0 +1,72 @@
+"""Products in blocks of rows: exact in every kind of arithmetic, and alike wherever the blocks are cut."""
+
+import numpy as np
+import pytest
+
+from vertinumpyro.core import row_blocks
+from vertinumpyro.core.row_blocks import OneHot, RowBlocks, as_blocks, products, rows_at_a_time, slices
+
+
+def exact(a, b):
+    total = a.astype(object).T @ b.astype(object)
+    return ((total + 2**63) % 2**64 - 2**63).astype(np.int64)
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Blocks of 64 rows."""
+    monkeypatch.setattr(row_blocks, "ROWS", 64)
+    assert rows_at_a_time(3) == 64
+
+
+@pytest.mark.parametrize("largest", [1, 2**9, 2**10, 2**23, 2**24, 2**62])  # at edges of float32, float64 and limbs
+@pytest.mark.parametrize("num_rows", [0, 1, 63, 64, 65, 300])
+def test_products_are_exact_in_every_arithmetic(few_rows, largest, num_rows):
+    rng = np.random.default_rng(0)
+    matrices = [rng.choice(np.array([-largest, largest, largest - 1, 0]), (num_rows, width)) for width in (2, 1, 3)]
+    matrices.append(np.full((num_rows, 1), largest))
+    found = products(matrices)
+    expected = [exact(matrices[i], matrices[j]) for i in range(4) for j in range(i + 1, 4)]
+    assert [f.dtype for f in found] == [np.int64] * 6
+    for f, e in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(f, e)
+
+
+def test_blocks_are_made_once_each_and_their_units_multiplied_back(few_rows):
+    matrix, seen = np.random.default_rng(1).integers(-3, 4, (150, 2)), []
+
+    def made(rows):
+        seen.append((rows.start, rows.stop))
+        return matrix[rows].astype(np.float32)
+
+    blocks = RowBlocks((150, 2), 3, made, bits=6)
+    own, other = products([blocks, matrix], [(0, 0), (1, 0)])
+    assert seen == [(0, 64), (64, 128), (128, 150)]
+    np.testing.assert_array_equal(own, (matrix.T @ matrix) << 12)
+    np.testing.assert_array_equal(other, (matrix.T @ matrix) << 6)
+    np.testing.assert_array_equal(np.ascontiguousarray(blocks, np.int64), matrix << 6)
+
+
+def test_one_hot_factors_are_counted_as_they_are_multiplied(few_rows):
+    rng, sizes = np.random.default_rng(2), [(2, 3), (1, 4, 2), ()]
+    codes = [[rng.integers(0, size, 150) for size in own] for own in sizes]
+    none = np.zeros((150, 0), int)
+    whole = [
+        np.concatenate([none, *(np.eye(size, dtype=int)[c] for size, c in zip(own, held, strict=True))], axis=1)
+        for own, held in zip(sizes, codes, strict=True)
+    ]
+    counted = [
+        RowBlocks(
+            m.shape, 1, lambda rows: pytest.fail("made"), 6, OneHot(own, lambda rows, h=held: [c[rows] for c in h])
+        )
+        for m, own, held in zip(whole, sizes, codes, strict=True)
+    ]
+    for found, expected in zip(products(counted), products([m << 6 for m in whole]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_widest_factors_take_fewer_rows_at_a_time_and_slices_cover_all():
+    assert [rows_at_a_time(width) for width in (0, 100, 2**14, 2**30)] == [2**16, 2**16, 2**9, 2**6]
+    assert [(s.start, s.stop) for s in slices(5, 2)] == [(0, 2), (2, 4), (4, 5)]
+    assert as_blocks(np.array([[-5], [4]])).largest == 5
+    assert as_blocks(np.zeros((0, 2), np.int64)).shape == (0, 2)

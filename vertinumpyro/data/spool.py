@@ -1,0 +1,75 @@
+"""Encoded columns on disk: in files without a name, which nobody else can open and which go with the process."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import IO, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.row_blocks import slices
+
+__all__ = ["Kept", "Spool"]
+
+
+@final
+class Spool:
+    """A folder on a disk with room for the encoded columns: a byte to four for each value.
+
+    :raises ArgumentError: there is no such folder, or nothing can be written there.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        if not self._folder.is_dir():
+            raise ArgumentError(f"spool: there is no folder {str(folder)!r}; create it, on a disk with room")
+
+    def column(self, dtype: np.dtype) -> Kept:
+        """A column without records yet."""
+        try:
+            return Kept(tempfile.TemporaryFile(dir=self._folder), dtype, self)
+        except OSError as error:
+            raise ArgumentError(f"spool: cannot write to {str(self._folder)!r}: {error.strerror}") from None
+
+    def __repr__(self) -> str:
+        return "Spool()"
+
+
+@final
+class Kept:
+    """A column that grows block by block, and is then read where it lies. Secret."""
+
+    def __init__(self, file: IO[bytes], dtype: np.dtype, spool: Spool) -> None:
+        self._file, self._dtype, self._spool, self._length = file, dtype, spool, 0
+
+    def append(self, values: np.ndarray) -> None:
+        """More records; their values fit the column's type.
+
+        :raises ArgumentError: the disk is full.
+        """
+        try:
+            self._file.write(np.ascontiguousarray(values, self._dtype).data)
+        except OSError as error:
+            raise ArgumentError(f"spool: the encoded columns cannot be written: {error.strerror}") from None
+        self._length += len(values)
+
+    def array(self) -> np.ndarray:
+        """All records [n], mapped from the file."""
+        self._file.flush()
+        if not self._length:
+            return np.empty(0, self._dtype)
+        return np.memmap(self._file, self._dtype, mode="r", shape=(self._length,))
+
+    def taken(self, order: np.ndarray | None) -> np.ndarray:
+        """The records of these numbers, in this order, mapped from a file of their own; None is all as they are."""
+        if order is None:
+            return self.array()
+        own, out = self.array(), self._spool.column(self._dtype)
+        for rows in slices(len(order)):
+            out.append(own[order[rows]])
+        return out.array()
+
+    def __repr__(self) -> str:
+        return "Kept()"
