@@ -225,6 +225,13 @@ def test_defaults_of_a_plan_come_from_one_place_and_settings_win():
     assert (plan.num_steps, plan.clip_norm) == (steps.num_steps, steps.clip_norm)
     own = glm(plan_settings={"num_steps": 7, "clip_norm": 1.0}).plan(num_records=3000, clip_norm=0.5)
     assert (own.num_steps, own.clip_norm) == (7, 0.5)
+    joint, half = (
+        glm(plan_settings=chosen).plan(num_records=3000) for chosen in ({"clip": "joint"}, {"residual_bound": 0.5})
+    )
+    assert (joint.clip_parts, joint.clip_norm) == (None, plan.clip_norm)
+    assert sum(plan.clip_parts) == len(FEATURES) + 1
+    assert plan.residual_bound == pytest.approx(0.4, rel=1e-3)
+    assert (half.residual_bound, half.clip_norm) == (0.5, pytest.approx(0.5 * math.sqrt(len(FEATURES) + 1)))
 
 
 def test_a_plan_is_made_without_a_warning_of_twins(dataset):

@@ -170,7 +170,8 @@ class VerticalGLM(GLMPredictions):
     ) -> PrivacyPlan:
         asked = chosen.get("num_steps")  # the plan refuses what is no number of steps
         steps = regression.steps(asked if type(asked) is int and asked > 0 else None, curvature=curvature)
-        chosen = {"clip_norm": steps.clip_norm, **chosen}
+        if chosen.get("residual_bound") is None:  # else C follows from it
+            chosen = {"clip_norm": steps.clip_norm, **chosen}
         if "sampling" not in chosen:
             chosen = {"batch_size": facts.num_records, "num_steps": steps.num_steps, **chosen}
         dpvi = inference_of(

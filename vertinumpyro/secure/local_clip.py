@@ -35,7 +35,7 @@ from vertinumpyro.secure.range_proof import fixed_point_format
 __all__ = ["check_local_range", "exact_score_bound", "kept", "largest_weight", "local_error_bound", "score_bound"]
 
 _WEIGHT_EXCESS = 2.0**-19
-"""t: how far above 1 a residual may be, in any arithmetic; and its integer is less below b."""
+"""t: how far above 1 a residual may be, in any arithmetic, and the most by which a cut weight's integer is below b."""
 
 
 def exact_score_bound(shape: BatchShape, party: int) -> float:
