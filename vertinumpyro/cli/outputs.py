@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -247,13 +248,16 @@ def gradient_norms(posterior: Posterior) -> Iterator[ReportFigure]:
     norms = posterior.diagnostics.released_norm
     if can_draw() and len(norms):
         first = posterior.plan.num_gradients - len(norms)
+        drawn = partial(
+            plot_objective,
+            norms,
+            label="norm of the released gradient",
+            steps=range(first + 1, first + len(norms) + 1),
+            note=None,
+        )
         yield ReportFigure(
-            figure=plot_objective(
-                norms,
-                label="norm of the released gradient",
-                steps=range(first + 1, first + len(norms) + 1),
-                note=None,
-            ),
+            figure=drawn(),
+            narrow=drawn(width=NARROW),
             caption="Norm of each noisy gradient, in clip norms per expected record: released, so DP.",
             not_dp=False,
             section="Training",

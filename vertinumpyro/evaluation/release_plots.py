@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from vertinumpyro.data import Schema
 
+_LEGEND = 3.4  # inches, as wide as the legend's longest line
+
 
 class ReleasedShares(NamedTuple):
     """A column's released shares, and the twin's in the same cells, each `[cells]`.
@@ -54,7 +56,8 @@ def plot_beside_release(
         raise ArgumentError(f"columns has {len(columns)} and num_across={num_across}; give at least one of each")
     across = min(num_across, len(columns))
     down = math.ceil(len(columns) / across)
-    figure = palette.new_figure(2.6 * across + 0.2, 2.15 * down + 0.5)
+    width = max(_LEGEND, 2.6 * across + 0.2)
+    figure = palette.new_figure(width, 2.15 * down + 0.5)
     panels = figure.subplots(down, across, squeeze=False).ravel()
     colours = palette.party_colours(schema.parties)
     for axes, (name, found) in zip(panels, columns.items(), strict=False):
@@ -88,5 +91,5 @@ def _legend(figure: "Figure", colours: Mapping[str, str], label: str) -> None:
     handles: list[Patch | Line2D] = [Patch(color=c, alpha=0.45, label=f"twin, {p}") for p, c in colours.items()]
     handles.append(Line2D([], [], color=palette.INK, marker="o", markersize=3, label=label))
     figure.legend(
-        handles=handles, loc="outside upper left", ncols=1 if figure.get_figwidth() < 4 else min(4, len(handles))
+        handles=handles, loc="outside upper left", ncols=1 if figure.get_figwidth() <= _LEGEND else min(4, len(handles))
     )

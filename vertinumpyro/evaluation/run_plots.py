@@ -28,6 +28,7 @@ def plot_objective(
     label: str = "objective",
     steps: "ArrayLike | None" = None,
     note: str | None = palette.NOT_DP_NOTE,
+    width: float = 7.2,
 ) -> "Figure":
     """The trace of an objective over steps: single values pale, their running median as a dark line.
 
@@ -36,6 +37,7 @@ def plot_objective(
         label: what the objective is, for the y axis (say "negative ELBO per record").
         steps: float array [T], the step of each value; None means 1 to T.
         note: text for the corner (an objective evaluated on real data is not DP), or None.
+        width: of the figure, in inches.
 
     Raises:
         ArgumentError: `trace` is empty or not one-dimensional, `steps` has another shape, or matplotlib is
@@ -45,7 +47,7 @@ def plot_objective(
     at = np.arange(1, len(values) + 1) if steps is None else _vector(steps, "steps")
     if at.shape != values.shape:
         raise ArgumentError(f"steps must have the shape of trace, {values.shape}, got {at.shape}")
-    figure = palette.new_figure(7.2, 3.4)
+    figure = palette.new_figure(width, min(3.4, 0.8 * width))
     axes = figure.subplots()
     shown = np.where(np.isfinite(values), values, np.nan)
     long = len(values) > _SHORT_TRACE
