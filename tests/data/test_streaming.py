@@ -1,5 +1,7 @@
 """Tables read in blocks onto disk are those that are read at once: values, types, order, errors; nothing has a name."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,6 +21,7 @@ from vertinumpyro.data import (
     streaming,
 )
 from vertinumpyro.data.record_order import ascending, texts_of, words_of
+from vertinumpyro.data.spool import Kept, Spool
 from vertinumpyro.data.table import model_units
 from vertinumpyro.data.wording import Place
 
@@ -131,6 +134,17 @@ def test_a_file_without_records_and_a_spool_that_is_none_are_refused(tmp_path):
         VerticalDataset.from_files(SCHEMA, paths, spool=tmp_path)
     with pytest.raises(ArgumentError, match="spool: there is no folder"):
         VerticalDataset.from_files(SCHEMA, paths, spool=tmp_path / "none")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full is Linux'")
+def test_a_full_disk_is_named():
+    with Path("/dev/full").open("w+b") as file:
+        kept = Kept(file, np.dtype(np.int8), Spool("."))
+        kept.append(np.zeros(10, np.int8))  # as far as a buffer
+        with pytest.raises(ArgumentError, match="spool: the encoded columns cannot be written"):
+            kept.array()
+        with pytest.raises(OSError, match=r"."):
+            file.close()
 
 
 def test_words_sort_and_come_back_as_texts():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, final
 
@@ -49,15 +51,14 @@ class Kept:
 
         :raises ArgumentError: the disk is full.
         """
-        try:
+        with _writing():
             self._file.write(np.ascontiguousarray(values, self._dtype).data)
-        except OSError as error:
-            raise ArgumentError(f"spool: the encoded columns cannot be written: {error.strerror}") from None
         self._length += len(values)
 
     def array(self) -> np.ndarray:
-        """All records [n], mapped from the file."""
-        self._file.flush()
+        """All records [n], mapped from the file; errors as `append`'s."""
+        with _writing():
+            self._file.flush()
         if not self._length:
             return np.empty(0, self._dtype)
         return np.memmap(self._file, self._dtype, mode="r", shape=(self._length,))
@@ -73,3 +74,11 @@ class Kept:
 
     def __repr__(self) -> str:
         return "Kept()"
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(f"spool: the encoded columns cannot be written: {error.strerror}") from None

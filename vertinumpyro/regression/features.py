@@ -217,8 +217,8 @@ class FeatureLayout:
 
         return RowBlocks((len(next(iter(columns.values()))), width), self.scale, made)
 
-    def encode_features(self, dataset: VerticalDataset) -> np.ndarray:
-        """All features in [-1, 1] `[N, d]`, for predictions; the label's column may be absent.
+    def encode_features(self, dataset: VerticalDataset, rows: slice = slice(None)) -> np.ndarray:
+        """All features in [-1, 1] `[N, d]`, or some rows of them, for predictions; the label's column may be absent.
 
         Raises:
             ArgumentError: a feature's column is missing.
@@ -227,8 +227,8 @@ class FeatureLayout:
         missing = [g.column for g in self.feature_groups if g.column not in arrays]
         if missing:
             raise ArgumentError(f"the dataset lacks column {missing[0]!r}, which the model was fitted with: add it")
-        groups = list(self.feature_groups)
-        return self._encoded(dataset.schema, arrays, groups, dataset.num_records) / self.scale
+        groups, chosen = list(self.feature_groups), rows_of(arrays, rows)
+        return self._encoded(dataset.schema, chosen, groups, len(next(iter(chosen.values())))) / self.scale
 
     def _encoded(
         self, schema: Schema, arrays: Mapping[str, np.ndarray], groups: list[FeatureGroup], num_records: int

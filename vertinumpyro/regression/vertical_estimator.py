@@ -14,6 +14,7 @@ from scipy.stats import norm
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
@@ -234,7 +235,8 @@ class VerticalEstimator(SpendsOwnBudgets):
         check_is_fitted(self, "coef_")
         layout = self.plan_.layout
         dataset = encoded(X, self.schema_, [group.column for group in layout.feature_groups])
-        return layout.encode_features(dataset) @ self.coef_ + self.intercept_
+        blocks = (layout.encode_features(dataset, rows) @ self.coef_ for rows in slices(dataset.num_records))
+        return np.concatenate(list(blocks)) + self.intercept_
 
     def _labels(self, X: Any, y: Any) -> np.ndarray:
         """True labels `[N]` in model units: a dataset's own or given, a DataFrame's own or given in its own types."""
