@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -54,3 +55,18 @@ def test_a_library_that_cannot_be_read_ahead_stops_nobody(tmp_path):
     path.write_text(program)
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "7", done.stderr
+
+
+def late_beside_a_helper(seat):
+    """The second party answers after the helper, which nobody asked, has ended."""
+    if seat.rank == 1:
+        time.sleep(1.5)
+    if seat.rank < seat.num_parties:
+        seat.reply({"rank": seat.rank})
+        seat.command()
+
+
+def test_a_helper_may_end_before_the_last_party_has_answered():
+    members = [Member(name=name, run=late_beside_a_helper, arguments=()) for name in ("party 0", "party 1", "a helper")]
+    with Group(members, 2, 10.0) as group:
+        assert [words for words, _ in group.replies(range(2), within_s=60.0).values()] == [{"rank": 0}, {"rank": 1}]

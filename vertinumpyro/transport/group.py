@@ -150,7 +150,7 @@ class Group:
         deadline = time.monotonic() + patience
         while set(ranks) - set(found):
             ready = wait(
-                [*self._controls_of(set(ranks) - set(found)), *self._sentinels(without=found)],
+                [*self._controls_of(set(ranks) - set(found)), *self._sentinels(without={*found, *self._done(ranks)})],
                 max(0.0, deadline - time.monotonic()),
             )
             if not ready:
@@ -163,7 +163,8 @@ class Group:
                     else:
                         found[rank] = reply
                         deadline = time.monotonic() + patience
-            dead = [rank for rank, process in enumerate(self._processes) if process.sentinel in ready]
+            done = self._done(ranks)
+            dead = [r for r, process in enumerate(self._processes) if process.sentinel in ready and r not in done]
             if dead and not any(self._controls[rank] in ready for rank in dead):
                 self._fail(dead[0])
         return found
@@ -185,6 +186,13 @@ class Group:
 
     def _controls_of(self, ranks: set[int]) -> list[Any]:
         return [self._controls[rank] for rank in ranks]
+
+    def _done(self, asked: Sequence[int]) -> set[int]:
+        """Those who were asked nothing and have ended well, as a helper does once a party that answered is gone.
+
+        Whoever needs one of them longer sees its links end, and says so.
+        """
+        return {rank for rank, process in enumerate(self._processes) if rank not in asked and process.exitcode == 0}
 
     def _sentinels(self, without: Container[int]) -> list[int]:
         """Of the processes that may not end now; one that has answered may."""
