@@ -90,6 +90,8 @@ def main() -> None:
     arguments.add_argument("--only", nargs="+", choices=ARMS, help="some arms; --json keeps the others")
     arguments.add_argument("--scratch", type=Path, help="folder for the tables (1 GB for ten million records)")
     args = arguments.parse_args()
+    if args.only and "sampling" in args.only and "marginals" not in args.only:
+        arguments.error("--only sampling draws from the field of marginals: name both")
     records = args.records or ([10_000, 20_000] if args.quick else [100_000, 1_000_000, 10_000_000])
     found = run(records, args.only or list(ARMS), args.scratch)
     finish({"environment": environment(), **found}, args, {})
