@@ -16,15 +16,20 @@ from numpyro.infer.util import log_density
 from tests.glm.conftest import SCHEMA
 from tests.glm.test_glm import glm, without_privacy
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import CategoricalColumn, CountColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.data import CategoricalColumn, CountColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi.loop import ChunkRunner
-from vertinumpyro.glm import FAMILIES, glm_model
+from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.glm.curvature import MOST_COEFFICIENTS, CurvatureStart, accelerated_newton, design
 from vertinumpyro.glm.model import INTERCEPT, terms_of
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.secure import Crypten
+from vertinumpyro.session import PartyTask, ProcessSession
 
+needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
+
+HELD = {"bank": ["income", "years", "late"], "telco": ["usage", "tariff"]}
+BUILD = functools.partial(VerticalGLM, label="late", linear=["years"], backend=Crypten())
 CURVED = [family for family in FAMILIES if family != "poisson"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore::vertinumpyro.core.rng.InsecureRandomnessWarning", "ignore::vertinumpyro.core.errors.InferenceWarning"
@@ -178,3 +183,32 @@ def test_between_organisations_a_table_comes_first_and_few_rounds_after(dataset)
     (product, once), (summed, times) = model.computations(data, plan)
     assert (type(product).__name__, once) == ("CrossProducts", 1)
     assert (type(summed).__name__, times) == ("ClippedSum", 20)
+
+
+@needs_crypten
+def test_parties_in_processes_learn_what_one_process_does(frame, tmp_path):
+    schema = Schema(
+        {party: PartySchema({name: SCHEMA.columns[name] for name in names}) for party, names in HELD.items()}
+    )
+    tasks = []
+    for party, names in HELD.items():
+        table = frame[names].copy()
+        table.insert(0, "id", [f"{number:04d}" for number in range(len(frame))])
+        table.to_csv(tmp_path / f"{party}.csv", index=False)
+        tasks.append(
+            PartyTask(
+                party=party,
+                schema=schema.to_dict(),
+                table=tmp_path / f"{party}.csv",
+                build=BUILD,
+                ledger=tmp_path / party,
+            )
+        )
+    with ProcessSession(tasks) as session:
+        apart = BUILD()
+        apart.fit(session, plan=apart.plan(session, epsilon=500.0), run_dir=tmp_path / "run")
+    pooled = VerticalDataset.from_pooled(schema, frame[list(schema.columns)])
+    here = glm(schema=schema, features=None, epsilon=500.0).fit(pooled)
+    assert apart.plan_.start is not None
+    assert apart.posterior_.marginals is not None
+    np.testing.assert_allclose(apart.linear_predictor(pooled), here.linear_predictor(pooled), atol=0.15)
