@@ -29,7 +29,7 @@ SCHEMA = Schema({
     "clinic": PartySchema({
         "dose": RealColumn(bounds=(0, 1), missing="mask"),
         "sex": CategoricalColumn(categories=("f", "m", "None"), missing="category"),
-        "visits": CountColumn(upper=200, missing="mask"),
+        "visits": CountColumn(upper=200, missing="category"),
         "born": DateColumn(bounds=("1990-01-01", "1999-12-31"), unit="year"),
     }),
     "bank": PartySchema({

@@ -106,7 +106,7 @@ class _Reading:
         self.kept: dict[str, Kept] = {}
         for name, column in self._columns.items():
             self.kept[name] = spool.column(narrowest(column))
-            if column.missing == "mask":
+            if column.masked:
                 self.kept[name + OBSERVED_SUFFIX] = spool.column(np.dtype(bool))
 
     def take(self, frame: pd.DataFrame) -> None:
