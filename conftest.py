@@ -7,7 +7,7 @@ import pytest
 # Those that import an optional engine at once, where it is installed.
 _HERE = all(find_spec(name) is not None for name in ("crypten", "torch"))
 collect_ignore = (
-    [] if _HERE else [f"vertinumpyro/secure/crypten/{n}.py" for n in ("engine", "fixed", "paper", "protocol")]
+    [] if _HERE else [f"vertinumpyro/secure/crypten/{n}.py" for n in ("bands", "engine", "fixed", "paper", "protocol")]
 )
 
 # Begun first, so that no worker is left with one of them at the end: what takes half a minute and more.

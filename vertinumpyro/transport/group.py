@@ -163,8 +163,10 @@ class Group:
                     else:
                         found[rank] = reply
                         deadline = time.monotonic() + patience
-            done = self._done(ranks)
-            dead = [r for r, process in enumerate(self._processes) if process.sentinel in ready and r not in done]
+            ended = [rank for rank, process in enumerate(self._processes) if process.sentinel in ready]
+            for rank in ended:
+                self._processes[rank].join(_GRACE_S)  # its pipe closes a moment before there is an exit code
+            dead = sorted(set(ended) - self._done(ranks))
             if dead and not any(self._controls[rank] in ready for rank in dead):
                 self._fail(dead[0])
         return found
