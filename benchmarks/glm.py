@@ -17,8 +17,8 @@ Methods: party_sum    a NumPyro model by DPVI: a normal prior on a coefficient f
                       Adam with one scale for all coefficients, as the noise is the same in all of them, and rate
                         1 / sqrt(T), cosine: gradients that are noise alone move a coefficient by some 0.6, less than
                         its prior's standard deviation of 1
-         vertical_glm `VerticalGLM` with its defaults: a coefficient for each number or for each value, 20 steps by noisy
-                      second moments
+         vertical_glm `VerticalGLM` with its defaults: a coefficient for each number or for each value, 20 steps by
+                      noisy second moments
          functional   `VerticalLogisticRegression`, discrete Gaussian noise
          dp_sgd       DP-SGD by `optax.contrib`, pooled, on the columns of `party_sum`: Poisson batches of N / 30,
                       1,000 steps, one record replaced, calibrated by dp-accounting's privacy loss distributions; clip
