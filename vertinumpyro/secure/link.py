@@ -51,7 +51,7 @@ class ScoreLink(abc.ABC):
     - numbers of one party's own are at most 1 in magnitude, and in the number format of e.
 
     What e is exactly never matters to the clip of a whole record: nn is computed from the very e that the scores are
-    multiplied by. Where each party clips its own scores (`local_clip`), the proof rests on |e| <= 1 as well.
+    multiplied by. Where each party clips its own scores (`local_clip`), the proof rests on -1 <= e <= 1 as well.
 
     :cvar name: what messages between processes call it.
     :cvar num_sums: how many sums there are; None for one of each component.
