@@ -67,7 +67,9 @@ def test_svi_learns(data, batch_size):
 
 
 def test_nuts_runs_and_posterior_predictive_draws_records(data):
-    sampler = MCMC(NUTS(model, init_strategy=init_to_median, max_tree_depth=4), num_warmup=20, num_samples=5, progress_bar=False)
+    sampler = MCMC(
+        NUTS(model, init_strategy=init_to_median, max_tree_depth=4), num_warmup=20, num_samples=5, progress_bar=False
+    )
     sampler.run(jax.random.PRNGKey(0), data, NUM_RECORDS)
     posterior = sampler.get_samples()
     assert {name: value.shape for name, value in posterior.items()} == {"age_loc": (5, 2), "cost_loc": (5, 2)}
