@@ -106,9 +106,9 @@ def products(factors: Sequence[Factor], pairs: Iterable[tuple[int, int]] | None 
     blocks = [as_blocks(factor) for factor in factors]
     chosen = list(itertools.combinations(range(len(blocks)), 2) if pairs is None else pairs)
     out = [np.zeros((blocks[i].shape[1], blocks[j].shape[1]), np.int64) for i, j in chosen]
-    counted = all(block.one_hot is not None for block in blocks)
-    add = _counting(blocks) if counted else _multiplying(blocks)
     at_a_time = rows_at_a_time(sum(block.shape[1] for block in blocks))
+    counted = all(block.one_hot is not None for block in blocks)
+    add = _counting(blocks) if counted else _multiplying(blocks, at_a_time)
     for rows in slices(max(map(len, blocks), default=0), at_a_time):
         add(rows, out, chosen)
     return [total << (blocks[i].bits + blocks[j].bits) for total, (i, j) in zip(out, chosen, strict=True)]
@@ -117,9 +117,8 @@ def products(factors: Sequence[Factor], pairs: Iterable[tuple[int, int]] | None 
 _Add: TypeAlias = Callable[[slice, list[np.ndarray], list[tuple[int, int]]], None]
 
 
-def _multiplying(blocks: Sequence[RowBlocks]) -> _Add:
+def _multiplying(blocks: Sequence[RowBlocks], at_a_time: int) -> _Add:
     largest = max((block.largest for block in blocks), default=0)
-    at_a_time = rows_at_a_time(sum(block.shape[1] for block in blocks))
     kind = next((kind for kind, bits in _FLOATS if at_a_time * largest**2 <= 2**bits), np.int64)
 
     def add(rows: slice, out: list[np.ndarray], chosen: list[tuple[int, int]]) -> None:

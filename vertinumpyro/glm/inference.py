@@ -151,8 +151,8 @@ def inference_of(
         curvature: take steps by noisy second moments in the place of Adam's.
     """
     made = _inference if isinstance(backend, Hashable) else _inference.__wrapped__
-    rate = learning_rate or regression.steps(num_steps).learning_rate
-    return made(regression, guide, backend, num_steps, None if curvature else rate)
+    rate = None if curvature else learning_rate or regression.steps(num_steps).learning_rate
+    return made(regression, guide, backend, num_steps, rate)
 
 
 @functools.lru_cache(maxsize=8)
@@ -160,13 +160,12 @@ def _inference(
     regression: Regression, guide: GuideName, backend: Backend, num_steps: int, learning_rate: float | None
 ) -> DPVI:
     """Without a learning rate by second moments."""
-    curvature = learning_rate is None
     return DPVI(
         glm_model,
         guide=_GUIDES[guide],
-        optimizer=one_scale_adam(num_steps, learning_rate) if learning_rate else accelerated_newton(num_steps),
+        optimizer=accelerated_newton(num_steps) if learning_rate is None else one_scale_adam(num_steps, learning_rate),
         backend=backend,
         init_loc_fn=init_to_mean,
         model_kwargs=regression.model_kwargs,
-        warm_start=CurvatureStart(regression, backend) if curvature else False,
+        warm_start=CurvatureStart(regression, backend) if learning_rate is None else False,
     )
