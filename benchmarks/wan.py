@@ -21,8 +21,10 @@ linkage                 private set intersection of 100,000 ids at each party, o
                         of a party; no estimate
 estimate                before anything has run: of a step, computing on this machine, half a round trip for each
                         round, and the bytes, as `plan` prints it; of a method, all that a run takes at a party, as
-                        `doctor` rehearses it on stand-ins; rehearsed by as many processes at once as there are
-                        members, since all of them share this machine
+                        `doctor` rehearses it on stand-ins; on the slowest line as `doctor` measures it, and rehearsed
+                        by as many processes at once as there are members, since all of them share this machine
+
+`wan.<..>.line.{round_trip_s,bits_per_second}`: what `doctor` measures there.
 
 `bytes_per_record` of a step: sent by a party, over its records. `--quick`: a round trip of 10 ms, 1,000 ids, three of
 Adult's columns.
@@ -96,9 +98,9 @@ class Runs:
             make_identity(folder / name, name)
         self.number = 0
 
-    def measured(self, net: Network, what: str, round_trip_s: float, bits_per_second: float) -> dict[str, Any]:
+    def measured(self, net: Network, what: str, line: Mapping[str, float]) -> dict[str, Any]:
         """One thing on one network."""
-        order, estimate = self._order(what, round_trip_s, bits_per_second)
+        order, estimate = self._order(what, line)
         answers = self._run(net, order)
         found = answers[0]
         found["seconds"] = max(answer["seconds"] for answer in answers)
@@ -108,7 +110,15 @@ class Runs:
             found["bytes_per_record"] = found["bytes"] / order["records"]
         return {**found, "estimate": estimate}
 
-    def _order(self, what: str, trip: float, rate: float) -> tuple[dict[str, Any], float | None]:
+    def line(self, net: Network) -> dict[str, float]:
+        """The slowest link of any member, as they measure it together."""
+        found = self._run(net, {"what": "lines"})
+        return {
+            "round_trip_s": max(one["round_trip_s"] for one in found),
+            "bits_per_second": min(one["bits_per_second"] for one in found),
+        }
+
+    def _order(self, what: str, line: Mapping[str, float]) -> tuple[dict[str, Any], float | None]:
         schema = self.dataset.schema
         if what == "linkage":
             return {"what": what, "ids": 1_000 if self.quick else 100_000}, None
@@ -121,7 +131,7 @@ class Runs:
                 "steps": 3 if self.quick else 7,
                 "computation": described(made),
             }
-            return order, self._estimate(order, trip, rate)
+            return order, self._estimate(order, line)
         facts = TableFacts(schema, self.dataset.num_records)
         budget = {"epsilon": 1.0, "delta": 1e-5}
         system: Any = VertiMRF(backend=Crypten())
@@ -141,14 +151,14 @@ class Runs:
             "schema": schema.to_dict(),
             "tables": [str(self.files.paths[party]) for party in schema.parties],
         }
-        return order, self._estimate(order, trip, rate)
+        return order, self._estimate(order, line)
 
-    def _estimate(self, order: dict[str, Any], trip: float, rate: float) -> float:
+    def _estimate(self, order: dict[str, Any], line: Mapping[str, float]) -> float:
         """Before there is a network; as many processes at once as will share this machine's cores."""
         count = len(self.names)
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:  # what a run imports, it imports too
             costs = [found.result() for found in [pool.submit(member.rehearsed, order) for _ in range(count)]]
-        return max(cost.on(round_trip_s=trip, bits_per_second=rate) for cost in costs)
+        return max(cost.on(**line) for cost in costs)
 
     def _run(self, net: Network, order: Mapping[str, Any]) -> list[dict[str, Any]]:
         self.number += 1
@@ -205,11 +215,13 @@ def main(args: argparse.Namespace) -> None:
         runs = Runs(dataset, Path(folder), args.quick, args.num_steps)
         hosts = [f"host{number}" for number in range(len(runs.names))]
         for rtt, mbit in networks:
-            trip, rate = rtt / 1000, mbit * 1e6
-            with network(hosts, round_trip_s=trip, bits_per_second=rate) as net:
+            with network(hosts, round_trip_s=rtt / 1000, bits_per_second=mbit * 1e6) as net:
+                bar.set_description(f"{rtt} ms, {mbit} Mbit/s: lines")
+                line = runs.line(net)
+                found[f"{rtt}_{mbit}"] = {"line": line}
                 for what in wanted:
                     bar.set_description(f"{rtt} ms, {mbit} Mbit/s: {what}")
-                    found.setdefault(f"{rtt}_{mbit}", {})[what] = runs.measured(net, what, trip, rate)
+                    found[f"{rtt}_{mbit}"][what] = runs.measured(net, what, line)
                     bar.update()
                     print(f"{rtt}_{mbit} {what}: {found[f'{rtt}_{mbit}'][what]}", file=sys.stderr, flush=True)
     finish({"wan": found, "environment": environment()}, args, {})

@@ -1,7 +1,8 @@
 """A network between hosts of one machine, where the kernel has no netem: a switch that delays, limits and cuts.
 
 Every host is a network namespace whose `eth0` is a TUN device, and a process of its own carries the packets between
-them: each leaves its host's uplink at the rate, with a queue that drops its tail, and arrives half a round trip later.
+them. Each waits for its sender's line, flies for half a round trip, and waits for its receiver's line. A line carries
+the rate in each direction, and both queues drop their tails.
 Needs root, `ip` (iproute2) and /dev/net/tun; nothing leaves the machine, as no namespace has another device.
 """
 
@@ -67,7 +68,7 @@ def network(hosts: Sequence[str], *, round_trip_s: float, bits_per_second: float
     """The hosts, joined while the block runs.
 
     :param round_trip_s: between every two of them.
-    :param bits_per_second: of each host's uplink.
+    :param bits_per_second: of each host's line, in either direction.
     """
     made = Network(tuple(hosts))
     devices = []
@@ -98,8 +99,8 @@ def network(hosts: Sequence[str], *, round_trip_s: float, bits_per_second: float
 
 def _carry(devices: Sequence[int], delay_s: float, bytes_per_second: float) -> None:
     """The switch: for ever."""
-    free = [0.0] * len(devices)  # when each uplink has sent what it took
-    flying: list[tuple[float, int, int, bytes]] = []  # (arrival, order, to, packet)
+    up, down = [0.0] * len(devices), [0.0] * len(devices)  # when each host's line is free again, either way
+    flying: list[tuple[float, int, bool, int, bytes]] = []  # (when, order, whether that is its arrival, to, packet)
     number, longest = 0, max(_SHORTEST_QUEUE_S, 8 * delay_s)
     while True:
         now = time.monotonic()
@@ -110,16 +111,20 @@ def _carry(devices: Sequence[int], delay_s: float, bytes_per_second: float) -> N
             sender = devices.index(device)
             for packet in _packets(device):
                 to = packet[19] - 1
-                if not 0 <= to < len(devices) or free[sender] - now > longest:
+                if not 0 <= to < len(devices) or up[sender] - now > longest:
                     continue
-                free[sender] = max(free[sender], now) + len(packet) / bytes_per_second
+                up[sender] = max(up[sender], now) + len(packet) / bytes_per_second
                 number += 1
-                heapq.heappush(flying, (free[sender] + delay_s, number, to, packet))
+                heapq.heappush(flying, (up[sender] + delay_s, number, False, to, packet))
         now = time.monotonic()
         while flying and flying[0][0] <= now:
-            _, _, to, packet = heapq.heappop(flying)
-            with contextlib.suppress(OSError):  # a host whose queue is full, or that is gone
-                os.write(devices[to], packet)
+            when, order, arrives, to, packet = heapq.heappop(flying)
+            if arrives:
+                with contextlib.suppress(OSError):  # a host whose queue is full, or that is gone
+                    os.write(devices[to], packet)
+            elif down[to] - when <= longest:
+                down[to] = max(down[to], when) + len(packet) / bytes_per_second
+                heapq.heappush(flying, (down[to], order, True, to, packet))
 
 
 def _packets(device: int) -> Iterator[bytes]:

@@ -28,6 +28,7 @@ from vertinumpyro.secure.computation import ClippedSum, computation_of
 from vertinumpyro.secure.crypten.member import run_dealer
 from vertinumpyro.secure.intersection import common_places, find_common
 from vertinumpyro.session import JoinedSession, PartyTask, RunCost, Session, rehearsed_cost
+from vertinumpyro.study.checkup import check_network
 from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, joined
 
 PORT = 7450
@@ -79,6 +80,16 @@ def steps(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
     timed = sorted(seconds[WARM_UP:])
     found = {"seconds": timed[len(timed) // 2], "rounds": rounds, "bytes": sent, "dealer_bytes": dealt}
     return {**found, "cpu_seconds": used_cpu}
+
+
+def lines(seat: Seat) -> dict[str, Any]:
+    """The slowest of this member's links, as `doctor` measures them."""
+    found = check_network(seat, {}).values()
+    return {
+        "round_trip_s": max(one.round_trip_s for one in found),
+        "bits_per_second": 8 * min(min(one.sent_per_s, one.received_per_s) for one in found),
+        "seconds": 0.0,
+    }
 
 
 def task_of(order: Mapping[str, Any], rank: int) -> PartyTask:
@@ -149,14 +160,16 @@ def main(path: Path) -> None:
     started = time.time()
     seat = seat_of(order)
     if seat.rank == seat.num_parties:
-        if order["what"] == "linkage":
-            find_common(seat)
+        if order["what"] in ("linkage", "lines"):
+            find_common(seat) if order["what"] == "linkage" else check_network(seat, {})
             return
         with contextlib.suppress(PeerError):  # the parties have done
             run_dealer(seat)
         return
-    what = {"step": steps, "linkage": linkage}.get(order["what"], method)
-    found = what(order, seat)
+    if order["what"] == "lines":
+        found = lines(seat)
+    else:
+        found = {"step": steps, "linkage": linkage}.get(order["what"], method)(order, seat)
     if "ended" in found:
         found["seconds"] = found.pop("ended") - started
     written = Path(order["answer"] + ".part")
