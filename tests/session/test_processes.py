@@ -26,7 +26,7 @@ from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.privacy import NoiseSource, PoissonSampling
 from vertinumpyro.regression.objective import noisy_moments
 from vertinumpyro.secure import FixedPoint
-from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run
+from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run, rehearsed_cost
 
 pytestmark = pytest.mark.skipif(not parties.INSTALLED, reason="parties as processes: extra `crypten` or `spu`")
 
@@ -464,3 +464,28 @@ def test_tasks_are_the_schemas_parties(tmp_path, two):
 def test_a_task_names_its_own_table_only(tmp_path, two):
     first, second = two.tasks(functools.partial(method, "dpvi", FIRST), tmp_path)
     assert second.table.name.encode() not in pickle.dumps(first)
+
+
+def anew(name, backend, plan, session, folder):
+    """A run of a method, importable by name."""
+    if name == "dpvi":
+        method(name, backend).fit(session, plan, KEY, run_dir=folder, progress_bar=False)
+    else:
+        released(session, method(name, backend), plan, folder)
+
+
+@each_backend
+@pytest.mark.parametrize("name", ["logistic", "dpvi"])
+def test_a_rehearsal_counts_what_a_run_between_processes_takes(two, tmp_path, backend, name):
+    tasks = two.tasks(functools.partial(method, name, backend), tmp_path)
+    with ProcessSession(tasks) as session:
+        plan = plan_for(name, method(name, backend), session)
+        anew(name, backend, plan, session, tmp_path / "run")
+        took = session.traffic.snapshot()
+    cost = rehearsed_cost(
+        dataclasses.replace(tasks[0], table="no such file"), plan, functools.partial(anew, name, backend, plan)
+    )
+    sent = cost.whole.traffic.bytes_sent + cost.further * (cost.step.traffic.bytes_sent if cost.step else 0)
+    # beside the engine's words a run without a starter has agreement, ledgers and the matching of records
+    assert took.bytes_sent <= sent <= 1.1 * took.bytes_sent + 30_000
+    assert 0 < cost.whole.seconds < 600

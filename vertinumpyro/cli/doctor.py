@@ -6,6 +6,7 @@ import datetime
 import shutil
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -19,7 +20,7 @@ from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
 from vertinumpyro.data import VerticalDataset, read_table
-from vertinumpyro.session import rehearsed_cost
+from vertinumpyro.session import Session, rehearsed_cost
 from vertinumpyro.study import Agreement, bound, gather
 from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts
 from vertinumpyro.transport import Seat
@@ -145,22 +146,22 @@ def _estimate(agreement: Agreement, own: PartyFile, path: Path, measured: list[M
     plan = agreement.plan
     if plan is None or own.name not in agreement.members:
         return
-    job = Job.of(config_at(agreement, path, own), agreement.method)
-    if job.method.method.backend.own_links:
-        console.print("\nNo estimate of the run: SPU's links need somebody at the other end.")
-        return
     trip = max(found.round_trip_s for found in measured)
     rate = 8 * min(min(found.sent_per_s, found.received_per_s) for found in measured)
-    with console.status("[dim]rehearsing the run on stand-ins, with nobody at the other end …"):
-        cost = rehearsed_cost(
-            task_of(agreement, own, path),
-            plan,
-            lambda session, folder: job.method.fit(session, plan, run_dir=folder, resume=False),
-        )
+    with console.status("[dim]rehearsing the run on stand-ins, on this machine alone …"):
+        cost = rehearsed_cost(task_of(agreement, own, path), plan, partial(_fitted, agreement, own, path))
     console.print(
         f"\nOn the slowest of these links the run would take about "
         f"[bold]{duration(cost.on(round_trip_s=trip, bits_per_second=rate))}[/] until all is released; what follows is "
         "this machine's own work."
+    )
+
+
+def _fitted(agreement: Agreement, own: PartyFile, path: Path, session: Session, folder: Path) -> None:
+    """The run, as `join` has it."""
+    assert agreement.plan is not None
+    Job.of(config_at(agreement, path, own), agreement.method).method.fit(
+        session, agreement.plan, run_dir=folder, resume=False
     )
 
 

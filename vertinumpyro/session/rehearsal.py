@@ -2,14 +2,14 @@
 
 A party's table, its ledger and all that it sends are stand-ins; what comes back is an echo (`transport.Nobody`). So
 everything that takes time at one party takes it here, and every round and byte is counted: matching of records,
-agreement, ledgers and the secure computation alike.
+agreement, ledgers and the secure computation alike. Engines that talk for themselves hear no echo: their members are
+all here, as processes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import secrets
 import tempfile
 import time
@@ -29,13 +29,13 @@ from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.session.work import Method
-from vertinumpyro.transport import Nobody, Seat, Traffic
+from vertinumpyro.transport import Group, GroupSeat, Member, Nobody, Seat, Traffic
 
 __all__ = ["RunCost", "rehearsed_cost"]
 
 _MEASURED = 2  # of the steps of an iterative method, after the first, which compiles
 _CONNECTION = 3  # round trips until links stand: TCP, TLS 1.3, what all are here for
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _LONGEST_S = 60.0, 900.0
 _ID_BYTES = 8
 
 Words = Mapping[str, Any]
@@ -65,45 +65,94 @@ class RunCost:
 def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path], object]) -> RunCost:
     """What a run costs until its plan is spent; on a table of stand-ins, so nothing is read and nothing is spent.
 
-    At the first party, which gets the dealer's words besides.
+    At the first party, which gets the dealer's words besides. Of a holder of whole records, as if it held them all.
 
-    Of a holder of whole records, as if it held them all.
+    A backend whose engine has links of its own (SPU) is rehearsed by all its members as processes of this machine,
+    which share its cores; any other by one party alone, with nobody at the other end.
 
     :param task: any party's part; its table, ledger and linkage are not looked at.
-    :param release: runs the method on a session, with a folder for its results.
-    :raises BackendError: what the backend takes is not installed, or it has links of its own, which need somebody at
-        the other end.
+    :param release: runs the method on a session, with a folder for its results; importable by name where there are
+        processes.
+    :raises BackendError: what the backend takes is not installed.
     """
-    schema, method = task.read_schema(), task.build()
-    backend = method.backend
+    backend = task.build().backend
     assert isinstance(backend, BetweenProcesses)
-    if backend.own_links:
-        raise BackendError(f"{backend.info().name} has links of its own, so its runs cannot be rehearsed alone")
+    if missing := backend.missing():
+        raise BackendError(missing)
     num_parties = len(task.parties)
-    others = range(1, num_parties + len(backend.helpers(num_parties)))
-    seat = Seat(0, num_parties, {other: Nobody(Traffic()) for other in others}, _TIMEOUT_S)
+    helpers = backend.helpers(num_parties)
+    stand_in = {**plan.to_dict(), "plan_id": secrets.token_hex(_ID_BYTES)}  # the plan itself is as unspent as before
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
-        table = os.path.join(folder, "table.csv")
-        _stand_in_table(schema, next(iter(schema.parties)), plan.num_records, table)
-        own = dataclasses.replace(
-            task,
-            party=task.parties[0],
-            table=Path(table),
-            ledger=Path(folder) / "ledger",
-            approved=None,
-            limit=None,
-            linkage=None,
-            read_options={},
-        )
-        started = time.perf_counter()
-        with JoinedSession(seat, own) as session:
-            watched = _UntilReleased(session, plan, started)
-            with contextlib.suppress(_Released):
-                release(watched, Path(folder) / "run")
-            return watched.cost()
+        if not backend.own_links:
+            others = range(1, num_parties + len(helpers))
+            seat = Seat(0, num_parties, {other: Nobody(Traffic()) for other in others}, _TIMEOUT_S)
+            return _rehearsed(seat, _stand_in_task(task, 0, plan, folder), stand_in, release, folder)
+        tasks = [_stand_in_task(task, rank, plan, folder) for rank in range(num_parties)]
+        members = [
+            Member(name=f"the rehearsal of {own.party}", run=_member, arguments=(own, stand_in, release, folder))
+            for own in tasks
+        ]
+        with Group([*members, *helpers], num_parties, _LONGEST_S) as group:
+            words, _ = group.replies(range(num_parties))[0]
+        return RunCost(_cost(words["whole"]), words["step"] and _cost(words["step"]), words["further"])
 
 
-def _stand_in_table(schema: Schema, party: str, num_records: int, path: str) -> None:
+def _rehearsed(
+    seat: Seat,
+    task: PartyTask,
+    stand_in: Words,
+    release: Callable[[Session, Path], object],
+    folder: str,
+    tell: Callable[[RunCost], None] = lambda _: None,
+) -> RunCost:
+    """One member's part; it tells while the others can still hear it."""
+    started = time.perf_counter()
+    with JoinedSession(seat, task) as session:
+        watched = _UntilReleased(session, Plan.from_dict(dict(stand_in)), started)
+        with contextlib.suppress(_Released):
+            release(watched, Path(folder, f"run {task.party}"))
+        found = watched.cost()
+        tell(found)
+    return found
+
+
+def _member(
+    seat: GroupSeat, task: PartyTask, stand_in: Words, release: Callable[[Session, Path], object], folder: str
+) -> None:
+    """The same, in a process of its own, until it is stopped."""
+
+    def tell(found: RunCost) -> None:
+        words = {"whole": dataclasses.asdict(found.whole), "step": found.step and dataclasses.asdict(found.step)}
+        seat.reply({**words, "further": found.further})
+        seat.command()
+
+    _rehearsed(seat, task, stand_in, release, folder, tell)
+
+
+def _cost(words: Mapping[str, Any]) -> Cost:
+    counted = {name: Traffic(**words[name]) for name in ("traffic", "dealer_traffic")}
+    return Cost(**{**words, **counted})
+
+
+def _stand_in_task(task: PartyTask, rank: int, plan: Plan, folder: str) -> PartyTask:
+    """A party's part with a table of stand-ins, and a ledger that goes with it."""
+    schema, party = task.read_schema(), task.parties[rank]
+    table = Path(folder, f"{rank}.csv")
+    held = next(iter(schema.parties)) if party not in schema.parties else party
+    _stand_in_table(schema, held, plan.num_records, table)
+    return dataclasses.replace(
+        task,
+        party=party,
+        table=table,
+        ledger=Path(folder, f"ledger {rank}"),
+        approved=None,
+        limit=None,
+        linkage=None,
+        read_options={},
+    )
+
+
+def _stand_in_table(schema: Schema, party: str, num_records: int, path: Path) -> None:
     own = schema.restrict(party)
     frame = VerticalDataset(own, {party: stand_in_columns(own, num_records)}).to_frame()
     frame.insert(0, schema.id_column, [f"{number:09d}" for number in range(num_records)])
@@ -145,9 +194,7 @@ class _UntilReleased(Session):
         return self._session.parties
 
     def open(self, method: Method, plan: Plan, **settings: Any) -> Run:
-        # under an id of its own: the plan itself is as unspent as before
-        stand_in = Plan.from_dict({**plan.to_dict(), "plan_id": secrets.token_hex(_ID_BYTES)})
-        return self._session.open(method, stand_in, **settings)
+        return self._session.open(method, self._plan, **settings)
 
     def catch_up(self, run: Run) -> None:
         self._session.catch_up(run)
