@@ -18,7 +18,18 @@ import numpy as np
 from vertinumpyro.core.integer_product import ring_product
 from vertinumpyro.core.workers import Block, total
 
-__all__ = ["ROWS", "Factor", "OneHot", "RowBlocks", "block_bytes", "products", "rows_at_a_time", "rows_of", "slices"]
+__all__ = [
+    "ROWS",
+    "Factor",
+    "OneHot",
+    "RowBlocks",
+    "block_bytes",
+    "factor_rows",
+    "products",
+    "rows_at_a_time",
+    "rows_of",
+    "slices",
+]
 
 ROWS = 2**16
 """The most records at a time."""
@@ -102,6 +113,11 @@ class RowBlocks:
 
 Factor: TypeAlias = np.ndarray | RowBlocks
 """A party's integer matrix in a product, in memory or in blocks."""
+
+
+def factor_rows(factor: Factor, rows: slice) -> np.ndarray:
+    """Some rows of a factor, int64."""
+    return factor.rows(rows) if isinstance(factor, RowBlocks) else np.asarray(factor[rows], np.int64)
 
 
 def products(factors: Sequence[Factor], pairs: Iterable[tuple[int, int]] | None = None) -> list[np.ndarray]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data import (
     Schema,
     TableFacts,
@@ -239,7 +240,8 @@ class Party:
                 vector = work.summand(what, public)
                 return self._end.noisy_sum(vector, work.noise(what, public, vector.size))
             size = sum(widths[i] * widths[j] for j in range(len(widths)) for i in range(j))
-            matrix = np.ascontiguousarray(work.factor(what, public), np.int64)
+            matrix = work.factor(what, public)
+            matrix = matrix if isinstance(matrix, RowBlocks) else np.ascontiguousarray(matrix, np.int64)
             return self._end.noisy_cross_products(matrix, widths, work.noise(what, public, size))
 
         values = protocol() if step is None else openings.opened(step, request, protocol)
