@@ -9,6 +9,7 @@ address says, and Dask's own settings have the certificates of a `tls://` one.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import uuid
 import warnings
 from collections import deque
@@ -62,7 +63,8 @@ def _started(count: int) -> tuple[Any, Any]:
     """A client and its cluster of so many processes on this machine, which end with this one.
 
     Nobody else can give them orders: they take TLS with a certificate that stays in memory here, on the loopback alone,
-    and have no pages that tell what they do.
+    and have no pages that tell what they do. A party's own process may start them, though Python forbids daemons
+    children, who would outlive them: these leave when the process does.
 
     :raises ArgumentError: Dask is missing, or they cannot be started.
     """
@@ -72,6 +74,7 @@ def _started(count: int) -> tuple[Any, Any]:
     except ImportError as error:
         raise ArgumentError(_INSTALL) from error
     options = {"n_workers": count, "threads_per_worker": 1, "host": _LOOPBACK, "dashboard_address": f"{_LOOPBACK}:0"}
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # see the docstring
     try:
         with config.set({f"distributed.{kind}.http.routes": [] for kind in ("scheduler", "worker")}):
             cluster: Any = LocalCluster(security=True, **options)

@@ -18,13 +18,13 @@ from vertinumpyro.data.alignment import id_series, orders_of_words
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.encoded_blocks import EncodedBlock, Group, GroupSource, Types, encoded_block, encoded_group
 from vertinumpyro.data.files import CsvFormat, read_blocks, row_groups
-from vertinumpyro.data.record_order import Words, joined, words_of
+from vertinumpyro.data.record_order import Ids, Words, joined, words_of
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
 from vertinumpyro.data.spool import Kept, Spool
 from vertinumpyro.data.wording import Place
 
-__all__ = ["ROWS_READ", "count_common", "encoded_files"]
+__all__ = ["ROWS_READ", "count_common", "encoded_file", "encoded_files"]
 
 ROWS_READ = 2**17
 """Records that are read, checked and encoded at a time."""
@@ -61,6 +61,21 @@ def encoded_files(
     dtypes = {name: dtype for reading in read.values() for name, dtype in reading.dtypes().items()}
     columns = {p: {name: kept.taken(orders[p]) for name, kept in own.kept.items()} for p, own in read.items()}
     return dtypes, columns
+
+
+def encoded_file(
+    schema: Schema, party: str, path: str | Path, written: CsvFormat, spool: Spool, workers: Workers = HERE
+) -> tuple[dict[str, str | None], dict[str, np.ndarray], Ids]:
+    """One party's own file: storage types, columns mapped from disk in ascending order of the ids, and these.
+
+    Arguments and errors as `encoded_files`.
+    """
+    reading = _Reading(schema, party, spool)
+    reading.read(Path(path), written, workers)
+    words = reading.ids()
+    order = orders_of_words({party: words}, schema)[party]
+    columns = {name: kept.taken(order) for name, kept in reading.kept.items()}
+    return reading.dtypes(), columns, Ids(words if order is None else words[order])
 
 
 def count_common(
