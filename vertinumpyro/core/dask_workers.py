@@ -27,6 +27,10 @@ __all__ = ["DaskWorkers", "connected"]
 CONNECT_S = 10
 START_S = 60  # of a worker that starts, or starts again
 _POLL_S = 5
+_SETTINGS: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+_ENVIRON = "distributed.nanny.pre-spawn-environ"
+# Dask has its workers give every freed array back to the system at once: a block's arrays then cost four times as much
+_MEMORY = {"MALLOC_TRIM_THRESHOLD_": 2**28, "MALLOC_MMAP_THRESHOLD_": 2**25}
 _LOOPBACK = "127.0.0.1"
 _AHEAD = 2  # parts for each worker that wait or run, so that none is idle
 
@@ -76,7 +80,7 @@ def _started(count: int) -> tuple[Any, Any]:
     options = {"n_workers": count, "threads_per_worker": 1, "host": _LOOPBACK, "dashboard_address": f"{_LOOPBACK}:0"}
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # see the docstring
     try:
-        with config.set({f"distributed.{kind}.http.routes": [] for kind in ("scheduler", "worker")}):
+        with config.set(_SETTINGS), config.set({_ENVIRON: {**config.get(_ENVIRON), **_MEMORY}}):
             cluster: Any = LocalCluster(security=True, **options)
     except (OSError, RuntimeError) as error:
         raise ArgumentError(
@@ -150,7 +154,8 @@ class DaskWorkers(Workers):
                 yield self._made(task, *waiting.popleft())
         finally:
             for _, future in waiting:
-                future.cancel()
+                if future is not None:
+                    future.cancel()
 
     def _sent(self, task: _Task, part: Movable | None) -> Any:
         if part is None:
