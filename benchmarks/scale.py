@@ -18,6 +18,13 @@ Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked a
       scale.ratio.N.{groupby,one_hot,worst}  the parties' exact tables across (all 64 pairs) by the library, from coded
                                              columns, over the same by pandas' groupby, and by a product of NumPy
                                              one-hot matrices; `worst` is over the faster of the two
+      scale.dask.N.WORK_{here,one,two}       seconds of a party's local work by this process, and by one and by two
+                                             workers, one thread each: WORK is encode (files to encoded columns),
+                                             tables (all pairs at each party and across) or moments (a regression's own)
+      scale.dask.N.{WORK_speedup,dask_speedup}  one worker over two, of each work and of all; needs two free cores
+      scale.processes.N.{seconds,largest_gib} files to the release of all tables, two parties as processes, `Crypten`
+                                             (extra crypten): the peak of the larger party's process; dealer_gib the
+                                             dealer's, sent_mb what a party sends
       cpu_seconds beside them                of all processors, which other programs hardly lengthen
 
 `--quick` takes 10,000 and 20,000 records. Memory is a process's peak resident set, mapped files included.
@@ -37,7 +44,8 @@ from scale_parts.tables import write_tables
 
 COLUMNS = 16
 MOST_FOR_RATIO = 1_000_000  # a one-hot matrix of all records takes gigabytes beyond that
-ARMS = ("encode", "marginals", "functional", "dpvi_step", "sampling", "ratio")
+ARMS = ("encode", "marginals", "functional", "dpvi_step", "sampling", "ratio", "dask", "processes")
+APART = ("ratio", "dask")  # figures of their own, without an exponent
 
 
 def timed(arm: str, folder: Path, num_records: int, num_columns: int = COLUMNS) -> dict[str, Any]:
@@ -70,7 +78,7 @@ def run(records: list[int], arms: list[str], scratch: Path | None) -> dict[str, 
                 if arm != "ratio" or num_records <= MOST_FOR_RATIO:
                     found[arm][num_records] = timed(arm, folder, num_records)
     for arm in arms:
-        if arm != "ratio":
+        if arm not in APART:
             found[arm]["exponent"] = exponent({n: found[arm][n]["seconds"] for n in records})
             found[arm]["cpu_exponent"] = exponent({n: found[arm][n]["cpu_seconds"] for n in records})
     return {"scale": found}

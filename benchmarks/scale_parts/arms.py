@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+from scale_parts.apart import processes
+from scale_parts.cluster import dask
 from scale_parts.tables import LABEL, PARTIES, paths_of, schema_of
 
 from vertinumpyro.core import compat
@@ -154,6 +156,8 @@ ARMS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "dpvi_step": dpvi_step,
     "sampling": sampling,
     "ratio": ratio,
+    "dask": dask,
+    "processes": processes,
 }
 
 

@@ -35,13 +35,13 @@ def test_products_are_exact_in_every_arithmetic(few_rows, largest, num_rows):
 def test_blocks_are_made_once_each_and_their_units_multiplied_back(few_rows):
     matrix, seen = np.random.default_rng(1).integers(-3, 4, (150, 2)), []
 
-    def made(rows):
-        seen.append((rows.start, rows.stop))
-        return matrix[rows].astype(np.float32)
+    def made(block):
+        seen.append(tuple(block["row"][[0, -1]]))
+        return matrix[block["row"]].astype(np.float32)
 
-    blocks = RowBlocks((150, 2), 3, made, bits=6)
+    blocks = RowBlocks((150, 2), 3, {"row": np.arange(150)}, made, bits=6)
     own, other = products([blocks, matrix], [(0, 0), (1, 0)])
-    assert seen == [(0, 64), (64, 128), (128, 150)]
+    assert seen == [(0, 63), (64, 127), (128, 149)]
     np.testing.assert_array_equal(own, (matrix.T @ matrix) << 12)
     np.testing.assert_array_equal(other, (matrix.T @ matrix) << 6)
     np.testing.assert_array_equal(np.ascontiguousarray(blocks, np.int64), matrix << 6)
@@ -57,9 +57,14 @@ def test_one_hot_factors_are_counted_as_they_are_multiplied(few_rows):
     ]
     counted = [
         RowBlocks(
-            m.shape, 1, lambda rows: pytest.fail("made"), 6, OneHot(own, lambda rows, h=held: [c[rows] for c in h])
+            shape=whole[number].shape,
+            largest=1,
+            columns={str(place): codes for place, codes in enumerate(held)} | {"row": np.arange(150)},
+            make=lambda block: pytest.fail("made"),
+            bits=6,
+            one_hot=OneHot(sizes[number], lambda block: list(block.values())[:-1]),
         )
-        for m, own, held in zip(whole, sizes, codes, strict=True)
+        for number, held in enumerate(codes)
     ]
     for found, expected in zip(products(counted), products([m << 6 for m in whole]), strict=True):
         np.testing.assert_array_equal(found, expected)

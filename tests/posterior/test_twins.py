@@ -101,6 +101,28 @@ def synthetic(posterior: Posterior, *args: Any, **kwargs: Any) -> pd.DataFrame:
         return posterior.sample_synthetic(*args, rng_key=compat.random_key(1), **kwargs)
 
 
+def test_a_long_twin_in_blocks(tmp_path, monkeypatch):
+    """One block is the table at once; several have other records, of the same law, and their own covariates."""
+    posterior, key = posterior_at_b(regression), compat.random_key(1)
+    given = pd.DataFrame({"x": np.linspace(0, 10, 50)})
+    whole = synthetic(posterior, covariates=given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TwinWarning)
+        (once,) = posterior.synthetic_blocks(rng_key=key, covariates=given)
+        blocks = list(posterior.synthetic_blocks(rng_key=key, covariates=given, rows=20))
+        monkeypatch.setattr("vertinumpyro.posterior.predictive.ROWS_DRAWN", 20)
+        posterior.write_synthetic(tmp_path / "twin.parquet", rng_key=key, covariates=given)
+        with pytest.raises(ArgumentError, match="rows=0"):
+            posterior.synthetic_blocks(rng_key=key, covariates=given, rows=0)
+    pd.testing.assert_frame_equal(once, whole)
+    assert [len(block) for block in blocks] == [20, 20, 10]
+    assert all(list(block.index) == list(range(len(block))) for block in blocks)
+    joined = pd.concat(blocks, ignore_index=True)
+    pd.testing.assert_series_equal(joined["x"], given["x"])
+    np.testing.assert_allclose(unit(joined, "y"), B[0] + B[1] * unit(joined, "x"), atol=10 * TIGHT)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "twin.parquet"), joined)
+
+
 # -- what the models do --------------------------------------------------------------------------------
 
 

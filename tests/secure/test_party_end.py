@@ -30,6 +30,7 @@ CLIPPED = ClippedSum(shape=SHAPE, layout=LAYOUT)
 COMPUTATIONS = [
     pytest.param(CrossProducts(num_records=50, widths=(3, 4)), id="cross products"),
     pytest.param(CrossProducts(num_records=50, widths=(3, 0, 4)), id="cross products of three"),
+    pytest.param(CrossProducts(num_records=2**17 + 50, widths=(2, 1)), id="cross products in three blocks"),
     pytest.param(VectorSum(num_parties=2, num_values=17), id="sum"),
     pytest.param(CLIPPED, id="clipped sum"),  # the last: behind it, what the dealer sent ahead waits to be read
 ]
@@ -151,13 +152,17 @@ def wrapped(integers):
     return ((integers + 2**63) % 2**64 - 2**63).astype(np.int64)
 
 
-@pytest.mark.parametrize("widths", [(3, 4), (2, 3, 1), (3, 0, 2), (2, 1, 3, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("widths", "num_records"),
+    [((3, 4), 2500), ((2, 3, 1), 2500), ((3, 0, 2), 2500), ((2, 1, 3, 2), 2500), ((1, 2), 2**17 + 5)],
+    ids=str,
+)
 @each_backend
-def test_cross_products_of_all_pairs_are_exact_with_everybodys_noise(backend, widths, rehearsals):
+def test_cross_products_of_all_pairs_are_exact_with_everybodys_noise(backend, widths, num_records, rehearsals):
     if backend == Spu() and len(widths) > 3:
         pytest.skip("ABY3 has three nodes")
     rng = np.random.default_rng(len(widths))
-    matrices = [rng.integers(-(2**63), 2**63 - 1, (2500, width)) for width in widths]
+    matrices = [rng.integers(-(2**63), 2**63 - 1, (num_records, width)) for width in widths]
     num_values = sum(a * b for a, b in itertools.combinations(widths, 2))
     noise = rng.integers(-(2**62), 2**62, (len(widths), num_values))
     exact = [(a.astype(object).T @ b.astype(object)).ravel() for a, b in itertools.combinations(matrices, 2)]

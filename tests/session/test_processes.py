@@ -45,10 +45,11 @@ def seeds_are_meant():
 
 @pytest.fixture(scope="module", params=itertools.product(parties.INSTALLED, (2, 3)), ids=lambda p: f"{p[0]}-{p[1]}")
 def seeded(request, two, three, tmp_path_factory):
-    """A session whose parties draw noise from a seed, for all methods; and its tables."""
+    """A session whose parties draw noise from a seed, for all methods; and its tables. Two of them read in blocks."""
     backend, num_parties = request.param
-    tables = {2: two, 3: three}[num_parties]
-    tasks = tables.tasks(functools.partial(EveryMethod, backend), tmp_path_factory.mktemp("seeded"), insecure_seed=SEED)
+    tables, folder = {2: two, 3: three}[num_parties], tmp_path_factory.mktemp("seeded")
+    spool = folder if num_parties == 2 else None
+    tasks = tables.tasks(functools.partial(EveryMethod, backend), folder, insecure_seed=SEED, spool=spool)
     with warnings.catch_warnings(), ProcessSession(tasks) as session:
         yield session, tables, backend
 
@@ -124,6 +125,22 @@ def test_parties_release_what_one_process_releases_on_the_same_noise(seeded, nam
     assert (record["status"], record["steps_spent"]) == ("finished", plan.num_steps)
     assert not any(row["claim"] for row in record["adversaries"])  # the noise is from a seed
     replies.hold_what_is_released(plan, found)
+
+
+def test_a_party_has_workers_of_its_own_and_they_change_nothing(two, tmp_path):
+    pytest.importorskip("distributed", reason="dask is not installed (extra: dask)")
+    tasks = two.tasks(functools.partial(EveryMethod, FIRST), tmp_path, insecure_seed=SEED)
+    tasks[0] = dataclasses.replace(tasks[0], workers=1, spool=tmp_path)
+    with ProcessSession(tasks) as session:
+        made = method("all", FIRST)
+        plan = plan_for("all", made, session)
+        found = released(session, made, plan, tmp_path / "apart", insecure_seed=SEED)
+    here = method("all", "fixed_point")
+    expected = released(
+        InProcessSession(two.dataset, FixedPoint()), here, plan_for("all", here, two.dataset), tmp_path / "here",
+        insecure_seed=SEED,
+    )  # fmt: skip
+    assert equal(found, expected)
 
 
 def test_a_starter_that_dies_before_it_has_the_last_round_gets_it_again(seeded, tmp_path):

@@ -52,13 +52,16 @@ _SPREAD = ErrorMeaning(
 
 
 def public_items(
-    posterior: Posterior, twin: pd.DataFrame | None, rng_key: jax.Array
+    posterior: Posterior, twin: pd.DataFrame | None, rng_key: jax.Array, num_records: int | None = None
 ) -> Iterator[ReportFigure | ReportTable]:
-    """What may be published of a run by DPVI: it is computed from the plan and the releases alone."""
+    """What may be published of a run by DPVI: it is computed from the plan and the releases alone.
+
+    :param num_records: of the whole twin, where this is its beginning.
+    """
     if twin is not None:
         predictive = Predictive(posterior, twin, rng_key)
         schema = posterior.guide.split.schema
-        yield synthetic_summary(twin, schema, predictive.share_errors(), _SPREAD)
+        yield synthetic_summary(twin, schema, predictive.share_errors(), _SPREAD, num_records)
         yield first_records(twin)
         yield from predictive.items()
     yield from adversary_figure(posterior.plan)

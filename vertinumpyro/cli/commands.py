@@ -194,10 +194,7 @@ def synthesize(
     with console.status("[dim]synthetic table …"):
         released = _released(run_dir, config, trust_model)
         key = random_key(secrets.randbits(32) if seed is None else seed)
-        if isinstance(released, MarkovTwin):
-            released.write_synthetic(out, num_records, rng_key=key)
-        else:
-            outputs.write_table(released.sample_synthetic(num_records, rng_key=key), out)
+        released.write_synthetic(out, num_records, rng_key=key)
     console.print(f"[green]✓[/] {count(num_records, 'synthetic record')} in {out}; no further privacy is spent.")
     return {"file": str(out), "num_records": num_records}
 

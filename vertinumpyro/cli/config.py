@@ -156,7 +156,9 @@ class Config:
 
         tables = {
             "schema": SCHEMA_COPY,
-            "data": _given(self.data) | {"files": {p: moved(file) for p, file in self.files.items()}},
+            "data": _given(self.data)
+            | {"files": {p: moved(file) for p, file in self.files.items()}}
+            | ({} if self.spool is None else {"spool": moved(self.spool)}),
             "model": _given(self.model) | ({"folder": moved(self.model_folder)} if self.model.function else {}),
             "privacy": _given(self.privacy),
             "fit": _given(self.fit),

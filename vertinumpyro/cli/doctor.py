@@ -19,7 +19,7 @@ from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
-from vertinumpyro.data import VerticalDataset, read_table
+from vertinumpyro.data import read_table
 from vertinumpyro.session import Session, rehearsed_cost
 from vertinumpyro.study import Agreement, bound, gather
 from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts
@@ -229,8 +229,7 @@ def _table(agreement: Agreement, own: PartyFile, path: Path) -> str:
         frame = read_table(own.table_path(), schema, own.name, **own.read_options)
         return f"{len(frame):,} records, to be linked"
     task = task_of(agreement, own, path)
-    name = task.columns_of
-    dataset = VerticalDataset.from_frames(schema.restrict(name), {name: task.read_frame(schema)})
+    dataset, _ = task.read_records(schema)
     if not agreement.holders and dataset.num_records != agreement.plan.num_records:
         raise ArgumentError(
             f"the plan is for {agreement.plan.num_records} records, and this table has {dataset.num_records}; link the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from vertinumpyro.cli.choice import chosen
 from vertinumpyro.cli.config import CONFIG_COPY, Config, load_config
 from vertinumpyro.cli.methods import METHODS, CommandMethod, method_of
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.workers import Workers, workers_of
 from vertinumpyro.data import CsvFormat, Schema, TableFacts, VerticalDataset, align, read_ids, read_table
 from vertinumpyro.data.streaming import count_common
 from vertinumpyro.privacy import Plan
@@ -76,14 +78,21 @@ class Job:
 
     def _in_memory(self, tables: dict[str, pd.DataFrame] | None) -> VerticalDataset:
         tables = self.tables() if tables is None else tables
-        return VerticalDataset.from_frames(self.schema, tables, unmatched=self.config.data.unmatched)
+        config = self.config.data
+        found = VerticalDataset.from_frames(self.schema, tables, unmatched=config.unmatched)
+        return found if config.workers is None else found.computed_by(self._workers)
 
     def _spooled(self, spool: Path) -> VerticalDataset:
         self.check_files()
         config = self.config
         return VerticalDataset.spooled(
-            self.schema, config.files, self._formats(), spool, unmatched=config.data.unmatched
+            self.schema, config.files, self._formats(), spool, unmatched=config.data.unmatched, workers=self._workers
         )
+
+    @functools.cached_property
+    def _workers(self) -> Workers:
+        """Started once, however often the records are read."""
+        return workers_of(self.config.data.workers)
 
     def _formats(self) -> dict[str, CsvFormat]:
         return {party: CsvFormat(**self.config.read_options(party)) for party in self.config.parties}

@@ -103,7 +103,7 @@ def link(path: Path, party: Path, *, wait_s: float, timeout_s: float) -> None:
 
         topic, pad_to = agreement.digest.encode(), agreement.settings[LINKAGE].get("pad_to")
         rows = common_places(seat, ids, topic=topic, pad_to=pad_to, progress=progress)
-    check_alike(seat, [ids[row] for row in rows], list(agreement.members))
+    check_alike(seat, sorted(ids[row] for row in rows), list(agreement.members))
     Linkage.made(agreement.digest, ids, rows).save(target)
     for link in seat.links.values():
         link.close()
@@ -184,4 +184,6 @@ def task_of(agreement: Agreement, own: PartyFile, path: Path) -> PartyTask:
         linkage=linkage,
         holders=agreement.holders,
         read_options=own.read_options,
+        spool=own.spool_path,
+        workers=own.workers,
     )

@@ -42,7 +42,8 @@ class OfDPVI(CommandMethod):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.method = build_dpvi(config)
-        self._twin: pd.DataFrame | None = None
+        self._twin: pd.DataFrame | None = None  # or of a long one its first block
+        self._num_synthetic: int | None = None
 
     def about(self) -> str:
         """See `CommandMethod`."""
@@ -95,8 +96,8 @@ class OfDPVI(CommandMethod):
         tables = {} if result.marginals is None else _TABLES
         if not self._twin_columns(result).needs_nothing:
             return {**outputs.files(with_table=False), **tables}
-        self._twin = result.sample_synthetic(self.config.run.num_synthetic, rng_key=self._twin_key)
-        outputs.write_tables(self._twin, run_dir)
+        blocks = result.synthetic_blocks(self.config.run.num_synthetic, rng_key=self._twin_key)
+        self._twin, self._num_synthetic = outputs.write_blocks(blocks, run_dir)
         return {**outputs.FILES, **tables}
 
     def notes(self, result: Posterior) -> Sequence[str]:
@@ -114,7 +115,7 @@ class OfDPVI(CommandMethod):
         """See `CommandMethod`."""
         released = result.marginals
         beside = () if released is None or self._twin is None else beside_the_release(released, self._twin)
-        return [*public_items(result, self._twin, self._twin_key), *beside]
+        return [*public_items(result, self._twin, self._twin_key, self._num_synthetic), *beside]
 
     def internal_items(self, result: Posterior, dataset: VerticalDataset) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""

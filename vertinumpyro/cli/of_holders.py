@@ -171,7 +171,8 @@ class OfHorizontal(CommandMethod):
         super().__init__(config)
         self.dpvi = build_dpvi(config)
         self.method = HorizontalDPVI(self.dpvi, backend=SecureAggregation())
-        self._twin: pd.DataFrame | None = None
+        self._twin: pd.DataFrame | None = None  # or of a long one its first block
+        self._num_synthetic: int | None = None
 
     def about(self) -> str:
         """See `CommandMethod`."""
@@ -226,8 +227,8 @@ class OfHorizontal(CommandMethod):
         """The twin, unless the model cannot draw one by itself, which the plan said."""
         if not self.dpvi.twin_columns(result.guide.split.schema).needs_nothing:
             return outputs.files(with_table=False)
-        self._twin = result.sample_synthetic(self.config.run.num_synthetic, rng_key=self._twin_key)
-        outputs.write_tables(self._twin, run_dir)
+        blocks = result.synthetic_blocks(self.config.run.num_synthetic, rng_key=self._twin_key)
+        self._twin, self._num_synthetic = outputs.write_blocks(blocks, run_dir)
         return outputs.FILES
 
     def notes(self, result: Posterior) -> Sequence[str]:
@@ -238,7 +239,7 @@ class OfHorizontal(CommandMethod):
 
     def items(self, result: Posterior) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""
-        return list(public_items(result, self._twin, self._twin_key))
+        return list(public_items(result, self._twin, self._twin_key, self._num_synthetic))
 
     @property
     def _twin_key(self) -> jax.Array:

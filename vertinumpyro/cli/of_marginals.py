@@ -79,8 +79,8 @@ class OfMarginals(OfTables):
         if not result.twin_columns.needs_nothing:
             return {name: text for name, text in _FILES.items() if not name.startswith("synthetic.")}
         key = jax.random.split(random_key(self.config.run.seed))[1]
-        self._twin = result.sample_synthetic(self.config.run.num_synthetic, rng_key=key)
-        outputs.write_tables(self._twin, run_dir)
+        blocks = result.synthetic_blocks(self.config.run.num_synthetic, rng_key=key)
+        self._twin, self._num_synthetic = outputs.write_blocks(blocks, run_dir)
         return _FILES
 
     def notes(self, result: MarginalPosterior) -> Sequence[str]:

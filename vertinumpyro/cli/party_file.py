@@ -70,6 +70,10 @@ class PartyFile:
         encoding: of its CSV file, as Python names it.
         decimal: the decimal point of its CSV file, "." or ",".
         id_column: what its file calls the ids, where that is not the schema's name for them.
+        spool: a folder on a disk with room, for a table that is too large for memory: it is then read in blocks, and
+            its encoded columns lie there while the process runs, in files without a name.
+        workers: who computes on blocks of its records: a number of processes of this machine, or the address of its
+            own Dask cluster, "tls://scheduler:8786".
         policy: what it approves at most.
     """
 
@@ -83,6 +87,8 @@ class PartyFile:
     encoding: str | None = None
     decimal: str | None = None
     id_column: str | None = None
+    spool: str | None = None
+    workers: int | str | None = None
     policy: PolicySettings = dataclasses.field(default_factory=PolicySettings)
 
     @classmethod
@@ -98,7 +104,8 @@ class PartyFile:
             raise ArgumentError(f'{path.name} has no name; add name = "clinic", as the study calls this organisation')
         policy = read_section(PolicySettings, "[policy]", record.pop("policy", {}))
         for key, value in record.items():
-            if not isinstance(value, str):
+            number = key == "workers" and type(value) is int
+            if not isinstance(value, str) and not number:
                 raise ArgumentError(f"{path.name}: {key} = {value!r}; give a text")
         return cls(path=path, policy=policy, **record)
 
@@ -137,6 +144,11 @@ class PartyFile:
         if self.table is None:
             raise ArgumentError(f'{self.path.name} names no table; add table = "{self.name}.csv"')
         return self.folder / self.table
+
+    @property
+    def spool_path(self) -> Path | None:
+        """Where its encoded columns go that memory would not hold."""
+        return None if self.spool is None else self.folder / self.spool
 
     @property
     def account(self) -> Account:

@@ -38,6 +38,8 @@ class DataSettings:
         ledgers: by party, the folder of its records of what was spent, where that is not beside its file.
         spool: a folder on a disk with room, for tables that are too large for memory: files are then read in blocks,
             and the encoded columns lie there while the process runs, in files without a name.
+        workers: who computes on blocks of the records: a number of processes, or the address of a Dask cluster,
+            "tls://scheduler:8786". With a backend between processes each party has as many of its own.
         num_records: N, where it should be known without reading a file.
         separator: between the fields of CSV files; one text, or a table by party. By default a comma, in .tsv a tab.
         encoding: of CSV files, as Python names it; one text, or a table by party. By default UTF-8.
@@ -50,6 +52,7 @@ class DataSettings:
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ledgers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     spool: str | None = None
+    workers: int | str | None = None
     num_records: int | None = positive()
     separator: str | Mapping[str, str] | None = None
     encoding: str | Mapping[str, str] | None = None

@@ -118,6 +118,8 @@ def _task(job: Job, party: str) -> PartyTask:
         build=partial(party_method, job.method.name, schema, config.of_the_method(), str(config.path.resolve())),
         ledger=None if ledger is None else (config.folder / ledger).resolve(),
         holders=config.holders,
+        spool=None if config.spool is None else config.spool.resolve(),
+        workers=config.data.workers,
     )
 
 

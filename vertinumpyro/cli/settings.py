@@ -78,8 +78,8 @@ def _checked(place: str, value: Any, hint: Any) -> Any:
     """The value as its hint wants it; the settings are public, so an error may quote them."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         options = [option for option in typing.get_args(hint) if option is not type(None)]
-        tables = [option for option in options if typing.get_origin(option) is Mapping]
-        hint = tables[0] if tables and isinstance(value, Mapping) else options[0]
+        kinds = [(option, typing.get_origin(option) or option) for option in options]
+        hint = next((option for option, kind in kinds if kind is not Literal and isinstance(value, kind)), options[0])
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)
         if value not in choices:

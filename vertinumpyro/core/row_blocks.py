@@ -7,15 +7,29 @@ make some of its rows, so a product takes the columns and a block, whatever N is
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from vertinumpyro.core.integer_product import ring_product
+from vertinumpyro.core.workers import Block, total
 
-__all__ = ["ROWS", "Factor", "OneHot", "RowBlocks", "block_bytes", "products", "rows_at_a_time", "rows_of", "slices"]
+__all__ = [
+    "ROWS",
+    "Factor",
+    "OneHot",
+    "RowBlocks",
+    "block_bytes",
+    "factor_rows",
+    "products",
+    "rows_at_a_time",
+    "rows_of",
+    "slices",
+]
 
 ROWS = 2**16
 """The most records at a time."""
@@ -53,28 +67,32 @@ class OneHot:
     """Where the 1 of each group is: products of two such matrices are counted, which takes fewer operations.
 
     :ivar sizes: columns of each group, one group after the other.
-    :ivar codes: from a slice of rows to each group's place of the 1, int64 [rows]. Secret.
+    :ivar codes: from a block of columns to each group's place of the 1, int64 [rows].
     """
 
     sizes: tuple[int, ...]
-    codes: Callable[[slice], list[np.ndarray]]
+    codes: Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RowBlocks:
-    """An integer matrix [n, d] as a function of a slice of its rows. Secret where its rows are.
+    """An integer matrix [n, d] as a function of a block of columns. Secret, but for its functions, which are public.
+
+    Workers are sent the functions, so these pickle: a module's own, or a `functools.partial` of one.
 
     :ivar shape: (n, d).
     :ivar largest: a public bound of the magnitude of what `make` gives.
-    :ivar make: some rows as integers or whole floats [rows, d], in units of 2^bits.
+    :ivar columns: what it is made of, each [n].
+    :ivar make: from some rows of them to integers or whole floats [rows, d], in units of 2^bits.
     :ivar bits: see there.
     :ivar one_hot: of a matrix that is groups of columns with a single 1 in each row of a group: see `OneHot`.
     """
 
     shape: tuple[int, int]
     largest: int
-    make: Callable[[slice], np.ndarray]
+    columns: Mapping[str, np.ndarray]
+    make: Callable[[Mapping[str, np.ndarray]], np.ndarray]
     bits: int = 0
     one_hot: OneHot | None = None
 
@@ -83,7 +101,7 @@ class RowBlocks:
 
     def rows(self, rows: slice) -> np.ndarray:
         """Some rows, int64."""
-        return self.make(rows).astype(np.int64) << self.bits
+        return self.make(rows_of(self.columns, rows)).astype(np.int64) << self.bits
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """All rows, for whoever needs them at once; a copy."""
@@ -97,37 +115,50 @@ Factor: TypeAlias = np.ndarray | RowBlocks
 """A party's integer matrix in a product, in memory or in blocks."""
 
 
+def factor_rows(factor: Factor, rows: slice) -> np.ndarray:
+    """Some rows of a factor, int64."""
+    return factor.rows(rows) if isinstance(factor, RowBlocks) else np.asarray(factor[rows], np.int64)
+
+
 def products(factors: Sequence[Factor], pairs: Iterable[tuple[int, int]] | None = None) -> list[np.ndarray]:
     """A_i^T A_j modulo 2^64, int64, of some pairs of factors; all i < j by default. One pass over the rows.
 
     Where all are one-hot, by counting; else by matrix products of floats, where every partial sum within a block is a
-    whole number that they hold, in whatever order; in limbs otherwise.
+    whole number that they hold, in whatever order; in limbs otherwise. By the workers of the factors' columns.
     """
     blocks = [as_blocks(factor) for factor in factors]
     chosen = list(itertools.combinations(range(len(blocks)), 2) if pairs is None else pairs)
-    out = [np.zeros((blocks[i].shape[1], blocks[j].shape[1]), np.int64) for i, j in chosen]
     at_a_time = rows_at_a_time(sum(block.shape[1] for block in blocks))
-    counted = all(block.one_hot is not None for block in blocks)
-    add = _counting(blocks) if counted else _multiplying(blocks, at_a_time)
-    for rows in slices(max(map(len, blocks), default=0), at_a_time):
-        add(rows, out, chosen)
-    return [total << (blocks[i].bits + blocks[j].bits) for total, (i, j) in zip(out, chosen, strict=True)]
+    hot = [block.one_hot for block in blocks if block.one_hot is not None]
+    counted = len(hot) == len(blocks)
+    way = _Counting(hot) if counted else _Multiplying([block.make for block in blocks], _kind(blocks, at_a_time))
+    widths = [block.shape[1] for block in blocks]
+    found = total(functools.partial(_summed, way, widths, chosen), at_a_time, *(block.columns for block in blocks))
+    return [one << (blocks[i].bits + blocks[j].bits) for one, (i, j) in zip(found, chosen, strict=True)]
 
 
-_Add: TypeAlias = Callable[[slice, list[np.ndarray], list[tuple[int, int]]], None]
+def _summed(way: _Way, widths: Sequence[int], chosen: Sequence[tuple[int, int]], blocks: Iterator[Block]) -> list:
+    out = [np.zeros((widths[i], widths[j]), np.int64) for i, j in chosen]
+    for block in blocks:
+        way.add(block, out, chosen)
+    return out
 
 
-def _multiplying(blocks: Sequence[RowBlocks], at_a_time: int) -> _Add:
+def _kind(blocks: Sequence[RowBlocks], at_a_time: int) -> type:
+    """The floats that hold every partial sum of a block; int64 where none do."""
     largest = max((block.largest for block in blocks), default=0)
-    kind = next((kind for kind, bits in _FLOATS if at_a_time * largest**2 <= 2**bits), np.int64)
+    return next((kind for kind, bits in _FLOATS if at_a_time * largest**2 <= 2**bits), np.int64)
 
-    def add(rows: slice, out: list[np.ndarray], chosen: list[tuple[int, int]]) -> None:
-        made = [block.make(rows).astype(kind, copy=False) for block in blocks]
-        for total, (i, j) in zip(out, chosen, strict=True):
+
+class _Multiplying(NamedTuple):
+    makes: Sequence[Callable[[Mapping[str, np.ndarray]], np.ndarray]]
+    kind: type
+
+    def add(self, block: Block, out: Sequence[np.ndarray], chosen: Sequence[tuple[int, int]]) -> None:
+        made = [make(columns).astype(self.kind, copy=False) for make, columns in zip(self.makes, block, strict=True)]
+        for so_far, (i, j) in zip(out, chosen, strict=True):
             a, b = made[i], made[j]
-            total += ring_product(a, b) if kind is np.int64 else _float_product(a, b).astype(np.int64)
-
-    return add
+            so_far += ring_product(a, b) if self.kind is np.int64 else _float_product(a, b).astype(np.int64)
 
 
 def _float_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -141,19 +172,20 @@ def _float_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (left.transpose(0, 2, 1) @ right).sum(axis=0) + a[whole:].T @ b[whole:]
 
 
-def _counting(blocks: Sequence[RowBlocks]) -> _Add:
-    hot = [block.one_hot for block in blocks if block.one_hot is not None]
-    groups = [list(zip(one.sizes, np.cumsum([0, *one.sizes]).tolist(), strict=False)) for one in hot]
+class _Counting(NamedTuple):
+    hot: Sequence[OneHot]
 
-    def add(rows: slice, out: list[np.ndarray], chosen: list[tuple[int, int]]) -> None:
-        codes = [one.codes(rows) for one in hot]
-        for total, (i, j) in zip(out, chosen, strict=True):
+    def add(self, block: Block, out: Sequence[np.ndarray], chosen: Sequence[tuple[int, int]]) -> None:
+        codes = [one.codes(columns) for one, columns in zip(self.hot, block, strict=True)]
+        groups = [list(zip(one.sizes, np.cumsum([0, *one.sizes]).tolist(), strict=False)) for one in self.hot]
+        for so_far, (i, j) in zip(out, chosen, strict=True):
             for (height, top), own in zip(groups[i], codes[i], strict=True):
                 for (width, left), other in zip(groups[j], codes[j], strict=True):
                     found = np.bincount(own * width + other, minlength=height * width)
-                    total[top : top + height, left : left + width] += found.reshape(height, width)
+                    so_far[top : top + height, left : left + width] += found.reshape(height, width)
 
-    return add
+
+_Way: TypeAlias = _Counting | _Multiplying
 
 
 def as_blocks(matrix: Factor) -> RowBlocks:
@@ -162,4 +194,4 @@ def as_blocks(matrix: Factor) -> RowBlocks:
         return matrix
     held = np.asarray(matrix)
     largest = max(int(held.max()), -int(held.min())) if held.size else 0
-    return RowBlocks((held.shape[0], held.shape[1]), largest, lambda rows: held[rows])
+    return RowBlocks((held.shape[0], held.shape[1]), largest, {"held": held}, operator.itemgetter("held"))

@@ -118,9 +118,12 @@ def read_table(
 
 
 def read_blocks(
-    path: str | Path, schema: Schema, party: str, csv_format: CsvFormat, *, rows: int, columns: bool = True
-) -> Iterator[pd.DataFrame]:
+    path: str | Path, schema: Schema, party: str, csv_format: CsvFormat, *, rows: int, columns: bool = True,
+    group: int | None = None,
+) -> Iterator[pd.DataFrame]:  # fmt: skip
     """Read what `read_table` reads, `rows` records at a time; without `columns` the ids alone.
+
+    Of one `group` of a file's `row_groups` alone, if it is named.
 
     A block's storage types may differ from the next one's where the whole file's follow from all of its values.
     Errors as `read_table`'s, raised as far into the file as its reader gets.
@@ -128,12 +131,18 @@ def read_blocks(
     wanted = schema.parties[party].columns if columns else {}
     own_ids = csv_format.ids(schema, party)
     file = _checked_file(Path(path), own_ids, party, wanted, csv_format)
-    blocks = file.blocks(own_ids, wanted, rows)
+    blocks = file.blocks(own_ids, wanted, rows, group)
     while (more := _quietly(lambda: list(itertools.islice(blocks, 1)))) is not None:
         if not more:
             return
         yield _readable(more[0], schema, wanted, party, csv_format)
     _unreadable(file, [own_ids, *wanted], party)
+
+
+def row_groups(path: str | Path, party: str) -> list[int]:
+    """How many records each group of a file has that can be read by itself; empty where it has none such."""
+    file = _file(Path(path), CsvFormat(), Place(party))
+    return [] if isinstance(file, _Csv) else _quietly(file.groups) or []
 
 
 def read_ids(
@@ -272,7 +281,9 @@ class _Csv:
         with self._open("rt") as lines:
             return pd.read_csv(lines, **self._options(id_column, columns))
 
-    def blocks(self, id_column: str, columns: Mapping[str, Column], rows: int) -> Iterator[pd.DataFrame]:
+    def blocks(
+        self, id_column: str, columns: Mapping[str, Column], rows: int, group: int | None
+    ) -> Iterator[pd.DataFrame]:
         with self._open("rt") as lines:
             yield from pd.read_csv(lines, chunksize=rows, **self._options(id_column, columns))
 
@@ -350,12 +361,21 @@ class _Parquet:
     def read(self, id_column: str, columns: Mapping[str, Column]) -> pd.DataFrame:
         return pd.read_parquet(self.path, columns=[id_column, *columns])
 
-    def blocks(self, id_column: str, columns: Mapping[str, Column], rows: int) -> Iterator[pd.DataFrame]:
+    def groups(self) -> list[int]:
+        import pyarrow.parquet
+
+        found = pyarrow.parquet.read_metadata(self.path)
+        return [found.row_group(number).num_rows for number in range(found.num_row_groups)]
+
+    def blocks(
+        self, id_column: str, columns: Mapping[str, Column], rows: int, group: int | None
+    ) -> Iterator[pd.DataFrame]:
         import pyarrow as pa
         import pyarrow.parquet
 
+        chosen = None if group is None else [group]
         with pyarrow.parquet.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(batch_size=rows, columns=[id_column, *columns]):
+            for batch in file.iter_batches(batch_size=rows, row_groups=chosen, columns=[id_column, *columns]):
                 yield pa.Table.from_batches([batch]).to_pandas()
 
     def read_everything(self) -> pd.DataFrame:

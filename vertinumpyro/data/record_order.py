@@ -6,8 +6,8 @@ texts compare, code point by code point. An id of up to eight bytes is one word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias, final, overload
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,13 @@ import pandas as pd
 from vertinumpyro.data.column import plain
 from vertinumpyro.data.wording import Place
 
-__all__ = ["Words", "ascending", "joined", "matching_orders", "texts_of", "words_of"]
+__all__ = ["Ids", "Words", "ascending", "joined", "matching_orders", "texts_of", "words_of"]
 
 Words: TypeAlias = np.ndarray
 """uint64 [n, k], the most significant word first. Secret."""
 
 _BYTES = 8
+_TOLD = 2**14
 
 
 def words_of(ids: pd.Series, place: Place) -> Words:
@@ -58,6 +59,32 @@ def texts_of(words: Words) -> list[str]:
     """The ids again."""
     content = words.astype(">u8").view(f"S{_BYTES * words.shape[1]}").ravel()
     return [identifier.decode() for identifier in content.tolist()]
+
+
+@final
+class Ids(Sequence[str]):
+    """Ids in ascending order, kept as words and told as texts, a block at a time. Secret."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return texts_of(self._words[index]) if isinstance(index, slice) else texts_of(self._words[index][None])[0]
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _TOLD):
+            yield from texts_of(self._words[start : start + _TOLD])
+
+    def __repr__(self) -> str:
+        """Shows no id."""
+        return f"Ids({len(self)})"
 
 
 def ascending(words: Words) -> np.ndarray | None:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, final
+from typing import IO, NamedTuple, final
 
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.open_files import OpenFile, mapped
 from vertinumpyro.core.row_blocks import slices
 
-__all__ = ["Kept", "Spool"]
+__all__ = ["Kept", "Slot", "Spool"]
 
 
 @final
 class Spool:
     """A folder on a disk with room for the encoded columns: a byte to four for each value.
 
+    :param findable: whether workers on this machine may find the files, see `core.open_files`.
     :raises ArgumentError: there is no such folder, or nothing can be written there.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str | Path, *, findable: bool = False) -> None:
+        self._folder, self.findable = Path(folder), findable
         if not self._folder.is_dir():
             raise ArgumentError(f"spool: there is no folder {str(folder)!r}; create it, on a disk with room")
 
@@ -55,13 +58,26 @@ class Kept:
             self._file.write(np.ascontiguousarray(values, self._dtype).data)
         self._length += len(values)
 
+    def reserve(self, length: int) -> Slot | None:
+        """Makes room for so many records, which anybody who finds the file may put in its places.
+
+        :returns: for a worker on this machine; None where it could not find the file.
+        """
+        with _writing():
+            self._file.truncate(length * self._dtype.itemsize)
+        self._length = length
+        place = OpenFile.of(self._file) if self._spool.findable else None
+        return None if place is None else Slot(place, self._dtype)
+
+    def put(self, start: int, values: np.ndarray) -> None:
+        """Records in their places, from `start` on; errors as `append`'s."""
+        _put(self._file, self._dtype, start, values)
+
     def array(self) -> np.ndarray:
         """All records [n], mapped from the file; errors as `append`'s."""
         with _writing():
             self._file.flush()
-        if not self._length:
-            return np.empty(0, self._dtype)
-        return np.memmap(self._file, self._dtype, mode="r", shape=(self._length,))
+        return mapped(self._file, self._dtype, self._length, findable=self._spool.findable)
 
     def taken(self, order: np.ndarray | None) -> np.ndarray:
         """The records of these numbers, in this order, mapped from a file of their own; None is all as they are."""
@@ -74,6 +90,29 @@ class Kept:
 
     def __repr__(self) -> str:
         return "Kept()"
+
+
+class Slot(NamedTuple):
+    """A column's file, for whoever puts records in their places."""
+
+    file: OpenFile
+    dtype: np.dtype
+
+    def put(self, start: int, values: np.ndarray) -> None:
+        """As `Kept.put`.
+
+        :raises ElsewhereError: the file is not on this machine.
+        """
+        with self.file.opened(write=True) as file:
+            _put(file, self.dtype, start, values)
+
+
+def _put(file: IO[bytes], dtype: np.dtype, start: int, values: np.ndarray) -> None:
+    content, offset = memoryview(np.ascontiguousarray(values, dtype).data).cast("B"), start * dtype.itemsize
+    with _writing():
+        while len(content):
+            written = os.pwrite(file.fileno(), content, offset)
+            content, offset = content[written:], offset + written
 
 
 @contextlib.contextmanager

@@ -7,31 +7,27 @@ memory are the ids, eight bytes for every eight characters, and two orders.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, final
 
 import numpy as np
-import pandas as pd
 
+from vertinumpyro.core.workers import HERE, Workers
 from vertinumpyro.data.alignment import id_series, orders_of_words
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.files import CsvFormat, read_blocks
-from vertinumpyro.data.record_order import Words, joined, words_of
+from vertinumpyro.data.encoded_blocks import EncodedBlock, Group, GroupSource, Types, encoded_block, encoded_group
+from vertinumpyro.data.files import CsvFormat, read_blocks, row_groups
+from vertinumpyro.data.record_order import Ids, Words, joined, words_of
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
 from vertinumpyro.data.spool import Kept, Spool
-from vertinumpyro.data.table import check_table, encode_table
-from vertinumpyro.data.table_types import dtype_of
 from vertinumpyro.data.wording import Place
 
-__all__ = ["ROWS_READ", "count_common", "encoded_files"]
+__all__ = ["ROWS_READ", "count_common", "encoded_file", "encoded_files"]
 
 ROWS_READ = 2**17
 """Records that are read, checked and encoded at a time."""
-
-_SAMPLE = 100
 
 Encoded = dict[str, dict[str, np.ndarray]]
 
@@ -42,6 +38,7 @@ def encoded_files(
     written: Mapping[str, CsvFormat],
     spool: Spool,
     unmatched: Literal["refuse", "drop"] = "refuse",
+    workers: Workers = HERE,
 ) -> tuple[dict[str, str | None], Encoded]:
     """Every party's storage types, and its columns mapped from disk, aligned.
 
@@ -51,19 +48,34 @@ def encoded_files(
         written: how each is written.
         spool: where the columns go.
         unmatched: as in `align`.
+        workers: encode the row groups of Parquet files.
 
     Raises:
         DataError, AlignmentError: as `VerticalDataset.from_frames`.
     """
     read = {party: _Reading(schema, party, spool) for party in schema.parties}
     for party, reading in read.items():
-        for frame in read_blocks(paths[party], schema, party, written[party], rows=ROWS_READ):
-            reading.take(frame)
+        reading.read(Path(paths[party]), written[party], workers)
     ids = {party: reading.ids() for party, reading in read.items()}
     orders = orders_of_words(ids, schema, unmatched=unmatched)
     dtypes = {name: dtype for reading in read.values() for name, dtype in reading.dtypes().items()}
     columns = {p: {name: kept.taken(orders[p]) for name, kept in own.kept.items()} for p, own in read.items()}
     return dtypes, columns
+
+
+def encoded_file(
+    schema: Schema, party: str, path: str | Path, written: CsvFormat, spool: Spool, workers: Workers = HERE
+) -> tuple[dict[str, str | None], dict[str, np.ndarray], Ids]:
+    """One party's own file: storage types, columns mapped from disk in ascending order of the ids, and these.
+
+    Arguments and errors as `encoded_files`.
+    """
+    reading = _Reading(schema, party, spool)
+    reading.read(Path(path), written, workers)
+    words = reading.ids()
+    order = orders_of_words({party: words}, schema)[party]
+    columns = {name: kept.taken(order) for name, kept in reading.kept.items()}
+    return reading.dtypes(), columns, Ids(words if order is None else words[order])
 
 
 def count_common(
@@ -100,26 +112,44 @@ class _Reading:
     """One party's file, so far."""
 
     def __init__(self, schema: Schema, party: str, spool: Spool) -> None:
-        self._schema, self._party, self._columns = schema, party, schema.parties[party].columns
+        self._schema, self._party, columns = schema, party, schema.parties[party].columns
         self._ids: list[Words] = []
-        self._types = {name: _Types(Place(party, name), column) for name, column in self._columns.items()}
+        self._types = {name: Types(Place(party, name), column) for name, column in columns.items()}
         self.kept: dict[str, Kept] = {}
-        for name, column in self._columns.items():
+        for name, column in columns.items():
             self.kept[name] = spool.column(narrowest(column))
             if column.masked:
                 self.kept[name + OBSERVED_SUFFIX] = spool.column(np.dtype(bool))
 
-    def take(self, frame: pd.DataFrame) -> None:
-        """More records."""
-        if not len(frame):
+    def read(self, path: Path, written: CsvFormat, workers: Workers) -> None:
+        """All of its records."""
+        groups = row_groups(path, self._party) if workers.count else []
+        if len(groups) > 1:
+            self._by_workers(path, written, workers, groups)
             return
-        check_table(frame, self._schema, self._party)
-        place = Place(self._party, self._schema.id_column)
-        self._ids.append(words_of(id_series(frame, self._schema, self._party), place))
-        for name, array in encode_table(frame, self._schema, self._party).items():
-            self.kept[name].append(array)
-        for name, types in self._types.items():
-            types.see(pd.Series(frame[name]))
+        for frame in read_blocks(path, self._schema, self._party, written, rows=ROWS_READ):
+            if len(frame):
+                found = encoded_block(self._schema, self._party, frame)
+                self._see(found)
+                for name, array in found.arrays.items():
+                    self.kept[name].append(array)
+
+    def _by_workers(self, path: Path, written: CsvFormat, workers: Workers, groups: list[int]) -> None:
+        starts = np.cumsum([0, *groups]).tolist()
+        slots = {name: kept.reserve(starts[-1]) for name, kept in self.kept.items()}
+        source = GroupSource.of(path, self._schema, self._party, written, ROWS_READ, slots)
+        parts = [Group(source, number, start) for number, start in enumerate(starts[:-1])]
+        for start, blocks in zip(starts, workers.map(encoded_group, parts), strict=False):
+            for found in blocks:
+                self._see(found)
+                for name, array in found.arrays.items():
+                    self.kept[name].put(start, array)
+                start += len(found.ids)
+
+    def _see(self, found: EncodedBlock) -> None:
+        self._ids.append(found.ids)
+        for name, seen in found.seen.items():
+            self._types[name].see(*seen)
 
     def ids(self) -> Words:
         """Of all records."""
@@ -131,29 +161,3 @@ class _Reading:
     def dtypes(self) -> dict[str, str | None]:
         """The columns' storage types, as the whole table has them."""
         return {name: types.dtype() for name, types in self._types.items()}
-
-
-@dataclasses.dataclass
-class _Types:
-    """A column's storage types in its blocks, and a few values that stand for each."""
-
-    place: Place
-    column: Column
-    seen: dict[str, pd.Series] = dataclasses.field(default_factory=dict, repr=False)
-
-    def see(self, series: pd.Series) -> None:
-        """One more block."""
-        kind = str(series.dtype)
-        if kind == "object":
-            kind += pd.api.types.infer_dtype(series, skipna=True)
-        elif isinstance(series.dtype, pd.CategoricalDtype):
-            kind += str(list(series.dtype.categories)) + str(series.dtype.ordered)
-        if kind not in self.seen:
-            self.seen[kind] = series.dropna().iloc[:_SAMPLE] if series.dtype == object else series.iloc[:1]
-
-    def dtype(self) -> str | None:
-        """As `dtype_of` the whole column."""
-        found = [dtype_of(sample, self.column, self.place) for sample in self.seen.values()]
-        if len(found) == 1 or all(isinstance(sample.dtype, pd.CategoricalDtype) for sample in self.seen.values()):
-            return found[0]
-        return dtype_of(pd.concat(list(self.seen.values()), ignore_index=True), self.column, self.place)

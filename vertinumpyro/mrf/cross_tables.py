@@ -12,6 +12,7 @@ with noise, never without.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import RangeError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.core.row_blocks import OneHot, RowBlocks, rows_of
+from vertinumpyro.core.row_blocks import OneHot, RowBlocks
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.release import GRID_BITS, Measurement, TableRelease
 
@@ -46,19 +47,27 @@ def cross_pairs(columns: Sequence[CellColumn], parties: Sequence[str]) -> list[P
 def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num_records: int) -> RowBlocks:
     """One party's columns side by side, integers `[N, cells]`: half of the grid's factor where a record is. Secret."""
     sizes = tuple(c.num_cells for c in columns)
+    codes = functools.partial(_codes, tuple(columns))
+    return RowBlocks(
+        shape=(num_records, sum(sizes)),
+        largest=1,
+        columns=arrays,
+        make=functools.partial(_ones, tuple(columns)),
+        bits=_HALF_GRID,
+        one_hot=OneHot(sizes=sizes, codes=codes),
+    )
 
-    def codes(rows: slice) -> list[np.ndarray]:
-        block = rows_of(arrays, rows)
-        return [column.codes(block) for column in columns]
 
-    def made(rows: slice) -> np.ndarray:
-        out = np.zeros((rows.stop - rows.start, sum(sizes)), np.int8)
-        for own, place in zip(codes(rows), _slices(columns), strict=True):
-            out[np.arange(len(out)), place.start + own] = 1
-        return out
+def _codes(columns: Sequence[CellColumn], block: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    return [column.codes(block) for column in columns]
 
-    shape = (num_records, sum(sizes))
-    return RowBlocks(shape=shape, largest=1, make=made, bits=_HALF_GRID, one_hot=OneHot(sizes=sizes, codes=codes))
+
+def _ones(columns: Sequence[CellColumn], block: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The one-hot rows of a block, int8."""
+    out = np.zeros((len(next(iter(block.values()))), sum(c.num_cells for c in columns)), np.int8)
+    for own, place in zip(_codes(columns, block), _slices(columns), strict=True):
+        out[np.arange(len(out)), place.start + own] = 1
+    return out
 
 
 def measured_pairs(

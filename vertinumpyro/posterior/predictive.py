@@ -5,8 +5,9 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, overload
 
 import jax
@@ -17,7 +18,9 @@ from jax.scipy.special import logsumexp
 
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data import VerticalDataset
+from vertinumpyro.data.writing import table_writer
 from vertinumpyro.model import SplitModel
 from vertinumpyro.posterior.arviz_export import as_arviz
 from vertinumpyro.posterior.columns import device_columns, score_link
@@ -25,7 +28,10 @@ from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.posterior.synthesis import Records, encoded_covariates, twin_frame
 from vertinumpyro.posterior.twin_columns import TwinColumns, twin_columns
 
-__all__ = ["PredictivePosterior"]
+__all__ = ["ROWS_DRAWN", "PredictivePosterior"]
+
+ROWS_DRAWN = 2**19
+"""Records of a synthetic table that are drawn at a time."""
 
 _RECORDS_AT_A_TIME = 4096
 
@@ -138,36 +144,84 @@ class PredictivePosterior(abc.ABC):
             differ; names the columns.
         :raises DataError: a covariate breaks the schema.
         """
+        if num_tables is None:
+            made = self._blocks(num_records, rng_key, num_posterior_samples, covariates, rows=None)
+            return next(made)
+        self._check_number("num_tables", num_tables)
+        keys = jax.random.split(checked_key(rng_key), num_tables)
+        return [next(self._blocks(num_records, key, 1, covariates, rows=None, stratified=False)) for key in keys]
+
+    @checked
+    def synthetic_blocks(
+        self,
+        num_records: int | None = None,
+        *,
+        rng_key: jax.Array,
+        num_posterior_samples: int = 20,
+        covariates: Any = None,
+        rows: int = ROWS_DRAWN,
+    ) -> Iterator[pd.DataFrame]:
+        """The records of a synthetic table, up to `rows` at a time, in one block's memory.
+
+        All blocks are of the same draws of the latents, and records are drawn together (`Stratified`) within each. A
+        table of up to `rows` records is `sample_synthetic`'s with the same key.
+
+        :param rows: records of a block.
+        :raises ArgumentError: a number is below 1; and as `sample_synthetic`.
+        :raises DataError: as there.
+        """
+        self._check_number("rows", rows)
+        return self._blocks(num_records, rng_key, num_posterior_samples, covariates, rows=rows)
+
+    @checked
+    def write_synthetic(
+        self,
+        path: str | Path,
+        num_records: int | None = None,
+        *,
+        rng_key: jax.Array,
+        num_posterior_samples: int = 20,
+        covariates: Any = None,
+    ) -> None:
+        """Write a synthetic table of any length as CSV or Parquet, as the name says, block by block.
+
+        :raises ArgumentError: the name ends in neither, or there is no such folder; and as `synthetic_blocks`.
+        """
+        blocks = self._blocks(num_records, rng_key, num_posterior_samples, covariates, rows=ROWS_DRAWN)
+        with table_writer(Path(path)) as write:
+            for frame in blocks:
+                write(frame)
+
+    def _blocks(
+        self, num_records: int | None, rng_key: jax.Array, num_posterior_samples: int, covariates: Any, *,
+        rows: int | None, stratified: bool = True,
+    ) -> Iterator[pd.DataFrame]:  # fmt: skip
+        """Checks everything now, and draws as far as is asked; rows=None draws all records at once."""
         twin = self.twin_columns
         if not twin.drawn:
             raise ArgumentError(twin.describe())
-        covariates, arrays = encoded_covariates(self.split.schema, twin, covariates)
-        num_records = self._num_synthetic(num_records, covariates)
-        for name, number in (("num_posterior_samples", num_posterior_samples), ("num_tables", num_tables)):
-            if number is not None and number < 1:
-                raise ArgumentError(f"{name}={number}; give 1 or more")
+        given, arrays = encoded_covariates(self.split.schema, twin, covariates)
+        num_records = self._num_synthetic(num_records, given)
+        self._check_number("num_posterior_samples", num_posterior_samples)
         if twin.left_out or twin.complete:
-            dataclasses.replace(twin, given=()).warn(stacklevel=3)
-        made = partial(self._table, num_records, arrays, covariates)
-        if num_tables is None:
-            return made(checked_key(rng_key), num_posterior_samples, stratified=True)
-        return [made(key, 1, stratified=False) for key in jax.random.split(checked_key(rng_key), num_tables)]
-
-    def _table(
-        self,
-        num_records: int,
-        arrays: Mapping[str, np.ndarray],
-        covariates: pd.DataFrame,
-        rng_key: jax.Array,
-        num_posterior_samples: int,
-        *,
-        stratified: bool,
-    ) -> pd.DataFrame:
-        latent_key, record_key = jax.random.split(rng_key)
+            dataclasses.replace(twin, given=()).warn(stacklevel=4)
+        latent_key, record_key = jax.random.split(checked_key(rng_key))
         latents = self.sample(latent_key, int(min(num_posterior_samples, num_records, self._num_draws)))
-        drawn = self._records.draw(latents, record_key, num_records, arrays, stratified=stratified)
         rng = np.random.default_rng(np.asarray(latent_key).ravel())
-        return twin_frame(self.split.schema, self.twin_columns, drawn, rng, covariates)
+
+        def drawn(number: int, block: slice) -> pd.DataFrame:
+            key = record_key if number == 0 else jax.random.fold_in(record_key, number)
+            own = {name: array[block] for name, array in arrays.items()}
+            found = self._records.draw(latents, key, block.stop - block.start, own, stratified=stratified)
+            return twin_frame(self.split.schema, twin, found, rng, given.iloc[block].reset_index(drop=True))
+
+        size = num_records if rows is None else rows
+        return (drawn(number, block) for number, block in enumerate(slices(num_records, size)))
+
+    @staticmethod
+    def _check_number(name: str, number: int) -> None:
+        if number < 1:
+            raise ArgumentError(f"{name}={number}; give 1 or more")
 
     @property
     def _records(self) -> Records:

@@ -211,11 +211,8 @@ class FeatureLayout:
     def in_blocks(self, schema: Schema, columns: Mapping[str, np.ndarray], party: str) -> RowBlocks:
         """`encode_columns` a block of records at a time."""
         width = sum(group.size for group in self.groups if group.party == party)
-
-        def made(rows: slice) -> np.ndarray:
-            return self.encode_columns(schema, rows_of(columns, rows), party)
-
-        return RowBlocks((len(next(iter(columns.values()))), width), self.scale, made)
+        make = functools.partial(self.encode_columns, schema, party=party)
+        return RowBlocks((len(next(iter(columns.values()))), width), self.scale, columns, make)
 
     def encode_features(self, dataset: VerticalDataset, rows: slice = slice(None)) -> np.ndarray:
         """All features in [-1, 1] `[N, d]`, or some rows of them, for predictions; the label's column may be absent.

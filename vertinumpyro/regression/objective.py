@@ -72,7 +72,7 @@ class MomentsWork(Work):
         if party not in plan.parties:
             return Payload({}, {})
         span = plan.layout.span(party)
-        ones = RowBlocks((len(features), 1), 1, lambda rows: np.ones((rows.stop - rows.start, 1), np.int8))
+        ones = RowBlocks((len(features), 1), 1, features.columns, _ones)
         products, summed = row_blocks.products([features, ones], [(0, 0), (1, 0)])
         sums = summed[0] * plan.layout.scale
         noise = plan.draw_noise((party, party), np.triu(plan.multipliers[span, span]), self._source)
@@ -102,6 +102,11 @@ class MomentsWork(Work):
     def __repr__(self) -> str:
         """Nothing secret."""
         return f"MomentsWork({self._party!r})"
+
+
+def _ones(block: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A column of ones, whose products with others are their sums."""
+    return np.ones((len(next(iter(block.values()))), 1), np.int8)
 
 
 def noisy_moments(session: Session, run: Run, plan: FunctionalMechanismPlan) -> NoisyMoments:

@@ -7,12 +7,14 @@ rehearsal's processes what to run, and has inputs of zeros for a dry run.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from vertinumpyro.core.row_blocks import RowBlocks, rows_at_a_time, slices
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, norm_width
@@ -88,6 +90,9 @@ class ClippedSum:
 class CrossProducts:
     """`PartyEnd.noisy_cross_products`.
 
+    Of many records a block at a time, so that no process holds more, nor sends more at once; blocks' products are
+    added as shares, and opened once, with the noise.
+
     :ivar num_records: n, of every party's matrix.
     :ivar widths: d_p, the columns of each party's matrix.
     """
@@ -107,14 +112,30 @@ class CrossProducts:
         """Entries of all products together."""
         return sum(a * b for a, b in itertools.combinations(self.widths, 2))
 
-    def at(self, end: Any, inputs: Arrays) -> np.ndarray:
+    @property
+    def block_rows(self) -> int:
+        """Records of a block, of which the last one may have fewer."""
+        return min(self.num_records, rows_at_a_time(sum(self.widths)))
+
+    @property
+    def blocks(self) -> list[slice]:
+        """The blocks, at least one."""
+        return list(slices(self.num_records, self.block_rows)) if self.num_records else [slice(0, 0)]
+
+    def of_block(self, rows: slice) -> CrossProducts:
+        """The same of these records alone."""
+        return dataclasses.replace(self, num_records=rows.stop - rows.start)
+
+    def at(self, end: Any, inputs: Mapping[str, Any]) -> np.ndarray:
         """Computes it at a `PartyEnd`, on that party's inputs, by name."""
         return end.noisy_cross_products(inputs["matrix"], self.widths, inputs["noise"])
 
-    def zeros(self, rank: int) -> dict[str, np.ndarray]:
+    def zeros(self, rank: int) -> dict[str, Any]:
         """Inputs of a party, for a dry run."""
-        sizes = {"matrix": (self.num_records, self.widths[rank]), "noise": (self.num_values,)}
-        return {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+        made = functools.partial(_zeros, self.widths[rank])
+        nothing = {"": np.broadcast_to(np.int8(0), self.num_records)}
+        matrix = RowBlocks((self.num_records, self.widths[rank]), 0, nothing, made)
+        return {"matrix": matrix, "noise": np.zeros(self.num_values, np.int64)}
 
 
 @final
@@ -134,6 +155,10 @@ class VectorSum:
     def zeros(self, rank: int) -> dict[str, np.ndarray]:
         """Inputs of a party, for a dry run."""
         return {name: np.zeros(self.num_values, np.int64) for name in ("vector", "noise")}
+
+
+def _zeros(width: int, block: Arrays) -> np.ndarray:
+    return np.zeros((len(block[""]), width), np.int64)
 
 
 Computation: TypeAlias = ClippedSum | CrossProducts | VectorSum

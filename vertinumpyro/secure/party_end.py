@@ -12,6 +12,7 @@ from typing import TypeAlias, final
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape, check_prior
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, described
@@ -110,19 +111,20 @@ class PartyEnd(abc.ABC):
         return self._clipped_noisy_sum(shape, layout, own, prior, mask, noise_share)
 
     @final
-    def noisy_cross_products(self, matrix: np.ndarray, widths: Sequence[int], noise_share: np.ndarray) -> np.ndarray:
+    def noisy_cross_products(self, matrix: Factor, widths: Sequence[int], noise_share: np.ndarray) -> np.ndarray:
         """A_i^T A_j of all pairs i < j, plus everybody's noise, modulo 2^64; int64 [sum_{i<j} d_i d_j].
 
         Pairs in the order of `itertools.combinations`, each product row by row.
 
-        :param matrix: this party's A, int64 [n, widths[rank]]. Secret.
+        :param matrix: this party's A, int64 [n, widths[rank]], or blocks of it, made when they are due. Secret.
         :param widths: d_p, the columns of each party's matrix; public.
         :param noise_share: this party's noise for the whole result.
         :raises ArgumentError: an array has another type or shape.
         :raises BackendError: the parties' shapes differ; nothing was opened.
         """
         computation = CrossProducts(num_records=len(matrix), widths=tuple(int(width) for width in widths))
-        self._check(computation, "matrix", matrix, (len(matrix), computation.widths[self.rank]))
+        shape = (len(matrix), computation.widths[self.rank])
+        self._check(computation, "matrix", matrix, shape)
         self._check(computation, "noise_share", noise_share, (computation.num_values,))
         self._agree(computation)
         return self._noisy_cross_products(computation, matrix, noise_share)
@@ -170,20 +172,19 @@ class PartyEnd(abc.ABC):
         """The protocol: the blocks' sums are added as shares, and opened with the noise."""
 
     @abc.abstractmethod
-    def _noisy_cross_products(
-        self, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
-    ) -> np.ndarray:
-        """The protocol."""
+    def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
+        """The protocol: a block of rows at a time, `CrossProducts.blocks`."""
 
     @abc.abstractmethod
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
         """The protocol; this party's noise is in its vector."""
 
-    def _check(self, computation: Computation, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    def _check(self, computation: Computation, name: str, array: Factor, shape: tuple[int, ...]) -> None:
         if computation.num_parties != self.num_parties:
             raise ArgumentError(f"there are {self.num_parties} parties here, and {computation.num_parties} in the call")
-        if array.dtype != np.int64 or array.shape != shape:
-            raise ArgumentError(f"{name} must be int64 {list(shape)}, got {array.dtype} {list(array.shape)}")
+        dtype = array.dtype if isinstance(array, np.ndarray) else np.dtype(np.int64)  # of `RowBlocks.rows`
+        if dtype != np.int64 or array.shape != shape:
+            raise ArgumentError(f"{name} must be int64 {list(shape)}, got {dtype} {list(array.shape)}")
 
     def _agree(self, computation: Computation, *public: np.ndarray) -> None:
         """Compare what is held for public.

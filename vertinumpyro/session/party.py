@@ -14,13 +14,13 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data import (
     Schema,
     TableFacts,
     VerticalDataset,
     alignment_digest,
     check_digests,
-    record_ids,
 )
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
@@ -68,7 +68,7 @@ def run_party(seat: GroupSeat, task: PartyTask) -> None:
 
 def _own_records(
     seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema
-) -> tuple[VerticalDataset, int, tuple[str, ...]]:
+) -> tuple[VerticalDataset, int, Sequence[str]]:
     """This party's encoded columns, in the ids' order, N, and the ids, once all parties have found the same ids.
 
     Holders have records of their own: N is their sum, and all that a holder learns of the others' numbers is theirs.
@@ -76,23 +76,21 @@ def _own_records(
     :raises DataError: the table breaks the schema.
     :raises AlignmentError: the parties' ids differ.
     """
-    frame, name = task.read_frame(schema), task.columns_of
-    own = VerticalDataset.from_frames(schema.restrict(name), {name: frame})
+    own, ids = task.read_records(schema)
     if task.holders:
         counted = end.noisy_sum(np.array([own.num_records], np.int64), np.zeros(1, np.int64))
         return own, own.num_records if seat.alone else int(counted[0]), ()
-    ids = record_ids(frame, schema, task.party)
     check_alike(seat, ids, list(schema.parties))
-    return own, own.num_records, tuple(sorted(ids))
+    return own, own.num_records, ids
 
 
 def check_alike(seat: Seat, ids: Sequence[str], parties: Sequence[str]) -> None:
-    """Compares the parties' ids, whatever their order, by digests under a key that is fresh and theirs alone.
+    """Compares the parties' ids, in ascending order each, by digests under a key that is fresh and theirs alone.
 
     :raises AlignmentError: they differ; names the parties on each side.
     """
     key = seat.from_first(secrets.token_bytes(_KEY), limit=_KEY)
-    digest = alignment_digest(sorted(ids), key).encode()
+    digest = alignment_digest(ids, key).encode()
     found = seat.everyones(digest, len(digest))
     check_digests({party: text.decode() for party, text in zip(parties, found, strict=True)})
 
@@ -239,7 +237,8 @@ class Party:
                 vector = work.summand(what, public)
                 return self._end.noisy_sum(vector, work.noise(what, public, vector.size))
             size = sum(widths[i] * widths[j] for j in range(len(widths)) for i in range(j))
-            matrix = np.ascontiguousarray(work.factor(what, public), np.int64)
+            matrix = work.factor(what, public)
+            matrix = matrix if isinstance(matrix, RowBlocks) else np.ascontiguousarray(matrix, np.int64)
             return self._end.noisy_cross_products(matrix, widths, work.noise(what, public, size))
 
         values = protocol() if step is None else openings.opened(step, request, protocol)

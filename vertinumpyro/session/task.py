@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Linkage, Schema, read_table
+from vertinumpyro.core.workers import workers_of
+from vertinumpyro.data import CsvFormat, Linkage, Schema, VerticalDataset, read_table, record_ids
+from vertinumpyro.data.spool import Spool
+from vertinumpyro.data.streaming import encoded_file
 from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
 from vertinumpyro.session.work import Method
 
@@ -40,6 +43,10 @@ class PartyTask:
     :ivar told: the file that this party's process writes where it alone is told something of each record
         (`Session.tell`); None takes one beside its table.
     :ivar read_options: how the file is read, as `read_table` takes it.
+    :ivar spool: a folder on a disk with room: the file is read in blocks, and its encoded columns lie there, as in
+        `VerticalDataset.from_files`. Not with a linkage, whose records are picked from the whole table.
+    :ivar workers: who computes on blocks of its records, the party's own business: a number of processes, or the
+        address of its Dask cluster, as there.
     :ivar insecure_seed: noise from a seed, for tests: no privacy at all.
     """
 
@@ -55,6 +62,8 @@ class PartyTask:
     linkage: Path | None = None
     told: Path | None = None
     read_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    spool: Path | None = None
+    workers: int | str | None = None
     insecure_seed: int | None = None
 
     def read_schema(self) -> Schema:
@@ -99,6 +108,24 @@ class PartyTask:
         """Of its data set, in that folder."""
         name = self.table.name if self.data_set is None else self.data_set
         return Account(self.ledger_folder / ACCOUNT, self.party, name, self.limit)
+
+    def read_records(self, schema: Schema) -> tuple[VerticalDataset, Sequence[str]]:
+        """This party's records, encoded, in ascending order of their ids, and these; of holders their ids are no use.
+
+        :raises DataError: the table cannot be read, or breaks the schema.
+        :raises AlignmentError: ids occur twice, or have changed since they were linked.
+        :raises ArgumentError: there is no such folder, or there are no such workers.
+        """
+        own, workers = schema.restrict(self.columns_of), workers_of(self.workers)
+        if self.spool is None:
+            frame = self.read_frame(schema)
+            dataset = VerticalDataset.from_frames(own, {self.columns_of: frame}).computed_by(workers)
+            return dataset, () if self.holders else sorted(record_ids(frame, schema, self.party))
+        if self.linkage is not None:
+            raise ArgumentError("spool: linked records are picked from the whole table; leave spool out")
+        written, spool = CsvFormat(**self.read_options), Spool(self.spool, findable=workers.count > 0)
+        dtypes, columns, ids = encoded_file(own, self.columns_of, self.table, written, spool, workers)
+        return VerticalDataset(own.with_dtypes(dtypes), {self.columns_of: columns}, workers), ids
 
     def read_frame(self, schema: Schema) -> pd.DataFrame:
         """This party's table: its common records alone, under their common ids, where they were linked.

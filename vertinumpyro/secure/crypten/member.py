@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import CrossProducts, VectorSum
@@ -111,9 +112,7 @@ class CryptenEnd(PartyEnd):
         product = formulations.mult if self._formulation == "paper" else formulations.signed_mult
         return formulations.clipped_noisy_sum(self._engine, shape, layout, *numbers, product=product)
 
-    def _noisy_cross_products(
-        self, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
-    ) -> np.ndarray:
+    def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
         from vertinumpyro.secure.crypten import protocol
 
         return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from vertinumpyro.core.integer_product import ring_product
+from vertinumpyro.core.row_blocks import Factor, factor_rows
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import CrossProducts
 from vertinumpyro.secure.crypten import fixed
@@ -63,9 +64,20 @@ def _clipped_sum(
 
 
 def noisy_cross_products(
-    engine: Engine, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
+    engine: Engine, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray
 ) -> np.ndarray:
-    """A_i^T A_j of all i < j, and everybody's noise, modulo 2^64; one round, and one in which the sum is opened.
+    """A_i^T A_j of all i < j, and everybody's noise, modulo 2^64.
+
+    One round for each block of records, whose products are added as shares, and one in which the sum is opened.
+    """
+    share = noise_share.copy()
+    for rows in computation.blocks:
+        share += _products_of_block(engine, computation.of_block(rows), factor_rows(matrix, rows))
+    return engine.reveal(torch.from_numpy(share)).numpy()
+
+
+def _products_of_block(engine: Engine, computation: CrossProducts, matrix: np.ndarray) -> np.ndarray:
+    """This party's share of a block's products; one round.
 
     The dealer gives each party a uniform matrix M_p of its own, and all parties shares of every M_i^T M_j. Party p
     sends A_p - M_p =: D_p to all others. As A_i = D_i + M_i, the product is A_i^T D_j, which party i computes, and
@@ -83,8 +95,7 @@ def noisy_cross_products(
             pieces.append(ring_product(hidden[i], mask).ravel())
         else:
             pieces.append(np.zeros(computation.widths[i] * computation.widths[j], np.int64))
-    share = np.concatenate([np.zeros(0, np.int64), *pieces]) + products + noise_share
-    return engine.reveal(torch.from_numpy(share)).numpy()
+    return np.concatenate([np.zeros(0, np.int64), *pieces]) + products
 
 
 def noisy_sum(engine: Engine, noisy_vector: np.ndarray) -> np.ndarray:

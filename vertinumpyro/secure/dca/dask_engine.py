@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.dask_workers import connected
+from vertinumpyro.core.errors import BackendError
 from vertinumpyro.privacy.noise_shares import ShareLaw
 from vertinumpyro.secure.dca.shares import NodeSums, check_nodes
 
@@ -57,7 +58,7 @@ def distributed_sum_on_dask(
     """
     check_nodes(num_nodes)
     ShareLaw.of(share_variance)  # refuses a bad variance here rather than on a worker
-    client, owned = _connect(cluster)
+    client, owned = connected(cluster, "cluster")
     try:
         waiting = tasks_at_a_time or 4 * max(1, sum(client.nthreads().values()))
         totals = np.zeros((num_nodes, num_values), np.uint64)
@@ -68,19 +69,6 @@ def distributed_sum_on_dask(
     finally:
         if owned:
             client.close()
-
-
-def _connect(cluster: DaskClient | str) -> tuple[Any, bool]:
-    """A client of the cluster, and whether it is ours to close."""
-    try:
-        from distributed import Client as DaskClient
-    except ImportError as error:
-        raise ArgumentError("this needs dask: install it with `pip install 'vertinumpyro[dask]'`") from error
-    if isinstance(cluster, str):
-        return DaskClient(cluster, set_as_default=False), True
-    if not isinstance(cluster, DaskClient):
-        raise ArgumentError("cluster must be a distributed.Client or the address of a scheduler")
-    return cluster, False
 
 
 def _run(client: Any, blocks: Iterable[Block], settings: tuple, waiting: int) -> Iterator[np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from vertinumpyro.core.errors import BackendError
+from vertinumpyro.core.row_blocks import Factor, factor_rows
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
@@ -77,10 +78,13 @@ class SpuEnd(PartyEnd):
             result = self._computed(computation, {**common, **mine._asdict(), "mask": rows, "noise": noise}, number)
         return result
 
-    def _noisy_cross_products(
-        self, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
-    ) -> np.ndarray:
-        return self._computed(computation, {"matrix": matrix, "noise": noise_share})
+    def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
+        result, blocks = np.zeros(0, np.int64), computation.blocks
+        for number, rows in enumerate(blocks):
+            noise = noise_share if number == len(blocks) - 1 else np.zeros_like(noise_share)
+            mine = {"matrix": _padded(factor_rows(matrix, rows), computation.block_rows), "noise": noise}
+            result = self._computed(computation, mine, number)
+        return result
 
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
         return self._computed(computation, {"vector": noisy_vector})
@@ -127,6 +131,8 @@ def _run(node: Node, computation: Computation, mine: Mapping[str, Any], block: i
     field, blocks = "FM64", 1
     if isinstance(computation, ClippedSum):
         field, blocks = "FM128", computation.shape.num_blocks
+    elif isinstance(computation, CrossProducts):
+        blocks = len(computation.blocks)
     inputs = inputs_of(computation, node.rank, mine)
     return node.run(
         str(computation),
@@ -144,7 +150,7 @@ def _program(computation: Computation) -> Callable[[Mapping[str, Any]], Any]:
         case ClippedSum():
             return program.clipped_noisy_sum(computation.shape, computation.layout)
         case CrossProducts():
-            return program.noisy_cross_products(computation.widths)
+            return program.noisy_cross_products(computation.widths, len(computation.blocks))
         case VectorSum():
             return program.noisy_sum(computation.num_parties)
 
@@ -162,8 +168,9 @@ def _sizes(computation: Computation) -> tuple[Sizes, list[Sizes]]:
             known |= {} if shape.clips_locally else {"prior_gram": (K, K)}
             known |= {program.SO_FAR: (D,)} if shape.num_blocks > 1 else {}
             return {**known, "mask": (n,)}, [_clipped_sizes(shape, layout, p) | {"noise": (D,)} for p in parties]
-        case CrossProducts(num_records=n, widths=widths):
-            return {}, [{"matrix": (n, width), "noise": (D,)} for width in widths]
+        case CrossProducts(block_rows=n, widths=widths):
+            known = {program.SO_FAR: (D,)} if len(computation.blocks) > 1 else {}
+            return known, [{"matrix": (n, width), "noise": (D,)} for width in widths]
         case VectorSum():
             return {}, [{"vector": (D,)} for _ in parties]
 
@@ -173,6 +180,11 @@ def _clipped_sizes(shape: BatchShape, layout: Layout, party: int) -> Sizes:
     sizes: Sizes = {"log_density": (n, shape.num_inputs), "squared_norm": (n, norms)}
     sizes |= {"plated": (K, n, layout.plated[party]), "shared": (n * K, layout.shared[party])}
     return sizes | ({"gram": (n, norms, norms)} if any(layout.shared) else {})
+
+
+def _padded(rows: np.ndarray, size: int) -> np.ndarray:
+    """With rows of zeros, which add nothing to a product: one program serves all blocks."""
+    return np.pad(rows, ((0, size - len(rows)), (0, 0)))
 
 
 def _held(value: np.ndarray | None, dimensions: Sequence[int]) -> np.ndarray:

@@ -99,13 +99,14 @@ def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], j
     return program
 
 
-def noisy_cross_products(widths: Sequence[int]) -> Callable[[Arrays], jax.Array]:
-    """The program of `CrossProducts`: A_i^T A_j of all pairs side by side, and every party's noise."""
+def noisy_cross_products(widths: Sequence[int], num_blocks: int = 1) -> Callable[[Arrays], jax.Array]:
+    """The program of a block of `CrossProducts`: A_i^T A_j of all pairs side by side, and every party's noise."""
     pairs = [pair for pair in itertools.combinations(range(len(widths)), 2) if widths[pair[0]] and widths[pair[1]]]
 
     def program(arrays: Arrays) -> jax.Array:
         products = [(arrays[f"matrix_{i}"].T @ arrays[f"matrix_{j}"]).ravel() for i, j in pairs]
-        return jnp.concatenate(products) + sum(arrays[f"noise_{p}"] for p in range(len(widths)))
+        summed = jnp.concatenate(products) + sum(arrays[f"noise_{p}"] for p in range(len(widths)))
+        return summed + arrays[SO_FAR] if num_blocks > 1 else summed
 
     return program
 

@@ -1,0 +1,191 @@
+"""A party's own Dask cluster: the same releases bit for bit, whoever is lost in mid-run, and nothing spent twice."""
+
+import functools
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.mrf.conftest import SCHEMA, frame
+from vertinumpyro.core import dask_workers, open_files, row_blocks, workers
+from vertinumpyro.core.errors import ArgumentError, BackendError, DataError
+from vertinumpyro.core.workers import Part, total, workers_of
+from vertinumpyro.data import PartySchema, Schema, VerticalDataset, streaming
+from vertinumpyro.mrf import VertiMRF, exact_tables
+from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.regression import VerticalLogisticRegression
+
+distributed = pytest.importorskip("distributed", reason="dask is not installed (extra: dask)")
+
+N = 300
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two processes; who is killed is started again."""
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with distributed.LocalCluster(**options) as made, distributed.Client(made, set_as_default=False) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A Parquet file at each party, in row groups of 70 records."""
+    folder, table = tmp_path_factory.mktemp("tables"), frame(num_records=N).assign(id=range(N))
+    for place, (party, part) in enumerate(SCHEMA.parties.items()):
+        own = pd.DataFrame(table[["id", *part.columns]]).sample(frac=1, random_state=place)
+        own.to_parquet(folder / f"{party}.parquet", index=False, row_group_size=70)
+    return folder
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(streaming, "ROWS_READ", 50)
+    monkeypatch.setattr(row_blocks, "ROWS", 64)
+
+
+def read(folder, by=None, schema=SCHEMA):
+    return VerticalDataset.from_files(
+        schema, {party: folder / f"{party}.parquet" for party in schema.parties}, spool=folder, workers=by
+    )
+
+
+def released(dataset, run_dir=None):
+    system = VertiMRF()
+    plan = system.plan(dataset, epsilon=2.0)
+    return system.release(dataset, plan, run_dir=run_dir, insecure_seed=1), plan
+
+
+def assert_alike(one, other):
+    assert [a.columns for a in one.measurements] == [b.columns for b in other.measurements]
+    for a, b in zip(one.measurements, other.measurements, strict=True):
+        np.testing.assert_array_equal(a.values, b.values)
+    assert one.fine.keys() == other.fine.keys() != set()
+    for name, values in one.fine.items():
+        np.testing.assert_array_equal(values, other.fine[name])
+
+
+def coefficients(dataset):
+    kept = [name for name, column in SCHEMA.columns.items() if column.missing != "mask"]
+    schema = Schema({
+        party: PartySchema({name: column for name, column in part.columns.items() if name in kept})
+        for party, part in SCHEMA.parties.items()
+    })  # fmt: skip
+    held = {p: {n: dataset.arrays(p)[n] for n in part.columns} for p, part in schema.parties.items()}
+    model = VerticalLogisticRegression(insecure_seed=2)
+    plan = model.plan(schema, "ill", num_records=N, epsilon=5.0, delta=1e-5)
+    return model.fit(VerticalDataset(schema, held, dataset.workers), plan).moments_.matrix
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_same_releases_whether_workers_find_the_columns_or_are_sent_them(
+    client, folder, small_blocks, monkeypatch, found
+):
+    serial = read(folder)
+    if not found:  # the workers are then on another machine
+        monkeypatch.setattr(open_files, "_machine", lambda: "another")
+    parts = []
+    monkeypatch.setattr(workers, "Part", lambda *args, **kwargs: parts.append(Part(*args, **kwargs)) or parts[-1])
+    spread = read(folder, client)
+    assert spread.schema.dtypes == serial.schema.dtypes
+    for party in SCHEMA.parties:
+        for name, column in serial.arrays(party).items():
+            np.testing.assert_array_equal(spread.arrays(party)[name], column)
+    assert_alike(released(serial)[0], released(spread)[0])
+    np.testing.assert_array_equal(coefficients(serial), coefficients(spread))
+    assert len(parts) >= 20  # five of each pass over the records
+
+
+def killing(counted, flag: Path, spared: int, *args):
+    """What `counted` makes, at the worker that is the first to make it: it dies of it."""
+    made = counted(*args)
+    if not flag.exists() and os.getpid() != spared:  # a rehearsal on stand-ins needs no workers
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
+
+
+def test_a_worker_that_is_killed_changes_nothing_and_costs_nothing(client, folder, small_blocks, monkeypatch, tmp_path):
+    expected, _ = released(read(folder))
+    spread, before = read(folder, client), worker_pids(client)
+    flags = [tmp_path / name for name in ("tables", "products")]
+    for module, name, flag in ((exact_tables, "_counted", flags[0]), (row_blocks, "_summed", flags[1])):
+        monkeypatch.setattr(module, name, functools.partial(killing, getattr(module, name), flag, os.getpid()))
+    found, plan = released(spread, tmp_path / "run")
+    assert_alike(expected, found)
+    assert all(flag.exists() for flag in flags)
+    assert len(before - worker_pids(client)) == 2  # who counted own tables, and who counted those across parties
+    assert read_record(tmp_path / "run" / "privacy.json").steps_spent == plan.num_steps == 2
+
+
+def worker_pids(client):
+    client.wait_for_workers(2)
+    return set(client.run(os.getpid).values())
+
+
+def test_a_mistake_in_a_table_is_told_as_here_and_is_in_no_log(client, folder, small_blocks, tmp_path):
+    for party in SCHEMA.parties:
+        table = pd.read_parquet(folder / f"{party}.parquet")
+        if party == "clinic":
+            table["smoker"] = table["smoker"].astype(object)
+            table.loc[150, "smoker"] = "grandmother"
+        table.to_parquet(tmp_path / f"{party}.parquet", index=False, row_group_size=70)
+    told = []
+    for by in (None, client):
+        with pytest.raises(DataError) as caught:
+            read(tmp_path, by)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert "smoker" in told[0]
+    assert "grandmother" not in str(client.get_worker_logs())
+
+
+def broken(blocks):
+    raise KeyError("grandmother")
+
+
+def test_what_fails_at_a_worker_is_named_without_a_value(client, folder):
+    with pytest.raises(BackendError, match="KeyError") as caught:
+        total(broken, 64, read(folder, client).arrays("clinic"))
+    assert "grandmother" not in str(caught.value)
+    assert "grandmother" not in str(client.get_worker_logs())
+
+
+def test_a_lost_cluster_is_an_error_and_no_wait_without_end(folder, small_blocks, monkeypatch):
+    monkeypatch.setattr(dask_workers, "START_S", 1)
+    monkeypatch.setattr(dask_workers, "_POLL_S", 0.2)
+    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty:
+        with pytest.raises(ArgumentError, match="no workers"):
+            workers_of(empty.scheduler_address)
+        empty.scale(1)
+        with workers_of(empty.scheduler_address) as one:
+            columns = read(folder, one).arrays("clinic")
+            empty.scale(0)
+            while one._client.nthreads():
+                pass
+            with pytest.raises(BackendError, match="resume=True"):
+                exact_tables.exact_tables(VertiMRF().columns(SCHEMA)[:3], columns, [(0,)])
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (0, "from 1 on"), (True, "from 1 on"), (2.0, "distributed.Client"),
+        ("tcp://127.0.0.1:1", "no Dask scheduler"), ("nowhere", "no Dask scheduler"),
+    ],
+)  # fmt: skip
+def test_workers_that_are_none(given, match, monkeypatch):
+    monkeypatch.setattr(dask_workers, "CONNECT_S", 0.5)
+    with pytest.raises(ArgumentError, match=match):
+        workers_of(given)
+
+
+def test_without_dask(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    for given in (2, "tcp://127.0.0.1:8786"):
+        with pytest.raises(ArgumentError, match=r"vertinumpyro\[dask\]"):
+            workers_of(given)
