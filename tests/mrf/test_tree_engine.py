@@ -62,7 +62,7 @@ def test_marginals_are_the_engines():
 def test_the_field_is_the_engines(monkeypatch):
     made, known = tables(), singles()
     theirs = fit_graphical_model(SIZES, made, NUM_RECORDS, singles=known)
-    monkeypatch.setattr(graphical_model, "_FEW_COLUMNS", 0)
+    monkeypatch.setattr(graphical_model, "FEW_COLUMNS", 0)
     ours = fit_graphical_model(SIZES, made, NUM_RECORDS, singles=known)
     for columns in [*PAIRS, ("a", "f"), ("e", "a"), ("alone", "b")]:
         np.testing.assert_allclose(ours.marginal(columns), theirs.marginal(columns), atol=1e-5)

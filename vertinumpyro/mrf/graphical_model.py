@@ -29,6 +29,7 @@ from vertinumpyro.mrf.triangulation import tree_cells
 
 __all__ = [
     "DEFAULT_ITERATIONS",
+    "FEW_COLUMNS",
     "GraphicalModel",
     "fit_graphical_model",
     "has_engine",
@@ -40,7 +41,8 @@ DEFAULT_ITERATIONS = 5000
 _BLOCK = 50  # steps until the first look at the risk; the engine takes so many at once
 _TOLERANCE = 0.01  # steps that lower the risk by less than so much of it are the last
 _SMALL_RISK = 0.1  # below which it is so much of this
-_FEW_COLUMNS = 40  # with more, what is compiled must not grow with them
+FEW_COLUMNS = 40
+"""With more, what is compiled must not grow with them: `TreeEngine`."""
 
 Sizes = Mapping[str, int]
 
@@ -95,7 +97,7 @@ def require_engine() -> ModuleType:
 
 def junction_tree_cells(sizes: Sizes, cliques: Sequence[Sequence[str]]) -> int:
     """Cells of all maximal cliques together, once the graph is triangulated: the memory of a model."""
-    if len(sizes) > _FEW_COLUMNS:
+    if len(sizes) > FEW_COLUMNS:
         return tree_cells(sizes, cliques)
     mbi = require_engine()
     domain = mbi.Domain(tuple(sizes), tuple(sizes.values()))
@@ -178,7 +180,7 @@ class _Task(NamedTuple):
         """Two paths side by side, that of the tables and that of the moved ones; where the first is best."""
         alone = [m for m in used if len(m.columns) == 1]  # as the path begins, and stays
         risk = self.risk.of([m for m in used if len(m.columns) > 1])
-        kind = TreeEngine if len(self.sizes) > _FEW_COLUMNS else FactorEngine
+        kind = TreeEngine if len(self.sizes) > FEW_COLUMNS else FactorEngine
         engine, best, least, done = (
             kind(self.mbi, self.sizes, [*risk.tables, *alone], self.num_records),
             None,

@@ -20,6 +20,7 @@ from vertinumpyro.mrf.triangulation import CliqueTree, Columns
 __all__ = ["Block", "Layout", "Stack", "laid_out", "places_in"]
 
 _LEAST_WIDTH = 8
+_MORE_CELLS = 1.3  # times as many, for fewer arrays: each is a dozen operations in every step
 _MOST_RUNS = 4  # of distances with a stack of their own: each is compiled
 
 Shapes = Mapping[int, int]
@@ -75,8 +76,9 @@ def laid_out(sizes: Mapping[str, int], tree: CliqueTree) -> Layout:
     stacks, start = [], 0
     for first, last in _runs([_rows_by_width(shapes, level) for level in levels]):
         stack = []
-        for width in sorted({shapes[place][2] for level in levels[first:last] for place in level}):
-            inside = [[place for place in level if shapes[place][2] == width] for level in levels[first:last]]
+        for widths in _kinds([_rows_by_width(shapes, level) for level in levels[first:last]]):
+            inside = [[place for place in level if shapes[place][2] in widths] for level in levels[first:last]]
+            width = max(widths)
             block, size = _block(inside, width, shapes, ups, downs, num_places, cells, start)
             stack.append(block)
             start += size
@@ -176,6 +178,24 @@ def _runs(levels: Sequence[Shapes]) -> list[tuple[int, int]]:
             break
         runs[best : best + 2] = [_joined(runs[best], runs[best + 1])]
     return [(first, last) for first, last, _ in runs]
+
+
+def _kinds(levels: Sequence[Shapes]) -> list[list[int]]:
+    """Widths that stand in one array, padded to the largest: neighbours, where that takes hardly more cells."""
+    kinds = [[width] for width in sorted({width for shape in levels for width in shape})]
+
+    def cells(kind: Sequence[int]) -> int:
+        return max(kind) * max(sum(shape.get(width, 0) for width in kind) for shape in levels)
+
+    place = 0
+    while place + 1 < len(kinds):
+        together = [*kinds[place], *kinds[place + 1]]
+        if cells(together) <= _MORE_CELLS * (cells(kinds[place]) + cells(kinds[place + 1])):
+            kinds[place : place + 2] = [together]
+            place = max(place - 1, 0)
+        else:
+            place += 1
+    return kinds
 
 
 def _joined(one: tuple[int, int, Shapes], two: tuple[int, int, Shapes]) -> tuple[int, int, dict[int, int]]:
