@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vertinumpyro.core.row_blocks import rows_of, slices
+from vertinumpyro.core.row_blocks import rows_at_a_time, rows_of, slices
 from vertinumpyro.mrf.cells import CellColumn
 
 __all__ = ["ColumnSet", "exact_tables", "fine_tables"]
@@ -32,7 +32,7 @@ def exact_tables(
     out = [np.zeros(math.prod(shape), np.int64) for shape in shapes]
     needed = sorted({i for chosen in sets for i in chosen})
     in_turn = sorted(zip(sets, out, strict=True), key=lambda one: one[0])
-    for rows in slices(_num_records(arrays)):
+    for rows in slices(_num_records(arrays), rows_at_a_time(len(needed))):
         block = rows_of(arrays, rows)
         codes = {i: columns[i].codes(block) for i in needed}
         prefix, flat = (), np.zeros(0, np.int64)
@@ -47,7 +47,7 @@ def exact_tables(
 def fine_tables(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The histogram of each column in its finer cells, int64 `[num_fine]`. Secret."""
     out = [np.zeros(column.num_fine, np.int64) for column in columns]
-    for rows in slices(_num_records(arrays)):
+    for rows in slices(_num_records(arrays), rows_at_a_time(len(columns))):
         block = rows_of(arrays, rows)
         for table, column in zip(out, columns, strict=True):
             table += np.bincount(column.codes(block, fine=True), minlength=column.num_fine)
