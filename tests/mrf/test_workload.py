@@ -153,7 +153,7 @@ def test_a_thousand_columns_need_a_workload_and_its_memory_is_bounded():
     assert len(plan.workload) == 999 + 499 + 499 - 1  # c0's neighbour is in both
     ((product, count),) = settings.computations(facts, plan)
     assert (product.widths, count) == ((2, 500 * 16), 1)  # the label alone crosses to the other party
-    assert settings.memory(facts.schema, plan) < 2**30
+    assert settings.memory(facts.schema, plan) < settings.memory_limit == 2**31
     with pytest.raises(ArgumentError, match="memory_limit"):
         VertiMRF(workload=["star:c0", "star:c1"], memory_limit=2**28).plan(facts, epsilon=1.0, delta=1e-9)
 

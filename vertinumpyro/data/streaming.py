@@ -29,6 +29,7 @@ from vertinumpyro.data.wording import Place
 __all__ = ["ROWS_READ", "count_common", "encoded_files"]
 
 ROWS_READ = 2**17
+_VALUES_READ = 2**22  # at a time: fewer records of many columns
 """Records that are read, checked and encoded at a time."""
 
 _SAMPLE = 100
@@ -57,7 +58,8 @@ def encoded_files(
     """
     read = {party: _Reading(schema, party, spool) for party in schema.parties}
     for party, reading in read.items():
-        for frame in read_blocks(paths[party], schema, party, written[party], rows=ROWS_READ):
+        rows = min(ROWS_READ, max(1, _VALUES_READ // len(schema.parties[party].columns)))
+        for frame in read_blocks(paths[party], schema, party, written[party], rows=rows):
             reading.take(frame)
     ids = {party: reading.ids() for party, reading in read.items()}
     orders = orders_of_words(ids, schema, unmatched=unmatched)

@@ -23,6 +23,7 @@ from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import cross_pairs
 from vertinumpyro.mrf.encoded_tables import encoded_pairs
 from vertinumpyro.mrf.encoding import Reporting
+from vertinumpyro.mrf.graphical_model import FEW_COLUMNS
 from vertinumpyro.mrf.local_model import MOST_TRIPLES
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
@@ -37,6 +38,7 @@ __all__ = ["memory_parts", "rehearse_field", "rehearse_tables", "require_memory"
 
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
+_PER_CELL_OF_MANY = 4000  # 16 padded cells of vectors and indices at most, and indices into each of a clique's tables
 _PER_TABLE_CELL = 64  # bytes; a table as released, merged, made consistent, and what this takes in between
 _RECORDS = 10
 
@@ -57,8 +59,10 @@ def require_memory(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: i
 def memory_parts(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: int) -> dict[str, int]:
     """Bytes that each part of a fit in one process may take at most, beside the encoded columns; in words, by part."""
     field = min(clique_limit, math.prod(c.num_cells for c in columns))
+    many = len(columns) > FEW_COLUMNS
+    of_field = _PER_CELL_OF_MANY * field if many else MATRIX_BYTES + _PER_FIELD_CELL * field
     return {
-        "the field's cliques (lower clique_limit)": _ENGINE + MATRIX_BYTES + _PER_FIELD_CELL * field,
+        "the field's cliques (lower clique_limit)": _ENGINE + of_field,
         f"the tables ({_widest(columns)}; set bins or lower max_cells)": _PER_TABLE_CELL * _table_cells(columns, plan),
         "the estimates from reports (lower num_keys or set bins)": (
             0 if plan.encoding is None else plan.encoding.estimator_bytes(columns)

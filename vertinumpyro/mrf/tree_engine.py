@@ -202,7 +202,7 @@ def _gathered(parts: Sequence[np.ndarray], measurements: Sequence[Measurement], 
     found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     for width, places in sorted(by_width.items()):
         padded = [np.pad(parts[i], ((0, 0), (0, width - parts[i].shape[1])), constant_values=nowhere) for i in places]
-        found[0].append(np.concatenate(padded).astype(np.int32))
+        found[0].append(np.concatenate(padded))
         found[1].append(np.concatenate([measurements[i].values.ravel() for i in places]))
         found[2].append(np.concatenate([np.full(parts[i].shape[0], 1 / measurements[i].stddev) for i in places]))
     return _Tables(*(tuple(arrays) for arrays in found))
@@ -221,7 +221,8 @@ def _part(layout: Layout, tree: CliqueTree, homes: Mapping[str, Mapping[int, Non
     """Where a table's cells are in the smallest clique that has its columns."""
     rarest = min(m.columns, key=lambda name: len(homes[name]))
     fitting = [place for place in homes[rarest] if set(m.columns) <= set(tree.cliques[place])]
-    return places_in(layout, tree, min(fitting, key=lambda place: layout.cells[place].size), m.columns)
+    smallest = min(fitting, key=lambda place: layout.cells[place].size)
+    return places_in(layout, tree, smallest, m.columns).astype(np.int32)
 
 
 def _lipschitz(mbi: ModuleType, sizes: Mapping[str, int], measurements: Sequence[Measurement]) -> float:

@@ -21,6 +21,7 @@ __all__ = ["Block", "Layout", "Stack", "laid_out", "places_in"]
 
 _LEAST_WIDTH = 8
 _MORE_CELLS = 1.3  # times as many, for fewer arrays: each is a dozen operations in every step
+_MOST_PADDING = 8  # times the cells of all rows
 _MOST_RUNS = 4  # of distances with a stack of their own: each is compiled
 
 Shapes = Mapping[int, int]
@@ -169,12 +170,17 @@ def _rows_by_width(shapes: Sequence[tuple[int, int, int]], level: Sequence[int])
 
 
 def _runs(levels: Sequence[Shapes]) -> list[tuple[int, int]]:
-    """Which distances are stacked: neighbours together, as long as that adds least, until few stacks are left."""
+    """Which distances are stacked: neighbours together, as long as that adds least, until few stacks are left.
+
+    Where few would be much larger than what is in them, as large cliques are at many distances, there are more.
+    """
     runs = [(i, i + 1, dict(shape)) for i, shape in enumerate(levels)]
+    most = _MOST_PADDING * sum(map(_cost, runs))
     while len(runs) > 1:
         added = [_cost(_joined(a, b)) - _cost(a) - _cost(b) for a, b in itertools.pairwise(runs)]
         best = int(np.argmin(added))
-        if len(runs) <= _MOST_RUNS and added[best] > 0.1 * sum(map(_cost, runs)):
+        total = sum(map(_cost, runs)) + added[best]
+        if total > most or (len(runs) <= _MOST_RUNS and 10 * added[best] > total):
             break
         runs[best : best + 2] = [_joined(runs[best], runs[best + 1])]
     return [(first, last) for first, last, _ in runs]
