@@ -1,7 +1,8 @@
 """Seconds and memory by the number of records: what each method takes from the parties' files on.
 
     python benchmarks/scale.py --quick
-    python benchmarks/scale.py --json results/scale.json [--records 100000 1000000 10000000] [--only marginals ratio]
+    python benchmarks/scale.py --json results/scale.json [--records 100000 1000000 10000000]
+                               [--columns 16 100 1000] [--only marginals ratio]
 
 Two parties with eight columns each: two values, text categories, an integer, reals, missing values. The tables are made
 block by block from a fixed seed, straight into a Parquet file at each party, in another order of records at each, so
@@ -10,6 +11,9 @@ no process here ever holds one. Every figure is of a process of its own. Everybo
 Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked and aligned
       scale.marginals.N.{seconds,peak_gib}   files to a twin of N records in Parquet: secure marginals, `FixedPoint`;
                                              encoding, tables, rehearsal, field and twin are its parts
+      scale.columns.D.{seconds,peak_gib}     files of D columns to a twin of as many records in Parquet, from the tables
+                                             of a label by all others and of neighbours at each party; the compiler's
+                                             seconds, `compile`, are in those of rehearsal and field
       scale.functional.N.{seconds,peak_gib}  files to the coefficients of a logistic regression
       scale.dpvi_step.N.{seconds,peak_gib}   a full-batch step of DPVI's automatic mixture, clip norm 0.1, so
                                              that ten million records fit the ring; memory of all of it
@@ -27,7 +31,8 @@ Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked a
                                              dealer's, sent_mb what a party sends
       cpu_seconds beside them                of all processors, which other programs hardly lengthen
 
-`--quick` takes 10,000 and 20,000 records. Memory is a process's peak resident set, mapped files included.
+`--quick` takes 10,000 and 20,000 records, of 16 and 48 columns; the tables of D columns have 100,000 otherwise. Memory
+is a process's peak resident set, mapped files included.
 """
 
 from __future__ import annotations
@@ -44,8 +49,10 @@ from scale_parts.tables import write_tables
 
 COLUMNS = 16
 MOST_FOR_RATIO = 1_000_000  # a one-hot matrix of all records takes gigabytes beyond that
-ARMS = ("encode", "marginals", "functional", "dpvi_step", "sampling", "ratio", "dask", "processes")
+BY_RECORDS = ("encode", "marginals", "functional", "dpvi_step", "sampling", "ratio", "dask", "processes")
 APART = ("ratio", "dask")  # figures of their own, without an exponent
+ARMS = (*BY_RECORDS, "columns")
+RECORDS_OF_MANY_COLUMNS = 100_000
 
 
 def timed(arm: str, folder: Path, num_records: int, num_columns: int = COLUMNS) -> dict[str, Any]:
@@ -55,7 +62,7 @@ def timed(arm: str, folder: Path, num_records: int, num_columns: int = COLUMNS) 
     if done.returncode:
         raise SystemExit(f"{arm} at {num_records} records failed:\n{done.stderr}")
     found = json.loads(done.stdout.splitlines()[-1])
-    print(f"{arm} {num_records}: {found}", file=sys.stderr, flush=True)
+    print(f"{arm} {num_records} x {num_columns}: {found}", file=sys.stderr, flush=True)
     return found
 
 
@@ -84,6 +91,16 @@ def run(records: list[int], arms: list[str], scratch: Path | None) -> dict[str, 
     return {"scale": found}
 
 
+def run_columns(columns: list[int], num_records: int, scratch: Path | None) -> dict[int, Any]:
+    """Files to a twin, by the number of columns."""
+    found = {}
+    for num_columns in columns:
+        with tempfile.TemporaryDirectory(dir=scratch) as name:
+            write_tables(Path(name), num_records, num_columns)
+            found[num_columns] = timed("columns", Path(name), num_records, num_columns)
+    return found
+
+
 def main() -> None:
     """Run the chosen arms, or be one of them."""
     if sys.argv[1:2] == ["--child"]:
@@ -95,13 +112,21 @@ def main() -> None:
 
     arguments = parser(__doc__)
     arguments.add_argument("--records", type=int, nargs="+", help="numbers of records")
+    arguments.add_argument("--columns", type=int, nargs="+", help="numbers of columns, even ones")
     arguments.add_argument("--only", nargs="+", choices=ARMS, help="some arms; --json keeps the others")
     arguments.add_argument("--scratch", type=Path, help="folder for the tables (1 GB for ten million records)")
     args = arguments.parse_args()
     if args.only and "sampling" in args.only and "marginals" not in args.only:
         arguments.error("--only sampling draws from the field of marginals: name both")
     records = args.records or ([10_000, 20_000] if args.quick else [100_000, 1_000_000, 10_000_000])
-    found = run(records, args.only or list(ARMS), args.scratch)
+    chosen = args.only or list(ARMS)
+    by_records = [arm for arm in chosen if arm != "columns"]
+    found = run(records, by_records, args.scratch) if by_records else {"scale": {}}
+    if "columns" in chosen:
+        columns = args.columns or ([16, 48] if args.quick else [16, 100, 1_000])
+        found["scale"]["columns"] = run_columns(
+            columns, records[0] if args.quick else RECORDS_OF_MANY_COLUMNS, args.scratch
+        )
     finish({"environment": environment(), **found}, args, {})
 
 

@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
 from vertinumpyro.core import compat
-from vertinumpyro.mrf import batching, graphical_model
+from vertinumpyro.mrf import batching
 from vertinumpyro.mrf.batching import TablesOf, batched, matrix_of
+from vertinumpyro.mrf.factor_engine import FactorEngine
 from vertinumpyro.mrf.graphical_model import require_engine
 from vertinumpyro.mrf.release import Measurement
 
@@ -83,7 +84,7 @@ def test_the_path_is_that_of_the_tables_one_by_one(num_columns):
         single = [mbi.LinearMeasurement(m.values.ravel(), m.columns, m.stddev) for m in made]
         together, apart = (
             mbi.estimation.MirrorDescent().estimate(domain, tables, known_total=500.0, iters=200)
-            for tables in (graphical_model._loss(mbi, domain, made), single)
+            for tables in (FactorEngine(mbi, SIZES, made, 500.0).loss(made), single)
         )
         for m in made:
             found, exact = (np.asarray(model.project(m.columns).datavector()) / 500 for model in (together, apart))

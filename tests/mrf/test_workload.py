@@ -12,13 +12,14 @@ import pytest
 from tests.mrf.conftest import NUM_RECORDS, SCHEMA
 from tests.mrf.test_cross_tables import engaged, exact_tables, like_the_noise, split, uniform  # noqa: F401
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import TableFacts
+from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts
 from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import Marginals, VertiMRF
 from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.mrf.cross_tables import table_slices
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.mrf.work import ACROSS
+from vertinumpyro.mrf.workload import crossing, named_tables
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Plan
 from vertinumpyro.secure import FixedPoint, Plaintext
 
@@ -57,7 +58,9 @@ def test_what_is_charged_is_what_the_tables_and_histograms_move_by(dataset):
 @pytest.mark.parametrize("backend", [FixedPoint(), Plaintext()], ids=["fixed_point", "plaintext"])
 def test_the_named_tables_come_with_their_noise_and_the_others_not_at_all(backend, dataset):
     """Cells of the other tables are opened as uniform elements of the ring."""
-    opened, places = [], table_slices(cell_columns(SCHEMA), SCHEMA.parties)
+    opened, columns = [], crossing(cell_columns(SCHEMA), plan_of().workload)
+    assert [c.name for c in columns] == ["smoker", "ill", "visits", "plan", "income"]  # the others cross no parties
+    places = table_slices(columns, SCHEMA.parties)
     for _ in range(4):
         session = engaged(dataset, plan := plan_of(), backend)
         ((_, product),) = session.cross_products(1, ACROSS, {"release": 0}).items()
@@ -77,7 +80,8 @@ def test_the_pads_of_all_parties_but_one_do_not_open_a_cell(split):  # noqa: F81
     names = list(SCHEMA.columns)
     pairs = [(names[i], names[i + 1]) for i in range(len(names) - 1)]
     settings, drawn, opened = VertiMRF(workload=pairs), [], []
-    places = table_slices(cell_columns(split.schema), split.parties)
+    columns = crossing(cell_columns(split.schema), settings.plan(split, epsilon=1.0).workload)
+    places = table_slices(columns, split.parties)
     for _ in range(4):
         plan = settings.plan(split, epsilon=1.0)
         session = engaged(split, plan)
@@ -103,7 +107,10 @@ def test_the_pads_of_all_parties_but_one_do_not_open_a_cell(split):  # noqa: F81
     [
         ([("ill", "vists")], "the schema has no column 'vists'"),
         ([("ill", "ill")], "no pair; give the names of two different"),
-        (["ill"], "no pair"),
+        (["ill"], "'ill' is neither a pair of columns nor one of"),
+        (["star:vists"], "the schema has no column 'vists'"),
+        (["star:"], "'star:' is neither"),
+        ("blocks:1", "'blocks:1' is neither"),
         ([7], "no pair"),
         ([(1, 2)], "the schema has no column 1"),
         ([("ill", "visits", "plan")], "no pair"),
@@ -114,6 +121,41 @@ def test_the_pads_of_all_parties_but_one_do_not_open_a_cell(split):  # noqa: F81
 def test_what_is_no_workload_says_why(workload, why):
     with pytest.raises(ArgumentError, match=f"workload: .*{why}"):
         VertiMRF(workload=workload).plan(FACTS, epsilon=1.0)
+
+
+def test_words_name_many_tables():
+    columns = cell_columns(SCHEMA)
+    star = [{a, b} for _, a, _, b in named_tables(columns, "star:ill")]
+    assert star == [{"ill", c.name} for c in columns if c.name != "ill"]
+    chains = [("smoker", "age"), ("age", "ill"), ("visits", "plan"), ("plan", "income"), ("income", "children")]
+    assert [(a, b) for _, a, _, b in named_tables(columns, ["chains"])] == chains
+    with pytest.raises(ArgumentError, match="no table holds ill;"):
+        named_tables(columns, ["blocks:2"])
+    both = named_tables(columns, ["star:ill", "chains", ("visits", "children")])
+    assert len(both) == 6 + 5 - 1 + 1
+    assert len(named_tables(columns, ["blocks:3", ("income", "children")])) == 3 + 3 + 1
+
+
+def many(num_columns):
+    held = {f"c{i}": (BinaryColumn(), RealColumn(bounds=(0, 1)))[i % 2] for i in range(num_columns)}
+    names = list(held)
+    return Schema({p: PartySchema({n: held[n] for n in names[k::2]}) for k, p in enumerate(("clinic", "insurer"))})
+
+
+def test_a_thousand_columns_need_a_workload_and_its_memory_is_bounded():
+    facts = TableFacts(many(1000), 100_000)
+    with pytest.raises(ArgumentError, match=r"499,500 tables, more than 20,000.*star:COLUMN"):
+        VertiMRF().plan(facts, epsilon=1.0)
+    with pytest.raises(ArgumentError, match="499,500 tables"):
+        VertiMRF(selection="adaptive").plan(facts, epsilon=1.0)
+    settings = VertiMRF(workload=["star:c0", "chains"])
+    plan = settings.plan(facts, epsilon=1.0, delta=1e-9)
+    assert len(plan.workload) == 999 + 499 + 499 - 1  # c0's neighbour is in both
+    ((product, count),) = settings.computations(facts, plan)
+    assert (product.widths, count) == ((2, 500 * 16), 1)  # the label alone crosses to the other party
+    assert settings.memory(facts.schema, plan) < settings.memory_limit == 2**31
+    with pytest.raises(ArgumentError, match="memory_limit"):
+        VertiMRF(workload=["star:c0", "star:c1"], memory_limit=2**28).plan(facts, epsilon=1.0, delta=1e-9)
 
 
 def test_named_tables_are_measured_once():

@@ -142,7 +142,8 @@ class MRFSettings:
         encoder: how tables across parties are computed: by a secure product, or by the VertiMRF paper's reports to a
             server. "sketch_shared_key" is not private.
         selection: "all" measures every table once, "adaptive" lets released tables choose the next.
-        workload: pairs of columns; their tables and no others are then released.
+        workload: pairs of columns, or words for many: "star:COLUMN" (it with each other one), "chains" (each party's
+            columns with their neighbours), "blocks:K" (all pairs of K neighbours); only their tables are released.
         bins: by column, how many cells it is cut into.
         max_cells: the most cells of one column.
         clique_limit: the most cells of all maximal cliques of the field together.

@@ -15,7 +15,14 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.open_files import OpenFile, mapped
 from vertinumpyro.core.row_blocks import slices
 
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None
+
 __all__ = ["Kept", "Slot", "Spool"]
+
+_FILES = 2**16
 
 
 @final
@@ -30,6 +37,7 @@ class Spool:
         self._folder, self.findable = Path(folder), findable
         if not self._folder.is_dir():
             raise ArgumentError(f"spool: there is no folder {str(folder)!r}; create it, on a disk with room")
+        _allow_many_files()
 
     def column(self, dtype: np.dtype) -> Kept:
         """A column without records yet."""
@@ -113,6 +121,14 @@ def _put(file: IO[bytes], dtype: np.dtype, start: int, values: np.ndarray) -> No
         while len(content):
             written = os.pwrite(file.fileno(), content, offset)
             content, offset = content[written:], offset + written
+def _allow_many_files() -> None:
+    """As many as the system lets this process have: a mapped column is an open file, and 1,024 is a common limit."""
+    if resource is not None:
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _FILES if most == resource.RLIM_INFINITY else min(most, _FILES)
+        if now != resource.RLIM_INFINITY and now < wanted:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 @contextlib.contextmanager

@@ -29,6 +29,8 @@ __all__ = ["ROWS_READ", "count_common", "encoded_file", "encoded_files"]
 ROWS_READ = 2**17
 """Records that are read, checked and encoded at a time."""
 
+_VALUES_READ = 2**22  # at a time: fewer records of many columns
+
 Encoded = dict[str, dict[str, np.ndarray]]
 
 
@@ -114,6 +116,7 @@ class _Reading:
     def __init__(self, schema: Schema, party: str, spool: Spool) -> None:
         self._schema, self._party, columns = schema, party, schema.parties[party].columns
         self._ids: list[Words] = []
+        self._rows = min(ROWS_READ, max(1, _VALUES_READ // len(columns)))
         self._types = {name: Types(Place(party, name), column) for name, column in columns.items()}
         self.kept: dict[str, Kept] = {}
         for name, column in columns.items():
@@ -127,7 +130,7 @@ class _Reading:
         if len(groups) > 1:
             self._by_workers(path, written, workers, groups)
             return
-        for frame in read_blocks(path, self._schema, self._party, written, rows=ROWS_READ):
+        for frame in read_blocks(path, self._schema, self._party, written, rows=self._rows):
             if len(frame):
                 found = encoded_block(self._schema, self._party, frame)
                 self._see(found)
@@ -137,7 +140,7 @@ class _Reading:
     def _by_workers(self, path: Path, written: CsvFormat, workers: Workers, groups: list[int]) -> None:
         starts = np.cumsum([0, *groups]).tolist()
         slots = {name: kept.reserve(starts[-1]) for name, kept in self.kept.items()}
-        source = GroupSource.of(path, self._schema, self._party, written, ROWS_READ, slots)
+        source = GroupSource.of(path, self._schema, self._party, written, self._rows, slots)
         parts = [Group(source, number, start) for number, start in enumerate(starts[:-1])]
         for start, blocks in zip(starts, workers.map(encoded_group, parts), strict=False):
             for found in blocks:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from vertinumpyro.core import compat
@@ -85,11 +86,11 @@ class StandInRuns:
 
     def together(self, theta: Arrays, columns: Arrays) -> Arrays:
         """Log densities [K, n] of the record-level sites, from one call of the model."""
-        return self._run(self._programs["_all_together"].result(), theta, columns)
+        return self._by_site("_all_together", theta, columns)
 
     def alone(self, theta: Arrays, columns: Arrays) -> Arrays:
         """The same from a call for each record, with num_records = 1: what the parties compute."""
-        return self._run(self._programs["_each_alone"].result(), theta, columns)
+        return self._by_site("_each_alone", theta, columns)
 
     def globals_at(self, num_records: int) -> tuple[str, Callable[[Arrays], dict[str, tuple[np.ndarray, ...]]]]:
         """Every other sample site's summed log density, and its value if it is a latent, as a function of theta.
@@ -101,6 +102,10 @@ class StandInRuns:
             lowered = jax.jit(partial(self._globals, num_records)).lower(self.theta(0), columns)
         return lowered.as_text(), lambda theta: self._run(lowered.compile(), theta, columns)
 
+    def _by_site(self, program: str, theta: Arrays, columns: Arrays) -> Arrays:
+        found = self._run(self._programs[program].result(), theta, columns)
+        return dict(zip(self.of_records, found, strict=True))
+
     def _run(self, program: Callable[..., Any], theta: Arrays, columns: Arrays) -> Any:
         with compat.precision(self.in_double):
             return jax.device_get(program(theta, columns))
@@ -108,17 +113,21 @@ class StandInRuns:
     def _trace(self, theta: Mapping[str, Any], columns: Mapping[str, Any], num_records: int) -> dict[str, Site]:
         return trace_at(self.model, theta, self.component_site, columns, num_records)
 
-    def _all_together(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, jax.Array]:
+    def _all_together(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> jax.Array:
         trace = self._trace(theta, columns, NUM_RECORDS)
-        return log_densities(trace, self.of_records, self.num_components, NUM_RECORDS)
+        return self._stacked(log_densities(trace, self.of_records, self.num_components, NUM_RECORDS))
 
-    def _each_alone(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, jax.Array]:
+    def _each_alone(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> jax.Array:
         def of_record(row: Mapping[str, Any]) -> dict[str, jax.Array]:
             trace = self._trace(theta, {name: value[None] for name, value in row.items()}, 1)
             found = log_densities(trace, self.of_records, self.num_components, 1)
             return {name: log_density[:, 0] for name, log_density in found.items()}
 
-        return jax.vmap(of_record, out_axes=1)(columns)
+        return self._stacked(jax.vmap(of_record, out_axes=1)(columns))
+
+    def _stacked(self, log_densities: Mapping[str, jax.Array]) -> jax.Array:
+        """All sites in one array: it is fetched once, where hundreds of them take longer than the program."""
+        return jnp.stack([log_densities[name] for name in self.of_records])
 
     def _globals(self, num_records: int, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
         trace = self._trace(theta, columns, num_records)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from vertinumpyro.core import row_blocks
+from vertinumpyro.core.row_blocks import rows_at_a_time
 from vertinumpyro.core.workers import Block, total
 from vertinumpyro.mrf.cells import CellColumn
 
@@ -32,7 +32,7 @@ def exact_tables(
     """
     count = functools.partial(_counted, tuple(columns), tuple(sets))
     shapes = [_shape(columns, chosen) for chosen in sets]
-    found = total(count, row_blocks.ROWS, arrays)
+    found = total(count, rows_at_a_time(len({i for chosen in sets for i in chosen})), arrays)
     return [table.reshape(shape) for table, shape in zip(found, shapes, strict=True)]
 
 
@@ -58,7 +58,7 @@ def _counted(columns: Sequence[CellColumn], sets: Sequence[ColumnSet], blocks: I
 
 def fine_tables(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The histogram of each column in its finer cells, int64 `[num_fine]`. Secret."""
-    return total(functools.partial(_fine, tuple(columns)), row_blocks.ROWS, arrays)
+    return total(functools.partial(_fine, tuple(columns)), rows_at_a_time(len(columns)), arrays)
 
 
 def _fine(columns: Sequence[CellColumn], blocks: Iterator[Block]) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.dependence import dependence, significance
-from vertinumpyro.mrf.graphical_model import junction_tree_cells
+from vertinumpyro.mrf.graphical_model import FEW_COLUMNS, junction_tree_cells
 from vertinumpyro.mrf.release import Measurement
 
 __all__ = ["DEFAULT_CLIQUE_LIMIT", "check_clique_limit", "pair_scores", "select_measurements", "strong_measurements"]
@@ -22,6 +22,7 @@ __all__ = ["DEFAULT_CLIQUE_LIMIT", "check_clique_limit", "pair_scores", "select_
 DEFAULT_CLIQUE_LIMIT = 300_000
 
 _STRONG = 2.0  # standard deviations of its noise
+_MOST_REFUSED = 50
 
 Key = frozenset[str]
 
@@ -77,11 +78,58 @@ def select_measurements(
     """
     known = {m.columns[0]: m.values for m in singles}
     ranked = sorted(measurements, key=lambda m: (len(m.columns) > 2, -significance(m, known)))
+    chosen = (_one_by_one if len(sizes) <= FEW_COLUMNS else _in_blocks)(ranked, sizes, clique_limit)
+    covered = {name for m in chosen for name in m.columns}
+    return chosen + [m for m in singles if m.columns[0] not in covered]
+
+
+def _one_by_one(ranked: Sequence[Measurement], sizes: Mapping[str, int], clique_limit: int) -> list[Measurement]:
     chosen: list[Measurement] = []
     for m in ranked:
         cliques = [other.columns for other in chosen]
         inside = any(set(m.columns) <= set(other) for other in cliques)
         if inside or junction_tree_cells(sizes, [*cliques, m.columns]) <= clique_limit:
             chosen.append(m)
-    covered = {name for m in chosen for name in m.columns}
-    return chosen + [m for m in singles if m.columns[0] not in covered]
+    return chosen
+
+
+def _in_blocks(ranked: Sequence[Measurement], sizes: Mapping[str, int], clique_limit: int) -> list[Measurement]:
+    """The same with far fewer triangulations, as long as more tables take more cells: all at once where all fit.
+
+    Where so many in a row did not fit, the field is full; of the rest those are left that join two parts of it.
+    """
+    chosen: list[Measurement] = []
+    place, block, refused = 0, len(ranked), 0
+    while place < len(ranked) and refused < _MOST_REFUSED:
+        tried = ranked[place : place + block]
+        if junction_tree_cells(sizes, [m.columns for m in (*chosen, *tried)]) <= clique_limit:
+            chosen += tried
+            place, block, refused = place + len(tried), 2 * block, 0
+        elif block == 1:
+            place, refused = place + 1, refused + 1
+        else:
+            block = min(block, len(tried)) // 2
+    return chosen + _joining(ranked[place:], chosen, sizes, clique_limit)
+
+
+def _joining(
+    ranked: Sequence[Measurement], chosen: Sequence[Measurement], sizes: Mapping[str, int], clique_limit: int
+) -> list[Measurement]:
+    """Tables of two columns in different parts: each adds its own cells at most, and no triangulation is needed."""
+    part = {name: name for name in sizes}
+
+    def root(name: str) -> str:
+        while part[name] != name:
+            part[name] = name = part[part[name]]
+        return name
+
+    for m in chosen:
+        for name in m.columns[1:]:
+            part[root(name)] = root(m.columns[0])
+    cells, found = junction_tree_cells(sizes, [m.columns for m in chosen]) if ranked else 0, []
+    for m in ranked:
+        if len(m.columns) == 2 and root(m.columns[0]) != root(m.columns[1]) and cells + m.values.size <= clique_limit:
+            part[root(m.columns[0])] = root(m.columns[1])
+            cells += m.values.size
+            found.append(m)
+    return found

@@ -8,7 +8,6 @@ from released tables.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import itertools
 import math
@@ -21,13 +20,16 @@ import numpy as np
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
-from vertinumpyro.mrf.batching import batched
+from vertinumpyro.mrf.factor_engine import FactorEngine
 from vertinumpyro.mrf.junction_tree import JunctionTree
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.stein import SteinRisk
+from vertinumpyro.mrf.tree_engine import TreeEngine
+from vertinumpyro.mrf.triangulation import tree_cells
 
 __all__ = [
     "DEFAULT_ITERATIONS",
+    "FEW_COLUMNS",
     "GraphicalModel",
     "fit_graphical_model",
     "has_engine",
@@ -39,6 +41,8 @@ DEFAULT_ITERATIONS = 5000
 _BLOCK = 50  # steps until the first look at the risk; the engine takes so many at once
 _TOLERANCE = 0.01  # steps that lower the risk by less than so much of it are the last
 _SMALL_RISK = 0.1  # below which it is so much of this
+FEW_COLUMNS = 40
+"""With more, what is compiled must not grow with them: `TreeEngine`."""
 
 Sizes = Mapping[str, int]
 
@@ -93,6 +97,8 @@ def require_engine() -> ModuleType:
 
 def junction_tree_cells(sizes: Sizes, cliques: Sequence[Sequence[str]]) -> int:
     """Cells of all maximal cliques together, once the graph is triangulated: the memory of a model."""
+    if len(sizes) > FEW_COLUMNS:
+        return tree_cells(sizes, cliques)
     mbi = require_engine()
     domain = mbi.Domain(tuple(sizes), tuple(sizes.values()))
     tree, _ = mbi.junction_tree.make_junction_tree(domain, [tuple(clique) for clique in cliques])
@@ -123,9 +129,7 @@ def fit_graphical_model(
         released: all tables, by which two paths are compared.
         iterations: the most steps of mirror descent; a path that they cut short warns.
     """
-    mbi = require_engine()
-    domain = mbi.Domain(tuple(sizes), tuple(sizes.values()))
-    task = _Task(mbi, domain, float(num_records), tuple(singles), SteinRisk(released or measurements))
+    task = _Task(require_engine(), sizes, float(num_records), tuple(singles), SteinRisk(released or measurements))
     with compat.x64():
         best = task.descend(measurements, iterations)
         if fewer:
@@ -139,29 +143,35 @@ def fit_graphical_model(
                 InferenceWarning,
                 stacklevel=4,
             )
-        return _on_junction_tree(mbi, domain, best.models[0])
+        return best.field(0)
 
 
 class _Path(NamedTuple):
     """Where a path is best.
 
     Attributes:
+        engine: what its fields were made with.
         models: its two fields in the engine's words.
         as_begun: single columns that stand there as the path began, which the moved path shares: what they take from
             the noise, a degree of freedom for each cell, is in no estimate yet.
         has_ended: whether the path went on to its end.
     """
 
+    engine: FactorEngine | TreeEngine
     models: tuple[Any, Any]
     as_begun: tuple[Measurement, ...]
     has_ended: bool = True
+
+    def field(self, which: int) -> GraphicalModel:
+        """One of its fields."""
+        return GraphicalModel(*self.engine.field(self.models[which]))
 
 
 class _Task(NamedTuple):
     """What two paths have in common; `risk` is of all released tables."""
 
     mbi: ModuleType
-    domain: Any
+    sizes: Sizes
     num_records: float
     singles: tuple[Measurement, ...]
     risk: SteinRisk
@@ -170,21 +180,22 @@ class _Task(NamedTuple):
         """Two paths side by side, that of the tables and that of the moved ones; where the first is best."""
         alone = [m for m in used if len(m.columns) == 1]  # as the path begins, and stays
         risk = self.risk.of([m for m in used if len(m.columns) > 1])
-        mbi, best, least, done = self.mbi, None, math.inf, 0
-        losses = [_loss(mbi, self.domain, [*tables, *alone]) for tables in (risk.tables, risk.moved())]
-        models = [_independent(mbi, self.domain, losses[0].cliques, self.singles)] * 2
+        kind = TreeEngine if len(self.sizes) > FEW_COLUMNS else FactorEngine
+        engine, best, least, done = (
+            kind(self.mbi, self.sizes, [*risk.tables, *alone], self.num_records),
+            None,
+            math.inf,
+            0,
+        )
+        losses = [engine.loss([*tables, *alone]) for tables in (risk.tables, risk.moved())]
+        models = [engine.begin(losses[0], self.singles)] * 2
         for steps in (0, *_blocks(iterations)):
-            models = [
-                mbi.estimation.MirrorDescent().estimate(
-                    self.domain, loss, known_total=self.num_records, iters=steps, warm_start=model
-                )
-                for loss, model in zip(losses, models, strict=True)
-            ]
+            models = [engine.descend(loss, model, steps) for loss, model in zip(losses, models, strict=True)]
             done += steps
-            found = risk(*(_tables(model, risk.tables) for model in models))
+            found = risk(*(engine.fitted(model, len(risk.tables)) for model in models))
             gain = least - found
             if gain > 0 or best is None:
-                best, least = _Path((models[0], models[1]), tuple(alone if done else self.singles)), found
+                best, least = _Path(engine, (models[0], models[1]), tuple(alone if done else self.singles)), found
             if steps and gain <= _TOLERANCE * max(abs(least), _SMALL_RISK):
                 return best
         assert best is not None
@@ -192,7 +203,7 @@ class _Task(NamedTuple):
 
     def risk_of_all(self, path: _Path) -> float:
         """The risk of all released tables, whether a path was fitted to them or not."""
-        fields = (_on_junction_tree(self.mbi, self.domain, model) for model in path.models)
+        fields = (path.field(which) for which in range(2))
         trees = [JunctionTree(field.cliques, field.tables) for field in fields]
         fitted = ([self.num_records * tree.project(m.columns).values for m in self.risk.tables] for tree in trees)
         freedom = sum(m.values.size for m in path.as_begun)
@@ -207,50 +218,6 @@ def _blocks(iterations: int) -> Iterator[int]:
             return
         yield min(block, iterations - done)
         done, block = done + block, block * (2 if look % 2 == 0 else 1)
-
-
-def _independent(
-    mbi: ModuleType, domain: Any, cliques: Sequence[tuple[str, ...]], singles: Sequence[Measurement]
-) -> Any:
-    """Potentials of independent columns; at least one record in every cell, as no step leaves probability zero."""
-    known = {name for clique in cliques for name in clique}
-    logs = {
-        m.columns: mbi.Factor(domain.project(m.columns), np.log(np.maximum(m.values, 1.0)))
-        for m in singles
-        if m.columns[0] in known
-    }
-    return mbi.CliqueVector(domain, tuple(logs), logs)
-
-
-def _tables(model: Any, measurements: Sequence[Measurement]) -> list[np.ndarray]:
-    """The model's counts of every table; each lies within one of its cliques."""
-    return [np.asarray(model.marginals.project(m.columns).datavector(flatten=False)) for m in measurements]
-
-
-def _loss(mbi: ModuleType, domain: Any, measurements: Sequence[Measurement]) -> Any:
-    """Weighted squares of all tables, computed in batches, with the first step size of the tables one by one.
-
-    Mirror descent adds multiples of functions of the tables to a log density, whether margins or tables carry them.
-    So with equal step sizes batches take the same path; the engine's own guess from margins would be far too small.
-    """
-    single = [mbi.LinearMeasurement(m.values.ravel(), m.columns, m.stddev) for m in measurements]
-    sizes = dict(zip(domain.attributes, domain.shape, strict=True))
-    batches = batched(sizes, measurements, _maximal_cliques(mbi, domain, [m.columns for m in measurements]))
-    together = [mbi.LinearMeasurement(b.counts(), b.columns, b.stddev, b.query) for b in batches]
-    loss = mbi.marginal_loss.from_linear_measurements(together, domain)
-    return dataclasses.replace(loss, lipschitz=mbi.marginal_loss.calculate_l2_lipschitz_from_metadata(domain, single))
-
-
-def _maximal_cliques(mbi: ModuleType, domain: Any, cliques: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    tree, _ = mbi.junction_tree.make_junction_tree(domain, [tuple(clique) for clique in cliques])
-    return tuple(mbi.junction_tree.maximal_cliques(tree))
-
-
-def _on_junction_tree(mbi: ModuleType, domain: Any, model: Any) -> GraphicalModel:
-    cliques = _maximal_cliques(mbi, domain, model.cliques)
-    marginals = mbi.marginal_oracles.message_passing_stable(model.potentials.expand(list(cliques)), 1.0)
-    tables = (np.asarray(marginals.project(clique).datavector(flatten=False), np.float64) for clique in cliques)
-    return GraphicalModel(cliques, tuple(np.maximum(table, 0) / table.sum() for table in tables), model)
 
 
 def _projected(clique: Sequence[str], table: np.ndarray, columns: Sequence[str]) -> np.ndarray:

@@ -9,7 +9,6 @@ triples within it that are θ-useful (PrivMRF's rule: a cell holds more records 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
@@ -109,17 +108,25 @@ def _choose(
     share: float,
 ) -> list[tuple[int, ...]]:
     """The θ-useful triples, strongest first, and the pairs that they leave. From released tables alone."""
-    scores = {pair: dependence(m, budget.num_records) for pair, m in zip(pairs, looked_at, strict=True)}
-    triples = sorted(
-        itertools.combinations(range(len(columns)), 3),
-        key=lambda triple: -sum(scores[pair] for pair in itertools.combinations(triple, 2)),
-    )
+    triples, cells = _by_strength(columns, pairs, [dependence(m, budget.num_records) for m in looked_at])
     chosen: list[tuple[int, ...]] = []
     for count in range(min(len(triples), MOST_TRIPLES), 0, -1):
         stddev = budget.release(count, share).stddev
-        most = useful_cells(budget.num_records, stddev)
-        chosen = [t for t in triples if math.prod(columns[i].num_cells for i in t) < most][:count]
-        if len(chosen) == count:
+        useful = np.flatnonzero(cells < useful_cells(budget.num_records, stddev))[:count]
+        if len(useful) == count or count == 1:
+            chosen = [tuple(triple) for triple in triples[useful].tolist()]
             break
     covered = {pair for triple in chosen for pair in itertools.combinations(triple, 2)}
     return chosen + [pair for pair in pairs if pair not in covered]
+
+
+def _by_strength(
+    columns: Sequence[CellColumn], pairs: Sequence[tuple[int, ...]], scores: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """All triples of columns `[T, 3]`, strongest first, and their cells; at once, as 200 columns have a million."""
+    strength, size = np.zeros((len(columns), len(columns))), np.array([float(c.num_cells) for c in columns])
+    for (a, b), score in zip(pairs, scores, strict=True):
+        strength[a, b] = score
+    a, b, c = np.array(list(itertools.combinations(range(len(columns)), 3)), np.int64).reshape(-1, 3).T
+    order = np.argsort(-(strength[a, b] + strength[a, c] + strength[b, c]), kind="stable")
+    return np.stack([a, b, c], axis=1)[order], (size[a] * size[b] * size[c])[order]

@@ -15,7 +15,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
-from vertinumpyro.core.row_blocks import ROWS
+from vertinumpyro.core.row_blocks import rows_at_a_time
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.mrf.adaptive import worst_fitted
 from vertinumpyro.mrf.batching import MATRIX_BYTES
@@ -23,6 +23,7 @@ from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import cross_pairs
 from vertinumpyro.mrf.encoded_tables import encoded_pairs
 from vertinumpyro.mrf.encoding import Reporting
+from vertinumpyro.mrf.graphical_model import FEW_COLUMNS
 from vertinumpyro.mrf.local_model import MOST_TRIPLES
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
@@ -31,12 +32,13 @@ from vertinumpyro.mrf.release import Measurement, useful_cells
 from vertinumpyro.mrf.stored import Released, pack_model, pack_released, unpack_model, unpack_released
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.work import OWN, TablesWork
-from vertinumpyro.mrf.workload import across
+from vertinumpyro.mrf.workload import across, crossing
 
 __all__ = ["memory_parts", "rehearse_field", "rehearse_tables", "require_memory", "stand_in"]
 
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
+_PER_CELL_OF_MANY = 4000  # 16 padded cells of vectors and indices at most, and indices into each of a clique's tables
 _PER_TABLE_CELL = 64  # bytes; a table as released, merged, made consistent, and what this takes in between
 _RECORDS = 10
 
@@ -57,13 +59,15 @@ def require_memory(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: i
 def memory_parts(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: int) -> dict[str, int]:
     """Bytes that each part of a fit in one process may take at most, beside the encoded columns; in words, by part."""
     field = min(clique_limit, math.prod(c.num_cells for c in columns))
+    many = len(columns) > FEW_COLUMNS
+    of_field = _PER_CELL_OF_MANY * field if many else MATRIX_BYTES + _PER_FIELD_CELL * field
     return {
-        "the field's cliques (lower clique_limit)": _ENGINE + MATRIX_BYTES + _PER_FIELD_CELL * field,
+        "the field's cliques (lower clique_limit)": _ENGINE + of_field,
         f"the tables ({_widest(columns)}; set bins or lower max_cells)": _PER_TABLE_CELL * _table_cells(columns, plan),
         "the estimates from reports (lower num_keys or set bins)": (
             0 if plan.encoding is None else plan.encoding.estimator_bytes(columns)
         ),
-        "a block of records": ROWS * 8 * 4 * len(columns),
+        "a block of records": rows_at_a_time(len(columns)) * 8 * 4 * len(columns),
     }
 
 
@@ -74,11 +78,23 @@ def _widest(columns: Sequence[CellColumn]) -> str:
 
 def _table_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
     """At most so many cells have all tables of the plan together: pairs, useful triples, rounds."""
+    if plan.workload is not None:
+        return _named_cells(columns, plan)
     sizes = sorted((c.num_cells for c in columns), reverse=True)
     pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
     rounds = plan.num_rounds * plan.tables_per_round * math.prod(sizes[:2])
     own = sum(_own_cells([c for c in columns if c.party == party], plan, party) for party in plan.parties)
     return 2 * pairs + rounds + own + sum(c.num_fine for c in columns)  # a party's pairs are measured up to twice
+
+
+def _named_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
+    """Those of a workload, finer histograms, and the whole of the products in which its tables across parties stand."""
+    sizes = {c.name: c.num_cells for c in columns}
+    named = sum(sizes[a] * sizes[b] for _, a, _, b in plan.workload or ())
+    crossed = crossing(columns, plan.workload)
+    held = [sum(c.num_cells for c in crossed if c.party == party) for party in plan.parties]
+    products = (sum(held) ** 2 - sum(cells**2 for cells in held)) // 2
+    return named + products + sum(c.num_fine for c in columns)
 
 
 def _own_cells(columns: Sequence[CellColumn], plan: MRFPlan, party: str) -> int:

@@ -19,7 +19,7 @@ from vertinumpyro.mrf.refinement import Estimate
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.stored import Released, named, pack_released, unpack_released
 from vertinumpyro.mrf.work import ACROSS, OWN, PADS, ROUND
-from vertinumpyro.mrf.workload import across
+from vertinumpyro.mrf.workload import across, crossing
 from vertinumpyro.session import InProcessSession, Payload, Run, Session
 
 __all__ = ["RELEASED", "Releases"]
@@ -87,9 +87,10 @@ class Releases:
         """All cross-party tables at once, by the plan's encoder."""
         if self.plan.encoding is None:
             products = self.session.cross_products(_ACROSS, ACROSS, {"release": 0})
-            named = None if self.plan.workload is None else across(self.plan.workload)
+            named = None if self.plan.workload is None else set(across(self.plan.workload))
             release = self.plan.cross_releases[0]
-            found = measured_pairs(self.columns, self.plan.parties, release, products, named)
+            columns = crossing(self.columns, self.plan.workload)
+            found = measured_pairs(columns, self.plan.parties, release, products, named)
             return Released(tuple(found), {})
         assert isinstance(self.session, InProcessSession)
         (source,) = self.session.spare_source.spawn(1)

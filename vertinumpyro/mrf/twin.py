@@ -30,7 +30,9 @@ __all__ = ["FIELD", "ROWS_DRAWN", "MarkovTwin"]
 
 FIELD = "field.npz"
 ROWS_DRAWN = 2**19
-"""Records that are drawn at a time, where a table is written block by block."""
+"""Records that are drawn at a time at most, where a table is written block by block."""
+
+_VALUES_DRAWN = 2**24  # so at a time: fewer records of many columns
 
 
 @final
@@ -84,9 +86,11 @@ class MarkovTwin:
 
     @checked
     def synthetic_blocks(
-        self, num_records: int | None = None, *, rng_key: jax.Array, rows: int = ROWS_DRAWN
+        self, num_records: int | None = None, *, rng_key: jax.Array, rows: int | None = None
     ) -> Iterator[pd.DataFrame]:
         """The records of a synthetic table, up to `rows` at a time, in one block's memory.
+
+        By default 524,288, and fewer from 32 columns on, so that a block has 16 million values.
 
         Draws are stratified within each block. A table of up to `rows` records is `sample_synthetic`'s with the same
         key; counts of a longer one are off the model's by up to a record in each block, either way.
@@ -94,6 +98,7 @@ class MarkovTwin:
         Raises:
             ArgumentError: a number is below 1.
         """
+        rows = min(ROWS_DRAWN, max(1, _VALUES_DRAWN // len(self.columns))) if rows is None else rows
         if rows < 1:
             raise ArgumentError(f"rows={rows}; give 1 or more")
         num_records, rng = self._asked(num_records), _generator(rng_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.mrf.stored import columns_to_list
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.mrf.work import TablesWork
-from vertinumpyro.mrf.workload import NamedTable, named_tables
+from vertinumpyro.mrf.workload import NamedTable, crossing, named_tables, require_workload
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
@@ -59,8 +60,10 @@ class VertiMRF:
         selection: "all" measures every cross-party table once. "adaptive" keeps the exact tables secret-shared after
             one cross product, shows all of them with part of the budget, and spends the rest on tables that the model
             so far gets most wrong, a few in each of `num_rounds` rounds.
-        workload: pairs of columns, at one party or at two; their tables, and no others, are measured then, once. None
-            takes all pairs.
+        workload: pairs of columns, at one party or at two; their tables, and no others, are measured then, once. Also
+            words for many of them: `"star:COLUMN"`, a column with each other one; `"chains"`, each party's columns
+            with their neighbours; `"blocks:K"`, all pairs of K neighbours at a time. None takes all pairs, up to
+            20,000.
         num_rounds: rounds of the adaptive selection.
         tables_per_round: tables that each round measures again.
         bins: cells of single columns; see `cell_columns`.
@@ -80,7 +83,7 @@ class VertiMRF:
 
     encoder: str = SECURE_MARGINALS
     selection: Literal["all", "adaptive"] = "all"
-    workload: Sequence[Sequence[str]] | None = None
+    workload: str | Sequence[str | Sequence[str]] | None = None
     num_rounds: int = 3
     tables_per_round: int = 5
     bins: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -160,6 +163,8 @@ class VertiMRF:
                 stacklevel=3,
             )
         held = [[c for c in columns if c.party == party] for party in dataset.parties]
+        if self.workload is None:
+            require_workload(math.comb(len(columns), 2))
         plan = MRFPlan.calibrated(
             epsilon=epsilon,
             adversary=adversary,
@@ -308,7 +313,8 @@ class VertiMRF:
     def computations(self, facts: Facts, plan: MRFPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: one cross product, and a sum in each round."""
         columns = self.columns(facts.schema)
-        widths = tuple(sum(c.num_cells for c in own) for own in party_columns(columns, plan.parties))
+        crossed = crossing(columns, plan.workload)
+        widths = tuple(sum(c.num_cells for c in own) for own in party_columns(crossed, plan.parties))
         if not plan.cross_releases:
             return []
         product = CrossProducts(num_records=plan.num_records, widths=widths)

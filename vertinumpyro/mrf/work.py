@@ -17,7 +17,7 @@ from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.refinement import Estimate
 from vertinumpyro.mrf.release import TableRelease
 from vertinumpyro.mrf.stored import Released, pack_released
-from vertinumpyro.mrf.workload import across, own
+from vertinumpyro.mrf.workload import across, crossing, own
 from vertinumpyro.privacy import sample_discrete_gaussian
 from vertinumpyro.session import Payload, Work
 
@@ -90,11 +90,12 @@ class TablesWork(Work):
 
     def factor(self, what: str, words: Words) -> RowBlocks:
         """One-hot columns."""
-        return one_hot(self._own, self._arrays, self._plan.num_records)
+        own = [column for column in self._crossing if column.party == self._party]
+        return one_hot(own, self._arrays, self._plan.num_records)
 
     def widths(self, what: str, words: Words) -> tuple[int, ...]:
         """Every party's cells."""
-        return tuple(sum(c.num_cells for c in own) for own in party_columns(self._columns, self._plan.parties))
+        return tuple(sum(c.num_cells for c in own) for own in party_columns(self._crossing, self._plan.parties))
 
     def noise(self, what: str, words: Words, size: int) -> np.ndarray:
         """A share of the noise of the step's release, beside pads where no table is named; or a pad for all.
@@ -107,7 +108,7 @@ class TablesWork(Work):
         release = self._plan.cross_releases[words["release"]]
         if self._plan.workload is None or what != ACROSS:
             return self._noise_of(release, size)
-        places = table_slices(self._columns, self._plan.parties)
+        places = table_slices(self._crossing, self._plan.parties)
         named = np.concatenate([places[pair].ravel() for pair in across(self._plan.workload)])
         values = pads(size, self._source)
         values[named] = self._noise_of(release, len(named))
@@ -129,6 +130,10 @@ class TablesWork(Work):
         assert self._share is not None
         places = table_slices(self._columns, self._plan.parties)
         return np.concatenate([self._share[places[a, b].ravel()] for a, b in words["pairs"]])
+
+    @property
+    def _crossing(self) -> list[CellColumn]:
+        return crossing(self._columns, self._plan.workload)
 
     @property
     def _own(self) -> list[CellColumn]:
