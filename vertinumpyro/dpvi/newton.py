@@ -26,6 +26,7 @@ from jax.flatten_util import ravel_pytree
 __all__ = ["NewtonState", "accelerated_newton", "noise_gain", "steep"]
 
 _FARTHEST = 0.5  # of a prior's standard deviation
+_MOST_MOMENTUM = 0.7
 
 
 class NewtonState(NamedTuple):
@@ -37,7 +38,10 @@ class NewtonState(NamedTuple):
 
 
 def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
-    """Steps H⁻¹g with Nesterov's momentum t / (t + 3); their size falls to 1 / T, and the last does not extrapolate.
+    """Steps H⁻¹g with Nesterov's momentum, t / (t + 3) up to 0.7; in the second half their size falls to 1 / T.
+
+    The last does not extrapolate. More momentum carries noise further than it saves steps (tried on Adult, the Dutch
+    census and tables of counts, at epsilon from 0.1 to 10, on other splits than benchmarks have).
 
     The inverse is part of the state, where the moments' release puts it; until then it is the identity.
 
@@ -50,10 +54,9 @@ def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NewtonState]:
         (descent, unravel), (here, _) = ravel_pytree(updates), ravel_pytree(params)
-        size = jnp.maximum(1.0 - state.count / num_steps, 1.0 / num_steps)
-        after = here - size.astype(here.dtype) * (state.inverse @ descent)
-        momentum = jnp.where(state.count < num_steps - 1, state.count / (state.count + 3.0), 0.0)
-        extrapolated = after + momentum.astype(here.dtype) * (after - state.before)
+        size, momentum = (jnp.asarray(of_step, here.dtype)[state.count] for of_step in _schedule(num_steps))
+        after = here - size * (state.inverse @ descent)
+        extrapolated = after + momentum * (after - state.before)
         return unravel(extrapolated - here), NewtonState(state.count + 1, after, state.inverse)
 
     return optax.GradientTransformation(init, update)
@@ -65,11 +68,17 @@ def noise_gain(num_steps: int) -> float:
     With H = 1 and no curvature: each step's noise is carried on by the momentum of all later ones.
     """
     carried, gain = 0.0, 0.0
-    for count in reversed(range(num_steps)):
-        momentum = count / (count + 3) if count < num_steps - 1 else 0.0
+    for size, momentum in zip(*(of_step[::-1] for of_step in _schedule(num_steps)), strict=True):
         carried = 1 + momentum * carried  # how far a move at this step takes the last point
-        gain += (max(1 - count / num_steps, 1 / num_steps) * carried) ** 2
+        gain += (size * carried) ** 2
     return math.sqrt(gain)
+
+
+def _schedule(num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Size and momentum of each step `[T]`."""
+    count = np.arange(num_steps)
+    sizes = np.clip(2 * (1 - count / num_steps), 1 / num_steps, 1.0)
+    return sizes, np.where(count < num_steps - 1, np.minimum(count / (count + 3), _MOST_MOMENTUM), 0.0)
 
 
 def steep(
