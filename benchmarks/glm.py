@@ -144,7 +144,7 @@ def model_scores(
     test: VerticalDataset,
     label: str,
     epsilon: float,
-    **steps: int,
+    **steps: Any,
 ) -> np.ndarray:
     """Log odds of the test records by the NumPyro model."""
     settings: dict[str, Any] = {"schema": train.schema, "label": label}

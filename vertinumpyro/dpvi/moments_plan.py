@@ -23,7 +23,7 @@ import secrets
 from fractions import Fraction
 from typing import Any, final
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.privacy import Adversary, AdversaryRow, GaussianEvent, NeighbouringRelation, NoiseSource, Release
 from vertinumpyro.privacy.adversary import gaussian_parameter, list_adversaries, smallest_share_variance
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
@@ -86,6 +86,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
         for name in ("noise_multiplier", "radius"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise ArgumentError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        if self.num_records > 2 ** (61 - _GRID_BITS):
+            raise RangeError("num_records: the moments could wrap around the 64-bit ring; leave SecondMoments() out")
         require_drawable(2 * self.noise.num_shares * self.own_variance)
         _ = self.targets()  # validates the adversary's name
 
