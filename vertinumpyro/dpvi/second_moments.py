@@ -233,7 +233,10 @@ def _refusal(dpvi: DPVI, split: SplitModel, clip: Clip, *, all_records: bool, ep
     if clip.parts is None:
         return 'its scores are clipped as the steps\' are; give clip="local"'
     if epsilon is None or not all_records:
-        return "it needs epsilon, and steps that take all records; leave noise_multiplier, batch_size and sampling out"
+        return (
+            "it needs epsilon, and steps that take all records; leave noise_multiplier, batch_size and sampling out, or "
+            "give batch_size=num_records"
+        )
     if dpvi.optimizer is not None or dpvi.learning_rate is not None:
         return "moments say how far steps go; leave optimizer and learning_rate out"
     if dpvi.guide is not default_guide and not is_point(dpvi.guide):
