@@ -234,8 +234,8 @@ def _refusal(dpvi: DPVI, split: SplitModel, clip: Clip, *, all_records: bool, ep
         return 'its scores are clipped as the steps\' are; give clip="local"'
     if epsilon is None or not all_records:
         return (
-            "it needs epsilon, and steps that take all records; leave noise_multiplier, batch_size and sampling out, or "
-            "give batch_size=num_records"
+            "it needs epsilon, and steps that take all records; leave noise_multiplier, batch_size and sampling out, "
+            "or give batch_size=num_records"
         )
     if dpvi.optimizer is not None or dpvi.learning_rate is not None:
         return "moments say how far steps go; leave optimizer and learning_rate out"
