@@ -2,7 +2,7 @@
 
     VERTINUMPYRO_DATA=... python benchmarks/glm.py --quick
     python benchmarks/glm.py --json results/glm.json [--only adult dutch] [--methods vertical_glm] [--peer PYTHON]
-    python benchmarks/glm.py --only processes
+    python benchmarks/glm.py --only visits processes
 
 Adult and the Dutch census, 80/20 splits, medians over repeats. In `party_sum` and `functional` epsilon at delta = 1e-5
 holds against everyone: the outside analyst and both parties, one record replaced, N public; their noise comes from the
@@ -35,6 +35,8 @@ The settings were tried on other splits of the two tables, which no epsilon cove
 Keys: glm             {data: {epsilon: {method: {accuracy, auc}}}}, medians
       glm_repeats     the same, of every repeat
       glm_seconds     {data: {method: seconds of a fit}}, medians; other programs may run
+      glm.visits      {epsilon: {vertical_glm, adam: D2 of test records}}, medians: Poisson, visits to a doctor by
+                      health (RAND HIE, the table of glm_intervals.py), `VerticalGLM` with its 20 steps and 200 of Adam
       glm.processes   {seconds, rounds, bytes, dealer_bytes, mib, num_steps, accuracy} of a fit of `VerticalGLM` on all
                       of Adult, each party in a process of its own under CrypTen, on this machine without a network:
                       from the first question to what is released; bytes that a party sends to the other and that it
@@ -45,6 +47,7 @@ Keys: glm             {data: {epsilon: {method: {accuracy, auc}}}}, medians
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
 import tempfile
@@ -65,6 +68,7 @@ import optax.contrib
 from common import environment, finish, median, parser, written
 from dp_accounting.pld import PLDAccountant
 from functional_mechanism import DELTA, EPSILONS, LOGISTIC, first, peer_scores, private_fit
+from glm_intervals import SCHEMA, table
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoDelta
 from sklearn.linear_model import LogisticRegression
@@ -277,6 +281,19 @@ def processes(quick: bool) -> dict[str, float | None]:
     return dict(zip(keys, found, strict=True))
 
 
+def visits(repeats: int, quick: bool) -> dict[float, dict[str, float]]:
+    """Of a count, by few steps and by many."""
+    whole = VerticalDataset.from_pooled(SCHEMA, table(4_000 if quick else None))
+    found: dict[float, dict[str, list[float]]] = {epsilon: {"vertical_glm": [], "adam": []} for epsilon in EPSILONS}
+    for repeat in tqdm(range(repeats), desc="visits", unit="split"):
+        train, test = whole.split(0.8, repeat)
+        for epsilon, (name, curvature) in itertools.product(EPSILONS, {"vertical_glm": True, "adam": False}.items()):
+            model = VerticalGLM(family="poisson", label="visits", linear=["diseases"], curvature=curvature)
+            model.fit(train, plan=model.plan(train, epsilon=epsilon, delta=DELTA))
+            found[epsilon][name].append(model.score(test))
+    return {epsilon: {name: median(scores) for name, scores in by.items()} for epsilon, by in found.items()}
+
+
 def peak_mib(pid: int) -> float:
     """Largest resident memory of a living process, where Linux tells it."""
     status = Path(f"/proc/{pid}/status")
@@ -287,7 +304,7 @@ def peak_mib(pid: int) -> float:
 def main() -> None:
     """Runs the parts that were asked for."""
     made = parser(__doc__)
-    parts = (*LOGISTIC, "processes")
+    parts = (*LOGISTIC, "visits", "processes")
     made.add_argument("--only", nargs="+", choices=parts, default=list(parts), metavar="PART", help=", ".join(parts))
     made.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS), metavar="METHOD")
     made.add_argument("--repeats", type=int, default=None, metavar="R", help="splits; 10, or 1 with --quick")
@@ -296,6 +313,8 @@ def main() -> None:
     args = made.parse_args()
     repeats = args.repeats or (1 if args.quick else 10)
     results: dict[str, Any] = {"glm": {}, "glm_repeats": {}, "glm_seconds": {}, "environment": environment()}
+    if "visits" in args.only:
+        results["glm"]["visits"] = visits(repeats, args.quick)
     if "processes" in args.only:
         results["glm"]["processes"] = processes(args.quick)
     for name in [name for name in args.only if name in LOGISTIC]:
