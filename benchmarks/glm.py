@@ -2,6 +2,7 @@
 
     VERTINUMPYRO_DATA=... python benchmarks/glm.py --quick
     python benchmarks/glm.py --json results/glm.json [--only adult dutch] [--methods vertical_glm] [--peer PYTHON]
+    python benchmarks/glm.py --only visits processes
 
 Adult and the Dutch census, 80/20 splits, medians over repeats. In `party_sum` and `functional` epsilon at delta = 1e-5
 holds against everyone: the outside analyst and both parties, one record replaced, N public; their noise comes from the
@@ -17,6 +18,7 @@ Methods: party_sum    a NumPyro model by DPVI: a normal prior on a coefficient f
                       Adam with one scale for all coefficients, as the noise is the same in all of them, and rate
                         1 / sqrt(T), cosine: gradients that are noise alone move a coefficient by some 0.6, less than
                         its prior's standard deviation of 1
+         moments      the same model and clip norm with `warm_start=SecondMoments()`: 20 steps by noisy second moments
          vertical_glm `VerticalGLM` with its defaults: a coefficient for each number or for each value, 20 steps by
                       noisy second moments
          functional   `VerticalLogisticRegression`, discrete Gaussian noise
@@ -33,16 +35,26 @@ The settings were tried on other splits of the two tables, which no epsilon cove
 Keys: glm             {data: {epsilon: {method: {accuracy, auc}}}}, medians
       glm_repeats     the same, of every repeat
       glm_seconds     {data: {method: seconds of a fit}}, medians; other programs may run
+      glm.visits      {epsilon: {vertical_glm, adam: D2 of test records}}, medians: Poisson, visits to a doctor by
+                      health (RAND HIE, the table of glm_intervals.py), `VerticalGLM` with its 20 steps and 200 of Adam
+      glm.processes   {seconds, rounds, bytes, dealer_bytes, mib, num_steps, accuracy} of a fit of `VerticalGLM` on all
+                      of Adult, each party in a process of its own under CrypTen, on this machine without a network:
+                      from the first question to what is released; bytes that a party sends to the other and that it
+                      gets from the dealer; the largest peak memory of a party; accuracy on the same records, not DP.
+                      Null without the extra `crypten`
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -53,9 +65,10 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import optax.contrib
-from common import environment, finish, median, parser
+from common import environment, finish, median, parser, written
 from dp_accounting.pld import PLDAccountant
 from functional_mechanism import DELTA, EPSILONS, LOGISTIC, first, peer_scores, private_fit
+from glm_intervals import SCHEMA, table
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoDelta
 from sklearn.linear_model import LogisticRegression
@@ -63,12 +76,15 @@ from sklearn.metrics import roc_auc_score
 from tqdm.auto import tqdm
 
 import vertinumpyro as vnp
-from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.data import Schema, TableFacts, VerticalDataset
+from vertinumpyro.data.datasets.adult import load_adult
 from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.glm.defaults import one_scale_adam
 from vertinumpyro.posterior import TwinWarning
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout, scaled
+from vertinumpyro.secure import Crypten
+from vertinumpyro.session import PartyTask, ProcessSession
 
 NUM_STEPS, CLIP_FACTOR = 200, 0.4
 SGD_STEPS, SGD_BATCHES = 1000, 30  # N / 30 records a batch
@@ -115,23 +131,29 @@ def design(dataset: VerticalDataset, label: str) -> np.ndarray:
 
 
 def party_sum_scores(train: VerticalDataset, test: VerticalDataset, label: str, epsilon: float) -> np.ndarray:
-    """Log odds of the test records."""
+    """Log odds of the test records, by 200 steps of Adam."""
+    adam = one_scale_adam(NUM_STEPS, 1 / math.sqrt(NUM_STEPS))
+    settings = {"optimizer": adam, "guide": AutoDelta, "warm_start": False}
+    return model_scores(settings, train, test, label, epsilon, num_steps=NUM_STEPS, batch_size=train.num_records)
+
+
+def moments_scores(train: VerticalDataset, test: VerticalDataset, label: str, epsilon: float) -> np.ndarray:
+    """Log odds of the test records, by few steps."""
+    return model_scores({"warm_start": vnp.SecondMoments()}, train, test, label, epsilon)
+
+
+def model_scores(
+    inference: Mapping[str, Any],
+    train: VerticalDataset,
+    test: VerticalDataset,
+    label: str,
+    epsilon: float,
+    **steps: Any,
+) -> np.ndarray:
+    """Log odds of the test records by the NumPyro model."""
     settings: dict[str, Any] = {"schema": train.schema, "label": label}
-    dpvi = vnp.DPVI(
-        model,
-        guide=AutoDelta,
-        optimizer=one_scale_adam(NUM_STEPS, 1 / math.sqrt(NUM_STEPS)),
-        model_kwargs=settings,
-        warm_start=False,
-    )
-    plan = dpvi.plan(
-        train,
-        epsilon=epsilon,
-        delta=DELTA,
-        num_steps=NUM_STEPS,
-        batch_size=train.num_records,
-        clip_norm=clip_norm(train.schema),
-    )
+    dpvi = vnp.DPVI(model, model_kwargs=settings, **inference)
+    plan = dpvi.plan(train, epsilon=epsilon, delta=DELTA, clip_norm=clip_norm(train.schema), **steps)
     assert plan.worst.epsilon <= epsilon
     posterior = dpvi.fit(train, plan, jax.random.PRNGKey(0), progress_bar=False)
     point = {name: value[0] for name, value in posterior.sample(jax.random.PRNGKey(0), 1).items()}
@@ -195,6 +217,7 @@ def functional_scores(train: VerticalDataset, test: VerticalDataset, label: str,
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     "party_sum": party_sum_scores,
+    "moments": moments_scores,
     "vertical_glm": vertical_glm_scores,
     "functional": functional_scores,
     "dp_sgd": dp_sgd_scores,
@@ -234,10 +257,55 @@ def of_split(
     return found, seconds
 
 
+def processes(quick: bool) -> dict[str, float | None]:
+    """A fit on Adult at parties in processes of their own, at epsilon = 1 for everyone."""
+    keys = ("seconds", "rounds", "bytes", "dealer_bytes", "mib", "num_steps", "accuracy")
+    if Crypten().missing() is not None:
+        return dict.fromkeys(keys)
+    dataset = first(load_adult(layout="with_income"), 2_000 if quick else None)
+    build = functools.partial(VerticalGLM, label="income", backend=Crypten())
+    model = build()
+    plan = model.plan(TableFacts(dataset.schema, dataset.num_records), epsilon=1.0, delta=DELTA)
+    with tempfile.TemporaryDirectory(prefix="glm-") as folder:
+        files = written(dataset, Path(folder))
+        parties = [
+            PartyTask(party=p, schema=dataset.schema.to_dict(), table=files.paths[p], build=build)
+            for p in dataset.schema.parties
+        ]
+        with ProcessSession(parties, timeout_s=600.0) as session:
+            started = time.perf_counter()
+            model.fit(session, plan=plan, run_dir=Path(folder) / "run")
+            seconds, peaks = time.perf_counter() - started, [peak_mib(pid) for pid in session.pids[: len(parties)]]
+        traffic, dealt = session.traffic, session.dealer_traffic.bytes_received
+    found = (seconds, traffic.rounds, traffic.bytes_sent, dealt, max(peaks), plan.num_steps, model.score(dataset))
+    return dict(zip(keys, found, strict=True))
+
+
+def visits(repeats: int, quick: bool) -> dict[float, dict[str, float]]:
+    """Of a count, by few steps and by many."""
+    whole = VerticalDataset.from_pooled(SCHEMA, table(4_000 if quick else None))
+    found: dict[float, dict[str, list[float]]] = {epsilon: {"vertical_glm": [], "adam": []} for epsilon in EPSILONS}
+    for repeat in tqdm(range(repeats), desc="visits", unit="split"):
+        train, test = whole.split(0.8, repeat)
+        for epsilon, (name, curvature) in itertools.product(EPSILONS, {"vertical_glm": True, "adam": False}.items()):
+            model = VerticalGLM(family="poisson", label="visits", linear=["diseases"], curvature=curvature)
+            model.fit(train, plan=model.plan(train, epsilon=epsilon, delta=DELTA))
+            found[epsilon][name].append(model.score(test))
+    return {epsilon: {name: median(scores) for name, scores in by.items()} for epsilon, by in found.items()}
+
+
+def peak_mib(pid: int) -> float:
+    """Largest resident memory of a living process, where Linux tells it."""
+    status = Path(f"/proc/{pid}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), math.nan)
+
+
 def main() -> None:
     """Runs the parts that were asked for."""
     made = parser(__doc__)
-    made.add_argument("--only", nargs="+", choices=tuple(LOGISTIC), default=list(LOGISTIC), metavar="DATA")
+    parts = (*LOGISTIC, "visits", "processes")
+    made.add_argument("--only", nargs="+", choices=parts, default=list(parts), metavar="PART", help=", ".join(parts))
     made.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS), metavar="METHOD")
     made.add_argument("--repeats", type=int, default=None, metavar="R", help="splits; 10, or 1 with --quick")
     made.add_argument("--peer", default=sys.executable, metavar="PYTHON", help="an interpreter with diffprivlib, which "
@@ -245,7 +313,11 @@ def main() -> None:
     args = made.parse_args()
     repeats = args.repeats or (1 if args.quick else 10)
     results: dict[str, Any] = {"glm": {}, "glm_repeats": {}, "glm_seconds": {}, "environment": environment()}
-    for name in args.only:
+    if "visits" in args.only:
+        results["glm"]["visits"] = visits(repeats, args.quick)
+    if "processes" in args.only:
+        results["glm"]["processes"] = processes(args.quick)
+    for name in [name for name in args.only if name in LOGISTIC]:
         whole, label = LOGISTIC[name]()
         whole = first(whole, 4_000 if args.quick else None)
         splits, seconds = [], []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         load_rand_hie,
         load_wine,
     )
-    from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior
+    from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior, SecondMoments
     from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
     from vertinumpyro.model import mixture_model, party_plate, party_sum
     from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
@@ -54,6 +54,7 @@ __all__ = [
     "Posterior",
     "PrivacyPlan",
     "Schema",
+    "SecondMoments",
     "VertiMRF",
     "VerticalDataset",
     "__version__",
@@ -88,7 +89,7 @@ _HOMES = {
         "load_rand_hie",
         "load_wine",
     ),
-    "dpvi": ("DPVI", "Diagnostics", "Posterior"),
+    "dpvi": ("DPVI", "Diagnostics", "Posterior", "SecondMoments"),
     "marginals": ("MarginalInference", "MarginalPosterior", "release_marginals"),
     "model": ("mixture_model", "party_plate", "party_sum"),
     "mrf": ("MRFPlan", "Marginals", "MarkovTwin", "VertiMRF"),

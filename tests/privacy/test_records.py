@@ -8,6 +8,7 @@ import pytest
 
 import vertinumpyro  # noqa: F401 (registers every kind of plan)
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.dpvi.moments_plan import MomentsPlan
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Adversary, Book, Ledger, Plan, PrivacyPlan
 from vertinumpyro.privacy.ledger import read_record
@@ -15,12 +16,13 @@ from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.linear_plan import RegressionPlan
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden").glob("*.json"))
-KINDS = {"dpvi", "horizontal", "vertimrf", "functional_mechanism", "bayesian_linear"}
+KINDS = {"dpvi", "horizontal", "vertimrf", "functional_mechanism", "bayesian_linear", "second_moments"}
 every_record = pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 
 
 def test_there_is_a_record_of_every_kind():
-    assert {FunctionalMechanismPlan.kind, RegressionPlan.kind, MRFPlan.kind} < KINDS == set(Plan._kinds) - {"toy"}
+    imported = {plan.kind for plan in (FunctionalMechanismPlan, MomentsPlan, RegressionPlan, MRFPlan)}
+    assert imported < KINDS == set(Plan._kinds) - {"toy"}
     assert {read_record(path).plan.kind for path in GOLDEN} == KINDS
 
 

@@ -165,7 +165,8 @@ def report_rows(plan: Plan) -> list[dict[str, str]]:
 def _start(plan: PrivacyPlan) -> str:
     if plan.start is None:
         return "random values"
-    return f"noisy tables, {count(plan.start.num_steps, 'release')}, paid from the same ε"
+    what = "noisy second moments" if plan.start.kind == "second_moments" else "noisy tables"
+    return f"{what}, {count(plan.start.num_steps, 'release')}, paid from the same ε"
 
 
 def _batches(plan: PrivacyPlan) -> str:

@@ -12,7 +12,7 @@ from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.data.wording import NO_DATASET
 from vertinumpyro.dpvi.defaults import default_init
 from vertinumpyro.dpvi.optimizers import check_optimizer
-from vertinumpyro.dpvi.tables_start import TablesStart
+from vertinumpyro.dpvi.second_moments import SecondMoments
 from vertinumpyro.posterior.autoguides import check_guide, chosen_init
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan, Sampling
 from vertinumpyro.secure import BACKENDS, Backend
@@ -48,8 +48,10 @@ def _check_numbers(dpvi: DPVI) -> None:
     rate, block, components = dpvi.learning_rate, dpvi.block_size, dpvi.num_components
     if components is not None and not (isinstance(components, int) and components >= 1):
         raise ArgumentError(f"num_components={shown(components)}; give 1 or more")
-    if not isinstance(dpvi.warm_start, bool | TablesStart | None):
-        raise ArgumentError(f"warm_start={shown(dpvi.warm_start)} must be True, False, or None to let the plan decide")
+    if not isinstance(dpvi.warm_start, bool | SecondMoments | None):
+        raise ArgumentError(
+            f"warm_start={shown(dpvi.warm_start)} must be True, False, SecondMoments(), or None to let the plan decide"
+        )
     if block is not None and not (isinstance(block, int) and block >= 1):
         raise ArgumentError(f"block_size={shown(block)} must be a number of records, at least 1")
     if rate is not None and dpvi.optimizer is not None:

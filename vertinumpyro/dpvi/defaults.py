@@ -46,6 +46,7 @@ from vertinumpyro.posterior.guide import GuideFactory
 
 __all__ = [
     "START_SHARE",
+    "WARM_STEPS",
     "default_batch",
     "default_clip_norm",
     "default_components",
@@ -60,7 +61,10 @@ __all__ = [
 START_SHARE = 0.8
 """Part of μ² for the tables that a fit starts from."""
 
-_KNOWN_STEPS, _WARM_STEPS, _AMPLIFIED_STEPS = 150, 25, 1000
+WARM_STEPS = 25
+"""From tables."""
+
+_KNOWN_STEPS, _AMPLIFIED_STEPS = 150, 1000
 _LARGEST_RATE, _WARM_RATE = 0.3, 0.02
 _COMPONENTS, _MOST_COMPONENTS, _RECORDS_A_COMPONENT = 20, 200, 400
 _NUM_BATCHES_AN_EPOCH = 30
@@ -76,14 +80,13 @@ default_init: Callable[..., Any] = partial(init_to_uniform, **{"radius": 0.1})
 """Small random unconstrained values, so that the components of a mixture differ."""
 
 
-def default_batch(num_records: int, *, amplified: bool, warm: bool = False) -> tuple[int, int]:
-    """(batch size, number of steps), as the module's table has them.
+def default_batch(num_records: int, *, amplified: bool) -> tuple[int, int]:
+    """(batch size, number of steps), as the module's table has them, of steps from random values.
 
     :param amplified: whether sub-sampling counts against everyone whom ε is for: nobody of them knows the batches.
-    :param warm: whether the steps start from tables.
     """
     if not amplified:
-        return num_records, _WARM_STEPS if warm else _KNOWN_STEPS
+        return num_records, _KNOWN_STEPS
     return min(num_records, max(_SMALLEST_BATCH, round(num_records / _NUM_BATCHES_AN_EPOCH))), _AMPLIFIED_STEPS
 
 

@@ -24,18 +24,18 @@ from vertinumpyro.dpvi.defaults import (
     default_components,
     default_guide,
     default_init,
-    default_rate,
-    warm_guide,
 )
 from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, rehearsed, restored, run_steps
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.optimizers import Optimizer, as_optax
+from vertinumpyro.dpvi.optimizers import Optimizer
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.tables_start import TablesStart, takes_all_records
-from vertinumpyro.dpvi.warm_start import WarmStart
+from vertinumpyro.dpvi.second_moments import SecondMoments
+from vertinumpyro.dpvi.start import Start, steps_optimizer, takes_all_records
+from vertinumpyro.dpvi.warm_start import start_of
 from vertinumpyro.dpvi.work import StepsWork, release_layout
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
+from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
@@ -81,7 +81,8 @@ class DPVI:
     :param warm_start: begin at the model fitted to noisy tables, which most of the budget buys (`dpvi.warm_start`).
         True refuses where that cannot be had. None does it where it can: every step takes all records, `epsilon` is
         given, the model's tables can be computed and are not too wide, the guide has a location, `init_loc_fn` is
-        the default, and the extra `mrf` is installed; `plan.start` says. A `TablesStart` does other things with tables.
+        the default, and the extra `mrf` is installed; `plan.start` says. `SecondMoments()` is for a model with a
+        `party_sum`: its steps are few (`dpvi.second_moments`).
     :param block_size: records of a batch that are computed at a time, under every backend; None takes as many as keep
         an array of one number for each record and released value below 128 MiB.
     :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
@@ -99,10 +100,10 @@ class DPVI:
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: bool = False
     block_size: int | None = None
-    warm_start: bool | TablesStart | None = None
+    warm_start: bool | SecondMoments | None = None
     _splits: dict[Any, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
-    _starts: dict[int, TablesStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _starts: dict[int, Start] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Before any schema is known, as `check_settings` says."""
@@ -186,9 +187,11 @@ class DPVI:
         watchers = list_adversaries(parties, batch_indices=batch_indices)
         targets = targeted(watchers, shares.covered(watchers), adversary)
         amplified = not any(target.knows_indices for target in targets)
-        start = self._warm(dataset.num_records).plan_if_wanted(
+        warm = self._warm(dataset.num_records)
+        start = warm.plan_if_wanted(
             self,
             dataset,
+            clip=chosen,
             all_records=takes_all_records(sampling, batch_size, dataset.num_records, amplified=amplified),
             epsilon=epsilon,
             delta=delta,
@@ -198,7 +201,8 @@ class DPVI:
             collusion_threshold=collusion_threshold,
         )
         if sampling is None:
-            size, steps = default_batch(dataset.num_records, amplified=amplified, warm=start is not None)
+            size, steps = default_batch(dataset.num_records, amplified=amplified)
+            size, steps = (size, steps) if start is None else (dataset.num_records, warm.num_steps)
             size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps
             sampling = PoissonSampling.for_batch_size(size, dataset.num_records, steps)
         settings: dict[str, Any] = {
@@ -236,11 +240,11 @@ class DPVI:
         plan.warn_if_narrowed(stacklevel=3)
         return plan
 
-    def _warm(self, num_records: int) -> TablesStart:
-        components, given = self._components(num_records, warm=True), self.warm_start
-        if components not in self._starts and not isinstance(given, TablesStart):
-            self._starts[components] = WarmStart.of(self.model, components, self.model_kwargs)
-        return given if isinstance(given, TablesStart) else self._starts[components]
+    def _warm(self, num_records: int) -> Start:
+        components = self._components(num_records, warm=True)
+        if components not in self._starts:
+            self._starts[components] = start_of(self, components)
+        return self._starts[components]
 
     def kernel(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
@@ -255,10 +259,9 @@ class DPVI:
         shape = self._shape(split, plan)
         guide_key, step_key = jax.random.split(rng_key)
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
-        rate = default_rate(plan.num_gradients, warm=plan.start is not None)
         kernel = Kernel(
             guide=guide,
-            optimizer=as_optax(self.optimizer, plan.num_gradients, self.learning_rate or rate),
+            optimizer=steps_optimizer(self, self._begun(plan), plan.num_gradients),
             backend=self.backend,
             shape=shape,
             num_records=plan.num_records,
@@ -267,8 +270,12 @@ class DPVI:
         )
         return kernel, kernel.init(step_key, params)
 
-    def _guide_of(self, plan: PrivacyPlan) -> GuideFactory:
-        return warm_guide if plan.start is not None and self.guide is default_guide else self.guide
+    def _begun(self, plan: Plan) -> Start | None:
+        return self._warm(plan.num_records) if isinstance(plan, PrivacyPlan) and plan.start is not None else None
+
+    def _guide_of(self, plan: Plan) -> GuideFactory:
+        start = self._begun(plan)
+        return start.guide if start is not None and self.guide is default_guide else self.guide
 
     @checked
     def fit(
@@ -299,14 +306,13 @@ class DPVI:
         kernel, state = self.kernel(session, plan, rng_key)
         runner = rehearsed(session, kernel, state, plan)
         warm = self._warm(plan.num_records)
-        warm.rehearse(session, plan)
+        warm.rehearse(session, plan, kernel, state)
         with session.open(
             self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
         ) as run:
             released = warm.released(session, run)
             if released is not None and run.state() is None:
-                guide = self._guide_of(plan)
-                state = warm.state(released, kernel, guide, state, rng_key, progress_bar=progress_bar)
+                state = warm.state(released, plan, kernel, state, rng_key, progress_bar=progress_bar)
             state, diagnostics = run_steps(
                 session,
                 run,
@@ -317,7 +323,8 @@ class DPVI:
                 progress_bar=progress_bar,
                 after_chunk=after_chunk,
             )
-        return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=released)
+        tables = released if isinstance(released, Marginals) else None
+        return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=tables)
 
     @checked
     def recover(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array, *, run_dir: str | Path) -> Posterior:
@@ -362,7 +369,7 @@ class DPVI:
         plan = Plan.from_dict(metadata["plan"])
         split = self.split(Schema.from_dict(metadata["schema"]), plan if isinstance(plan, PrivacyPlan) else None)
         key = compat.random_key(0)
-        guide, params = ReparameterisedGuide.create(self.guide, split, self.init_loc_fn, key)
+        guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, key)
         return Posterior(
             guide=guide,
             params=checkpoint.load_tree(path, params),

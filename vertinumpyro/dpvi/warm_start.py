@@ -9,36 +9,42 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError, VertinumpyroError
+from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Facts
-from vertinumpyro.dpvi.defaults import START_SHARE, default_init
+from vertinumpyro.dpvi.clipping import Clip
+from vertinumpyro.dpvi.defaults import START_SHARE, WARM_STEPS, default_init, warm_guide
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.tables_start import TablesStart
+from vertinumpyro.dpvi.second_moments import MomentsStart, SecondMoments
+from vertinumpyro.dpvi.start import Start, shared
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.posterior.autoguides import chosen_init, has_location
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Run, Session, Work
 
 if TYPE_CHECKING:
     from vertinumpyro.dpvi.inference import DPVI
 
-__all__ = ["WarmStart"]
+__all__ = ["WarmStart", "start_of"]
 
 _CLIQUE_LIMIT = 100_000  # a third of the default's cells takes half the time, and the steps make up for the rest
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class WarmStart(TablesStart):
+class WarmStart(Start):
     """Noisy tables and a model fitted to them.
 
     :ivar inference: the model, as DPVI has it.
@@ -59,7 +65,22 @@ class WarmStart(TablesStart):
         """What releases them."""
         return self.inference.settings
 
-    def plan_if_wanted(self, dpvi: DPVI, facts: Facts, *, all_records: bool, **settings: Any) -> MRFPlan | None:
+    @property
+    def guide(self) -> GuideFactory:
+        """See `Start.guide`."""
+        return warm_guide
+
+    @property
+    def num_steps(self) -> int:
+        """See `Start.num_steps`."""
+        return WARM_STEPS
+
+    def optimizer(self, num_steps: int) -> None:
+        """See `Start.optimizer`: none of its own."""
+
+    def plan_if_wanted(
+        self, dpvi: DPVI, facts: Facts, *, clip: Clip, all_records: bool, **settings: Any
+    ) -> MRFPlan | None:
         """The tables' plan where `dpvi.warm_start` has one; None where the steps are to start from random values.
 
         :raises ArgumentError: `warm_start=True`, and that cannot be had; says why.
@@ -71,21 +92,46 @@ class WarmStart(TablesStart):
         try:
             if refused is not None:
                 raise ArgumentError(f"warm_start=True: {refused}")
-            return self.plan(facts, share=START_SHARE, **settings)
+            plan = shared(self.tables.plan, START_SHARE, dataset=facts, **settings)
+            self.inference.rehearse(facts.schema, plan)
+            return plan
         except (ArgumentError, ModelContractError):
             if dpvi.warm_start:
                 raise
             return None
 
-    def rehearse_on(self, facts: Facts, plan: MRFPlan) -> None:
-        """See `TablesStart.rehearse_on`."""
-        self.inference.rehearse(facts.schema, plan)
+    def check(self, facts: Facts, plan: PrivacyPlan) -> None:
+        """See `Start.check`, and `VertiMRF.check`."""
+        if plan.start is not None and _part(plan) is None:
+            raise ArgumentError("plan: its steps do not begin with tables; make a new plan")
+        if (start := _part(plan)) is not None:
+            self.tables.check(facts, start)
+
+    def rehearse(self, facts: Facts, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> None:
+        """See `Start.rehearse`: on uniform tables."""
+        if (start := _part(plan)) is not None:
+            self.inference.rehearse(facts.schema, start)
+
+    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
+        """See `Start.computations`."""
+        return () if (start := _part(plan)) is None else self.tables.computations(facts, start)
+
+    def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> Work | None:
+        """See `Start.work`."""
+        start = _part(plan)
+        return None if start is None else self.tables.work(facts, party, columns, start, source)
+
+    def released(self, session: Session, run: Run) -> Marginals | None:
+        """See `Start.released`."""
+        assert isinstance(run.plan, PrivacyPlan)
+        start = _part(run.plan)
+        return None if start is None else self.tables.released_in(session, run, start)
 
     def state(
         self,
         released: Marginals,
+        plan: PrivacyPlan,
         kernel: Kernel,
-        guide: GuideFactory,
         cold: DPVIState,
         rng_key: jax.Array,
         *,
@@ -96,8 +142,9 @@ class WarmStart(TablesStart):
         start = self._fitted(released, fit_key, progress_bar=progress_bar)
         if start is None:
             return cold
+        guide, split = kernel.guide.guide, kernel.guide.split
         # flat theta as it is: from a share near zero there is no way back in single precision
-        _, params = ReparameterisedGuide.create(guide, kernel.guide.split, default_init, guide_key, start=start)
+        _, params = ReparameterisedGuide.create(guide, split, default_init, guide_key, start=start)
         return kernel.init(cold.rng_key, params)
 
     def _fitted(self, released: Marginals, rng_key: jax.Array, *, progress_bar: bool) -> jax.Array | None:
@@ -117,6 +164,18 @@ class WarmStart(TablesStart):
             stacklevel=5,
         )
         return None
+
+
+def start_of(dpvi: DPVI, num_components: int) -> Start:
+    """What a `DPVI`'s steps may begin with: the moments that it was given, or tables of its model."""
+    if isinstance(dpvi.warm_start, SecondMoments):
+        return MomentsStart(dpvi, dpvi.warm_start)
+    return WarmStart.of(dpvi.model, num_components, dpvi.model_kwargs)
+
+
+def _part(plan: PrivacyPlan) -> MRFPlan | None:
+    """The tables' part of a plan; None where its steps start from random values."""
+    return plan.start if isinstance(plan.start, MRFPlan) else None
 
 
 def _refusal(dpvi: DPVI, *, all_records: bool, epsilon: float | None) -> str | None:

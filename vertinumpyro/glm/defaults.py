@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from vertinumpyro.dpvi.second_moments import NUM_STEPS as FEW_STEPS
+
 __all__ = ["Steps", "default_steps", "one_scale_adam"]
 
-_NUM_STEPS, _CURVED_STEPS, _CLIP_FACTOR = 200, 20, 0.4
+_NUM_STEPS, _CLIP_FACTOR = 200, 0.4
 
 
 class Steps(NamedTuple):
@@ -43,7 +45,7 @@ def default_steps(num_columns: int, num_steps: int | None = None, *, curvature: 
         num_steps: T; None takes 200, or 20 with second moments.
         curvature: whether steps go by noisy second moments.
     """
-    steps = num_steps or (_CURVED_STEPS if curvature else _NUM_STEPS)
+    steps = num_steps or (FEW_STEPS if curvature else _NUM_STEPS)
     return Steps(steps, round(_CLIP_FACTOR * math.sqrt(num_columns), 3), 1 / math.sqrt(steps))
 
 

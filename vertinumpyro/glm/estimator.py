@@ -17,7 +17,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, Posterior, TwinWarning
-from vertinumpyro.glm.curvature import MOST_COEFFICIENTS
+from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
 from vertinumpyro.glm.inference import GuideName, Regression, inference_of
 from vertinumpyro.glm.predictions import GLMPredictions
 from vertinumpyro.glm.scores import values_of
@@ -56,7 +56,7 @@ class VerticalGLM(GLMPredictions):
         cutpoints: of family="ordinal", public and rising, one fewer than the label has values.
         guide: "point" for the mode, or "normal" for a normal distribution of each coefficient.
         curvature: buy noisy second moments of the features with a part of the budget, so that 20 steps suffice for 200
-            (`glm.curvature`). None does where it can: a point, a family of bounded curvature, steps that nobody set.
+            (`dpvi.second_moments`). None does where it can: a point, steps that nobody set, not too many coefficients.
         learning_rate: of Adam, where there are no second moments; None takes the one in `glm.defaults`.
         backend: computes the cross-party steps; None takes `FixedPoint`.
         insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
@@ -145,23 +145,18 @@ class VerticalGLM(GLMPredictions):
                 "constructor epsilon="
             )
         chosen = {"delta": self.delta, **(self.plan_settings or {}), **settings}
-        if self.curvature is not False and self._wants_curvature(regression, chosen):
-            try:
-                return self._planned(facts, regression, epsilon, chosen, curvature=True)
-            except ArgumentError:  # columns too wide for tables, say; what else is wrong the other steps refuse too
-                if self.curvature:
-                    raise
-        return self._planned(facts, regression, epsilon, chosen, curvature=False)
+        wanted = self.curvature is not False and self._wants_curvature(regression, chosen)
+        return self._planned(facts, regression, epsilon, chosen, curvature=wanted)
 
     def _wants_curvature(self, regression: Regression, chosen: Mapping[str, Any]) -> bool:
         """Whether second moments come first, by the settings."""
         if self.curvature is None:
-            plain = not {"num_steps", "batch_size", "sampling", "noise_multiplier"} & set(chosen)
-            return plain and self.guide == "point" and self.learning_rate is None and regression.has_curvature
-        if self.guide != "point" or not regression.has_curvature or self.learning_rate is not None:
+            plain = not {"num_steps", "batch_size", "sampling", "noise_multiplier", "clip"} & set(chosen)
+            return plain and self.guide == "point" and self.learning_rate is None and regression.has_moments
+        if self.guide != "point" or not regression.has_moments or self.learning_rate is not None:
             raise ArgumentError(
-                f'curvature=True: it is for guide="point", no learning_rate, up to {MOST_COEFFICIENTS} coefficients '
-                f"and a family of bounded curvature, which poisson has not; family={self.family!r}, leave curvature out"
+                f'curvature=True: it is for guide="point", no learning_rate, and up to {MOST_COEFFICIENTS} '
+                "coefficients; leave curvature out"
             )
         return True
 

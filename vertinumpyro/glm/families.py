@@ -41,17 +41,11 @@ class Family(abc.ABC):
         outcome: what a `party_sum`'s site with this distribution is.
         classes: whether the label is one of several values, so that a fit is a classifier.
         unit: the size of a usual coefficient of a feature in [-1, 1], by which steps are scaled.
-        curvature: the largest second derivative of the negative log density by eta; None where there is none.
     """
 
     outcome: ClassVar[type[Outcome]]
     classes: ClassVar[bool]
     unit: ClassVar[float] = 1.0
-
-    @property
-    def curvature(self) -> float | None:
-        """See the class."""
-        return None
 
     @abc.abstractmethod
     def distribution(self, eta: Any) -> Any:
@@ -96,11 +90,6 @@ class Bernoulli(_TwoValues):
 
     outcome: ClassVar[type[Outcome]] = BernoulliLogit
 
-    @property
-    def curvature(self) -> float:
-        """Of a sigmoid, at 0."""
-        return 0.25
-
     def distribution(self, eta: Any) -> Any:
         """By log odds."""
         return dist.Bernoulli(logits=eta)
@@ -117,11 +106,6 @@ class Probit(_TwoValues):
 
     outcome: ClassVar[type[Outcome]] = BernoulliProbit
     unit: ClassVar[float] = 0.6
-
-    @property
-    def curvature(self) -> float:
-        """L' = L (t + L) of L = phi / Phi rises to 1 far below 0."""
-        return 1.0
 
     def distribution(self, eta: Any) -> Any:
         """By the normal distribution's function."""
@@ -149,11 +133,6 @@ class Ordinal(Family):
     classes: ClassVar[bool] = True
 
     cutpoints: tuple[float, ...]
-
-    @property
-    def curvature(self) -> float:
-        """Of two sigmoids."""
-        return 0.5
 
     def distribution(self, eta: Any) -> Any:
         """NumPyro's."""
@@ -189,11 +168,6 @@ class Normal(Family):
     unit: ClassVar[float] = 0.25
 
     scale: float
-
-    @property
-    def curvature(self) -> float:
-        """The precision."""
-        return self.scale**-2
 
     def distribution(self, eta: Any) -> Any:
         """Around eta."""

@@ -16,8 +16,8 @@ from vertinumpyro.core.arguments import require_collection
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.data.wording import Place
-from vertinumpyro.dpvi import DPVI, Posterior
-from vertinumpyro.glm.curvature import MOST_COEFFICIENTS, CurvatureStart, accelerated_newton
+from vertinumpyro.dpvi import DPVI, Posterior, SecondMoments
+from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
 from vertinumpyro.glm.defaults import Steps, default_steps, one_scale_adam
 from vertinumpyro.glm.families import Family, family_of
 from vertinumpyro.glm.model import INTERCEPT, Term, glm_model, terms_of
@@ -121,9 +121,9 @@ class Regression:
         )
 
     @property
-    def has_curvature(self) -> bool:
-        """Whether noisy second moments bound its curvature, and are not too many."""
-        return self.of_label.curvature is not None and sum(term.size for term in self.terms) < MOST_COEFFICIENTS
+    def has_moments(self) -> bool:
+        """Whether second moments of its coefficients' scores are not too many."""
+        return sum(term.size for term in self.terms) < MOST_COEFFICIENTS
 
     def found(self, posterior: Posterior) -> tuple[np.ndarray, float]:
         """Coefficients `[d]` in the terms' order and the intercept, at the posterior's centre."""
@@ -151,21 +151,23 @@ def inference_of(
         curvature: take steps by noisy second moments in the place of Adam's.
     """
     made = _inference if isinstance(backend, Hashable) else _inference.__wrapped__
-    rate = None if curvature else learning_rate or regression.steps(num_steps).learning_rate
-    return made(regression, guide, backend, num_steps, rate)
+    if curvature:  # these fit any number of steps
+        return made(regression, guide, backend, None, None)
+    return made(regression, guide, backend, num_steps, learning_rate or regression.steps(num_steps).learning_rate)
 
 
 @functools.lru_cache(maxsize=8)
 def _inference(
-    regression: Regression, guide: GuideName, backend: Backend, num_steps: int, learning_rate: float | None
+    regression: Regression, guide: GuideName, backend: Backend, num_steps: int | None, learning_rate: float | None
 ) -> DPVI:
     """Without a learning rate by second moments."""
+    adam = None if num_steps is None or learning_rate is None else one_scale_adam(num_steps, learning_rate)
     return DPVI(
         glm_model,
         guide=_GUIDES[guide],
-        optimizer=accelerated_newton(num_steps) if learning_rate is None else one_scale_adam(num_steps, learning_rate),
+        optimizer=adam,
         backend=backend,
         init_loc_fn=init_to_mean,
         model_kwargs=regression.model_kwargs,
-        warm_start=CurvatureStart(regression, backend) if learning_rate is None else False,
+        warm_start=SecondMoments() if adam is None else False,
     )

@@ -64,6 +64,13 @@ class Outcome(abc.ABC):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """D log p(value | eta) / d eta: what the model's own density must have."""
 
+    @abc.abstractmethod
+    def curvature(self, cut: float) -> float:
+        """How fast the residual falls with eta at most, by which steps are scaled.
+
+        :param cut: to which residuals are cut, at most `unit`.
+        """
+
     @classmethod
     @abc.abstractmethod
     def of(cls, fn: Any, largest: float | None) -> Outcome | None:
@@ -102,6 +109,10 @@ class BernoulliLogit(Outcome):
         """Y - sigmoid(eta)."""
         return value - jax.nn.sigmoid(eta)
 
+    def curvature(self, cut: float) -> float:
+        """Of a sigmoid, at 0."""
+        return 0.25
+
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> BernoulliLogit | None:
         """Of a Bernoulli distribution, by logits or by probabilities."""
@@ -134,6 +145,10 @@ class BernoulliProbit(Outcome):
         """Before it is cut off."""
         sign = 2.0 * value - 1
         return sign * jnp.exp(-(eta**2) / 2 - jnp.log(2 * jnp.pi) / 2 - jax.scipy.special.log_ndtr(sign * eta))
+
+    def curvature(self, cut: float) -> float:
+        """L' = L (t + L) of L = phi / Phi rises to 1 far below 0."""
+        return 1.0
 
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> BernoulliProbit | None:
@@ -168,6 +183,10 @@ class OrderedLogit(Outcome):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """See the class."""
         return 1 - jax.nn.sigmoid(eta[..., None] - self.offsets(value)).sum(axis=-1)
+
+    def curvature(self, cut: float) -> float:
+        """Of two sigmoids."""
+        return 0.5
 
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> OrderedLogit | None:
@@ -215,6 +234,10 @@ class Normal(Outcome):
         """Before it is cut off."""
         return (value - eta) / self.deviation**2
 
+    def curvature(self, cut: float) -> float:
+        """The precision."""
+        return self.deviation**-2
+
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> Normal | None:
         """Of NumPyro's `Normal`, where the scale is one number."""
@@ -257,6 +280,13 @@ class Poisson(Outcome):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """Before it is cut off."""
         return value - jnp.exp(eta)
+
+    def curvature(self, cut: float) -> float:
+        """A rate's has no bound, but a residual that is cut falls by 2 cuts in all, however far eta goes.
+
+        So over a unit of eta or more it falls no faster than this, and steps of such a size do not overshoot.
+        """
+        return 2 * cut
 
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> Poisson | None:

@@ -25,7 +25,7 @@ from numpyro.infer.autoguide import (
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import Model
 
-__all__ = ["SUPPORTED", "GuideFactory", "build_guide", "check_guide", "chosen_init", "has_location"]
+__all__ = ["SUPPORTED", "GuideFactory", "build_guide", "check_guide", "chosen_init", "has_location", "is_point"]
 
 GuideFactory = Callable[..., Any]
 """An autoguide, its class, or a `functools.partial` of the class; or a function called as it would be."""
@@ -78,6 +78,12 @@ def has_location(guide: GuideFactory) -> bool:
     """Whether the family is known to be centred at a parameter, so that it can be put where it should start."""
     family = _family(guide)
     return family is not None and issubclass(family, SUPPORTED) and not issubclass(family, _FLOWS)
+
+
+def is_point(guide: GuideFactory) -> bool:
+    """Whether the family is a point without a width."""
+    family = _family(guide)
+    return family is not None and issubclass(family, AutoDelta)
 
 
 def build_guide(guide: GuideFactory, model: Model, init_loc_fn: Callable[..., Any]) -> AutoGuide:

@@ -1,0 +1,310 @@
+"""Steps by second moments of the scores: their bound, their noise, what they are for, and how far few steps come."""
+
+import json
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.infer.autoguide import AutoDelta
+
+from tests.dpvi.test_regression import NUM_RECORDS as N
+from tests.dpvi.test_regression import OUTCOMES, TRUTH, dataset_of, model_of, schema_of
+from vertinumpyro.core.errors import ArgumentError, ModelContractError, PlanSpentError
+from vertinumpyro.core.rng import InsecureSeededSource
+from vertinumpyro.data import TableFacts
+from vertinumpyro.dpvi import DPVI, SecondMoments, inference
+from vertinumpyro.dpvi.moments import MomentsWork, on_grid
+from vertinumpyro.dpvi.moments_plan import SCORE_BITS, MomentsPlan
+from vertinumpyro.dpvi.newton import accelerated_newton, noise_gain, steep
+from vertinumpyro.model import party_plate, party_sum
+from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, Plan
+from vertinumpyro.secure import Crypten
+from vertinumpyro.session import session_of
+
+KEY = jax.random.PRNGKey(0)
+TRUTHS = np.concatenate([TRUTH["bank"], TRUTH["telco"]])
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning"),
+    pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning"),
+    pytest.mark.filterwarnings("ignore::vertinumpyro.core.errors.InferenceWarning"),
+]
+
+
+def few(outcome="logit", **settings):
+    return DPVI(model_of(outcome), warm_start=SecondMoments(), **settings)
+
+
+def facts_of(outcome="logit"):
+    return TableFacts(schema=schema_of(outcome), num_records=N)
+
+
+def moments_plan(**changes) -> Any:
+    settings = {"noise_multiplier": 10.0, "num_records": 100, "parties": ("a", "b"), "widths": (3, 2), "radius": 2.0,
+                "clip_parts": (2, 1), "delta": 1e-5, "noise": NoiseSource(num_parties=2)}  # fmt: skip
+    return MomentsPlan(**{**settings, **changes})
+
+
+# -- the steps -------------------------------------------------------------------------------------
+
+
+def test_accelerated_steps_reach_the_minimum_of_an_ill_conditioned_quadratic():
+    steeper, target = np.diag([1.0, 1e3]), np.array([2.0, -1.0])
+    params: Any = {"theta": jnp.zeros(2)}
+    optimizer = accelerated_newton(20)
+    state: Any = optimizer.init(params)
+    state = state._replace(inverse=jnp.asarray(np.linalg.inv(2 * steeper)))  # twice as steep
+    for _ in range(20):
+        descent = {"theta": jnp.asarray(steeper @ (np.asarray(params["theta"]) - target))}
+        updates, state = optimizer.update(descent, state, params)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(params["theta"], target, atol=1e-2)
+    assert np.array_equal(params["theta"], state.before)  # the last one does not extrapolate
+
+
+def test_the_gain_is_what_noise_alone_comes_to():
+    optimizer, ends = accelerated_newton(8), []
+    for step in range(8):  # of a unit at one step, and nothing at the others
+        params: Any = {"theta": jnp.zeros(1)}
+        state = optimizer.init(params)
+        for count in range(8):
+            updates, state = optimizer.update({"theta": jnp.full(1, float(count == step))}, state, params)
+            params = optax.apply_updates(params, updates)
+        ends.append(float(params["theta"][0]))
+    assert noise_gain(8) == pytest.approx(np.linalg.norm(ends), rel=1e-5)
+
+
+def test_h_is_above_the_noisy_moments_and_small_budgets_are_stepped_along_with_care():
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(500, 4))
+    exact, noise = rows.T @ rows, 3.0
+    noisy = exact + np.triu(rng.normal(size=(4, 4))) * noise
+    kwargs: Any = {"noise": noise, "num_steps": 20}
+    found = steep(np.triu(noisy) + np.triu(noisy, 1).T, 0.25, np.eye(4), gradient_noise=np.zeros(4), **kwargs)
+    assert np.linalg.eigvalsh(found - 0.25 * exact - np.eye(4)).min() > 0
+    careful = steep(np.triu(noisy) + np.triu(noisy, 1).T, 0.25, np.eye(4), gradient_noise=np.full(4, 1e3), **kwargs)
+    assert noise_gain(20) * 1e3 / np.diag(careful).max() < 0.51  # of a prior's standard deviation
+
+
+# -- the release -----------------------------------------------------------------------------------
+
+
+def test_scores_on_the_grid_are_never_longer_than_a_plan_has_it():
+    plan, rng = moments_plan(), np.random.default_rng(2)
+    assert sum(plan.longest(party) for party in plan.parties) <= 4**SCORE_BITS
+    scores = rng.normal(size=(2000, 3)) * 10.0 ** rng.integers(-3, 30, (2000, 1))
+    scores[:3] = [[np.nan, np.inf, 1.0], [0.0, 0.0, 0.0], [2.0, -2.0, 2.0]]
+    for party, factor in (("a", 2 / 3), ("b", 1 / 3)):
+        found = on_grid(scores, plan.radius, plan.longest(party))
+        assert (found**2).sum(1).max() <= plan.longest(party)
+        short = np.linalg.norm(scores, axis=1) < plan.radius * np.sqrt(factor)
+        np.testing.assert_allclose(found[short] * plan.radius / 2**SCORE_BITS, scores[short], atol=2e-4)
+
+
+def test_a_release_is_the_moments_of_the_scores_and_noise_as_large_as_the_plan_says():
+    dataset, dpvi = dataset_of("logit"), few()
+    plan = dpvi.plan(dataset, epsilon=1.0)
+    start: Any = plan.start
+    warm: Any = dpvi._warm(N)
+    found = []
+    for seed in range(3):
+        fresh = dpvi.plan(dataset, epsilon=1.0)
+        session = session_of(dataset, dpvi.backend)
+        with session.open(dpvi, fresh, run_dir=None, results="x.npz", insecure_seed=seed) as run:
+            found.append(warm.released(session, run))
+    data = dataset.pooled()
+    x = np.column_stack([np.ones(N), data["income"], data["usage"], data["calls"]])
+    errors = np.concatenate([(one.matrix - x.T @ x)[np.triu_indices(4, 1)] for one in found])
+    assert 0.5 < np.sqrt(np.mean(errors**2)) / found[0].stddev < 1.6
+    assert all(np.array_equal(one.matrix, one.matrix.T) for one in found)
+    assert start.widths == (2, 2)
+
+
+@pytest.mark.parametrize("relation", list(NeighbouringRelation))
+def test_the_stated_parameter_is_that_of_the_worst_pair_of_records(relation):
+    plan = moments_plan(relation=relation, noise_multiplier=5.0)
+    lengths = [np.sqrt(plan.longest(party)) for party in plan.parties]
+    one, other = np.zeros(5), np.zeros(5)
+    one[0], one[3], other[1], other[4] = lengths[0], lengths[1], lengths[0], lengths[1]
+    other *= relation is NeighbouringRelation.REPLACE
+    moved = np.outer(one, one) - np.outer(other, other)
+    entries = np.triu_indices(5)
+    squares = entries[0] == entries[1]
+    for colluders, name in ((0, "outside analyst"), (1, "a")):
+        unknown = plan.own_variance * np.where(squares, 2, 1)
+        mu = np.sqrt(np.sum(moved[entries] ** 2 / unknown))
+        stated = relation.sensitivity / plan.event(Adversary(name=name, colluders=colluders)).noise_multiplier
+        assert 0.99 * stated < mu <= stated
+        assert stated <= relation.sensitivity / 5.0 * (1 + 1e-12)
+
+
+def test_coalitions_that_know_more_noise_get_more_and_all_others_the_same():
+    plan = moments_plan(
+        parties=("a", "b", "c"), widths=(1, 1, 1), clip_parts=(1, 1, 1), noise=NoiseSource(num_parties=3)
+    )
+    rows = {row.adversary: row.epsilon for row in plan.adversaries}
+    assert rows["outside analyst"] == rows["a"] == rows["c"] < rows["any 2 colluding parties"]
+    more = moments_plan(**{name: getattr(plan, name) for name in ("parties", "widths", "clip_parts")},
+                        noise=NoiseSource(num_parties=3, collusion_threshold=2))  # fmt: skip
+    assert len({row.epsilon for row in more.adversaries}) == 1
+    assert more.share_variance > plan.share_variance
+
+
+def test_a_party_refuses_what_its_plan_does_not_release():
+    dpvi, facts = few(), facts_of()
+    plan: Any = dpvi.plan(facts, epsilon=1.0)
+    own = dataset_of("logit").arrays("telco")
+    work = MomentsWork(dpvi.split(facts.schema), plan.start, "telco", own, InsecureSeededSource(0))
+    work.check(0, "publish", "own moments", {})
+    for step, do, what in ((1, "publish", "own moments"), (None, "cross_products", "moments across parties")):
+        with pytest.raises(ArgumentError, match="not what the plan releases"):
+            work.check(step, do, what, {})
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+def test_everything_is_in_one_budget_and_a_plan_is_read_as_it_was_written():
+    plan = few().plan(facts_of(), epsilon=1.0)
+    assert isinstance(plan.start, MomentsPlan)
+    assert (plan.num_gradients, plan.num_steps) == (20, 22)
+    assert 0.99 < plan.worst.epsilon <= 1.0
+    spent = [(2 / plan.start.event(o).noise_multiplier) ** 2 for o in plan.observers]
+    whole = [(2 / plan.event(o).noise_multiplier) ** 2 for o in plan.observers]
+    np.testing.assert_allclose(np.array(spent)[1:] / np.array(whole)[1:], 0.1, rtol=1e-2)
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert few().plan(facts_of(), epsilon=1.0, num_steps=30).num_gradients == 30
+
+
+def test_between_organisations_one_product_comes_before_the_steps():
+    dpvi = few(backend=Crypten())
+    plan = dpvi.plan(facts_of(), epsilon=1.0)
+    (product, once), (summed, times) = dpvi.computations(facts_of(), plan)
+    assert (type(product).__name__, product.widths, once) == ("CrossProducts", (2, 2), 1)
+    assert (type(summed).__name__, times) == ("ClippedSum", 20)
+
+
+@pytest.mark.parametrize(
+    ("dpvi", "settings", "why"),
+    [
+        ({}, {"epsilon": None, "noise_multiplier": 5.0}, "it needs epsilon"),
+        ({}, {"batch_size": 100}, "take all records"),
+        ({}, {"clip": "joint"}, 'give clip="local"'),
+        ({"learning_rate": 0.1}, {}, "leave optimizer and learning_rate out"),
+        ({"optimizer": optax.adam(0.1)}, {}, "leave optimizer and learning_rate out"),
+        ({"guide": numpyro.infer.autoguide.AutoNormal}, {}, "give guide=AutoDelta"),
+    ],
+)
+def test_what_they_are_not_for_is_refused_before_anything_is_spent(dpvi, settings, why):
+    with pytest.raises(ArgumentError, match=why):
+        few(**dpvi).plan(facts_of(), **{"epsilon": 1.0, **settings})
+
+
+def test_a_plan_that_begins_otherwise_is_another_methods():
+    with pytest.raises(ArgumentError, match="do not begin with second moments"):
+        few().check(facts_of(), DPVI(model_of("logit"), warm_start=False).plan(facts_of(), epsilon=1.0))
+    with pytest.raises(ArgumentError, match="do not begin with tables"):
+        DPVI(model_of("logit")).check(facts_of(), few().plan(facts_of(), epsilon=1.0))
+    longer = few().plan(facts_of(), epsilon=1.0, clip_norm=3.0)
+    with pytest.raises(ArgumentError, match="planned for another radius"):
+        few().check(facts_of(), replace(longer, start=few().plan(facts_of(), epsilon=1.0).start))
+    with pytest.raises(ArgumentError, match="share must lie between"):
+        SecondMoments(share=1.0)
+
+
+def bent(data, num_records, kind="scale"):
+    bank = numpyro.sample("bank", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    telco = numpyro.sample("telco", dist.Normal(0.0, 1.0))
+    scale = numpyro.sample("scale", dist.HalfCauchy(1.0))
+    spread = scale if kind == "scale" else 1.0
+    parts = {"bank": bank[0] + bank[1] * data["income"], "telco": spread * telco * data["usage"]}
+    with party_plate("bank", num_records):
+        numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("scale", r"party_sum 'eta': the part of party 'telco' is not linear in latents \['scale', 'telco'\]"),
+        ("unread", r"no part of party_sum 'eta' reads latents \['scale'\]"),
+    ],
+)
+def test_a_part_that_is_not_linear_is_refused_by_name(kind, message):
+    with pytest.raises(ModelContractError, match=message):
+        DPVI(bent, model_kwargs={"kind": kind}, warm_start=SecondMoments()).plan(facts_of(), epsilon=1.0)
+
+
+# -- the fit ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", list(OUTCOMES))
+def test_few_steps_find_the_coefficients_of_all_parties(outcome, tmp_path):
+    dataset, dpvi = dataset_of(outcome), few(outcome)
+    plan = dpvi.plan(dataset, epsilon=200.0, residual_bound={"counts": 0.5, "probit": 0.6}.get(outcome, 1.0))
+    posterior = dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
+    found = posterior.sample(KEY, 1)
+    point = np.concatenate([found["bank"][0], found["telco"][0]])
+    np.testing.assert_allclose(point, TRUTHS, atol=0.3)
+    posterior.save(tmp_path / "posterior.npz")
+    assert dpvi.load(tmp_path / "posterior.npz").held_out_nll(dataset) == posterior.held_out_nll(dataset)
+
+
+def splines(data, num_records):
+    """Products and powers of a party's own columns, a prior with heavy tails, and a part that nobody learns."""
+    bank = numpyro.sample("bank", dist.StudentT(4.0, 0.0, 1.0).expand([4]).to_event(1))
+    telco = numpyro.sample("telco", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    x, u, c = data["income"], data["usage"], data["calls"]
+    parts = {"bank": bank[0] + bank[1] * x + bank[2] * x**2 + bank[3] * jnp.maximum(x, 0.0)}
+    parts["telco"] = telco[0] * u + telco[1] * c + telco[2] * u * c
+    with party_plate("bank", num_records):
+        numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+
+def test_splines_and_products_of_own_columns_are_linear_in_their_coefficients():
+    dataset = dataset_of("logit")
+    dpvi = DPVI(splines, guide=AutoDelta, warm_start=SecondMoments())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = dpvi.plan(dataset, epsilon=100.0)
+        posterior = dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
+    assert isinstance(plan.start, MomentsPlan)
+    assert plan.start.widths == (4, 3)
+    telco = posterior.sample(KEY, 1)["telco"][0]
+    np.testing.assert_allclose(telco, [*TRUTH["telco"], 0.0], atol=0.35)
+
+
+def test_moments_that_a_crash_lost_are_spent_and_a_run_goes_on_with_those_it_stored(tmp_path, monkeypatch):
+    dataset, dpvi = dataset_of("logit"), few()
+    plan = dpvi.plan(dataset, epsilon=5.0)
+    run_steps = inference.run_steps
+    with monkeypatch.context() as patch:
+        patch.setattr(inference, "run_steps", lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            dpvi.fit(dataset, plan, KEY, run_dir=tmp_path, insecure_seed=1, progress_bar=False)
+    seen = []
+
+    def watching(session, run, kernel, runner, state, **settings):
+        seen.append((run.ledger.steps_spent, np.asarray(state.optimizer_state.inverse)))
+        return run_steps(session, run, kernel, runner, state, **settings)
+
+    monkeypatch.setattr(inference, "run_steps", watching)
+    dpvi.fit(dataset, plan, KEY, run_dir=tmp_path, resume=True, insecure_seed=1, progress_bar=False)
+    assert seen[0][0] == 2
+    assert not np.array_equal(seen[0][1], np.eye(4))
+
+    lost = dpvi.plan(dataset, epsilon=5.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(inference, "run_steps", lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            dpvi.fit(dataset, lost, KEY, run_dir=tmp_path / "lost", insecure_seed=1, progress_bar=False)
+    for path in (tmp_path / "lost").iterdir():
+        if path.suffix == ".npz":
+            path.unlink()
+    with pytest.raises(PlanSpentError, match="not stored"):
+        dpvi.fit(dataset, lost, KEY, run_dir=tmp_path / "lost", resume=True, insecure_seed=1, progress_bar=False)
