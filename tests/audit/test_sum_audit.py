@@ -225,7 +225,7 @@ def test_canaries_never_beat_the_claim_where_each_party_clips_its_part(family: s
 
 def all_of_c_for_every_party(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug: parts that add up to 2."""
-    monkeypatch.setattr(fixed_point, "score_bound", lambda shape, party: 1 / shape.residual_bound)
+    monkeypatch.setattr(fixed_point, "score_bound", lambda shape, party: 1.0)
 
 
 def insurer_skips(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def insurer_skips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def residual_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug: scores are scaled for a residual of a tenth, which is not cut."""
-    monkeypatch.setattr(fixed_point, "largest_weight", lambda shape, bits: None)
+    monkeypatch.setattr(fixed_point, "largest_weights", lambda shape, bits: None)
 
 
 @pytest.mark.parametrize(

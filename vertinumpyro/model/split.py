@@ -58,14 +58,13 @@ class SplitModel:
 
     @property
     def num_components(self) -> int:
-        """K; 1 for a model without a discrete latent."""
-        return self.structure.num_components
+        """K; of a model without a discrete latent the number of its outcomes, or 1."""
+        return len(self.structure.summed) or self.structure.num_components
 
     @property
     def _num_sums(self) -> int:
         """Numbers that all parties add up for a record: of a model without a discrete latent."""
-        summed = self.structure.summed
-        return 1 if summed is None else summed.outcome.num_sums
+        return sum(summed.outcome.num_sums for summed in self.structure.summed) or 1
 
     @cached_property
     def _positions(self) -> dict[str, np.ndarray]:
@@ -133,7 +132,8 @@ class SplitModel:
         site, names = self.structure.component_site, self.structure.component_latents
         theta = self.unflatten(flat)
         if site is None:
-            return ComponentPrior(jnp.zeros(self._num_sums, flat.dtype), jnp.zeros((1, 0), flat.dtype))
+            nothing = jnp.zeros((self.num_components, 0), flat.dtype)
+            return ComponentPrior(jnp.zeros(self._num_sums, flat.dtype), nothing)
 
         def log_weights(part: Theta) -> jax.Array:
             trace = trace_at(self.model, {**theta, **part}, site, self.stand_ins(1), 1)
@@ -179,7 +179,7 @@ class SplitModel:
     def contribution(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Contribution:
         """What `party` computes on its own columns, each [n]; see `core.types.Contribution`."""
         theta = self.unflatten(flat)
-        if (summed := self.structure.summed) is not None:
+        if summed := self.structure.summed:
             return part_contribution(self.model, summed, party, theta, columns, self.stand_ins(1))
 
         def of_group(group: SiteGroup) -> Contribution:
@@ -197,7 +197,7 @@ class SplitModel:
     def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n Z"]:
         """`Contribution.log_density` without the scores."""
         theta = self.unflatten(flat)
-        if (summed := self.structure.summed) is not None:
+        if summed := self.structure.summed:
             return part_inputs(self.model, summed, party, theta, columns, self.stand_ins(1))
 
         def of_group(group: SiteGroup) -> jax.Array:
@@ -230,7 +230,7 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
     """
     with errors_on_stand_ins():
         structure, runs = inspected(model, schema, model_kwargs or {})
-        if structure.summed is not None:
+        if structure.summed:
             return _split_sum(partial(model, **(model_kwargs or {})), schema, structure)
         groups = {party: _groups(structure, schema, party) for party in structure.party_sites}
         read = {party: tuple(name for group in groups[party] for name in group.latents) for party in groups}
@@ -246,7 +246,7 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
 
 
 def _split_sum(model: Model, schema: Schema, structure: ModelStructure) -> SplitModel:
-    """Of a model with a `party_sum`: what a party's part reads is its own, and there is one component."""
+    """Of a model with `party_sum`s: what a party's parts read is its own, and outcomes stand for components."""
     nothing = dict.fromkeys(structure.party_sites, ())
     return SplitModel(
         model=model,

@@ -1,8 +1,8 @@
-"""What a party computes of a `party_sum`: its part on its own columns, and the part's derivatives by its latents."""
+"""What a party computes of `party_sum`s: its parts on its own columns, and the parts' derivatives by its latents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,55 +21,75 @@ Columns = Mapping[str, Any]
 
 
 def part_contribution(
-    model: Callable[..., Any], summed: SummedOutcome, party: str, theta: Theta, own: Columns, stand_ins: Columns
+    model: Callable[..., Any],
+    summed: Sequence[SummedOutcome],
+    party: str,
+    theta: Theta,
+    own: Columns,
+    stand_ins: Columns,
 ) -> Contribution:
-    """A party's numbers for the outcome's link [n, S] or, at the outcome's party, [n, S + O], and its scores [n, 1, s].
+    """A party's numbers for the outcomes' link, and its scores [n, K, s] of K outcomes by all latents of its parts.
 
-    The scores are the outcome's `unit` times the derivatives of the party's part.
+    The numbers are those of every sum, and behind them the own ones of outcomes that are this party's. The scores are
+    each outcome's `unit` times the derivatives of the party's part, 0 by latents that only another part reads.
 
     :param own: the party's columns [n].
-    :param stand_ins: every party's columns [1], which nothing of this party's part reads.
+    :param stand_ins: every party's columns [1], which nothing of this party's parts reads.
     """
-    names = summed.latents.get(party, ())
+    names = sorted({name for outcome in summed for name in outcome.latents.get(party, ())})
+    units = jnp.asarray([outcome.outcome.unit for outcome in summed])[:, None]
 
     def of_record(row: Columns) -> tuple[jax.Array, jax.Array]:
         columns = {**stand_ins, **{name: value[None] for name, value in row.items()}}
 
-        def predictor(part: Theta) -> tuple[jax.Array, jax.Array]:
-            eta, value = _run(model, summed, party, {**theta, **part}, columns)
-            return eta, _inputs(summed, party, eta, value)
+        def predictors(part: Theta) -> tuple[jax.Array, jax.Array]:
+            found = _run(model, summed, party, {**theta, **part}, columns)
+            return jnp.stack([eta for eta, _ in found]), _inputs(summed, party, found)
 
-        gradients, inputs = jax.grad(predictor, has_aux=True)({name: theta[name] for name in names})
-        return inputs, jnp.concatenate([jnp.zeros(0), *(jnp.ravel(gradients[name]) for name in names)])
+        if not names:
+            return predictors({})[1], jnp.zeros((len(summed), 0))
+        jacobians, inputs = jax.jacrev(predictors, has_aux=True)({name: theta[name] for name in names})
+        rows = [jnp.reshape(jacobians[name], (len(summed), -1)) for name in names]
+        return inputs, jnp.concatenate(rows, axis=1)
 
     inputs, scores = jax.vmap(of_record)(own)
-    nothing = empty(len(inputs), 1, scores.dtype)
-    return nothing._replace(log_density=inputs, shared_scores=summed.outcome.unit * scores[:, None, :])
+    nothing = empty(len(inputs), len(summed), scores.dtype)
+    return nothing._replace(log_density=inputs, shared_scores=units.astype(scores.dtype) * scores)
 
 
 def part_inputs(
-    model: Callable[..., Any], summed: SummedOutcome, party: str, theta: Theta, own: Columns, stand_ins: Columns
+    model: Callable[..., Any],
+    summed: Sequence[SummedOutcome],
+    party: str,
+    theta: Theta,
+    own: Columns,
+    stand_ins: Columns,
 ) -> Float[Array, "n Z"]:
     """The same without the scores."""
 
     def of_record(row: Columns) -> jax.Array:
         columns = {**stand_ins, **{name: value[None] for name, value in row.items()}}
-        return _inputs(summed, party, *_run(model, summed, party, theta, columns))
+        return _inputs(summed, party, _run(model, summed, party, theta, columns))
 
     return jax.vmap(of_record)(own)
 
 
 def _run(
-    model: Callable[..., Any], summed: SummedOutcome, party: str, theta: Theta, columns: Columns
-) -> tuple[jax.Array, jax.Array]:
-    """The party's part of one record, and the outcome's value, a stand-in's at other parties."""
+    model: Callable[..., Any], summed: Sequence[SummedOutcome], party: str, theta: Theta, columns: Columns
+) -> list[tuple[jax.Array, jax.Array]]:
+    """For each outcome the party's part of one record, and the outcome's value, a stand-in's at other parties."""
     run = PartySums(model)
     trace = trace_at(run, theta, None, columns, 1)
-    part = run.parts[summed.sum_name].get(party, jnp.zeros(1))
-    return jnp.reshape(part, ()).astype(float), jnp.asarray(trace[summed.site]["value"])[0]
+    parts = [run.parts[outcome.sum_name].get(party, jnp.zeros(1)) for outcome in summed]
+    values = [jnp.asarray(trace[outcome.site]["value"])[0] for outcome in summed]
+    return [(jnp.reshape(part, ()).astype(float), value) for part, value in zip(parts, values, strict=True)]
 
 
-def _inputs(summed: SummedOutcome, party: str, eta: jax.Array, value: jax.Array) -> jax.Array:
-    offsets, own = summed.outcome.offsets(value), summed.outcome.own(value)
-    sums = jnp.broadcast_to(summed.outcome.scale * eta, offsets.shape)
-    return jnp.concatenate([sums - offsets, own]) if party == summed.party else sums
+def _inputs(summed: Sequence[SummedOutcome], party: str, found: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
+    sums, own = [], []
+    for outcome, (eta, value) in zip(summed, found, strict=True):
+        offsets = outcome.outcome.offsets(value)
+        contributed = jnp.broadcast_to(outcome.outcome.scale * eta, offsets.shape)
+        sums.append(contributed - offsets if party == outcome.party else contributed)
+        own += [outcome.outcome.own(value)] if party == outcome.party else []
+    return jnp.concatenate([*sums, *own])
