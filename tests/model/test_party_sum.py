@@ -123,6 +123,25 @@ def test_what_each_partys_parts_read_of_several_outcomes_is_its_own():
     assert split.structure.modelled_columns.keys() == {"y0", "y1"}
 
 
+def test_coefficients_of_one_outcome_are_multiplied_by_its_residual_alone():
+    def model(data, num_records):
+        common, first, second = latent("common", ()), latent("first", ()), latent("second", (3,))
+        outcome(party_sum("eta", {"bank": common * data["income"], "telco": first * data["usage"]}), data, num_records)
+        part = second[0] + second[1] * data["usage"] + second[2] * data["usage"] ** 2
+        outcome(party_sum("other eta", {"bank": common, "telco": part}), data, num_records, "late", "telco")
+
+    split = split_model(model, SCHEMA)
+    assert dict(split.shared) == {"bank": ("common",), "telco": ()}
+    data = data_of(SCHEMA, 8)
+    own = split.contribution("telco", jnp.ones(5), own_columns(split, "telco", data))
+    assert own.plated_scores.shape == (8, 2, 3)  # the first outcome has one: zeros, and noise for nobody
+    np.testing.assert_allclose(own.plated_scores[:, 0, 0], data["usage"], rtol=1e-6)
+    assert not own.plated_scores[:, 0, 1:].any()
+    np.testing.assert_allclose(own.plated_scores[:, 1, 2], data["usage"] ** 2, rtol=1e-6)
+    assert split.gather_index.tolist() == [0, 1, 5, 5, 2, 3, 4]
+    assert split.gather(jnp.arange(1.0, 8.0)).tolist() == [1, 2, 5, 6, 7]
+
+
 @pytest.mark.parametrize("outcomes", [("logit",), ("logit", "logit")], ids=len)
 def test_density_of_the_parties_numbers_is_numpyros(outcomes):
     schema, model = joint_schema_of(2, outcomes), joint_model_of(2, outcomes)
