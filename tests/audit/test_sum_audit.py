@@ -8,7 +8,7 @@ part, a canary is as long as the part that changes, so most of C is given to tha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.privacy import NeighbouringRelation
-from vertinumpyro.secure import fixed_point, local_clip
+from vertinumpyro.secure import fixed_point, local, local_clip
 from vertinumpyro.secure.residual_links import NormalLink
 
 RUNS = 60_000
@@ -64,38 +64,42 @@ VIEWS = (
 """Each change and those who do not hold what changes: the clinic has the outcome."""
 
 
-def regression(data: Mapping[str, Any], num_records: int, distribution: Callable[[Any], dist.Distribution]) -> None:
+def regression(
+    data: Mapping[str, Any], num_records: int, distribution: Callable[[Any], dist.Distribution], sites: Sequence[str]
+) -> None:
+    """:param sites: outcomes of the clinic, all with the same coefficients."""
     intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
     parts = {}
     for party in ("clinic", "insurer"):
         slope = numpyro.sample(f"{party}_slope", dist.Normal(0.0, 1.0))
         parts[party] = REACH * (data[f"{party}_x"] - MIDDLE) * slope
-    eta = party_sum("eta", {**parts, "clinic": intercept + parts["clinic"]})
-    with party_plate("clinic", num_records):
-        numpyro.sample("y", distribution(eta), obs=data["y"])
+    for site in sites:
+        eta = party_sum(f"eta of {site}", {**parts, "clinic": intercept + parts["clinic"]})
+        with party_plate("clinic", num_records):
+            numpyro.sample(site, distribution(eta), obs=data[site])
 
 
-def table(family: str, canary: tuple[int, float, float]) -> VerticalDataset:
+def table(family: str, canary: tuple[int, float, float], sites: Sequence[str]) -> VerticalDataset:
     """Records in the middle of the domain, the last one replaced by the canary."""
     case, outcomes = FAMILIES[family]
-    columns = {"clinic": {"y": case.column, "clinic_x": UNIT}, "insurer": {"insurer_x": UNIT}}
+    columns = {"clinic": dict.fromkeys(sites, case.column) | {"clinic_x": UNIT}, "insurer": {"insurer_x": UNIT}}
     rows = np.array([(0, MIDDLE, MIDDLE)] * (NUM_RECORDS - 1) + [canary]).T
     y = np.array(outcomes)[rows[0].astype(int)].astype(case.column.dtype)
     x = rows[1:].astype(np.float32)
     return VerticalDataset(
         Schema({party: PartySchema(own) for party, own in columns.items()}),
-        {"clinic": {"y": y, "clinic_x": x[0]}, "insurer": {"insurer_x": x[1]}},
+        {"clinic": dict.fromkeys(sites, y) | {"clinic_x": x[0]}, "insurer": {"insurer_x": x[1]}},
     )
 
 
-def tables(family: str) -> list[VerticalDataset]:
+def tables(family: str, sites: Sequence[str] = ("y",)) -> list[VerticalDataset]:
     """Two for each change."""
-    return [table(family, canary) for pair in CHANGES.values() for canary in pair]
+    return [table(family, canary, sites) for pair in CHANGES.values() for canary in pair]
 
 
-def regression_dpvi(family: str, **settings: Any) -> DPVI:
+def regression_dpvi(family: str, sites: Sequence[str] = ("y",), **settings: Any) -> DPVI:
     start = init_to_value(values=dict.fromkeys(("intercept", "clinic_slope", "insurer_slope"), jnp.zeros(())))
-    model = partial(regression, distribution=FAMILIES[family][0].distribution)
+    model = partial(regression, distribution=FAMILIES[family][0].distribution, sites=sites)
     return DPVI(model, guide=AutoDelta, init_loc_fn=start, learning_rate=1e-4, **settings)
 
 
@@ -225,7 +229,7 @@ def test_canaries_never_beat_the_claim_where_each_party_clips_its_part(family: s
 
 def all_of_c_for_every_party(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug: parts that add up to 2."""
-    monkeypatch.setattr(fixed_point, "score_bound", lambda shape, party: 1 / shape.residual_bound)
+    monkeypatch.setattr(fixed_point, "score_bound", lambda shape, party: 1.0)
 
 
 def insurer_skips(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +241,35 @@ def insurer_skips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def residual_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug: scores are scaled for a residual of a tenth, which is not cut."""
-    monkeypatch.setattr(fixed_point, "largest_weight", lambda shape, bits: None)
+    monkeypatch.setattr(fixed_point, "largest_weights", lambda shape, bits: None)
+
+
+def coefficients_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug: two outcomes are clipped as if no coefficient were of both."""
+
+    def apart(plated: jax.Array, shared: jax.Array) -> jax.Array:
+        return (plated**2).sum((-2, -1)) + (shared**2).sum((-2, -1))
+
+    monkeypatch.setattr(local, "_largest_square", apart)
+
+
+@pytest.mark.parametrize("plant", [None, coefficients_apart], ids=["honest", "coefficients apart"])
+def test_two_outcomes_of_the_same_coefficients_count_as_one_record(
+    plant: Callable[[pytest.MonkeyPatch], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their residuals have one sign here, so that what they add is twice as long as either."""
+    if plant is not None:
+        plant(monkeypatch)
+    sites = ("y", "also y")
+    dpvi, canary_tables = regression_dpvi("logit", sites), tables("logit", sites)
+    settings = {"num_steps": 3, "noise_multiplier": 6.0, "delta": 0.01, "clip_norm": 1.0}
+    plan = canaries.full_batch_plan(dpvi, canary_tables[0], **settings)
+    plan = dataclasses.replace(plan, clip_parts=(1, 8), residual_bound=(0.1, 0.1))
+    found = canaries.run(dpvi, plan, canary_tables, RUNS, noise=canaries.as_drawn)
+    for change, adversary in VIEWS[:2]:
+        bound, claim = lower_bound(found, change, adversary), found.plan.epsilon(adversary)
+        assert (bound > claim) == (plant is not None), (change, adversary)
+        assert bound > 0.5 * claim
 
 
 @pytest.mark.parametrize(

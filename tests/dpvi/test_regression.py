@@ -27,6 +27,7 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.dpvi import DPVI
+from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.posterior import TwinWarning
 from vertinumpyro.privacy import Plan
@@ -180,3 +181,148 @@ def test_a_clip_on_shares_is_still_to_be_had():
         posterior = dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
     for site, found in posterior.sample(KEY, 500).items():
         np.testing.assert_allclose(found.mean(0), TRUTH[site], rtol=0, atol=0.4)
+
+
+# -- several outcomes ---------------------------------------------------------------------------------
+
+JOINT_SCHEMA = Schema(
+    {
+        "bank": PartySchema({"income": UNIT, "late": BinaryColumn()}),
+        "telco": PartySchema(
+            {"usage": UNIT, "calls": UNIT, "left": BinaryColumn(), "calls_made": CountColumn(upper=30)}
+        ),
+    }
+)
+COEFFICIENTS = {
+    "apart": lambda: (weights("first", (3,)), weights("second", (3,))),
+    "rows of one site": lambda: weights("rows", (2, 3)),
+    "shared": lambda: (weights("common", (3,)),) * 2,
+    "about a mean": lambda: weights(
+        "rows", (2, 3), numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    ),
+}
+"""How the coefficients of two outcomes, of the income, the usage and the calls, go together."""
+
+
+def weights(name, shape, loc=0.0, scale=1.0):
+    return numpyro.sample(name, dist.Normal(loc, scale).expand(shape).to_event(len(shape)))
+
+
+def joint_model(together, second="left"):
+    """Late bills at the bank; at the telco who left, or how many calls there were. Each has its own intercept."""
+
+    def model(data, num_records):
+        coefficients, base = COEFFICIENTS[together](), weights("base", (2,))
+        predictors = []
+        for number, (name, party) in enumerate((("late", "bank"), (second, "telco"))):
+            w = coefficients[number]
+            parts = {"bank": w[0] * data["income"], "telco": w[1] * data["usage"] + w[2] * data["calls"]}
+            parts[party] = parts[party] + base[number]
+            predictors.append((name, party, party_sum(f"{name} eta", parts)))
+        for name, party, eta in predictors:
+            with party_plate(party, num_records):
+                outcome = dist.Poisson(jnp.exp(eta)) if name == "calls_made" else dist.Bernoulli(logits=eta)
+                numpyro.sample(name, outcome, obs=data[name])
+
+    return model
+
+
+def joint_plan(together, second="left", **settings):
+    facts = TableFacts(schema=JOINT_SCHEMA, num_records=NUM_RECORDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TwinWarning)
+        return DPVI(joint_model(together, second)).plan(facts, noise_multiplier=2.0, num_steps=5, **settings)
+
+
+@pytest.mark.parametrize(
+    ("together", "parts"),
+    [("apart", (3, 5)), ("rows of one site", (3, 5)), ("about a mean", (3, 5)), ("shared", (6, 10))],
+)
+def test_outcomes_share_the_clip_as_their_coefficients_do(together, parts):
+    """Columns and an intercept of each outcome; twice as many where both may point the same way."""
+    plan = joint_plan(together)
+    assert plan.clip_parts == parts
+    assert plan.clip_norm == pytest.approx(0.6 * math.sqrt(sum(parts)), rel=1e-3)
+    assert plan.residual_bound == (0.6, 0.6)
+
+
+def test_outcomes_of_other_units_are_cut_alike():
+    plan = joint_plan("apart", "calls_made")
+    assert plan.residual_bound == pytest.approx((0.6, 0.02))
+    assert joint_plan("apart", "calls_made", clip_norm=0.8).residual_bound == pytest.approx(
+        (0.8 / math.sqrt(8), 0.8 / math.sqrt(8) / 30), rel=1e-3
+    )
+    share = joint_plan("apart", "calls_made", residual_bound=0.5)  # half of 1, and half of 30
+    assert share.residual_bound == (0.5, 0.5)
+    assert share.clip_norm == pytest.approx(0.5 * math.sqrt(2 + 2 + 30**2 * (1 + 3)), rel=1e-3)
+
+
+def test_a_plan_of_several_outcomes_is_kept_and_is_for_them_alone():
+    plan, facts = joint_plan("apart"), TableFacts(schema=JOINT_SCHEMA, num_records=NUM_RECORDS)
+    form = json.loads(json.dumps(plan.to_dict()))
+    assert form["residual_bound"] == [0.6, 0.6]
+    assert Plan.from_dict(form) == plan
+    assert plan.fingerprint() != dataclasses.replace(plan, residual_bound=(0.6, 0.5)).fingerprint()
+    dpvi = DPVI(joint_model("apart"))
+    dpvi.check(facts, plan)
+    with pytest.raises(ArgumentError, match=r"residuals of 1 outcomes.*\['late eta', 'left eta'\]; make a new plan"):
+        dpvi.check(facts, dataclasses.replace(plan, residual_bound=0.6))
+
+
+def test_a_whole_records_clip_is_refused_for_several_outcomes():
+    with pytest.raises(ArgumentError, match=r"\['late eta', 'left eta'\].*choose clip=\"local\".*each outcome"):
+        joint_plan("apart", clip="joint")
+    one = Schema({"all": PartySchema(dict(JOINT_SCHEMA.columns))})
+    holders = HorizontalDataset(VerticalDataset.example(one, 40, np.random.default_rng(0)), np.arange(40) % 3)
+    with pytest.raises(ArgumentError, match=r"\['late eta', 'left eta'\].*columns of the same records.*each outcome"):
+        HorizontalDPVI(DPVI(joint_model_at_one)).plan(holders, noise_multiplier=2.0)
+
+
+def joint_model_at_one(data, num_records):
+    for name in ("late", "left"):
+        eta = party_sum(f"{name} eta", {"all": weights(name, ()) * data["income"]})
+        with party_plate("all", num_records):
+            numpyro.sample(f"{name} seen", dist.Bernoulli(logits=eta), obs=data[name])
+
+
+ROWS = np.array([[1.2, -1.0, 0.8], [1.0, -0.8, 1.0]])
+BASE = np.array([0.3, -0.4])
+
+
+def joint_dataset():
+    rng = np.random.default_rng(0)
+    columns = VerticalDataset.example(JOINT_SCHEMA, NUM_RECORDS, rng).pooled()
+    numbers = np.stack([columns["income"], columns["usage"], columns["calls"]], axis=-1)
+    drawn = rng.random((NUM_RECORDS, 2)) < 1 / (1 + np.exp(-(BASE + numbers @ ROWS.T)))
+    columns |= {name: drawn[:, i].astype(columns[name].dtype) for i, name in enumerate(("late", "left"))}
+    own = {party: {name: columns[name] for name in JOINT_SCHEMA.parties[party].columns} for party in ("bank", "telco")}
+    return VerticalDataset(JOINT_SCHEMA, own)
+
+
+def maximum_likelihood(columns, name):
+    """The intercept and the coefficients of a logistic regression on pooled columns, by Newton's method."""
+    X = np.stack([np.ones(NUM_RECORDS), columns["income"], columns["usage"], columns["calls"]], axis=-1)
+    found = np.zeros(4)
+    for _ in range(8):
+        mean = 1 / (1 + np.exp(-X @ found))
+        found += np.linalg.solve((X.T * (mean * (1 - mean))) @ X, X.T @ (columns[name] - mean))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+def test_two_outcomes_about_a_common_mean_are_found_and_drawn():
+    dataset, dpvi = joint_dataset(), DPVI(joint_model("about a mean"), learning_rate=0.1)
+    plan = dpvi.plan(dataset, noise_multiplier=2.0, num_steps=150, residual_bound=1.0)
+    with pytest.warns(InsecureRandomnessWarning):
+        posterior = dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
+    found = {site: draws.mean(0) for site, draws in posterior.sample(KEY, 500).items()}
+    for number, name in enumerate(("late", "left")):
+        expected = maximum_likelihood(dataset.pooled(), name)
+        np.testing.assert_allclose([found["base"][number], *found["rows"][number]], expected, rtol=0, atol=0.15)
+        assert np.abs(expected).min() > 0.2
+    covariates = dataset.to_frame()[["income", "usage", "calls"]]
+    twin = posterior.sample_synthetic(rng_key=KEY, covariates=covariates)
+    assert (twin[["late", "left"]].mean().to_numpy() > 0.3).all()
+    held = {name: np.corrcoef(dataset.pooled()[name], dataset.pooled()["income"])[0, 1] for name in ("late", "left")}
+    for name, expected in held.items():
+        assert np.corrcoef(twin[name].astype(float), twin["income"])[0, 1] == pytest.approx(expected, abs=0.06)

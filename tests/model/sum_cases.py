@@ -71,5 +71,42 @@ def model_of(num_parties: int, outcome: str) -> Callable[..., None]:
     return model
 
 
+def joint_schema_of(num_parties: int, outcomes: tuple[str, ...]) -> Schema:
+    """The same with several outcomes: y0 at the last party, y1 at the one before, and so on."""
+    names = parties(num_parties)
+    parts = {p: {f"{p}_x": UNIT, f"{p}_u": UNIT, f"{p}_c": LEVELS} for p in names}
+    for number, outcome in enumerate(outcomes):
+        parts[names[-1 - number % num_parties]][f"y{number}"] = OUTCOMES[outcome].column
+    return Schema({party: PartySchema(columns) for party, columns in parts.items()})
+
+
+def joint_model_of(num_parties: int, outcomes: tuple[str, ...]) -> Callable[..., None]:
+    """Numbers whose coefficients all outcomes share, and those of a category, each outcome's own about a common mean.
+
+    The intercepts are each outcome's own, at its party.
+    """
+    names, num_outcomes = parties(num_parties), len(outcomes)
+
+    def model(data, num_records):
+        intercepts = numpyro.sample("intercepts", dist.Normal(0.0, 2.0).expand([num_outcomes]).to_event(1))
+        spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+        parts: list[dict[str, Any]] = [{} for _ in outcomes]
+        for party in names:
+            common = numpyro.sample(f"{party}_common", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+            mean = numpyro.sample(f"{party}_mean", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+            level = numpyro.sample(f"{party}_level", dist.Normal(mean, spread).expand([num_outcomes, 3]).to_event(2))
+            numbers = jnp.stack([data[f"{party}_x"], data[f"{party}_u"]], axis=-1) @ common
+            for number, part in enumerate(parts):
+                part[party] = numbers + level[number, data[f"{party}_c"]]
+        for number, (outcome, part) in enumerate(zip(outcomes, parts, strict=True)):
+            party = names[-1 - number % num_parties]
+            part[party] = part[party] + intercepts[number]
+            eta = party_sum(f"eta{number}", part)
+            with party_plate(party, num_records):
+                numpyro.sample(f"y{number}", OUTCOMES[outcome].distribution(eta), obs=data[f"y{number}"])
+
+    return model
+
+
 def data_of(schema: Schema, num_records: int, seed: int = 1) -> dict[str, np.ndarray]:
     return draw_columns(schema, num_records, seed)

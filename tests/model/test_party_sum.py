@@ -15,7 +15,7 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import potential_energy
 
 from tests.model.reference import own_columns, random_theta
-from tests.model.sum_cases import OUTCOMES, data_of, model_of, schema_of
+from tests.model.sum_cases import OUTCOMES, data_of, joint_model_of, joint_schema_of, model_of, schema_of
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
@@ -29,14 +29,16 @@ CLIP_NORM = 256.0  # longer than any record's gradient here
 
 def released(split, backend, flat, data, num_records=NUM_RECORDS, clip_norm=CLIP_NORM):
     """The sum of the records' gradients as a step computes it, without noise; and its shape."""
+    several = split.num_components > 1  # each party then clips its own part, at which nothing is cut here
     shape = BatchShape(
         batch_size=num_records,
-        num_components=1,
+        num_components=split.num_components,
         num_parties=len(split.parties),
         num_values=split.num_values,
         clip_norm=clip_norm,
         noise_stddev=0.0,
         link=score_link(split),
+        clip_parts=(1,) * len(split.parties) if several else None,
     )
     noise, mask = np.zeros((1, split.num_values), np.int64), jnp.ones(num_records, bool)
     columns = [own_columns(split, p, data) for p in split.parties]
@@ -60,7 +62,24 @@ FAMILIES = [outcome for outcome in OUTCOMES if outcome != "logit by probabilitie
     ("outcome", "num_parties"), [*itertools.product(FAMILIES, [1, 2, 3, 5]), ("logit by probabilities", 2)]
 )
 def test_the_gradient_is_that_of_numpyros_potential_on_pooled_data(outcome, num_parties):
-    schema, model = schema_of(num_parties, outcome), model_of(num_parties, outcome)
+    check_gradient(model_of(num_parties, outcome), schema_of(num_parties, outcome))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "num_parties"),
+    [
+        *itertools.product([("logit", "counts"), ("logit", "logit")], [1, 2, 3]),
+        (("ordered", "linear"), 2),
+        (("linear", "ordered"), 1),
+        (("probit", "logit", "probit"), 3),
+    ],
+)
+def test_the_gradient_of_several_outcomes_is_that_of_numpyros_potential(outcomes, num_parties):
+    check_gradient(joint_model_of(num_parties, outcomes), joint_schema_of(num_parties, outcomes))
+
+
+def check_gradient(model, schema):
+    num_parties = len(schema.parties)
     split, data = split_model(model, schema), data_of(schema, NUM_RECORDS)
 
     def pooled(flat):
@@ -87,13 +106,45 @@ def test_what_each_party_reads_is_its_own():
     spread = int(split.unflatten(jnp.arange(float(split.num_parameters)))["spread"])
     assert np.sum(split.gather_index == spread) == 3  # one coordinate at each party
     assert (split.num_components, split.structure.component_site) == (1, None)
-    assert split.structure.summed.party == "party0"
+    assert [found.party for found in split.structure.summed] == ["party0"]
     assert split.structure.modelled_columns.keys() == {"y"}
     assert split.structure.covariates == tuple(name for name in split.schema.columns if name != "y")
 
 
-def test_density_of_the_parties_numbers_is_numpyros():
-    schema, model = schema_of(2, "logit"), model_of(2, "logit")
+def test_what_each_partys_parts_read_of_several_outcomes_is_its_own():
+    split = split_model(joint_model_of(2, ("logit", "counts")), joint_schema_of(2, ("logit", "counts")))
+    assert [(found.sum_name, found.site, found.party) for found in split.structure.summed] == [
+        ("eta0", "y0", "party1"),
+        ("eta1", "y1", "party0"),
+    ]
+    assert split.structure.party_latents["party1"] == ("intercepts", "party1_common", "party1_level")
+    assert split.num_components == 2
+    assert split.num_values == 2 * (2 + 2 + 2 * 3)  # intercepts, shared ones, each outcome's own; not their means
+    assert split.structure.modelled_columns.keys() == {"y0", "y1"}
+
+
+def test_coefficients_of_one_outcome_are_multiplied_by_its_residual_alone():
+    def model(data, num_records):
+        common, first, second = latent("common", ()), latent("first", ()), latent("second", (3,))
+        outcome(party_sum("eta", {"bank": common * data["income"], "telco": first * data["usage"]}), data, num_records)
+        part = second[0] + second[1] * data["usage"] + second[2] * data["usage"] ** 2
+        outcome(party_sum("other eta", {"bank": common, "telco": part}), data, num_records, "late", "telco")
+
+    split = split_model(model, SCHEMA)
+    assert dict(split.shared) == {"bank": ("common",), "telco": ()}
+    data = data_of(SCHEMA, 8)
+    own = split.contribution("telco", jnp.ones(5), own_columns(split, "telco", data))
+    assert own.plated_scores.shape == (8, 2, 3)  # the first outcome has one: zeros, and noise for nobody
+    np.testing.assert_allclose(own.plated_scores[:, 0, 0], data["usage"], rtol=1e-6)
+    assert not own.plated_scores[:, 0, 1:].any()
+    np.testing.assert_allclose(own.plated_scores[:, 1, 2], data["usage"] ** 2, rtol=1e-6)
+    assert split.gather_index.tolist() == [0, 1, 5, 5, 2, 3, 4]
+    assert split.gather(jnp.arange(1.0, 8.0)).tolist() == [1, 2, 5, 6, 7]
+
+
+@pytest.mark.parametrize("outcomes", [("logit",), ("logit", "logit")], ids=len)
+def test_density_of_the_parties_numbers_is_numpyros(outcomes):
+    schema, model = joint_schema_of(2, outcomes), joint_model_of(2, outcomes)
     split, data = split_model(model, schema), data_of(schema, NUM_RECORDS)
     flat, link = random_theta(split, 0), score_link(split)
     own = {p: own_columns(split, p, data) for p in split.parties}
@@ -105,18 +156,20 @@ def test_density_of_the_parties_numbers_is_numpyros():
 
     found = density(flat)
     seeded = handlers.substitute(handlers.seed(model, 0), data=dict(split.constrain(flat)))
-    site = handlers.trace(seeded).get_trace(data, NUM_RECORDS)["y"]
-    np.testing.assert_allclose(found, site["fn"].log_prob(site["value"]), rtol=1e-4, atol=1e-5)
+    trace = handlers.trace(seeded).get_trace(data, NUM_RECORDS)
+    sites = [trace[f"y{number}"] for number in range(len(outcomes))]
+    expected = sum(site["fn"].log_prob(site["value"]) for site in sites)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_model_runs_unmodified_under_numpyro():
-    schema, model = schema_of(2, "logit"), model_of(2, "logit")
+    schema, model = joint_schema_of(2, ("logit", "counts")), joint_model_of(2, ("logit", "counts"))
     data = {name: jnp.asarray(column) for name, column in data_of(schema, 60).items()}
     svi = SVI(model, AutoNormal(model), numpyro.optim.Adam(0.01), Trace_ELBO())
     assert np.isfinite(svi.run(jax.random.PRNGKey(0), 5, data, 60, progress_bar=False).losses).all()
     mcmc = MCMC(NUTS(model, max_tree_depth=3), num_warmup=10, num_samples=5, progress_bar=False)
     mcmc.run(jax.random.PRNGKey(0), data, 60)
-    assert mcmc.get_samples()["bend"].shape == (5,)
+    assert mcmc.get_samples()["party1_level"].shape == (5, 2, 3)
     assert not any("eta" in name for name in mcmc.get_samples())
 
 
@@ -200,16 +253,53 @@ def a_name_twice(data, num_records):
     outcome(first + party_sum("eta", {"bank": data["income"]}), data, num_records)
 
 
-@refused("party_sums ['eta', 'second']", "fit a model for each outcome")
-def two_sums(data, num_records):
+@refused("the model has 7 party_sums", "'eta', 'sum0'", "takes 6 at most", "fit two models")
+def seven_sums(data, num_records):
     outcome(predictor(data), data, num_records)
-    outcome(party_sum("second", {"bank": latent("s", ()) * data["income"]}), data, num_records, "late", "telco")
+    for number in range(6):
+        eta = party_sum(f"sum{number}", {"bank": latent(f"s{number}", ())})
+        with party_plate("telco", num_records):
+            numpyro.sample(f"late{number}", dist.Bernoulli(logits=eta), obs=data["late"])
 
 
-@refused("site 'default'", "party_sum 'eta'", "['late']", "observes one site")
+@refused("party_sums ['eta']", "observes ['late']", "read none", "party_sum('late', {'telco': ...})")
 def another_observed_site(data, num_records):
     outcome(predictor(data), data, num_records)
     outcome(latent("s", ()), data, num_records, "late", "telco")
+
+
+@refused("sites ['default', 'late']", "party_sum 'eta'", "a sum of its own", "once for each")
+def two_sites_of_one_sum(data, num_records):
+    eta = predictor(data)
+    outcome(eta, data, num_records)
+    outcome(eta, data, num_records, "late", "telco")
+
+
+@refused("site 'default' of party 'bank'", "party_sums ['eta', 'second']", "in one party_sum")
+def a_site_of_two_sums(data, num_records):
+    second = party_sum("second", {"telco": latent("s", ()) * data["usage"]})
+    outcome(predictor(data) + second, data, num_records)
+
+
+@refused("party_sum 'second'", "part of party 'telco'", "reads party_sum 'eta'", "each party's part of 'second'")
+def a_part_that_reads_a_sum(data, num_records):
+    eta = predictor(data)
+    outcome(eta, data, num_records)
+    outcome(party_sum("second", {"telco": latent("s", ()) * eta}), data, num_records, "late", "telco")
+
+
+@refused("no observed site reads party_sum 'second'", "numpyro.sample")
+def a_second_sum_that_nothing_reads(data, num_records):
+    outcome(predictor(data), data, num_records)
+    party_sum("second", {"telco": latent("s", ()) * data["usage"]})
+
+
+@refused("site 'late' of party 'telco'", "party_sum 'second'", "no secure step computes", "the very sum")
+def a_second_outcome_of_another_distribution(data, num_records):
+    outcome(predictor(data), data, num_records)
+    eta = party_sum("second", {"telco": latent("s", ()) * data["usage"]})
+    with party_plate("telco", num_records):
+        numpyro.sample("late", dist.Bernoulli(logits=3 * eta), obs=data["late"])
 
 
 @refused("party_sum 'eta'", "discrete latent 'z'", "one of them")

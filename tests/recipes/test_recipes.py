@@ -67,7 +67,7 @@ def test_an_outcome_of_a_sum(monkeypatch):
 
     data = VerticalDataset.example(PLAIN, 30, RNG).pooled()
     split, flat = split_model(model, PLAIN), jnp.array([0.4, -0.7])
-    assert split.structure.summed.outcome == kind(0.25)
+    assert split.structure.summed[0].outcome == kind(0.25)
     for backend in (Plaintext(), FixedPoint()):
         with compat.x64():
             found, _ = released(split, backend, flat, data, 30)

@@ -37,10 +37,22 @@ def _on_device(problem):
     return jax.tree_util.tree_map(jnp.asarray, problem)
 
 
+def own_numbers(link, P):
+    """How many numbers of its own each party has: the last one all of them, or the owner of each outcome its own."""
+    owners = getattr(link, "owners", (P - 1,))
+    held = list(zip(getattr(link, "links", (link,)), owners, strict=True))
+    return [sum(of_one.own_inputs for of_one, owner in held if owner == party) for party in range(P)]
+
+
 def widths(link, K, P):
-    """How many numbers each party contributes to a link: the last one has those that are one party's own."""
-    sums = link.sums_of(K)
-    return [*[sums] * (P - 1), sums + link.own_inputs]
+    """How many numbers each party contributes to a link."""
+    return [link.sums_of(K) + own for own in own_numbers(link, P)]
+
+
+def places_of(link):
+    """Of each outcome of a link with `num_sums`, where its sums stand in z."""
+    ends = np.cumsum([of_one.num_sums for of_one in getattr(link, "links", (link,))])
+    return np.split(np.arange(ends[-1]), ends[:-1])
 
 
 def benign(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, spread=1.0, scale=1.0, seed=0, link=SOFTMAX):
@@ -57,9 +69,8 @@ def benign(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, spread=1.0, scale=1.0, seed=0,
         Contribution(rng.normal(0, spread, (n, width)), normal(n, K, d), normal(n, K, s), tables())
         for width in widths(link, K, P)
     ]
-    if link.own_inputs:
-        inputs = contributions[-1].log_density
-        inputs[:, -link.own_inputs :] = rng.integers(2, size=(n, link.own_inputs))
+    for contribution, own in zip(contributions, own_numbers(link, P), strict=True):
+        contribution.log_density[:, link.sums_of(K) :] = rng.integers(2, size=(n, own))
     log_weights = np.zeros(link.num_sums) if link.num_sums else np.log(rng.dirichlet(np.full(K, 5.0)))
     prior = ComponentPrior(log_weights, rng.normal(0, scale, (K, d0)))
     return _on_device((contributions, prior, np.ones(n, bool)))

@@ -1,6 +1,7 @@
 """What every score link must do, in every arithmetic. A new link is a line in `LINKS`; a forgotten one fails."""
 
 import ast
+import itertools
 import json
 import pathlib
 
@@ -23,6 +24,7 @@ from vertinumpyro.secure import (
     Crypten,
     FixedPoint,
     InsecureRehearsal,
+    JointLink,
     NormalLink,
     OrderedLogitLink,
     Plaintext,
@@ -45,9 +47,13 @@ LINKS = [
     OrderedLogitLink(),
     NormalLink(width=3.0),
     PoissonLink(most=7.0),
+    JointLink((BernoulliLogitLink(), OrderedLogitLink(), PoissonLink(most=7.0), BernoulliLogitLink()), (1, 0, 0, 0)),
 ]
 TOYS = [toy_links.Tempered(), toy_links.Residual(), toy_outcome.LogisticNoiseLink()]
 every_link = pytest.mark.parametrize("link", LINKS + TOYS, ids=lambda link: link.name)
+every_link_of_one = pytest.mark.parametrize(
+    "link", [link for link in LINKS + TOYS if link.num_outcomes == 1], ids=lambda link: link.name
+)
 
 REHEARSALS = [InsecureRehearsal(Crypten()), InsecureRehearsal(Spu())]
 BACKENDS = [Plaintext(), FixedPoint(), *REHEARSALS]
@@ -73,7 +79,7 @@ def processes():
 
 
 def sizes_of(link, **sizes):
-    return {"K": 1 if link.signed else 3, "P": 2, "d": 2, "s": 1, "d0": 2, "link": link, **sizes}
+    return {"K": link.num_outcomes if link.signed else 3, "P": 2, "d": 2, "s": 1, "d0": 2, "link": link, **sizes}
 
 
 def tried(link, num_records, spread=2.0):
@@ -96,6 +102,14 @@ def test_no_link_is_missing():
     assert all(name == kind.name for name, kind in links.LINKS.items())
 
 
+def by_outcome(link, slopes):
+    """Derivatives by z as those by each outcome's predictor, which moves all of its sums at once."""
+    if not link.num_sums:
+        return slopes
+    of_each = [slopes[:, places].sum(-1) for places in problems.places_of(link)]
+    return jnp.stack(of_each, axis=-1) / jnp.asarray(link.units)
+
+
 @every_link
 def test_the_weights_are_the_derivative_of_the_log_density(link):
     with compat.x64():
@@ -103,8 +117,7 @@ def test_the_weights_are_the_derivative_of_the_log_density(link):
         e = link.plaintext(z)
         den = e.sum(-1, keepdims=True) if link.normalised else 1.0
         slopes = jax.vmap(jax.grad(link.log_density))(z)
-        if link.num_sums:  # all of them move at once
-            slopes = slopes[:, : link.num_sums].sum(-1, keepdims=True) / link.unit
+        slopes = by_outcome(link, slopes)
         np.testing.assert_allclose(e / den, slopes, rtol=0, atol=1e-12)
 
 
@@ -117,7 +130,7 @@ def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
     @given(problems.hostile(**sizes))
     def check(problem):
         with compat.x64():
-            own = [link.contributed(c.log_density, sizes["K"]) for c in problem[0]]
+            own = [link.contributed(c.log_density, sizes["K"], party) for party, c in enumerate(problem[0])]
             assert all(np.isfinite(x).all() and np.abs(x).max() <= 1024 for x in own)
             assert all(np.abs(x[:, link.sums_of(sizes["K"]) :]).max(initial=0) <= 1 for x in own)
             z = sum(link.encoded(x, LOG_BITS, ring.EXP_FRACTIONAL_BITS) for x in own)
@@ -156,7 +169,7 @@ def exact_sum(link, clip_norm, problem):
 
 
 @every_backend
-@every_link
+@every_link_of_one
 def test_the_sum_is_that_of_the_exact_clipped_gradients_within_the_stated_bound(backend, link):
     sizes = sizes_of(link)
     shape = problems.shape_of(**sizes, clip_norm=0.8)
@@ -178,15 +191,22 @@ def exact_local_sum(shape, problem):
     """Residuals by automatic differentiation, cut to b, times each party's scores under its part of C."""
     link, (contributions, prior, _) = shape.link, problem
     z = link.total(prior.log_weights, [c.log_density for c in contributions])
-    slopes = jax.vmap(jax.grad(link.log_density))(z)
-    e = slopes[:, : link.num_sums].sum(-1) / link.unit if link.num_sums else slopes[:, 0]
-    W = np.clip(np.asarray(e), -shape.residual_bound, shape.residual_bound)
+    e, b = np.asarray(by_outcome(link, jax.vmap(jax.grad(link.log_density))(z))), np.array(shape.residual_bounds)
+    W = np.clip(e, -b, b)
     sums = []
     for part, c in zip(shape.clip_parts, contributions, strict=True):
-        s = np.asarray(jnp.concatenate([c.plated_scores[:, 0], c.shared_scores[:, 0]], axis=1))
-        longest = shape.clip_norm * np.sqrt(part / sum(shape.clip_parts)) / shape.residual_bound
-        sums.append(W @ (s * np.minimum(1, longest / np.linalg.norm(s, axis=1, keepdims=True))))
+        s, longest = side_by_side(c), shape.clip_norm * np.sqrt(part / sum(shape.clip_parts))
+        corners = [np.array(signs) * b for signs in itertools.product((1, -1), repeat=len(b))]
+        length = np.max([np.linalg.norm(np.einsum("k,nkd->nd", corner, s), axis=1) for corner in corners], axis=0)
+        sums.append(np.einsum("nk,nkd->d", W, s * np.minimum(1, longest / length)[:, None, None]))
     return np.concatenate(sums)
+
+
+def side_by_side(contribution):
+    """Scores [n, K, K d + s], each at its place in the released vector."""
+    n, K, d = contribution.plated_scores.shape
+    plated = np.einsum("nkd,kl->nkld", contribution.plated_scores, np.eye(K)).reshape(n, K, K * d)
+    return np.concatenate([plated, contribution.shared_scores], axis=2)
 
 
 @every_backend
@@ -201,11 +221,11 @@ def test_a_local_clip_is_that_of_the_exact_residuals_within_the_stated_bound(bac
     norm = problems.score_norm(*problem[:2], shape.clip_norm)
     bound = backend.error_bound(shape, score_norm=norm, least_evidence=1.0)
     assert np.linalg.norm(run(backend, shape, problem) - exact) <= bound
-    assert bound < 1e-4 * shape.batch_size * shape.clip_norm  # tighter than a clip with a root can be
+    assert bound < 1e-4 * sizes["K"] * shape.batch_size * shape.clip_norm  # tighter than a clip with a root can be
 
 
 @pytest.mark.parametrize("clip_norm", [0.01, 1.0, 1000.0])
-@every_link
+@every_link_of_one
 def test_no_record_is_longer_than_the_clip_norm(link, clip_norm):
     sizes = sizes_of(link, n=1, t=1)
     shape = problems.shape_of(**sizes, clip_norm=clip_norm)
@@ -223,7 +243,7 @@ def test_no_record_is_longer_than_the_clip_norm(link, clip_norm):
 
 
 @pytest.mark.parametrize("backend", [as_parameter(backend) for backend in REHEARSALS])
-@every_link
+@every_link_of_one
 def test_long_scores_are_cut_to_the_clip_norm_between_processes(backend, link):
     sizes = sizes_of(link, n=1)
     shape = problems.shape_of(**sizes)
@@ -235,7 +255,7 @@ def test_long_scores_are_cut_to_the_clip_norm_between_processes(backend, link):
 
 @pytest.mark.parametrize("backend", [as_parameter(backend) for backend in REHEARSALS])
 @every_residual_bound
-@every_signed_link
+@pytest.mark.parametrize("link", [link for link in SIGNED if link.num_outcomes == 1], ids=lambda link: link.name)
 def test_long_scores_are_cut_to_the_parts_of_the_clip_norm_between_processes(backend, residual_bound, link):
     sizes = sizes_of(link, n=1, d0=0)
     shape = problems.shape_of(**sizes, clip_parts=(1, 4), residual_bound=residual_bound)
@@ -253,7 +273,8 @@ def test_long_scores_are_cut_to_the_parts_of_the_clip_norm_between_processes(bac
 def test_a_link_survives_a_message(link):
     sizes = sizes_of(link)
     layout = Layout.of(*problems.benign(**sizes)[:2])
-    computation = ClippedSum(shape=problems.shape_of(**sizes), layout=layout)
+    clip = {"clip_parts": (1, 2), "residual_bound": (0.5, 1.0, 0.25, 1.0)} if link.num_outcomes > 1 else {}
+    computation = ClippedSum(shape=problems.shape_of(**sizes, **clip), layout=layout)
     assert computation_of(json.loads(json.dumps(described(computation)))) == computation
 
 
@@ -263,8 +284,39 @@ def test_a_link_of_another_version_is_named():
 
 
 def test_signs_need_one_component():
-    with pytest.raises(ArgumentError, match=r"num_components is 2.*'residual'.*lower num_components to 1"):
+    with pytest.raises(ArgumentError, match=r"num_components is 2.*'residual'.*set num_components to 1"):
         problems.shape_of(K=2, link=toy_links.Residual())
+    joint = JointLink((BernoulliLogitLink(), OrderedLogitLink()), (0, 1))
+    with pytest.raises(ArgumentError, match=r"clip_parts is None, and the 2 weights.*give the parties' parts"):
+        problems.shape_of(K=2, link=joint)
+    with pytest.raises(ArgumentError, match="residual_bound has 3 numbers for 2 outcomes"):
+        problems.shape_of(K=2, link=joint, clip_parts=(1, 1), residual_bound=(0.1, 0.2, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ([BernoulliLogitLink()] * 7, "7 outcomes with 7 owners; give 2 to 6"),
+        ([BernoulliLogitLink(), SoftmaxLink()], "'softmax' is not the residual of one outcome"),
+    ],
+)
+def test_outcomes_without_a_proof_are_refused(links, message):
+    with pytest.raises(ArgumentError, match=message):
+        JointLink(tuple(links), (0,) * len(links))
+
+
+def test_an_outcomes_own_numbers_are_its_partys_alone():
+    """Two of them would make a residual of 2, which no clip is proved for."""
+    joint = JointLink((BernoulliLogitLink(), PoissonLink(most=2.0)), (0, 1))
+    held = jnp.array([[3.0, 5.0, 1.0]])
+    assert joint.contributed(held, 2, 0).tolist() == [[3.0, 5.0, 1.0, 0.0]]
+    assert joint.contributed(held, 2, 1).tolist() == [[3.0, 5.0, 0.0, 1.0]]
+    assert joint.contributed(held[:, :2], 2).tolist() == [[3.0, 5.0, 0.0, 0.0]]
+    shape = problems.shape_of(K=2, link=joint, clip_parts=(1, 1), d0=0)
+    contributions, prior, mask = problems.benign(K=2, link=joint, d0=0)
+    short = contributions[0]._replace(log_density=contributions[0].log_density[:, :2])
+    with pytest.raises(ArgumentError, match=r"takes \[3, 3\] numbers of the parties and 2 of the prior; got \[2, 3\]"):
+        run(Plaintext(), shape, ([short, contributions[1]], prior, mask))
 
 
 @pytest.mark.parametrize("kind", [Plaintext, FixedPoint, Crypten])

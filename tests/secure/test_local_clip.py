@@ -1,6 +1,7 @@
 """The clip that every party makes by itself: exact on integers for hostile records, refused where it has no proof."""
 
 import dataclasses
+import itertools
 import json
 from fractions import Fraction
 
@@ -22,10 +23,12 @@ from vertinumpyro.secure import (
     Crypten,
     FixedPoint,
     InsecureRehearsal,
+    JointLink,
     NormalLink,
     Plaintext,
     PoissonLink,
     fixed_point,
+    local,
     local_clip,
 )
 from vertinumpyro.secure.computation import computation_of, described
@@ -35,6 +38,8 @@ from vertinumpyro.secure.range_proof import fixed_point_format
 
 LOGIT = BernoulliLogitLink()
 SIZES = {"K": 1, "P": 3, "d": 1, "s": 1, "t": 1, "d0": 0, "link": LOGIT}
+OUTCOMES = JointLink((LOGIT, PoissonLink(most=7.0), NormalLink(width=3.0), LOGIT), (0, 1, 2, 2))
+SEVERAL = {**SIZES, "K": 4, "s": 2, "link": OUTCOMES}
 LEAST = 2.0**-10
 
 
@@ -72,6 +77,77 @@ def test_no_record_is_longer_than_the_clip_norm_on_integers(residual_bound, clip
     check()
 
 
+@pytest.mark.parametrize(
+    ("residual_bound", "clip_norm"), [(1.0, 1.0), ((0.4, 1.0, LEAST, 0.07), 0.3), ((0.001, 0.9, 0.9, 0.9), 1000.0)]
+)
+def test_no_record_of_several_outcomes_is_longer_in_any_pattern_of_residuals(residual_bound, clip_norm):
+    """Of a party's scores alike or apart, plated, shared or of a table, and of residuals that an adversary chooses."""
+    shape = problems.shape_of(**SEVERAL, clip_parts=(1, 0, 5), residual_bound=residual_bound, clip_norm=clip_norm, n=1)
+    bounds = [int(b * 2**30) for b in shape.residual_bounds]
+
+    @settings(max_examples=60, deadline=None)
+    @given(problems.hostile(n=1, **SEVERAL))
+    def check(problem):
+        encoded = problems.jitted(shape, "encoded")(*problem[:2])
+        worst = [longest_of(encoded, party, bounds) for party in range(3)]
+        assert sum(worst) <= limit(shape) ** 2
+        assert worst[1] == 0
+        assert worst[0] <= limit(shape) ** 2 / 6
+        mask = jnp.ones(1, bool)
+        assert squared(problems.jitted(shape)(*problem[:2], mask).tolist()) <= sum(worst)
+        assert np.linalg.norm(run(Plaintext(), shape, (*problem[:2], mask))) <= clip_norm * (1 + 1e-9)
+
+    check()
+
+
+def longest_of(encoded, party, bounds):
+    """The largest squared norm, in integers, of what a party's encoded scores of a record add, over all corners."""
+    table = encoded.tables[party][0]
+    plated = np.concatenate([encoded.plated[party][0], table.scores[int(table.codes[0])]], axis=1).astype(object)
+    shared = np.asarray(encoded.shared[party][0]).astype(object)
+    corners = (np.array(signs) * np.array(bounds, object) for signs in itertools.product((1, -1), repeat=len(bounds)))
+    return max(((plated * corner[:, None]) ** 2).sum() + ((corner @ shared) ** 2).sum() for corner in corners)
+
+
+def opposite_scores(shape):
+    """One record with residuals of 1, -1, 1, -1, whose scores have these signs too: all of them add up."""
+    contributions, prior, mask = problems.benign(n=1, **{**SEVERAL, "d": 0, "t": 0})
+    signs = jnp.array([1.0, -1.0, 1.0, -1.0])
+    sums = jnp.array([-1000.0, 1000.0, -1000.0, 1000.0])
+    own = [[1.0], [0.0], [0.0]]  # the first outcome is 1, the others are 0
+    contributions = [
+        c._replace(
+            log_density=jnp.concatenate([sums, jnp.array(number)])[None, : c.log_density.shape[1]],
+            shared_scores=1e9 * jnp.broadcast_to(signs[:, None], c.shared_scores.shape[1:])[None],
+        )
+        for c, number in zip(contributions, own, strict=True)
+    ]
+    return contributions, prior, mask
+
+
+def of_all_signs_alike(plated, shared):
+    return (plated**2).sum((-2, -1)) + (shared.sum(-2) ** 2).sum(-1)
+
+
+def of_scores_apart(plated, shared):
+    return (plated**2).sum((-2, -1)) + (shared**2).sum((-2, -1))
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, of_all_signs_alike, of_scores_apart], ids=lambda fn: getattr(fn, "__name__", "")
+)
+def test_a_clip_that_forgets_signs_or_shared_coefficients_is_seen(wrong, monkeypatch):
+    shape = problems.shape_of(**{**SEVERAL, "d": 0, "t": 0}, clip_parts=(1, 2, 5), residual_bound=0.4, n=1)
+    if wrong is not None:
+        monkeypatch.setattr(local, "_largest_square", wrong)
+    integers = fixed_point_sum(shape, opposite_scores(shape))
+    kept = Fraction(local_clip.kept(shape))
+    if wrong is None:
+        assert (limit(shape) * (1 - 2 * kept)) ** 2 < squared(integers) <= limit(shape) ** 2
+    else:
+        assert squared(integers) > 2 * limit(shape) ** 2
+
+
 def longest_record(shape, scores=1e30):
     """One record with a residual of 1, whose scores point everywhere."""
     contributions, prior, mask = problems.benign(n=1, **{**SIZES, "link": shape.link})
@@ -102,7 +178,7 @@ def test_the_longest_record_has_all_of_the_clip_norm_but_what_is_kept_back(resid
     "skips",
     [
         pytest.param(lambda shape, party: 1024.0, id="no scaling at all"),
-        pytest.param(lambda shape, party: 1 / shape.residual_bound, id="all of C for every party"),
+        pytest.param(lambda shape, party: 1.0, id="all of C for every party"),
         pytest.param(lambda shape, party: local_clip.exact_score_bound(shape, party), id="nothing kept back"),
     ],
 )
@@ -143,6 +219,16 @@ def test_what_crypten_opens_is_no_longer_than_the_clip_norm(link, residual_bound
     check()
 
 
+@needs_crypten
+@pytest.mark.parametrize("residual_bound", [1.0, (0.4, 1.0, LEAST, 0.07)], ids=str)
+def test_what_crypten_opens_of_several_outcomes_is_no_longer_than_the_clip_norm(residual_bound, rehearsal):
+    shape = problems.shape_of(**{**SEVERAL, "d": 0, "t": 0}, clip_parts=(1, 2, 5), residual_bound=residual_bound, n=1)
+    run(rehearsal, shape, opposite_scores(shape))
+    (opened,) = (value for why, value in rehearsal.opened(3) if why == "reveal")
+    kept = Fraction(local_clip.kept(shape))
+    assert (limit(shape) * (1 - 2 * kept)) ** 2 < squared(opened) <= limit(shape) ** 2
+
+
 @pytest.fixture(scope="module")
 def rehearsal():
     backend = InsecureRehearsal(Crypten(), watched=True)
@@ -165,6 +251,13 @@ def test_a_step_has_only_the_rounds_of_the_residual_the_products_and_the_opening
     assert rounds(joint) > 3 * rounds(cut)
     probit = dataclasses.replace(whole, link=BernoulliProbitLink())
     assert rounds(probit) == rounds(whole) + 2
+    several = {"num_components": 2, "num_values": 40, "residual_bound": (0.4, 0.3)}
+    alike = dataclasses.replace(cut, link=JointLink((LOGIT, LOGIT), (0, 1)), **several)
+    assert rounds(alike) == rounds(cut)
+    counts = JointLink((PoissonLink(most=7.0), PoissonLink(most=9.0)), (0, 1))
+    assert rounds(dataclasses.replace(alike, link=counts)) == rounds(cut)
+    apart = dataclasses.replace(alike, link=JointLink((LOGIT, PoissonLink(most=7.0)), (0, 1)))
+    assert rounds(apart) == rounds(cut) + residual
 
 
 @needs_crypten

@@ -200,11 +200,12 @@ def report_content(
 def configuration(posterior: Posterior, dpvi: DPVI) -> dict[str, str]:
     """Model, guide and timing, in words."""
     split = posterior.guide.split
+    sites = [found.site for found in split.structure.summed]
     model = "the library's mixture" if dpvi.model is None else getattr(dpvi.model, "__name__", "a function")
     timing = {"steps, compilation included": duration(posterior.diagnostics.seconds)}
     return {
         "model": model,
-        "components K": str(split.num_components),
+        **({"outcomes": ", ".join(sites)} if sites else {"components K": str(split.num_components)}),
         "released values per step": f"{split.num_values:,}",
         "guide": type(posterior.guide.guide).__name__,
         **(timing if posterior.diagnostics.seconds else {}),

@@ -113,7 +113,8 @@ class FitSettings:
         batch_size: expected number of records of a step; left out, all of them or what pays.
         clip_norm: C, the largest norm of what one record adds to a step.
         clip: of a model with a `party_sum`, "local", where each party clips its own scores, or "joint", on shares.
-        residual_bound: with "local", where a residual is cut off, as a share of the largest one.
+        residual_bound: with "local", where a residual is cut off, as a share of the largest one; of several outcomes
+            the same share of each.
         guide: the shape of the variational posterior.
         learning_rate: of Adam at its first step.
         block_size: records of a batch that are computed at a time, which bounds the memory.

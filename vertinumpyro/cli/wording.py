@@ -126,7 +126,9 @@ def _clip(plan: PrivacyPlan) -> str:
     if plan.clip_parts is None:
         return f"{plan.clip_norm:g}"
     parts = " : ".join(map(str, plan.clip_parts))
-    return f"{plan.clip_norm:g}; each party clips its own part of C², {parts}; residuals up to {plan.residual_bound:g}"
+    bounds = plan.residual_bound if isinstance(plan.residual_bound, tuple) else (plan.residual_bound,)
+    residuals = " and ".join(f"{bound:g}" for bound in bounds)
+    return f"{plan.clip_norm:g}; each party clips its own part of C², {parts}; residuals up to {residuals}"
 
 
 def report_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:

@@ -9,7 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-__all__ = ["ComponentPrior", "Contribution", "Model", "ScoreTable", "Theta"]
+__all__ = ["MOST_OUTCOMES", "ComponentPrior", "Contribution", "Model", "ScoreTable", "Theta"]
+
+MOST_OUTCOMES = 6
+"""Of one model: the clip of so many residuals looks at 2^5 patterns of their signs (`secure.local_clip`)."""
 
 Theta = Mapping[str, jax.Array]
 """Unconstrained values of the global latent sites, by site name."""
@@ -40,12 +43,12 @@ class ScoreTable(NamedTuple):
 class Contribution(NamedTuple):
     """What one party computes on its own columns of a batch. Secret: it never leaves the party in the clear.
 
-    `n` records, `K` mixture components, `d` parameters of each component, `s` parameters that the
-    components share.
+    `n` records, `K` mixture components, or outcomes of `party_sum`s, `d` parameters of each component, `s` parameters
+    that the components share.
 
     log_density:     l^p_nk, the log density of the party's columns of record n under component k. Of a `party_sum`,
         what the party adds to each of the Z numbers of the outcome's link: mostly one, its part of the predictor, and
-        at the outcome's party further ones of its own behind it.
+        at the outcome's party further ones of its own behind it; of several, all parts, then all own numbers.
     plated_scores:   d l^p_nk / d theta_k, for parameters that belong to one component.
     shared_scores:   d l^p_nk / d theta, for parameters that several components read.
     tables:          further plated scores, of parameters that stand after those of `plated_scores`.

@@ -1,19 +1,23 @@
 """How a step clips its records, chosen from the model and the schema alone, and the step's public size.
 
-A regression across parties (`party_sum`) has one residual a record, which is bounded. So each party clips its own part,
-and nothing of a norm is computed together (`secure.local_clip`): the residual is cut to b of the largest one, and party
-p's scores to C / (b unit) sqrt(part_p), in the units of the predictor's derivatives.
+A regression across parties (`party_sum`) has bounded residuals, one for each outcome. So each party clips its own part,
+and nothing of a norm is computed together (`secure.local_clip`): outcome o's residual is cut to b_o of its largest one,
+and what party p adds to a record, whatever the residuals are, to C sqrt(part_p).
 
-**Parts of C^2** are in proportion to the columns that a party's part of the sum reads, and one more at the outcome's
-party, for the intercept. A column adds at most 1 to the squared norm of a record's scores, be it one number in [-1, 1]
-or indicators of its values, however many coefficients it has: in proportion to coefficients a column of 50 values would
-get 50 times the room of one that adds as much. So with C = b unit sqrt(columns) no such record's scores are scaled at
-all, and what is cut is the residual: as much as a clip of the whole record cuts there.
+**Parts of C^2** of one outcome are in proportion to the columns that a party's part of the sum reads, and one more at
+the outcome's party, for the intercept. A column adds at most 1 to the squared norm of a record's scores, be it one
+number in [-1, 1] or indicators of its values, however many coefficients it has: in proportion to coefficients a column
+of 50 values would get 50 times the room of one that adds as much. So with C = b unit sqrt(columns) no such record's
+scores are scaled at all, and what is cut is the residual: as much as a clip of the whole record cuts there.
 
-| given | b | C |
+Of several outcomes with coefficients of their own the columns add up, each outcome's in proportion to (b_o unit_o)^2,
+so C^2 is the sum of theirs. Where k outcomes have derivatives by the same parameter at a party, as of coefficients that
+they share, their scores may point the same way, and k times their columns is the most that these can come to.
+
+| given | b_o | C |
 |---|---|---|
-| nothing | 0.6 / unit | 0.6 sqrt(columns) |
-| clip_norm | C / (unit sqrt(columns)) | as given |
+| nothing | 0.6 / unit_o | 0.6 sqrt(columns) |
+| clip_norm | C / (unit_o sqrt(columns)) | as given |
 | residual_bound | as given | b unit sqrt(columns) |
 
 b is at least 1/1024 and at most 1.
@@ -22,19 +26,28 @@ b is at least 1/1024 and at most 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.dpvi.defaults import default_clip_norm, num_scores
+from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.model.split import SplitModel
+from vertinumpyro.model.summed_outcome import SummedOutcome
 from vertinumpyro.posterior.columns import score_link
 from vertinumpyro.privacy import NoiseSource, PrivacyPlan, Sampling
 from vertinumpyro.privacy.clip import LEAST_RESIDUAL_BOUND
 from vertinumpyro.secure import BatchShape
 
-__all__ = ["Clip", "batch_shape", "check_clip", "chosen_clip"]
+__all__ = ["Clip", "batch_shape", "check_clip", "check_one_outcome", "chosen_clip"]
 
+_NUM_TRIED = 64
 _BLOCK_VALUES = 2**24  # records times released values that a block of a batch holds: what memory it takes
 
 
@@ -43,12 +56,12 @@ class Clip(NamedTuple):
 
     norm:           C.
     parts:          the parties' parts of C^2, in proportion; None for the clip of a whole record.
-    residual_bound: b.
+    residual_bound: b; of several outcomes each one's.
     """
 
     norm: float
     parts: tuple[int, ...] | None = None
-    residual_bound: float = 1.0
+    residual_bound: float | tuple[float, ...] = 1.0
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> Clip:
@@ -64,40 +77,98 @@ def chosen_clip(
 ) -> Clip:
     """What `DPVI.plan` was given, and the module's table for the rest.
 
-    :raises ArgumentError: a clip by parts is asked of a model without a `party_sum`, or b without such a clip.
+    :raises ArgumentError: a clip by parts is asked of a model without a `party_sum`, b without such a clip, or a clip
+        of the whole record for several outcomes.
     """
     summed = split.structure.summed
-    if clip == "local" and summed is None:
+    if clip == "local" and not summed:
         raise ArgumentError(
             'clip="local" cuts the residual of a party_sum, and the model has none: a record is clipped as a whole; '
             "leave clip out"
         )
-    if clip == "joint" or summed is None:
+    if clip == "joint" or not summed:
         if residual_bound is not None:
-            fix = "leave it out" if summed is None else 'choose clip="local"'
+            fix = 'choose clip="local"' if summed else "leave it out"
             raise ArgumentError(
                 f"residual_bound={residual_bound:g}: a record that is clipped as a whole has none; {fix}"
             )
+        check_one_outcome(split, 'choose clip="local"')
         return Clip(default_clip_norm(num_scores(split.schema)) if clip_norm is None else clip_norm)
-    parts = _parts(split)
-    longest = summed.outcome.unit * math.sqrt(sum(parts))
-    if clip_norm is None:
-        clip_norm = default_clip_norm(sum(parts)) if residual_bound is None else residual_bound * longest
-    if residual_bound is None:
-        residual_bound = float(f"{min(1.0, max(LEAST_RESIDUAL_BOUND, clip_norm / longest)):.4g}")
-    return Clip(clip_norm, parts, residual_bound)
+    units = [found.outcome.unit for found in summed]
+    if residual_bound is not None:
+        squares = _squares(split, [unit / max(units) for unit in units])
+        clip_norm = residual_bound * max(units) * math.sqrt(sum(squares)) if clip_norm is None else clip_norm
+        return Clip(clip_norm, _whole(squares), _of_each([residual_bound] * len(units)))
+    squares = _squares(split, [1.0] * len(units))
+    clip_norm = default_clip_norm(sum(squares)) if clip_norm is None else clip_norm
+    bounds = [clip_norm / (unit * math.sqrt(sum(squares))) for unit in units]
+    bounds = [float(f"{min(1.0, max(LEAST_RESIDUAL_BOUND, bound)):.4g}") for bound in bounds]
+    return Clip(clip_norm, _whole(squares), _of_each(bounds))
 
 
-def _parts(split: SplitModel) -> tuple[int, ...]:
-    """For each party the columns that its part of the sum reads, and the intercept; 0 where nothing is learned."""
-    summed = split.structure.summed
-    assert summed is not None
-    parts = []
+def check_one_outcome(split: SplitModel, fix: str) -> None:
+    """Refuses several outcomes where a record is clipped as a whole: that is proved for one residual.
+
+    :param fix: what else can be done, for the error.
+    :raises ArgumentError: names the sums.
+    """
+    sums = [found.sum_name for found in split.structure.summed]
+    if len(sums) > 1:
+        raise ArgumentError(
+            f"the model has the party_sums {sums}, and a record that is clipped as a whole may have one: the clip is "
+            f"not proved for residuals of several signs; {fix}, or fit a model for each outcome"
+        )
+
+
+def _of_each(bounds: Sequence[float]) -> float | tuple[float, ...]:
+    """Bounds as a plan holds them: of one outcome it is a number."""
+    return bounds[0] if len(bounds) == 1 else tuple(bounds)
+
+
+def _squares(split: SplitModel, lengths: Sequence[float]) -> list[float]:
+    """For each party the columns that its parts read, and intercepts, as the module says; 0 where nothing is learned.
+
+    :param lengths: each outcome's b_o unit_o, of the largest one.
+    """
+    found = []
     for party in split.parties:
-        columns = {name.removesuffix(OBSERVED_SUFFIX) for name in summed.columns.get(party, ())}
-        read = len(columns) + (party == summed.party)
-        parts.append(max(1, read) if summed.latents.get(party) else 0)
-    return tuple(parts)
+        of_outcomes = zip(split.structure.summed, lengths, strict=True)
+        columns = [length**2 * _columns(outcome, party) for outcome, length in of_outcomes]
+        found.append(sum(len(group) * sum(columns[outcome] for outcome in group) for group in _tied(split, party)))
+    return found
+
+
+def _whole(squares: Sequence[float]) -> tuple[int, ...]:
+    """Parts of C^2: whole numbers in proportion, thousandths where they have to be rounded."""
+    scale = 1 if all(square == int(square) for square in squares) else 1000
+    return tuple(max(1, round(scale * square)) if square else 0 for square in squares)
+
+
+def _columns(found: SummedOutcome, party: str) -> int:
+    """Columns that a part reads, and the intercept; 0 where nothing is learned."""
+    columns = {name.removesuffix(OBSERVED_SUFFIX) for name in found.columns.get(party, ())}
+    return max(1, len(columns) + (party == found.party)) if found.latents.get(party) else 0
+
+
+def _tied(split: SplitModel, party: str) -> list[set[int]]:
+    """The outcomes in groups that have no derivative by the same parameter at a party, looked up on stand-ins.
+
+    By parameters and not by sites, as one site may hold the coefficients of all outcomes. It decides what a default C
+    and its parts are, and nothing of the proof rests on it.
+    """
+    groups = [{outcome} for outcome in range(len(split.structure.summed))]
+    if len(groups) == 1:
+        return groups
+    theta = jnp.asarray(np.random.default_rng(0).normal(size=split.num_parameters))
+    own = {
+        name: jnp.asarray(column) for name, column in stand_in_columns(split.schema.restrict(party), _NUM_TRIED).items()
+    }
+    scores = np.asarray(jax.jit(partial(split.contribution, party))(theta, own).shared_scores)
+    for read_by in np.count_nonzero(scores, axis=0).T:
+        together = {int(outcome) for outcome in np.flatnonzero(read_by)}
+        met = [group for group in groups if group & together]
+        groups = [group for group in groups if group not in met] + ([set().union(*met)] if met else [])
+    return groups
 
 
 def check_clip(split: SplitModel, plan: PrivacyPlan) -> None:
@@ -108,12 +179,18 @@ def check_clip(split: SplitModel, plan: PrivacyPlan) -> None:
     if plan.clip_parts is None:
         return
     summed = split.structure.summed
-    learning = [] if summed is None else [party for party in split.parties if summed.latents.get(party)]
+    learning = [p for p in split.parties if any(found.latents.get(p) for found in summed)]
     given = [party for party, part in zip(plan.parties, plan.clip_parts, strict=True) if part]
     if given != learning:
         raise ArgumentError(
             f"plan: its clip has parts for {given}, and the model learns from {learning or 'no party_sum'}; make a new "
             "plan"
+        )
+    bounds = plan.residual_bound if isinstance(plan.residual_bound, tuple) else (plan.residual_bound,)
+    if len(bounds) != len(summed):
+        raise ArgumentError(
+            f"plan: it cuts the residuals of {len(bounds)} outcomes, and the model has the party_sums "
+            f"{[found.sum_name for found in summed]}; make a new plan"
         )
 
 

@@ -100,7 +100,7 @@ def default_components(num_records: int, *, warm: bool) -> int:
     return min(_MOST_COMPONENTS, max(_COMPONENTS, num_records // _RECORDS_A_COMPONENT))
 
 
-def default_clip_norm(num_scores: int) -> float:
+def default_clip_norm(num_scores: int | float) -> float:
     """0.6 sqrt(columns and learned masks): somewhat below the norm of a typical record's gradient.
 
     Each adds a score of norm near one. A clip norm far below rescales every record, which biases what is

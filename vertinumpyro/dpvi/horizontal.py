@@ -29,6 +29,7 @@ from vertinumpyro.data import Facts, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan
 from vertinumpyro.dpvi.checkpoint import tree_arrays
 from vertinumpyro.dpvi.client_steps import ClientSteps, HolderWork
+from vertinumpyro.dpvi.clipping import check_one_outcome
 from vertinumpyro.dpvi.defaults import default_batch, default_clip_norm, num_scores
 from vertinumpyro.dpvi.fitting import CHECKPOINT, restored, run_steps
 from vertinumpyro.dpvi.inference import DPVI
@@ -170,6 +171,7 @@ class HorizontalDPVI(ForHolders):
         clients = _Clients.of(dataset)
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
+        check_one_outcome(self.dpvi.split(clients.schema), "hold columns of the same records at several parties")
         self.dpvi.twin_columns(clients.schema).warn(stacklevel=3)
         participation = participation or ("known" if clients.many else "hidden")
         amplified = participation == "hidden" or adversary == OUTSIDE_ANALYST

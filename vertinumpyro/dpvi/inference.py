@@ -169,7 +169,7 @@ class DPVI:
 
         `clip="local"` is for a model with a `party_sum`, and None takes it there: each party clips its own scores, the
         residual is cut to `residual_bound` of the largest one, and no norm is computed together (`dpvi.clipping`).
-        `clip="joint"` clips the whole record on shares, which takes most of a step's rounds.
+        `clip="joint"` clips the whole record on shares, which takes most of a step's rounds, and is for one outcome.
 
         :raises ArgumentError: names the argument and the fix.
         :raises ModelContractError: if the model cannot be split.

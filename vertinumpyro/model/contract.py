@@ -24,7 +24,7 @@ from vertinumpyro.model.record_independence import check_records_are_independent
 from vertinumpyro.model.site_facts import SiteFacts, TracedModel, traced
 from vertinumpyro.model.stand_in_runs import StandInRuns
 from vertinumpyro.model.stand_ins import check_signature, errors_on_stand_ins, stand_in_columns
-from vertinumpyro.model.summed_outcome import SummedOutcome, check_sums, summed_outcome, with_parts
+from vertinumpyro.model.summed_outcome import SummedOutcome, check_sums, summed_outcomes, with_parts
 
 __all__ = ["ModelStructure", "inspect_model", "inspected"]
 
@@ -61,8 +61,8 @@ class ModelStructure:
     :ivar unused_columns: columns that no site reads.
     :ivar site_covariates: columns that each observed site's distribution reads, other than the mask of a column that
         it observes. They must be known before the site can be drawn, modelled ones too.
-    :ivar summed: the site that depends on a `party_sum`, where the model has one; it counts as reading what the sum is
-        made of, and a party's latents are those of its part.
+    :ivar summed: the sites that depend on a `party_sum`, where the model has some; each counts as reading what its sum
+        is made of, and a party's latents are those of its parts.
     """
 
     latents: Mapping[str, tuple[int, ...]]
@@ -80,7 +80,7 @@ class ModelStructure:
     covariates: tuple[str, ...]
     unused_columns: tuple[str, ...]
     site_covariates: Mapping[str, tuple[str, ...]]
-    summed: SummedOutcome | None = None
+    summed: tuple[SummedOutcome, ...] = ()
 
 
 def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> ModelStructure:
@@ -117,7 +117,7 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
     few = _sites(model, schema)
     sites = few.sites
     component_site = _component_site(sites)
-    sum_name = check_sums(few, component_site, schema)
+    check_sums(few, component_site, schema)
     num_components = sites[component_site].support_size if component_site else 1
     if num_components > MOST_COMPONENTS:
         raise ModelContractError(
@@ -127,8 +127,8 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
     latents = _latent_shapes(sites)
     reads = provenance(model, latents, component_site, columns, _NUM_STAND_INS, few.sums)
     _check_data_reads(reads.columns, sites, schema)
-    summed = None if sum_name is None else summed_outcome(model, schema, sum_name, reads, sites)
-    reads = reads if summed is None else with_parts(reads, summed)
+    summed = summed_outcomes(model, schema, tuple(few.sums), reads, sites)
+    reads = with_parts(reads, summed)
     observed = [site for names in party_sites.values() for site in names]
     roles = column_roles(
         list(schema.columns),
@@ -146,8 +146,8 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
         party_sites=party_sites,
         party_latents={
             party: tuple(sorted(set().union(*(reads.latents[site] for site in names))))
-            if summed is None
-            else summed.latents.get(party, ())
+            if not summed
+            else tuple(sorted(set().union(*(outcome.latents.get(party, ()) for outcome in summed))))
             for party, names in party_sites.items()
         },
         site_latents={site: tuple(sorted(reads.latents[site])) for site in observed},

@@ -24,14 +24,17 @@ def party_sum(name: str, parts: Mapping[str, Any]) -> Any:
     In a split it is where one party's computation ends and the next one's begins: part p may read global latents and
     the columns of party p, and the sum is never computed in the clear. One observed site, at one party, may depend on
     it, and on no other latent and column besides: what belongs to the predictor goes into its party's part. A latent
-    that several parts read is released at each of them, with noise at each, so give each party coefficients of its
-    own::
+    that several parties' parts read is released at each of them, with noise at each, so give each party coefficients
+    of its own::
 
         eta = vnp.party_sum("eta", {"bank": intercept + bank @ b, "telco": telco @ t})
         with vnp.party_plate("bank", num_records):
             numpyro.sample("default", dist.Bernoulli(logits=eta), obs=data["default"])
 
-    :param name: of the sum, for errors.
+    A model may have up to six sums, each with an observed site of its own, at any parties and of any families. Their
+    parts may read the same latents, or latents whose priors have some in common, as coefficients about a common mean.
+
+    :param name: of the sum, for errors; each sum of a model has another.
     :param parts: each contributing party's part, `[num_records]`, or a number that is the same for all records.
     :returns: the sum, of the parts' common shape.
     :raises ModelContractError: there is no part.

@@ -40,6 +40,7 @@ class Reads(NamedTuple):
     value_sums:           those that its value reads.
     part_columns:         columns that each part of a sum reads, by the names of the sum and of the party.
     part_latents:         global latents that it reads.
+    part_sums:            other sums that it reads.
     """
 
     columns: SiteReads
@@ -50,6 +51,7 @@ class Reads(NamedTuple):
     value_sums: SiteReads
     part_columns: PartReads
     part_latents: PartReads
+    part_sums: PartReads
 
 
 def provenance(
@@ -105,6 +107,7 @@ def provenance(
         value_sums=only(sites, "sums", "value"),
         part_columns=only(parts, "columns", "part"),
         part_latents=only(parts, "latents", "part"),
+        part_sums=only(parts, "sums", "part"),
     )
 
 

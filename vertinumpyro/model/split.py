@@ -23,7 +23,7 @@ from vertinumpyro.model.enumeration import constrain, log_densities, trace_at, t
 from vertinumpyro.model.grouping import SiteGroup, site_groups
 from vertinumpyro.model.plated import plated_sites
 from vertinumpyro.model.stand_ins import errors_on_stand_ins, stand_in_columns
-from vertinumpyro.model.summed import part_contribution, part_inputs
+from vertinumpyro.model.summed import PartLatents, part_contribution, part_inputs
 
 __all__ = ["SplitModel", "split_model"]
 
@@ -58,14 +58,13 @@ class SplitModel:
 
     @property
     def num_components(self) -> int:
-        """K; 1 for a model without a discrete latent."""
-        return self.structure.num_components
+        """K; of a model without a discrete latent the number of its outcomes, or 1."""
+        return len(self.structure.summed) or self.structure.num_components
 
     @property
     def _num_sums(self) -> int:
         """Numbers that all parties add up for a record: of a model without a discrete latent."""
-        summed = self.structure.summed
-        return 1 if summed is None else summed.outcome.num_sums
+        return sum(summed.outcome.num_sums for summed in self.structure.summed) or 1
 
     @cached_property
     def _positions(self) -> dict[str, np.ndarray]:
@@ -84,15 +83,24 @@ class SplitModel:
 
     @cached_property
     def gather_index(self) -> np.ndarray:
-        """For each released coordinate, its place in flat theta."""
+        """For each released coordinate, its place in flat theta; of noise that pads a row, `num_parameters`."""
         K = self.num_components
         blocks = [self._positions[name].ravel() for name in self.structure.component_latents]
         for party in self.parties:
             plated = self.plated[party].items()
             rows = [np.moveaxis(self._positions[name], axis, 0).reshape(K, -1) for name, axis in plated]
+            rows += self._rows_of_outcomes(party)
             blocks += [np.concatenate(rows, axis=1).ravel()] if rows else []
             blocks += [self._positions[name].ravel() for name in self.shared[party]]
         return np.concatenate(blocks)
+
+    def _rows_of_outcomes(self, party: str) -> list[np.ndarray]:
+        """The same of the latents that one outcome alone reads; `num_parameters`, no place, where others have more."""
+        own = PartLatents.of(self.structure.summed, party).own if self.structure.summed else ()
+        rows = [np.concatenate([[], *(self._positions[name].ravel() for name in names)]).astype(int) for names in own]
+        longest = max((len(row) for row in rows), default=0)
+        padded = [np.pad(row, (0, longest - len(row)), constant_values=self.num_parameters) for row in rows]
+        return [np.stack(padded)] if longest else []
 
     @property
     def num_values(self) -> int:
@@ -101,7 +109,7 @@ class SplitModel:
 
     def gather(self, released: Float[Array, " D"]) -> Float[Array, " theta"]:
         """The released vector as a gradient with respect to flat theta; a parameter's coordinates add up."""
-        return jnp.zeros(self.num_parameters, released.dtype).at[self.gather_index].add(released)
+        return jnp.zeros(self.num_parameters, released.dtype).at[self.gather_index].add(released, mode="drop")
 
     def flatten(self, theta: Theta) -> Float[Array, " theta"]:
         """Unconstrained sites as flat theta."""
@@ -133,7 +141,8 @@ class SplitModel:
         site, names = self.structure.component_site, self.structure.component_latents
         theta = self.unflatten(flat)
         if site is None:
-            return ComponentPrior(jnp.zeros(self._num_sums, flat.dtype), jnp.zeros((1, 0), flat.dtype))
+            nothing = jnp.zeros((self.num_components, 0), flat.dtype)
+            return ComponentPrior(jnp.zeros(self._num_sums, flat.dtype), nothing)
 
         def log_weights(part: Theta) -> jax.Array:
             trace = trace_at(self.model, {**theta, **part}, site, self.stand_ins(1), 1)
@@ -179,7 +188,7 @@ class SplitModel:
     def contribution(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Contribution:
         """What `party` computes on its own columns, each [n]; see `core.types.Contribution`."""
         theta = self.unflatten(flat)
-        if (summed := self.structure.summed) is not None:
+        if summed := self.structure.summed:
             return part_contribution(self.model, summed, party, theta, columns, self.stand_ins(1))
 
         def of_group(group: SiteGroup) -> Contribution:
@@ -197,7 +206,7 @@ class SplitModel:
     def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n Z"]:
         """`Contribution.log_density` without the scores."""
         theta = self.unflatten(flat)
-        if (summed := self.structure.summed) is not None:
+        if summed := self.structure.summed:
             return part_inputs(self.model, summed, party, theta, columns, self.stand_ins(1))
 
         def of_group(group: SiteGroup) -> jax.Array:
@@ -230,7 +239,7 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
     """
     with errors_on_stand_ins():
         structure, runs = inspected(model, schema, model_kwargs or {})
-        if structure.summed is not None:
+        if structure.summed:
             return _split_sum(partial(model, **(model_kwargs or {})), schema, structure)
         groups = {party: _groups(structure, schema, party) for party in structure.party_sites}
         read = {party: tuple(name for group in groups[party] for name in group.latents) for party in groups}
@@ -246,7 +255,10 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
 
 
 def _split_sum(model: Model, schema: Schema, structure: ModelStructure) -> SplitModel:
-    """Of a model with a `party_sum`: what a party's part reads is its own, and there is one component."""
+    """Of a model with `party_sum`s: what a party's parts read is its own, and outcomes stand for components.
+
+    Of several, latents that one outcome alone reads are plated, as `PartLatents` says, and have no axis for it.
+    """
     nothing = dict.fromkeys(structure.party_sites, ())
     return SplitModel(
         model=model,
@@ -254,7 +266,7 @@ def _split_sum(model: Model, schema: Schema, structure: ModelStructure) -> Split
         structure=structure,
         groups=nothing,
         plated={party: {} for party in structure.party_sites},
-        shared=structure.party_latents,
+        shared={party: PartLatents.of(structure.summed, party).shared for party in structure.party_sites},
     )
 
 

@@ -1,14 +1,14 @@
-"""What a model with a `party_sum` must look like: one sum, parts of their own party, one observed site that reads it.
+"""What a model with `party_sum`s must look like: parts of their own party, and for each sum one site that observes it.
 
-The site's density is given by the sum and by its own value alone, so that the gradient is one residual times scores
-that never leave their party. Which residual is found out by comparing derivatives, so a site may be written in any way
-that comes to the same.
+A site's density is given by its sum and by its own value alone, so that the gradient is one residual times scores
+that never leave their party, and of several sites the sum of these. Which residual is found out by comparing
+derivatives, so a site may be written in any way that comes to the same.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from numpyro import handlers
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ModelContractError
-from vertinumpyro.core.types import Model
+from vertinumpyro.core.types import MOST_OUTCOMES, Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model.enumeration import start_value
 from vertinumpyro.model.outcomes import OUTCOMES, Outcome, outcomes_of
@@ -27,7 +27,7 @@ from vertinumpyro.model.provenance import Reads
 from vertinumpyro.model.site_facts import SiteFacts, TracedModel
 from vertinumpyro.model.stand_ins import stand_in_columns
 
-__all__ = ["SummedOutcome", "check_sums", "summed_outcome", "with_parts"]
+__all__ = ["SummedOutcome", "check_sums", "summed_outcomes", "with_parts"]
 
 _NUM_TRIED = 256
 _LARGEST_TRIED = 6.0  # of eta, in the outcome's own scale
@@ -53,47 +53,58 @@ class SummedOutcome:
     outcome: Outcome
 
 
-def check_sums(few: TracedModel, component_site: str | None, schema: Schema) -> str | None:
-    """The name of the model's one sum; None where it has none.
+def check_sums(few: TracedModel, component_site: str | None, schema: Schema) -> None:
+    """Refuses too many sums, some beside a discrete latent, and parts of nobody or of other shapes.
 
-    :raises ModelContractError: it has several, one beside a discrete latent, or one with parts of other shapes.
+    :raises ModelContractError: names the sum, the party and the fix.
     """
-    if not few.sums:
-        return None
-    if len(few.sums) > 1:
+    if len(few.sums) > MOST_OUTCOMES:
         raise ModelContractError(
-            f"the model has the party_sums {sorted(few.sums)}, and a fit takes one; fit a model for each outcome"
+            f"the model has {len(few.sums)} party_sums, {sorted(few.sums)}, and a fit takes {MOST_OUTCOMES} at most; "
+            "fit two models"
         )
-    ((name, parts),) = few.sums.items()
-    if component_site is not None:
+    for name, parts in few.sums.items():
+        if component_site is not None:
+            raise ModelContractError(
+                f"the model has the party_sum '{name}' and the discrete latent '{component_site}'; a fit takes one of "
+                "them, so drop the latent or write each party's own observed sites"
+            )
+        for party, shape in parts.items():
+            _check_part(name, party, shape, few.num_records, schema)
+
+
+def _check_part(name: str, party: str, shape: tuple[int, ...], num_records: int, schema: Schema) -> None:
+    if party not in schema.parties:
         raise ModelContractError(
-            f"the model has the party_sum '{name}' and the discrete latent '{component_site}'; a fit takes one of "
-            "them, so drop the latent or write each party's own observed sites"
+            f"party_sum '{name}' has a part of '{party}', but the schema has no such party (it has "
+            f"{list(schema.parties)})"
         )
-    for party, shape in parts.items():
-        if party not in schema.parties:
-            raise ModelContractError(
-                f"party_sum '{name}' has a part of '{party}', but the schema has no such party (it has "
-                f"{list(schema.parties)})"
-            )
-        if shape not in ((), (few.num_records,)):
-            raise ModelContractError(
-                f"party_sum '{name}': the part of party '{party}' has shape {shape} for {few.num_records} records; it "
-                "is one number for each record, as x @ w with x [num_records, d] and w [d]"
-            )
-    return name
+    if shape not in ((), (num_records,)):
+        raise ModelContractError(
+            f"party_sum '{name}': the part of party '{party}' has shape {shape} for {num_records} records; it "
+            "is one number for each record, as x @ w with x [num_records, d] and w [d]"
+        )
 
 
-def summed_outcome(
-    model: Model, schema: Schema, name: str, reads: Reads, sites: Mapping[str, SiteFacts]
-) -> SummedOutcome:
-    """The site that depends on the sum, and what it is.
+def summed_outcomes(
+    model: Model, schema: Schema, names: Sequence[str], reads: Reads, sites: Mapping[str, SiteFacts]
+) -> tuple[SummedOutcome, ...]:
+    """For each sum the site that depends on it, and what it is; none where there is no sum.
 
-    :param reads: with the sum as an input of its own.
+    :param reads: with every sum as an input of its own.
     :raises ModelContractError: names the sum, the party, the site and the fix.
     """
-    _check_parts(name, reads, schema)
-    site = _site_of(name, reads, sites)
+    if not names:
+        return ()
+    _check_parts(reads, schema)
+    _check_sites(names, reads, sites)
+    return tuple(_summed_outcome(model, schema, name, reads, sites) for name in names)
+
+
+def _summed_outcome(
+    model: Model, schema: Schema, name: str, reads: Reads, sites: Mapping[str, SiteFacts]
+) -> SummedOutcome:
+    (site,) = (site for site, sums in reads.sums.items() if name in sums)
     party = sites[site].party
     assert party is not None  # else it is in no party_plate, which was refused
     _check_reads_the_sum_alone(name, site, party, reads)
@@ -108,23 +119,24 @@ def summed_outcome(
     )
 
 
-def with_parts(reads: Reads, found: SummedOutcome) -> Reads:
-    """Reads in which the site also reads what the sum is made of, as it does on pooled data."""
-    columns = frozenset().union(*(set(own) for own in found.columns.values()))
-    latents = frozenset().union(*(set(own) for own in found.latents.values()))
+def with_parts(reads: Reads, summed: Sequence[SummedOutcome]) -> Reads:
+    """Reads in which each site also reads what its sum is made of, as it does on pooled data."""
 
-    def more(of_sites: Mapping[str, frozenset[str]], new: frozenset[str]) -> dict[str, frozenset[str]]:
-        return {**of_sites, found.site: of_sites[found.site] | new}
+    def more(
+        of_sites: Mapping[str, frozenset[str]], parts: Callable[[SummedOutcome], Mapping[str, tuple[str, ...]]]
+    ) -> dict[str, frozenset[str]]:
+        new = {found.site: of_sites[found.site].union(*parts(found).values()) for found in summed}
+        return {**of_sites, **new}
 
     return reads._replace(
-        columns=more(reads.columns, columns),
-        distribution_columns=more(reads.distribution_columns, columns),
-        latents=more(reads.latents, latents),
+        columns=more(reads.columns, lambda found: found.columns),
+        distribution_columns=more(reads.distribution_columns, lambda found: found.columns),
+        latents=more(reads.latents, lambda found: found.latents),
     )
 
 
-def _check_parts(name: str, reads: Reads, schema: Schema) -> None:
-    for (_, party), columns in reads.part_columns.items():
+def _check_parts(reads: Reads, schema: Schema) -> None:
+    for (name, party), columns in reads.part_columns.items():
         for column in sorted(columns):
             owner = schema.party_of(column.removesuffix(OBSERVED_SUFFIX))
             if owner != party:
@@ -132,41 +144,63 @@ def _check_parts(name: str, reads: Reads, schema: Schema) -> None:
                     f"party_sum '{name}': the part of party '{party}' reads column '{column}' of party '{owner}'; a "
                     f"part reads its own party's columns only, so move the term to the part of '{owner}'"
                 )
+    for (name, party), others in reads.part_sums.items():
+        if others:
+            raise ModelContractError(
+                f"party_sum '{name}': the part of party '{party}' reads party_sum '{min(others)}', which no party "
+                f"knows; write the terms of '{min(others)}' into each party's part of '{name}'"
+            )
 
 
-def _site_of(name: str, reads: Reads, sites: Mapping[str, SiteFacts]) -> str:
-    """The one observed site of the parties, which reads the sum."""
+def _check_sites(names: Sequence[str], reads: Reads, sites: Mapping[str, SiteFacts]) -> None:
+    """Every sum has one observed site of a party, which reads no other sum, and there is no site besides."""
     for site, sums in reads.sums.items():
-        if sums and sites[site].is_latent:
+        _check_site(site, sorted(sums), sorted(reads.value_sums[site]), sites[site])
+    for name in names:
+        reading = [site for site, sums in reads.sums.items() if name in sums]
+        if not reading:
             raise ModelContractError(
-                f"latent '{site}' reads party_sum '{name}'; latents and their priors must not depend on the data"
+                f"no observed site reads party_sum '{name}'; observe the outcome's column with it, as "
+                "numpyro.sample('y', dist.Bernoulli(logits=eta), obs=data['y']) under its party's party_plate"
             )
-        if reads.value_sums[site]:
+        if len(reading) > 1:
             raise ModelContractError(
-                f"site '{site}' observes a value that is computed from party_sum '{name}'; observe a column, and let "
-                "the distribution read the sum"
+                f"sites {sorted(reading)} read party_sum '{name}', and each observed site needs a sum of its own; call "
+                "party_sum once for each, by other names, and give it the same parts where the predictor is the same"
             )
-    reading = [site for site, sums in reads.sums.items() if sums]
     observed = [site for site, facts in sites.items() if facts.is_observed and facts.party is not None]
-    if not reading:
-        raise ModelContractError(
-            f"no observed site reads party_sum '{name}'; observe the outcome's column with it, as "
-            "numpyro.sample('y', dist.Bernoulli(logits=eta), obs=data['y']) under its party's party_plate"
-        )
-    others = [site for site in (*observed, *reading) if site != reading[0]]
+    others = sorted(site for site in observed if not reads.sums[site])
     if others:
         raise ModelContractError(
-            f"site '{reading[0]}' reads party_sum '{name}', and the model observes {sorted(set(others))} besides; a "
-            "model with a party_sum observes one site: fit a model for each outcome"
+            f"the model has the party_sums {sorted(names)} and observes {others} besides, which read none; give each "
+            f"a sum of its own, if of one part, as party_sum('{others[0]}', {{'{sites[others[0]].party}': ...}}), or "
+            "fit another model"
         )
-    facts = sites[reading[0]]
+
+
+def _check_site(site: str, sums: Sequence[str], of_value: Sequence[str], facts: SiteFacts) -> None:
+    if not sums:
+        return
+    if facts.is_latent:
+        raise ModelContractError(
+            f"latent '{site}' reads party_sum '{sums[0]}'; latents and their priors must not depend on the data"
+        )
+    if of_value:
+        raise ModelContractError(
+            f"site '{site}' observes a value that is computed from party_sum '{of_value[0]}'; observe a column, and "
+            "let the distribution read the sum"
+        )
     if facts.party is None or facts.is_factor:
         where = "is a numpyro.factor" if facts.is_factor else "is in no party_plate"
         raise ModelContractError(
-            f"site '{reading[0]}' reads party_sum '{name}' and {where}; observe the outcome's column under "
+            f"site '{site}' reads party_sum '{sums[0]}' and {where}; observe the outcome's column under "
             "`with party_plate(<its party>, num_records):`"
         )
-    return reading[0]
+    if len(sums) > 1:
+        raise ModelContractError(
+            f"site '{site}' of party '{facts.party}' reads the party_sums {list(sums)}, and no secure step combines "
+            "two; add their parts up, party by party, in one party_sum"
+        )
 
 
 def _check_reads_the_sum_alone(name: str, site: str, party: str, reads: Reads) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.table import model_units
 from vertinumpyro.model import SplitModel
+from vertinumpyro.secure.joint_link import joint_link
 from vertinumpyro.secure.link import SOFTMAX, ScoreLink
 from vertinumpyro.secure.links import link_of
 
@@ -28,6 +29,9 @@ def device_columns(dataset: VerticalDataset) -> dict[str, dict[str, jax.Array]]:
 
 
 def score_link(split: SplitModel) -> ScoreLink:
-    """The link of a split model: its outcome's where parties sum up a predictor, else a mixture's."""
+    """The link of a split model: its outcomes' where parties sum up predictors, else a mixture's."""
     summed = split.structure.summed
-    return SOFTMAX if summed is None else link_of(summed.outcome.described())
+    if not summed:
+        return SOFTMAX
+    links = [link_of(found.outcome.described()) for found in summed]
+    return joint_link(links, [split.parties.index(found.party) for found in summed])

@@ -13,22 +13,26 @@ LEAST_RESIDUAL_BOUND = 2.0**-10
 """A party's scores are at most C / b long, which the number formats are proved for up to 1024 C."""
 
 
-def check_local_clip(clip_parts: Sequence[int] | None, residual_bound: float, num_parties: int) -> None:
+def check_local_clip(
+    clip_parts: Sequence[int] | None, residual_bound: float | Sequence[float], num_parties: int
+) -> None:
     """Refuses parts of C^2 and a bound of the residual that no clip can have; see `secure.local_clip`.
 
     :param clip_parts: whole numbers, to which the parties' parts of C^2 are in proportion: so they add up to 1.
-    :param residual_bound: b, of the link's unit.
+    :param residual_bound: b, of the link's unit; of several outcomes each one's.
     :raises ArgumentError: names which, and the fix.
     """
-    if not (math.isfinite(residual_bound) and LEAST_RESIDUAL_BOUND <= residual_bound <= 1):
-        raise ArgumentError(
-            f"residual_bound must be at least {LEAST_RESIDUAL_BOUND:g} and at most 1, the largest residual, got "
-            f"{residual_bound:g}"
-        )
+    bounds = [residual_bound] if isinstance(residual_bound, int | float) else residual_bound
+    for bound in bounds:
+        if not (math.isfinite(bound) and LEAST_RESIDUAL_BOUND <= bound <= 1):
+            raise ArgumentError(
+                f"residual_bound must be at least {LEAST_RESIDUAL_BOUND:g} and at most 1, the largest residual, got "
+                f"{bound:g}"
+            )
     if clip_parts is None:
         if residual_bound != 1:
             raise ArgumentError(
-                f"residual_bound is {residual_bound:g}, and a record that is clipped as a whole has no such bound; "
+                f"residual_bound is {residual_bound}, and a record that is clipped as a whole has no such bound; "
                 'choose clip="local", or leave it out'
             )
         return

@@ -48,7 +48,8 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         clip_norm: C > 0.
         clip_parts: where the residual of a `party_sum` is bounded, the parties' parts of C², in proportion to these
             whole numbers: each party clips its own scores. None where a record is clipped as a whole.
-        residual_bound: b, with `clip_parts`: a residual is cut to this share of the largest one.
+        residual_bound: b, with `clip_parts`: a residual is cut to this share of the largest one; of several outcomes
+            the share of each, in the order of their sums.
         noise_multiplier: σ > 0; the total noise has standard deviation σ·C, more with a collusion threshold.
         noise: who adds the noise.
         grid_bits: f, the fractional bits of the revealed sum.
@@ -88,7 +89,7 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     adversary: str | None = None
     start: Plan | None = None
     clip_parts: tuple[int, ...] | None = None
-    residual_bound: float = 1.0
+    residual_bound: float | tuple[float, ...] = 1.0
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
@@ -97,6 +98,8 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         check_party_names(self.parties, self.noise)
         if self.clip_parts is not None:
             object.__setattr__(self, "clip_parts", tuple(self.clip_parts))
+        if not isinstance(self.residual_bound, int | float):
+            object.__setattr__(self, "residual_bound", tuple(self.residual_bound))
         check_local_clip(self.clip_parts, self.residual_bound, len(self.parties))
         if self.batch_indices not in ("known", "hidden"):
             raise ArgumentError(f'batch_indices must be "known" or "hidden", got {self.batch_indices!r}')

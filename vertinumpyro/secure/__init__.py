@@ -5,6 +5,7 @@ from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum
 from vertinumpyro.secure.crypten import Crypten
 from vertinumpyro.secure.fixed_point import FixedPoint
+from vertinumpyro.secure.joint_link import JointLink
 from vertinumpyro.secure.link import ScoreLink, SoftmaxLink
 from vertinumpyro.secure.links import LINKS
 from vertinumpyro.secure.party_end import PartyEnd
@@ -31,6 +32,7 @@ __all__ = [
     "FixedPoint",
     "InProcess",
     "InsecureRehearsal",
+    "JointLink",
     "NormalLink",
     "OrderedLogitLink",
     "PartyEnd",

@@ -40,7 +40,7 @@ def fused_error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> 
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
     bits = fixed_point_format(shape).score_bits
-    weights = K * shape.link.error_factor
+    weights = (1 if shape.clips_locally else K) * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
     responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * weights * EXP_MAX_ERROR_ULP * _UNIT + (P + 1) * _FLOAT64
     if shape.clips_locally:

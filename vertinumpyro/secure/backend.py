@@ -48,9 +48,10 @@ class BatchShape:
     :ivar clip_norm: C, the bound on the L2 norm of a record's contribution.
     :ivar noise_stddev: standard deviation of the total noise in one coordinate, in the units of C.
     :ivar link: how the parties' contributions become weights.
-    :ivar clip_parts: of a record whose weight is bounded, the parties' parts of C^2, in proportion to these whole
+    :ivar clip_parts: of a record whose weights are bounded, the parties' parts of C^2, in proportion to these whole
         numbers: each party clips its own scores (`local_clip`). None: one clip of the whole record, on shares.
-    :ivar residual_bound: b, with `clip_parts`: a weight is cut to [-b, b].
+    :ivar residual_bound: b, with `clip_parts`: a weight is cut to [-b, b]; of several outcomes one b for each, or one
+        for all.
     """
 
     batch_size: int
@@ -62,7 +63,7 @@ class BatchShape:
     link: ScoreLink = SOFTMAX
     num_blocks: int = 1
     clip_parts: tuple[int, ...] | None = None
-    residual_bound: float = 1.0
+    residual_bound: float | tuple[float, ...] = 1.0
 
     def __post_init__(self) -> None:
         """Checks the sizes, and whether the link can be clipped so."""
@@ -76,6 +77,16 @@ class BatchShape:
                 f"clip_parts: the weights of the link {self.link.name!r} are no bounded residual, so a record is "
                 "clipped as a whole; leave clip_parts out"
             )
+        if self.clip_parts is None and self.link.signed and self.num_components > 1:
+            raise ArgumentError(
+                f"clip_parts is None, and the {self.num_components} weights of the link {self.link.name!r} have signs, "
+                "for which the clip of a whole record is not proved; give the parties' parts"
+            )
+        if len(self.residual_bounds) != self.num_components:
+            raise ArgumentError(
+                f"residual_bound has {len(self.residual_bounds)} numbers for {self.num_components} outcomes; give one "
+                "for each"
+            )
 
     @property
     def clips_locally(self) -> bool:
@@ -83,13 +94,19 @@ class BatchShape:
         return self.clip_parts is not None
 
     @property
+    def residual_bounds(self) -> tuple[float, ...]:
+        """The b of each component."""
+        bound = self.residual_bound
+        return bound if isinstance(bound, tuple) else (bound,) * self.num_components
+
+    @property
     def num_inputs(self) -> int:
         """Z, the numbers that a record's parties contribute to the link."""
         return self.link.num_inputs(self.num_components)
 
-    def contributed(self, contribution: Float[Array, "n _"]) -> Float[Array, "n Z"]:
-        """What a party, or the prior, puts in under the link's bound."""
-        return self.link.contributed(contribution, self.num_components)
+    def contributed(self, contribution: Float[Array, "n _"], party: int | None = None) -> Float[Array, "n Z"]:
+        """What a party, by its number, or the prior puts in under the link's bound."""
+        return self.link.contributed(contribution, self.num_components, party)
 
     @property
     def num_padded(self) -> int:
@@ -283,21 +300,9 @@ def check_shape(
     for name, sizes in found.items():
         if sizes != {getattr(shape, name)}:
             raise ArgumentError(f"shape.{name} is {getattr(shape, name)}, but the arrays have {sorted(sizes)}")
-    check_inputs(shape, [c.log_density.shape[1] for c in contributions], prior.log_weights.shape[0])
+    widths = [c.log_density.shape[1] for c in contributions]
+    shape.link.check_inputs(widths, prior.log_weights.shape[0], shape.num_components)
     check_prior(shape, prior.scores.shape[-1])
-
-
-def check_inputs(shape: BatchShape, widths: Sequence[int], of_prior: int) -> None:
-    """Checks how many numbers each party, and the prior, contribute to the link: one party alone has its own.
-
-    :raises ArgumentError: they are others.
-    """
-    sums, most = shape.link.sums_of(shape.num_components), shape.num_inputs
-    if sorted(widths) != [sums] * (len(widths) - 1) + [most] or of_prior != sums:
-        raise ArgumentError(
-            f"the link {shape.link.name!r} takes {sums} numbers of each party and of the prior, and {most - sums} more "
-            f"of one party; got {list(widths)} and {of_prior}"
-        )
 
 
 def check_prior(shape: BatchShape, num_scores: int) -> None:

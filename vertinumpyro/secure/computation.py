@@ -182,7 +182,12 @@ def computation_of(words: Mapping[str, Any]) -> Computation:
         tables = tuple(tuple((size, width) for size, width in party) for party in fields["layout"]["tables"])
         layout = Layout(prior=prior, plated=tuple(plated), shared=tuple(shared), tables=tables)
         parts = fields["shape"]["clip_parts"]
-        read = {"link": link_of(fields["shape"]["link"]), "clip_parts": None if parts is None else tuple(parts)}
+        bound = fields["shape"]["residual_bound"]
+        read = {
+            "link": link_of(fields["shape"]["link"]),
+            "clip_parts": None if parts is None else tuple(parts),
+            "residual_bound": tuple(bound) if isinstance(bound, list | tuple) else bound,
+        }
         shape = BatchShape(**{**fields["shape"], **read})
         fields |= {"shape": shape, "layout": layout}
     if "widths" in fields:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import jax
@@ -32,7 +33,7 @@ from vertinumpyro.secure.backend import (
 )
 from vertinumpyro.secure.link import ScoreLink
 from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_prior, weight_of_values
-from vertinumpyro.secure.local_clip import check_local_range, largest_weight, score_bound
+from vertinumpyro.secure.local_clip import check_local_range, largest_weights, score_bound, weight_bounds
 from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["FixedPoint", "clipped_sum"]
@@ -153,10 +154,16 @@ def clipped_sum(
 def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: ComponentPrior) -> Encoded:
     """Local part: public bounds, then the ring. In float64, so that the bounds hold as proved."""
     bits = fixed_point_format(shape).score_bits
-    link, limit = shape.link, shape.contributed
-    prior = bounded_prior(as_float64(prior), shape.clip_norm, limit)
+    link = shape.link
+    prior = bounded_prior(as_float64(prior), shape.clip_norm, shape.contributed)
     parties = [
-        bounded(as_float64(c), shape.clip_norm, limit, score_bound=score_bound(shape, party))
+        bounded(
+            as_float64(c),
+            shape.clip_norm,
+            partial(shape.contributed, party=party),
+            score_bound=score_bound(shape, party),
+            weights=weight_bounds(shape),
+        )
         for party, c in enumerate(contributions)
     ]
     inputs = (*(c.log_density for c in parties), prior.log_weights)
@@ -183,7 +190,7 @@ def ring_sum(shape: BatchShape, inputs: Encoded, mask: jax.Array) -> Int[Array, 
 
 def _cut_weights(shape: BatchShape, e: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:
     """W = mask clip(e, -B, B), B = floor(b 2^30): the parties clipped their scores (`local_clip`)."""
-    largest = largest_weight(shape, EXP_FRACTIONAL_BITS)
+    largest = largest_weights(shape, EXP_FRACTIONAL_BITS)
     return (e if largest is None else jnp.clip(e, -largest, largest)) * mask[:, None].astype(jnp.int64)
 
 

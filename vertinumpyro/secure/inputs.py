@@ -16,7 +16,7 @@ from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.formats import EXP_BITS, LOG_BITS, clip_share_kept, float64_room, norm_bits
 from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
-from vertinumpyro.secure.local_clip import score_bound
+from vertinumpyro.secure.local_clip import score_bound, weight_bounds
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = [
@@ -120,8 +120,13 @@ def encode_prior(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
 def encode_party_traced(shape: BatchShape, contribution: Contribution, party: int) -> PartyInputs:
     """`encode_party` for use inside a 64-bit program."""
     bits = fixed_point_format(shape).score_bits
-    longest = score_bound(shape, party)
-    own = bounded(as_float64(contribution), shape.clip_norm, shape.contributed, score_bound=longest)
+    own = bounded(
+        as_float64(contribution),
+        shape.clip_norm,
+        partial(shape.contributed, party=party),
+        score_bound=score_bound(shape, party),
+        weights=weight_bounds(shape),
+    )
     plated, shared = ring.encode_short(own.plated_scores, bits), ring.encode_short(own.shared_scores, bits)
     tables = [t._replace(scores=ring.encode_short(t.scores, bits)) for t in own.tables]
     kept = [table for table in tables if _pays(table)]

@@ -3,9 +3,10 @@
 The parties' z_nk = sum_p z^p_nk is the same sum for every model; what is done with it is the link's. A record adds
 g_n = sum_k (e_nk / den_n) s_nk with s_nk the derivatives of z_nk, so that g_n is the gradient of the link's
 `log_density`. A mixture's e are the components' responsibilities before they are divided by their sum; a generalised
-linear model has one component, and e is the residual at its predictor, the sum z_n1. What an outcome adds to that, as
-the y of y - sigmoid(z), its party alone knows: such numbers stand behind the sums, `own_inputs` of them, and as the
-other parties contribute none, they are additive shares of themselves.
+linear model has one component, and e is the residual at its predictor, the sum z_n1; several outcomes are as many
+components (`joint_link`). What an outcome adds to that, as the y of y - sigmoid(z), its party alone knows: such numbers
+stand behind the sums, `own_inputs` of them, and as the other parties contribute none, they are additive shares of
+themselves.
 
 Each secure arithmetic computes e from z in its own number format, so a link has one method for each of them.
 """
@@ -44,9 +45,11 @@ class ScoreLink(abc.ABC):
       max(den^2, nn / C^2), nn = || sum_k e_k s_k ||^2;
     - **not normalised** (a residual): -1 <= e <= 1 and den = 1. A residual bounded by another B enters as r / B beside
       scores times B, which is the same sum;
-    - **signed**: e may be negative. Then K = 1 and the link is not normalised: rounding squared norms up bounds a
-      record's norm only where no two weights have opposite signs;
-    - the derivative of `log_density` by z is e / den; with `num_sums`, that by all sums at once is `unit` e;
+    - **signed**: e may be negative. Then K is `num_outcomes` and the link is not normalised. With K above 1 each party
+      clips its own scores: rounding squared norms up bounds a record's norm only where no two weights have opposite
+      signs;
+    - the derivative of `log_density` by z is e / den; with `num_sums`, that by all sums of an outcome at once is its
+      one of `units` times its e;
     - e moves by at most as much as the largest z_k does, besides the error that each method below may add;
     - numbers of one party's own are at most 1 in magnitude, and in the number format of e.
 
@@ -70,6 +73,21 @@ class ScoreLink(abc.ABC):
     def unit(self) -> float:
         """What the parties' scores were multiplied by, so that e is from -1 to 1."""
         return 1.0
+
+    @property
+    def units(self) -> tuple[float, ...]:
+        """The same for each outcome."""
+        return (self.unit,)
+
+    @property
+    def num_outcomes(self) -> int:
+        """Of a signed link: K."""
+        return 1
+
+    @property
+    def computed_as(self) -> Any:
+        """Equal for links whose e is the same function of z: several outcomes of such share their rounds."""
+        return self
 
     @abc.abstractmethod
     def bounded(self, contribution: Float[Array, "n Z"]) -> Float[Array, "n Z"]:
@@ -120,12 +138,18 @@ class ScoreLink(abc.ABC):
         return self.sums_of(num_components) + self.own_inputs
 
     @final
-    def contributed(self, contribution: Float[Array, "n _"], num_components: int) -> Float[Array, "n Z"]:
-        """What a party puts in: `bounded`, and zeros in the place of numbers that it has not."""
-        return self.padded(self.bounded(contribution), num_components)
+    def contributed(
+        self, contribution: Float[Array, "n _"], num_components: int, party: int | None = None
+    ) -> Float[Array, "n Z"]:
+        """What a party puts in: `bounded`, of zeros in the place of numbers that it has not.
 
-    @final
-    def padded(self, contribution: Float[Array, "... _"], num_components: int) -> Float[Array, "... Z"]:
+        :param party: its number; None for the prior.
+        """
+        return self.bounded(self.padded(contribution, num_components, party))
+
+    def padded(
+        self, contribution: Float[Array, "... _"], num_components: int, party: int | None = None
+    ) -> Float[Array, "... Z"]:
         """With zeros in the place of numbers that the party has not."""
         missing = self.num_inputs(num_components) - contribution.shape[-1]
         if not missing:
@@ -136,7 +160,8 @@ class ScoreLink(abc.ABC):
     def total(self, prior: Float[Array, " S"], parts: Sequence[Float[Array, "n _"]]) -> Float[Array, "n Z"]:
         """Z of the parties' contributions as they are: for the density, which nothing bounds."""
         num_components = prior.shape[0]  # of a mixture; a link with `num_sums` does not ask
-        return sum((self.padded(part, num_components) for part in parts), start=self.padded(prior, num_components))
+        padded = (self.padded(part, num_components, party) for party, part in enumerate(parts))
+        return sum(padded, start=self.padded(prior, num_components))
 
     @final
     def encoded(self, contributed: Float[Array, "... Z"], z_bits: int, weight_bits: int) -> Int[Array, "... Z"]:
@@ -150,15 +175,26 @@ class ScoreLink(abc.ABC):
     def check_components(self, num_components: int) -> None:
         """Checks that the proofs hold for so many components.
 
-        :raises ArgumentError: a signed link is given several.
+        :raises ArgumentError: a signed link is given another number than it has outcomes.
         """
-        if self.signed and num_components != 1:
+        if self.signed and num_components != self.num_outcomes:
             raise ArgumentError(
                 f"num_components is {num_components}, and the weights of the link {self.name!r} have signs, for which "
-                "the clip is proved with one component; lower num_components to 1"
+                f"the clip is proved with one component for each outcome; set num_components to {self.num_outcomes}"
             )
 
-    @final
+    def check_inputs(self, widths: Sequence[int], of_prior: int, num_components: int) -> None:
+        """Checks how many numbers each party, and the prior, contribute: one party alone has its own.
+
+        :raises ArgumentError: they are others.
+        """
+        sums, most = self.sums_of(num_components), self.num_inputs(num_components)
+        if sorted(widths) != [sums] * (len(widths) - 1) + [most] or of_prior != sums:
+            raise ArgumentError(
+                f"the link {self.name!r} takes {sums} numbers of each party and of the prior, and {most - sums} more "
+                f"of one party; got {list(widths)} and {of_prior}"
+            )
+
     def described(self) -> dict[str, Any]:
         """As plain data, for a message; `links.link_of` reads it."""
         return {"name": self.name, **vars(self)}

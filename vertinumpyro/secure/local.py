@@ -6,6 +6,7 @@ values, so a bound that bites costs accuracy only.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import reduce
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Num
 
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
@@ -57,19 +59,33 @@ def renormalised(log_density: Float[Array, "n K"]) -> Float[Array, "n K"]:
 
 
 def bounded(
-    contribution: Contribution, clip_norm: float, limit: Limit, *, score_bound: float = SCORE_BOUND
+    contribution: Contribution,
+    clip_norm: float,
+    limit: Limit,
+    *,
+    score_bound: float = SCORE_BOUND,
+    weights: tuple[float, ...] | None = None,
 ) -> Contribution:
     """Contributions under the link's limit, and scores that are finite and at most `score_bound` clip norms long.
 
     Each of the party's blocks, the scores of every record and each table, gets an equal part of the squared bound, so
     a table is bounded row by row; one without a column gets none. The bound holds up to the rounding of the scores'
     dtype; a proof needs float64 scores.
+
+    :param weights: with them the bound is of sum_k e_k s_k for every |e_k| <= weights_k, else of each component's
+        scores.
     """
     widths = [contribution.plated_scores.shape[-1] + contribution.shared_scores.shape[-1]]
     widths += [table.scores.shape[-1] for table in contribution.tables]
     bound = score_bound * clip_norm / math.sqrt(max(1, sum(width > 0 for width in widths)))
-    plated, shared = _bounded_blocks(bound, contribution.plated_scores, contribution.shared_scores)
-    tables = tuple(t._replace(scores=_bounded_blocks(bound, t.scores)[0]) for t in contribution.tables)
+
+    def blocks(plated: jax.Array, shared: jax.Array) -> tuple[jax.Array, ...]:
+        if weights is None:
+            return _bounded_blocks(bound, plated, shared)
+        return _bounded_together(bound, weights, plated, shared)
+
+    plated, shared = blocks(contribution.plated_scores, contribution.shared_scores)
+    tables = tuple(t._replace(scores=blocks(t.scores, t.scores[..., :0])[0]) for t in contribution.tables)
     return Contribution(limit(contribution.log_density), plated, shared, tables)
 
 
@@ -113,6 +129,35 @@ def _bounded_blocks(bound: float, *blocks: jax.Array) -> tuple[jax.Array, ...]:
     square = reduce(jnp.add, (((block * inverse) ** 2).sum(-1, keepdims=True) for block in finite))
     scale = jnp.minimum(1.0, (bound * inverse) / jnp.sqrt(jnp.maximum(square, 0.5)))
     return tuple(block * scale for block in finite)
+
+
+def _bounded_together(
+    bound: float, weights: tuple[float, ...], plated: jax.Array, shared: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Plated and shared scores [..., K, d_i], finite and scaled down alike until no weights make them too long.
+
+    That is, until || sum_k e_k s_k || is at most the bound for every |e_k| <= weights_k. Divided by their largest entry
+    first, as in `_bounded_blocks`; the largest square over all signs is at least the sum of all squares.
+    """
+    factors = jnp.asarray(weights, plated.dtype)[:, None]
+    finite = [_finite(block) for block in (plated, shared)]
+    largest = reduce(jnp.maximum, (_largest(block * factors).max(axis=-2, keepdims=True) for block in finite))
+    inverse = 1 / jnp.clip(largest, 1 / _HUGE, _HUGE)
+    square = _largest_square(*(block * factors * inverse for block in finite))[..., None, None]
+    scale = jnp.minimum(1.0, (bound * inverse) / jnp.sqrt(jnp.maximum(square, 0.5)))
+    return finite[0] * scale, finite[1] * scale
+
+
+def _largest_square(plated: jax.Array, shared: jax.Array) -> jax.Array:
+    """max || sum_k +-s_k ||^2 over all signs, of plated scores, which stand apart, and of shared ones, which add up."""
+    squares = (plated**2).sum((-2, -1)) + (shared**2).sum((-2, -1))
+    pairs = list(itertools.combinations(range(shared.shape[-2]), 2))
+    if not pairs:
+        return squares
+    products = jnp.stack([(shared[..., i, :] * shared[..., j, :]).sum(-1) for i, j in pairs], axis=-1)
+    signs = np.array([(1, *rest) for rest in itertools.product((1, -1), repeat=shared.shape[-2] - 1)])
+    patterns = np.stack([signs[:, i] * signs[:, j] for i, j in pairs], axis=-1)
+    return squares + 2 * (products[..., None, :] * patterns).sum(-1).max(-1)
 
 
 def _largest(scores: jax.Array) -> jax.Array:

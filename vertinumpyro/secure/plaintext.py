@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, Literal
 
 import jax
@@ -27,7 +28,7 @@ from vertinumpyro.secure.backend import (
     vector_sum,
 )
 from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior, weight_of_values
-from vertinumpyro.secure.local_clip import check_local_range, exact_score_bound
+from vertinumpyro.secure.local_clip import check_local_range, exact_score_bound, weight_bounds
 from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
 
 __all__ = ["Plaintext", "clipped_sum"]
@@ -118,17 +119,24 @@ def clipped_sum(
 ) -> jax.Array:
     """sum_n W_nk s_nk with W = mask e / sqrt(max(den^2, nn / C^2)), e and den the link's, in floating point.
 
-    Where each party clips its own scores, W = mask clip(e, -b, b).
+    Where each party clips its own scores, W = mask clip(e, -b, b), b of each component.
     """
     link, clip_norm = shape.link, shape.clip_norm
     prior = bounded_prior(prior, clip_norm, shape.contributed)
     contributions = [
-        bounded(c, clip_norm, shape.contributed, score_bound=exact_score_bound(shape, party))
+        bounded(
+            c,
+            clip_norm,
+            partial(shape.contributed, party=party),
+            score_bound=exact_score_bound(shape, party),
+            weights=weight_bounds(shape),
+        )
         for party, c in enumerate(contributions)
     ]
     e = link.plaintext(sum((c.log_density for c in contributions), start=prior.log_weights))
     if shape.clips_locally:
-        W = mask[:, None] * jnp.clip(e, -shape.residual_bound, shape.residual_bound)
+        largest = jnp.asarray(shape.residual_bounds, e.dtype)
+        W = mask[:, None] * jnp.clip(e, -largest, largest)
     else:
         W = (mask * _clip_factor(shape, e, contributions, prior))[:, None] * e
     blocks = [W.sum(0) @ prior.scores]

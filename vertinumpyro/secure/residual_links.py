@@ -1,7 +1,7 @@
 """Links of regressions: the residual of an outcome at a predictor that the parties sum up.
 
-A residual has a sign, and there is one component. What the outcome adds, its party knows and contributes as it is.
-`model.outcomes` has the same distributions as the models write them.
+A residual has a sign, and there is one component for each outcome. What the outcome adds, its party knows and
+contributes as it is. `model.outcomes` has the same distributions as the models write them.
 """
 
 from __future__ import annotations
@@ -131,6 +131,11 @@ class NormalLink(ScoreLink):
     width: float
 
     @property
+    def computed_as(self) -> str:
+        """The width is in z."""
+        return self.name
+
+    @property
     def unit(self) -> float:
         """The scores are those of eta, times width / scale, and z is eta over as much."""
         return self.width**2
@@ -182,6 +187,11 @@ class PoissonLink(ScoreLink):
     own_inputs: ClassVar[int] = 1
 
     most: float
+
+    @property
+    def computed_as(self) -> str:
+        """The largest rate is in z."""
+        return self.name
 
     @property
     def unit(self) -> float:

@@ -45,8 +45,11 @@ _GROUP = 5
 """Numbers whose maximum is found at once: each of ten pairs is compared."""
 
 
-def below(engine: Engine, x: np.ndarray, bits: int, thresholds: Sequence[int] = (0,)) -> Bits:
-    """[x < t] for each threshold t: [*x.shape, thresholds]; needs |x - t| < 2^bits."""
+def below(engine: Engine, x: np.ndarray, bits: int, thresholds: Sequence[int] | np.ndarray = (0,)) -> Bits:
+    """[x < t] for each threshold t: [*x.shape, thresholds]; needs |x - t| < 2^bits.
+
+    :param thresholds: the same for all, or with x's last axis before them.
+    """
     request = Request("comparison", (x.shape,), (bits, False))
     mask, words, above = engine.dealer.draw(request)
     (opened,) = engine.open_hidden(Hidden(x + mask, num_bytes=opened_bytes(bits)))

@@ -145,15 +145,19 @@ def clipped(engine: Engine, x: Any) -> Any:
     return truncate(engine, cut(engine, x, 1 << LOG_BITS, depth_bits(engine.num_parties)), LOG_BITS - EXP_BITS)
 
 
-def cut(engine: Engine, x: Any, largest: int, bits: int) -> Any:
+def cut(engine: Engine, x: Any, largest: int | np.ndarray, bits: int) -> Any:
     """clip(x, -largest, largest), exactly, for any x within 2^bits of both; three rounds.
 
     It is -largest, and x + largest from there on, less x - largest from the other end on.
+
+    :param largest: a number, or one for each place on the last axis.
     """
-    less = complement(engine, below(engine, _array(x), bits, (-largest, largest)))
+    ends = np.stack([-np.asarray(largest, np.int64), np.asarray(largest, np.int64)], axis=-1)
+    less = complement(engine, below(engine, _array(x), bits, ends))
     above, beyond = np.moveaxis(unpacked(less.planes, less.shape), -1, 0)
-    low, high = (_array(public(engine, x, end)) for end in (largest, -largest))
-    return public(engine, torch.from_numpy(chosen(engine, [above, beyond], [low, -high])), -largest)
+    low, high = (_array(public(engine, x, torch.from_numpy(np.array(ends[..., side])))) for side in (1, 0))
+    found = torch.from_numpy(chosen(engine, [above, beyond], [low, -high]))
+    return public(engine, found, torch.from_numpy(np.array(ends[..., 0])))
 
 
 def chosen(engine: Engine, bits: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> np.ndarray:

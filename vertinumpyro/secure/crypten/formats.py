@@ -151,7 +151,7 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     Where each party clips its own scores, `local_clip.local_error_bound` with the error of 1.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
-    weights = K * shape.link.error_factor
+    weights = (1 if shape.clips_locally else K) * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
     responsibilities = 1.01 * (P + 1) * 2.0**-LOG_BITS + 2.02 * weights * EXP_ERROR + K * 2.0**-WEIGHT_BITS
     if shape.clips_locally:

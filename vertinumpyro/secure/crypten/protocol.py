@@ -22,7 +22,7 @@ from vertinumpyro.secure.crypten.engine import Engine, torch
 from vertinumpyro.secure.crypten.fixed import OneSided
 from vertinumpyro.secure.crypten.formats import EXP_BITS, WEIGHT_BITS, norm_bits
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, sums_of_tables
-from vertinumpyro.secure.local_clip import largest_weight
+from vertinumpyro.secure.local_clip import largest_weights
 
 __all__ = ["clipped_noisy_sum", "noisy_cross_products", "noisy_sum"]
 
@@ -139,7 +139,7 @@ def _weights(engine: Engine, shape: BatchShape, e: Any, squared_norm: Any) -> An
 
 def _cut_weights(engine: Engine, shape: BatchShape, e: Any) -> Any:
     """Shares of W = clip(e, -b, b) with 30 fractional bits; no work where b = 1, as |e| is at most 1 and a unit."""
-    largest = largest_weight(shape, EXP_BITS)
+    largest = largest_weights(shape, EXP_BITS)
     return (e if largest is None else fixed.cut(engine, e, largest, EXP_BITS + 2)) * (1 << WEIGHT_BITS - EXP_BITS)
 
 

@@ -47,7 +47,7 @@ from vertinumpyro.secure import formats
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.inputs import Layout
 from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.local_clip import largest_weight, local_error_bound
+from vertinumpyro.secure.local_clip import largest_weights, local_error_bound
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = ["FRACTION_BITS", "SO_FAR", "clipped_noisy_sum", "error_bound", "noisy_cross_products", "noisy_sum"]
@@ -152,7 +152,7 @@ def sigmoid(z: jax.Array) -> jax.Array:
 
 def _cut_weights(shape: BatchShape, e: jax.Array, arrays: Arrays) -> jax.Array:
     """W = mask clip(e, -b, b) with 30 fractional bits: the parties clipped their scores (`local_clip`)."""
-    largest = largest_weight(shape, EXP_BITS)
+    largest = largest_weights(shape, EXP_BITS)
     cut = e if largest is None else jnp.clip(e, -largest, largest)
     return cut * (arrays["mask"] << _WEIGHT_BITS - EXP_BITS)[:, None]
 
@@ -237,7 +237,7 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     alone; the clip does not rest on it.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
-    weights = K * shape.link.error_factor
+    weights = (1 if shape.clips_locally else K) * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
     responsibilities = 1.01 * (P + 1) * 2.0**-formats.LOG_BITS + 2.02 * weights * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
     if shape.clips_locally:
