@@ -73,7 +73,9 @@ def columns(folder: Path, num_records: int, num_columns: int) -> dict[str, float
     jax.config.update("jax_enable_compilation_cache", False)
     compiling: list[float] = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: compiling.append(seconds) if event.endswith("backend_compile_duration") else None
+        lambda event, duration_secs, **_: (
+            compiling.append(duration_secs) if event.endswith("backend_compile_duration") else None
+        )
     )
     started = time.perf_counter()
     dataset = read(folder, num_columns)

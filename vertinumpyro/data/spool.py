@@ -121,6 +121,8 @@ def _put(file: IO[bytes], dtype: np.dtype, start: int, values: np.ndarray) -> No
         while len(content):
             written = os.pwrite(file.fileno(), content, offset)
             content, offset = content[written:], offset + written
+
+
 def _allow_many_files() -> None:
     """As many as the system lets this process have: a mapped column is an open file, and 1,024 is a common limit."""
     if resource is not None:

@@ -51,8 +51,7 @@ def widths_of(split: SplitModel) -> tuple[int, ...]:
 
 def scores_of(split: SplitModel, party: str) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
     """From flat theta and the party's columns [n] to its derivatives of the predictor [n, d], compiled once."""
-    summed = split.structure.summed
-    assert summed is not None
+    (summed,) = split.structure.summed
     unit = summed.outcome.unit
 
     def derivatives(flat: jax.Array, columns: Mapping[str, Any]) -> jax.Array:
@@ -110,8 +109,8 @@ class MomentsWork(Work):
         return Payload({}, {"products": products + noise + noise.T + np.diag(squares)})
 
     def factor(self, what: str, words: Words) -> RowBlocks:
-        """The party's scores on the grid."""
-        return RowBlocks((self._plan.num_records, self._width), 2**SCORE_BITS, self._rows)
+        """The party's scores on the grid, by this process: workers could not be sent anybody's model."""
+        return RowBlocks((self._plan.num_records, self._width), 2**SCORE_BITS, dict(self._columns), self._on_grid)
 
     def widths(self, what: str, words: Words) -> tuple[int, ...]:
         """Every party's number of scores."""
@@ -123,8 +122,8 @@ class MomentsWork(Work):
             return np.zeros(size, np.int64)  # trusted noise, of which there is one share
         return self._drawn(self._plan.share_variance, size)
 
-    def _rows(self, rows: slice) -> np.ndarray:
-        own = {name: jnp.asarray(model_units(np.asarray(column[rows]))) for name, column in self._columns.items()}
+    def _on_grid(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        own = {name: jnp.asarray(model_units(np.asarray(column))) for name, column in columns.items()}
         with compat.precision(self._user_x64):
             scores = np.asarray(self._scores(self._flat, own))
         return on_grid(scores, self._plan.radius, self._plan.longest(self._party))

@@ -161,8 +161,7 @@ class MomentsStart(Start):
     def _inverse(self, released: NoisyMoments, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
         split, place = kernel.guide.split, kernel.guide.split.gather_index
-        summed = split.structure.summed
-        assert summed is not None
+        (summed,) = split.structure.summed
         times = np.bincount(place, minlength=split.num_parameters)  # by how many parties a latent is read
         sums = np.zeros((split.num_parameters, len(place)))
         sums[place, np.arange(len(place))] = 1
@@ -171,7 +170,7 @@ class MomentsStart(Start):
         precision = -np.asarray(split.compiled["prior_hessian"](kernel.guide.location(state.params)), np.float64)
         found = steep(
             sums @ released.matrix @ sums.T,
-            summed.outcome.curvature(plan.residual_bound * summed.outcome.unit),
+            summed.outcome.curvature(_longest_residual(split, plan.residual_bound)),
             precision,
             noise=released.stddev * times.max(),
             gradient_noise=kernel.shape.noise_stddev * np.sqrt(times),
@@ -185,8 +184,7 @@ def check_linear(split: SplitModel) -> None:
 
     :raises ModelContractError: names the sum, the party, the latents and the fix.
     """
-    summed = split.structure.summed
-    assert summed is not None
+    (summed,) = split.structure.summed
     if unread := sorted(set(split.structure.latents) - {name for own in summed.latents.values() for name in own}):
         raise ModelContractError(
             f"warm_start=SecondMoments(): no part of party_sum '{summed.sum_name}' reads latents {unread}, so moments "
@@ -214,10 +212,15 @@ def _bent(split: SplitModel, party: str) -> list[str]:
 
 def _facts_of(split: SplitModel, clip: Clip) -> dict[str, Any]:
     """What a plan of moments has from the model and the steps' clip: the scores are bounded as there."""
-    summed = split.structure.summed
-    assert summed is not None
-    radius = clip.norm / (clip.residual_bound * summed.outcome.unit)
+    radius = clip.norm / _longest_residual(split, clip.residual_bound)
     return {"widths": widths_of(split), "clip_parts": clip.parts, "radius": radius}
+
+
+def _longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:
+    """Of the one outcome."""
+    (summed,) = split.structure.summed
+    assert isinstance(bound, float | int)
+    return bound * summed.outcome.unit
 
 
 def _part(plan: PrivacyPlan) -> MomentsPlan:
@@ -228,8 +231,9 @@ def _part(plan: PrivacyPlan) -> MomentsPlan:
 
 def _refusal(dpvi: DPVI, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> str | None:
     """Why there are no steps by second moments, from the settings alone; None where there are."""
-    if split.structure.summed is None:
-        return "it is for a model with a party_sum; leave warm_start out"
+    if len(split.structure.summed) != 1:
+        sums = [found.sum_name for found in split.structure.summed] or "none"
+        return f"it is for a model with one party_sum, and this one has {sums}; leave warm_start out"
     if clip.parts is None:
         return 'its scores are clipped as the steps\' are; give clip="local"'
     if epsilon is None or not all_records:
