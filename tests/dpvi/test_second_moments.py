@@ -24,6 +24,7 @@ from vertinumpyro.dpvi.moments import MomentsWork, on_grid
 from vertinumpyro.dpvi.moments_plan import SCORE_BITS, MomentsPlan
 from vertinumpyro.dpvi.newton import accelerated_newton, noise_gain, steep
 from vertinumpyro.model import party_plate, party_sum
+from vertinumpyro.model.outcomes import Poisson
 from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, Plan
 from vertinumpyro.secure import Crypten
 from vertinumpyro.session import session_of
@@ -90,6 +91,15 @@ def test_h_is_above_the_noisy_moments_and_small_budgets_are_stepped_along_with_c
     assert np.linalg.eigvalsh(found - 0.25 * exact - np.eye(4)).min() > 0
     careful = steep(np.triu(noisy) + np.triu(noisy, 1).T, 0.25, np.eye(4), gradient_noise=np.full(4, 1e3), **kwargs)
     assert noise_gain(20) * 1e3 / np.diag(careful).max() < 0.51  # of a prior's standard deviation
+
+
+def test_a_residual_that_is_cut_falls_no_faster_over_a_unit_where_its_derivative_has_no_bound():
+    outcome, eta = Poisson(most=30.0), jnp.linspace(-6.0, 3.4, 941)
+    for cut in (0.5, 5.0, 30.0):
+        for count in (0.0, 3.0, 30.0):
+            found = np.asarray(jnp.clip(outcome.residual(eta, jnp.asarray(count)), -cut, cut))
+            falls = found[:-100] - found[100:]  # over a unit of eta
+            assert falls.max() <= outcome.curvature(cut) * (1 + 1e-5)
 
 
 # -- the release -----------------------------------------------------------------------------------

@@ -64,12 +64,15 @@ class Outcome(abc.ABC):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """D log p(value | eta) / d eta: what the model's own density must have."""
 
-    @abc.abstractmethod
     def curvature(self, cut: float) -> float:
         """How fast the residual falls with eta at most, by which steps are scaled.
 
+        Where no such bound is known, 2 cuts over a unit of the scale: a residual that rises nowhere and is cut falls by
+        no more in all, however far eta goes, so steps of that size or more do not overshoot.
+
         :param cut: to which residuals are cut, at most `unit`.
         """
+        return 2 * cut * self.scale
 
     @classmethod
     @abc.abstractmethod
@@ -280,13 +283,6 @@ class Poisson(Outcome):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """Before it is cut off."""
         return value - jnp.exp(eta)
-
-    def curvature(self, cut: float) -> float:
-        """A rate's has no bound, but a residual that is cut falls by 2 cuts in all, however far eta goes.
-
-        So over a unit of eta or more it falls no faster than this, and steps of such a size do not overshoot.
-        """
-        return 2 * cut
 
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> Poisson | None:
