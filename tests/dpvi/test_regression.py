@@ -320,6 +320,7 @@ def test_two_outcomes_about_a_common_mean_are_found_and_drawn():
         expected = maximum_likelihood(dataset.pooled(), name)
         np.testing.assert_allclose([found["base"][number], *found["rows"][number]], expected, rtol=0, atol=0.15)
         assert np.abs(expected).min() > 0.2
+    assert posterior.held_out_nll(dataset) < 0.98 * 2 * math.log(2)  # of two tosses of a coin
     covariates = dataset.to_frame()[["income", "usage", "calls"]]
     twin = posterior.sample_synthetic(rng_key=KEY, covariates=covariates)
     assert (twin[["late", "left"]].mean().to_numpy() > 0.3).all()
