@@ -29,7 +29,7 @@ START_S = 60  # of a worker that starts, or starts again
 _POLL_S = 5
 _SETTINGS: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 _ENVIRON = "distributed.nanny.pre-spawn-environ"
-# Dask has its workers give every freed array back to the system at once: a block's arrays then cost four times as much
+# Dask has its workers give every freed array back to the system at once: the work then takes up to three times as long
 _MEMORY = {"MALLOC_TRIM_THRESHOLD_": 2**28, "MALLOC_MMAP_THRESHOLD_": 2**25}
 _LOOPBACK = "127.0.0.1"
 _AHEAD = 2  # parts for each worker that wait or run, so that none is idle
