@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -169,8 +170,8 @@ def test_a_lost_cluster_is_an_error_and_no_wait_without_end(folder, small_blocks
         with workers_of(empty.scheduler_address) as one:
             columns = read(folder, one).arrays("clinic")
             empty.scale(0)
-            while one._client.nthreads():
-                pass
+            while empty.scheduler.workers:
+                time.sleep(0.01)
             with pytest.raises(BackendError, match="resume=True"):
                 exact_tables.exact_tables(VertiMRF().columns(SCHEMA)[:3], columns, [(0,)])
 

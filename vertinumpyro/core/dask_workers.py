@@ -9,6 +9,7 @@ address says, and Dask's own settings have the certificates of a `tls://` one.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import uuid
 import warnings
@@ -77,7 +78,8 @@ def _started(count: int) -> tuple[Any, Any]:
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise ArgumentError(_INSTALL) from error
-    options = {"n_workers": count, "threads_per_worker": 1, "host": _LOOPBACK, "dashboard_address": f"{_LOOPBACK}:0"}
+    options: dict[str, Any] = {"n_workers": count, "threads_per_worker": 1, "host": _LOOPBACK}
+    options |= {"dashboard_address": f"{_LOOPBACK}:0", "silence_logs": logging.ERROR}
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # see the docstring
     try:
         with config.set(_SETTINGS), config.set({_ENVIRON: {**config.get(_ENVIRON), **_MEMORY}}):
