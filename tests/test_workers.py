@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ import pandas as pd
 import pytest
 
 from tests.mrf.conftest import SCHEMA, frame
+from vertinumpyro.cli.party_file import PartyFile
+from vertinumpyro.cli.sections import DataSettings
+from vertinumpyro.cli.settings import read_section
 from vertinumpyro.core import dask_workers, open_files, row_blocks, workers
 from vertinumpyro.core.errors import ArgumentError, BackendError, DataError
 from vertinumpyro.core.workers import Part, total, workers_of
@@ -18,6 +22,7 @@ from vertinumpyro.data import PartySchema, Schema, VerticalDataset, streaming
 from vertinumpyro.mrf import VertiMRF, exact_tables
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import VerticalLogisticRegression
+from vertinumpyro.session import PartyTask
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (extra: dask)")
 
@@ -165,8 +170,8 @@ def test_a_lost_cluster_is_an_error_and_no_wait_without_end(folder, small_blocks
         with workers_of(empty.scheduler_address) as one:
             columns = read(folder, one).arrays("clinic")
             empty.scale(0)
-            while one._client.nthreads():
-                pass
+            while empty.scheduler.workers:
+                time.sleep(0.01)
             with pytest.raises(BackendError, match="resume=True"):
                 exact_tables.exact_tables(VertiMRF().columns(SCHEMA)[:3], columns, [(0,)])
 
@@ -182,6 +187,51 @@ def test_workers_that_are_none(given, match, monkeypatch):
     monkeypatch.setattr(dask_workers, "CONNECT_S", 0.5)
     with pytest.raises(ArgumentError, match=match):
         workers_of(given)
+
+
+@pytest.mark.parametrize(("text", "value"), [("2", 2), ('"tls://scheduler:8786"', "tls://scheduler:8786")])
+def test_the_keys_of_both_files(tmp_path, text, value):
+    assert read_section(DataSettings, "[data]", {"workers": value}).workers == value
+    (tmp_path / "party.toml").write_text(f'name = "clinic"\nspool = "big"\nworkers = {text}\n')
+    own = PartyFile.load(tmp_path / "party.toml")
+    assert (own.workers, own.spool_path) == (value, tmp_path / "big")
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("2.5", 2.5)])
+def test_keys_that_name_no_workers(tmp_path, text, value):
+    with pytest.raises(ArgumentError, match=r"\[data\] workers"):
+        read_section(DataSettings, "[data]", {"workers": value})
+    (tmp_path / "party.toml").write_text(f'name = "clinic"\nworkers = {text}\n')
+    with pytest.raises(ArgumentError, match="workers ="):
+        PartyFile.load(tmp_path / "party.toml")
+
+
+def test_a_linked_table_is_read_whole(folder):
+    task = PartyTask(
+        party="clinic", schema=SCHEMA.to_dict(), table=folder / "clinic.parquet", build=VertiMRF, spool=folder,
+        linkage=folder / "linkage.npz",
+    )  # fmt: skip
+    with pytest.raises(ArgumentError, match="leave spool out"):
+        task.read_records(SCHEMA)
+
+
+def test_a_party_reads_alike_in_blocks_and_whole(folder, small_blocks, client):
+    schema = Schema.from_dict(SCHEMA.to_dict())
+    found = [
+        PartyTask(
+            party="insurer", schema=SCHEMA.to_dict(), table=folder / "insurer.parquet", build=VertiMRF, **settings
+        ).read_records(schema)
+        for settings in ({}, {"spool": folder}, {"spool": folder, "workers": client.scheduler.address})
+    ]
+    (whole, ids), *others = found
+    assert list(ids) == sorted(str(number) for number in range(N))
+    for other, theirs in others:
+        assert list(theirs) == list(ids)
+        assert (theirs[3], theirs[1:3]) == (ids[3], ids[1:3])
+        assert other.schema.dtypes == whole.schema.dtypes
+        for name, column in whole.arrays("insurer").items():
+            np.testing.assert_array_equal(other.arrays("insurer")[name], column)
+    assert "Ids(300)" in repr(others[0][1])
 
 
 def test_without_dask(monkeypatch):

@@ -221,6 +221,8 @@ def test_from_keys_to_results_at_every_organisation(organisations, backend, meth
         pytest.importorskip("mbi")
     configuration = organisations.folder / "config.toml"
     configuration.write_text(configuration.read_text().replace("crypten", backend))
+    with organisations.party("clinic").open("a") as file:  # its own business: it reads in blocks, with a worker
+        file.write('spool = "."\nworkers = 1\n')
     code, text = organisations.draft(method)
     assert code == 0, text
     study = organisations.folder / "study.toml"

@@ -9,6 +9,7 @@ address says, and Dask's own settings have the certificates of a `tls://` one.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import uuid
 import warnings
@@ -29,7 +30,7 @@ START_S = 60  # of a worker that starts, or starts again
 _POLL_S = 5
 _SETTINGS: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 _ENVIRON = "distributed.nanny.pre-spawn-environ"
-# Dask has its workers give every freed array back to the system at once: a block's arrays then cost four times as much
+# Dask has its workers give every freed array back to the system at once: the work then takes up to three times as long
 _MEMORY = {"MALLOC_TRIM_THRESHOLD_": 2**28, "MALLOC_MMAP_THRESHOLD_": 2**25}
 _LOOPBACK = "127.0.0.1"
 _AHEAD = 2  # parts for each worker that wait or run, so that none is idle
@@ -77,7 +78,8 @@ def _started(count: int) -> tuple[Any, Any]:
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise ArgumentError(_INSTALL) from error
-    options = {"n_workers": count, "threads_per_worker": 1, "host": _LOOPBACK, "dashboard_address": f"{_LOOPBACK}:0"}
+    options: dict[str, Any] = {"n_workers": count, "threads_per_worker": 1, "host": _LOOPBACK}
+    options |= {"dashboard_address": f"{_LOOPBACK}:0", "silence_logs": logging.ERROR}
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # see the docstring
     try:
         with config.set(_SETTINGS), config.set({_ENVIRON: {**config.get(_ENVIRON), **_MEMORY}}):

@@ -29,7 +29,7 @@ _SAMPLE = 100
 class EncodedBlock(NamedTuple):
     """Some records. Secret.
 
-    ids:    their words.
+    ids:    their words [n, k]; [n, 0] where they were put in their places already.
     arrays: the encoded columns, but for those that were put in their places already.
     seen:   by column, the name of its storage type in this block and a few values that stand for it.
     """
@@ -60,14 +60,16 @@ class GroupSource(NamedTuple):
     written: CsvFormat
     rows: int
     slots: Mapping[str, Slot | None]
+    ids: Slot | None
 
     @classmethod
     def of(
-        cls, path: Path, schema: Schema, party: str, written: CsvFormat, rows: int, slots: Mapping[str, Slot | None]
-    ) -> GroupSource:
+        cls, path: Path, schema: Schema, party: str, written: CsvFormat, rows: int, slots: Mapping[str, Slot | None],
+        ids: Slot | None,
+    ) -> GroupSource:  # fmt: skip
         """A file of this machine, read so many records at a time."""
         path = path.resolve()
-        return cls(path, _stamp(path), schema.restrict(party), party, written, rows, slots)
+        return cls(path, _stamp(path), schema.restrict(party), party, written, rows, slots, ids)
 
 
 @final
@@ -100,9 +102,21 @@ def encoded_group(group: Group) -> list[EncodedBlock]:
     for frame in frames:
         if len(frame):
             block = encoded_block(source.schema, source.party, frame)
-            found.append(block._replace(arrays=_not_put(source.slots, start, block.arrays)))
+            ids = _ids_not_put(source.ids, start, block.ids)
+            found.append(block._replace(ids=ids, arrays=_not_put(source.slots, start, block.arrays)))
             start += len(frame)
     return found
+
+
+def _ids_not_put(slot: Slot | None, start: int, words: Words) -> Words:
+    """Puts ids of a single word in their places; what is left of them."""
+    if slot is None or words.shape[1] != 1:
+        return words
+    try:
+        slot.put(start, words[:, 0])
+    except ElsewhereError:
+        return words
+    return words[:, :0]
 
 
 def _not_put(slots: Mapping[str, Slot | None], start: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -6,7 +6,9 @@ texts compare, code point by code point. An id of up to eight bytes is one word.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, final, overload
 
 import numpy as np
@@ -99,16 +101,17 @@ def ascending(words: Words) -> np.ndarray | None:
 def matching_orders(ids: Mapping[str, Words]) -> dict[str, np.ndarray | None] | None:
     """Each party's order, where all have the same ids and none twice; None otherwise."""
     width = max(words.shape[1] for words in ids.values())
-    orders: dict[str, np.ndarray | None] = {}
-    first: Words | None = None
-    for party, words in ids.items():
-        order = ascending(words)
-        own = _as_wide(words, width)
-        own = own if order is None else own[order]
-        if not _steps(own).all() or (first is not None and not np.array_equal(own, first)):
-            return None
-        orders[party], first = order, own if first is None else first
-    return orders
+
+    def in_order(words: Words) -> tuple[np.ndarray | None, Words]:
+        order, own = ascending(words), _as_wide(words, width)
+        return order, own if order is None else own[order]
+
+    with ThreadPoolExecutor(min(len(ids), os.cpu_count() or 1)) as pool:  # sorting lets go of Python's lock
+        found = dict(zip(ids, pool.map(in_order, ids.values()), strict=True))
+    first = next(iter(found.values()))[1]
+    if not _steps(first).all() or not all(np.array_equal(own, first) for _, own in found.values()):
+        return None
+    return {party: order for party, (order, _) in found.items()}
 
 
 def _steps(words: Words) -> np.ndarray:

@@ -7,7 +7,9 @@ memory are the ids, eight bytes for every eight characters, and two orders.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, final
 
@@ -61,8 +63,7 @@ def encoded_files(
     ids = {party: reading.ids() for party, reading in read.items()}
     orders = orders_of_words(ids, schema, unmatched=unmatched)
     dtypes = {name: dtype for reading in read.values() for name, dtype in reading.dtypes().items()}
-    columns = {p: {name: kept.taken(orders[p]) for name, kept in own.kept.items()} for p, own in read.items()}
-    return dtypes, columns
+    return dtypes, {party: own.columns(orders[party]) for party, own in read.items()}
 
 
 def encoded_file(
@@ -76,8 +77,7 @@ def encoded_file(
     reading.read(Path(path), written, workers)
     words = reading.ids()
     order = orders_of_words({party: words}, schema)[party]
-    columns = {name: kept.taken(order) for name, kept in reading.kept.items()}
-    return reading.dtypes(), columns, Ids(words if order is None else words[order])
+    return reading.dtypes(), reading.columns(order), Ids(words if order is None else words[order])
 
 
 def count_common(
@@ -114,7 +114,8 @@ class _Reading:
     """One party's file, so far."""
 
     def __init__(self, schema: Schema, party: str, spool: Spool) -> None:
-        self._schema, self._party, columns = schema, party, schema.parties[party].columns
+        self._schema, self._party, self._spool = schema, party, spool
+        columns = schema.parties[party].columns
         self._ids: list[Words] = []
         self._rows = min(ROWS_READ, max(1, _VALUES_READ // len(columns)))
         self._types = {name: Types(Place(party, name), column) for name, column in columns.items()}
@@ -140,7 +141,8 @@ class _Reading:
     def _by_workers(self, path: Path, written: CsvFormat, workers: Workers, groups: list[int]) -> None:
         starts = np.cumsum([0, *groups]).tolist()
         slots = {name: kept.reserve(starts[-1]) for name, kept in self.kept.items()}
-        source = GroupSource.of(path, self._schema, self._party, written, self._rows, slots)
+        ids = self._spool.column(np.dtype(np.uint64))
+        source = GroupSource.of(path, self._schema, self._party, written, self._rows, slots, ids.reserve(starts[-1]))
         parts = [Group(source, number, start) for number, start in enumerate(starts[:-1])]
         for start, blocks in zip(starts, workers.map(encoded_group, parts), strict=False):
             for found in blocks:
@@ -148,6 +150,7 @@ class _Reading:
                 for name, array in found.arrays.items():
                     self.kept[name].put(start, array)
                 start += len(found.ids)
+        self._ids = _with_placed(self._ids, ids.array())
 
     def _see(self, found: EncodedBlock) -> None:
         self._ids.append(found.ids)
@@ -161,6 +164,20 @@ class _Reading:
         words, self._ids = joined(self._ids), []
         return words
 
+    def columns(self, order: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Its columns in an order, mapped from disk; as many at a time as there are cores."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return dict(zip(self.kept, pool.map(lambda kept: kept.taken(order), self.kept.values()), strict=True))
+
     def dtypes(self) -> dict[str, str | None]:
         """The columns' storage types, as the whole table has them."""
         return {name: types.dtype() for name, types in self._types.items()}
+
+
+def _with_placed(blocks: Sequence[Words], placed: np.ndarray) -> list[Words]:
+    """All blocks' ids, of those that workers put in their places as they stand there."""
+    ends = np.cumsum([len(block) for block in blocks]).tolist()
+    return [
+        block if block.shape[1] else placed[end - len(block) : end, None]
+        for block, end in zip(blocks, ends, strict=True)
+    ]
