@@ -181,8 +181,12 @@ def _step_down(masses: Any, step: tuple[Sequence[Block], Sequence[Any]]) -> tupl
     found = []
     for block, values in zip(*step, strict=True):
         cells = values * masses.at[block.up].get(mode="clip")[..., None]
-        for places in block.down:
-            masses = masses.at[places].add(cells, mode="drop")
+        if block.sources is None:
+            for places in block.down:
+                masses = masses.at[places].add(cells, mode="drop")
+        else:
+            padded = jnp.append(cells.ravel(), 0.0)
+            masses = masses.at[block.fed].set(padded[block.sources].sum(axis=-1), mode="drop")
         found.append(cells)
     return masses, found
 
