@@ -31,8 +31,9 @@ Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked a
                                              dealer's, sent_mb what a party sends
       cpu_seconds beside them                of all processors, which other programs hardly lengthen
 
-`--quick` takes 10,000 and 20,000 records, of 16 and 48 columns; the tables of D columns have 100,000 otherwise. Memory
-is a process's peak resident set, mapped files included.
+`--quick` takes 10,000 and 20,000 records; the tables of D columns have 100,000, and with `--quick` 10,000 and 16 and 48
+columns. `--workload star:clinic_00 blocks:2` takes other tables of many columns. Memory is a process's peak resident
+set, mapped files included.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ ARMS = (*BY_RECORDS, "columns")
 RECORDS_OF_MANY_COLUMNS = 100_000
 
 
-def timed(arm: str, folder: Path, num_records: int, num_columns: int = COLUMNS) -> dict[str, Any]:
+def timed(arm: str, folder: Path, num_records: int, num_columns: int = COLUMNS, *words: str) -> dict[str, Any]:
     """One arm in a process of its own."""
-    command = [sys.executable, __file__, "--child", arm, str(folder), str(num_records), str(num_columns)]
+    command = [sys.executable, __file__, "--child", arm, str(folder), str(num_records), str(num_columns), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{arm} at {num_records} records failed:\n{done.stderr}")
@@ -91,13 +92,13 @@ def run(records: list[int], arms: list[str], scratch: Path | None) -> dict[str, 
     return {"scale": found}
 
 
-def run_columns(columns: list[int], num_records: int, scratch: Path | None) -> dict[int, Any]:
+def run_columns(columns: list[int], num_records: int, words: list[str], scratch: Path | None) -> dict[int, Any]:
     """Files to a twin, by the number of columns."""
     found = {}
     for num_columns in columns:
         with tempfile.TemporaryDirectory(dir=scratch) as name:
             write_tables(Path(name), num_records, num_columns)
-            found[num_columns] = timed("columns", Path(name), num_records, num_columns)
+            found[num_columns] = timed("columns", Path(name), num_records, num_columns, *words)
     return found
 
 
@@ -113,6 +114,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--records", type=int, nargs="+", help="numbers of records")
     arguments.add_argument("--columns", type=int, nargs="+", help="numbers of columns, even ones")
+    arguments.add_argument("--workload", nargs="+", default=[], help="words for the tables of many columns")
     arguments.add_argument("--only", nargs="+", choices=ARMS, help="some arms; --json keeps the others")
     arguments.add_argument("--scratch", type=Path, help="folder for the tables (1 GB for ten million records)")
     args = arguments.parse_args()
@@ -125,7 +127,7 @@ def main() -> None:
     if "columns" in chosen:
         columns = args.columns or ([16, 48] if args.quick else [16, 100, 1_000])
         found["scale"]["columns"] = run_columns(
-            columns, records[0] if args.quick else RECORDS_OF_MANY_COLUMNS, args.scratch
+            columns, records[0] if args.quick else RECORDS_OF_MANY_COLUMNS, args.workload, args.scratch
         )
     finish({"environment": environment(), **found}, args, {})
 

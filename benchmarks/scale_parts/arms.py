@@ -69,7 +69,7 @@ def marginals(folder: Path, num_records: int, num_columns: int) -> dict[str, flo
 
 
 def columns(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
-    """From files to a twin, from the tables of a label by all other columns, and of neighbours at each party."""
+    """From files to a twin, by the tables of a structure; by default a label by all others, and parties' neighbours."""
     jax.config.update("jax_enable_compilation_cache", False)
     compiling: list[float] = []
     jax.monitoring.register_event_duration_secs_listener(
@@ -80,7 +80,7 @@ def columns(folder: Path, num_records: int, num_columns: int) -> dict[str, float
     started = time.perf_counter()
     dataset = read(folder, num_columns)
     encoded = time.perf_counter()
-    system = VertiMRF(workload=[f"star:{LABEL}", "chains"])
+    system = VertiMRF(workload=sys.argv[6:] or [f"star:{LABEL}", "chains"])
     plan = system.plan(dataset, epsilon=EPSILON, delta=DELTA)
     planned = time.perf_counter()
     fitted = system.fit(dataset, plan)

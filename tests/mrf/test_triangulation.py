@@ -57,3 +57,11 @@ def test_a_thousand_columns_keep_the_tables_that_they_have():
         wanted = [(label, *pair) for pair in chain] if len(sets) > 1000 else sets
         cliques = clique_tree(sizes, sets).cliques
         assert {frozenset(c) for c in cliques if len(c) > 1} == {frozenset(c) for c in wanted}
+
+
+def test_chains_that_share_a_column_or_none_lie_side_by_side():
+    sizes = dict.fromkeys([f"c{i}" for i in range(401)], 3)
+    label, *others = sizes
+    chains = [*itertools.pairwise(others[:200]), *itertools.pairwise(others[200:])]
+    assert depth(clique_tree(sizes, chains)) <= 101
+    assert depth(clique_tree(sizes, [*chains, *((label, name) for name in others)])) <= 101

@@ -152,7 +152,8 @@ def _upwards(blocks: Sequence[Sequence[Any]], index: TreeIndex) -> list[Any]:
 
 
 def _step_up(messages: Any, step: tuple[Sequence[Block], Sequence[Any]]) -> tuple[Any, list[Any]]:
-    given, sent = [], messages
+    """No place is both read and written in a step: so that the messages need not be copied, there is one of them."""
+    given = []
     for block, values in zip(*step, strict=True):
         for places in block.down:
             values = values + messages.at[places].get(mode="clip")
@@ -161,10 +162,10 @@ def _step_up(messages: Any, step: tuple[Sequence[Block], Sequence[Any]]) -> tupl
         largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
         weights = jnp.exp(values - largest)
         mass = weights.sum(axis=-1, keepdims=True)
-        used = mass > 0  # what is padded has none
-        given.append(weights / jnp.where(used, mass, 1.0))
-        sent = sent.at[block.up].add((largest + jnp.log(jnp.where(used, mass, 1.0)))[..., 0], mode="drop")
-    return sent, given
+        mass = jnp.where(mass > 0, mass, 1.0)  # what is padded has none
+        given.append(weights / mass)
+        messages = messages.at[block.up].add((largest + jnp.log(mass))[..., 0], mode="drop")
+    return messages, given
 
 
 def _downwards(given: Sequence[Any], index: TreeIndex, total: Any) -> list[Any]:
@@ -177,13 +178,17 @@ def _downwards(given: Sequence[Any], index: TreeIndex, total: Any) -> list[Any]:
 
 
 def _step_down(masses: Any, step: tuple[Sequence[Block], Sequence[Any]]) -> tuple[Any, list[Any]]:
-    found, sent = [], masses
+    found = []
     for block, values in zip(*step, strict=True):
         cells = values * masses.at[block.up].get(mode="clip")[..., None]
-        for places in block.down:
-            sent = sent.at[places].add(cells, mode="drop")
+        if block.sources is None:
+            for places in block.down:
+                masses = masses.at[places].add(cells, mode="drop")
+        else:
+            padded = jnp.append(cells.ravel(), 0.0)
+            masses = masses.at[block.fed].set(padded[block.sources].sum(axis=-1), mode="drop")
         found.append(cells)
-    return sent, found
+    return masses, found
 
 
 def _squares(marginals: Any, tables: _Tables) -> Any:

@@ -21,6 +21,7 @@ __all__ = ["Block", "Layout", "Stack", "laid_out", "places_in"]
 
 _LEAST_WIDTH = 8
 _MORE_CELLS = 1.3  # times as many, for fewer arrays: each is a dozen operations in every step
+_MOST_GATHERED = 4  # times the cells to be added
 _MOST_PADDING = 8  # times the cells of all rows
 _MOST_RUNS = 4  # of distances with a stack of their own: each is compiled
 
@@ -36,11 +37,17 @@ class Block(NamedTuple):
         up: where each row's message goes, int32 `[steps, rows]`; beyond the places for what is padded.
         down: the places whose messages a cell gets, int32 `[steps, most, rows, width]`; beyond them where it gets none.
         inside: whether a cell is one, bool `[steps, rows, width]`.
+        fed: the places of `down`, each once, int32 `[steps, fed]`.
+        sources: which cells of a step's rows add up to each of them, int32 `[steps, fed, most cells]`; sums of what is
+            gathered take a tenth of the time of adding each cell to its place. None where so few cells belong to
+            each that they are padded to many more.
     """
 
     up: Any
     down: Any
     inside: Any
+    fed: Any
+    sources: Any
 
 
 Stack = tuple[Block, ...]
@@ -106,8 +113,10 @@ def _block(
     down = np.full((len(levels), most, rows, width), nowhere, np.int32)
     inside = np.zeros((len(levels), rows, width), bool)
     flat = np.arange(start, start + inside.size).reshape(inside.shape)
-    for step, level in enumerate(levels):
-        row = 0
+    fed: list[list[tuple[np.ndarray, np.ndarray]]] = []
+    for level in levels:
+        fed.append([])
+        step, row = len(fed) - 1, 0
         for place in level:
             count, wide, _ = shapes[place]
             own = (step, slice(row, row + count), slice(0, wide))
@@ -115,9 +124,36 @@ def _block(
             inside[own] = True
             for k, targets in enumerate(downs[place]):
                 down[(step, k, *own[1:])] = targets.reshape(count, wide)
+                fed[-1].append(_sources(targets, (flat[own] - flat[step, 0, 0]).ravel()))
             cells[place] = flat[own]
             row += count
-    return Block(up, down, inside), inside.size
+    return Block(
+        up, down, inside, *_padded_sources(fed, rows * width, nowhere, _MOST_GATHERED * down.size)
+    ), inside.size
+
+
+def _sources(targets: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places, and for each as many cells."""
+    places = np.unique(targets)
+    return places, cells[np.argsort(targets, kind="stable")].reshape(len(places), -1)
+
+
+def _padded_sources(
+    fed: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], no_cell: int, nowhere: int, most: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    number = max(sum(len(places) for places, _ in step) for step in fed)
+    width = max((cells.shape[1] for step in fed for _, cells in step), default=0)
+    if number * width * len(fed) > most:
+        return np.zeros((len(fed), 0), np.int32), None
+    places = np.full((len(fed), number), nowhere, np.int32)
+    sources = np.full((len(fed), number, width), no_cell, np.int32)
+    for i, step in enumerate(fed):
+        start = 0
+        for own, cells in step:
+            places[i, start : start + len(own)] = own
+            sources[i, start : start + len(own), : cells.shape[1]] = cells
+            start += len(own)
+    return places, sources
 
 
 def _shape(sizes: Mapping[str, int], tree: CliqueTree, place: int) -> tuple[int, int, int]:

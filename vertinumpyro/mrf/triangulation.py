@@ -141,12 +141,9 @@ def _rooted(sizes: Mapping[str, int], cliques: Sequence[set[str]], near: Sequenc
     """From the middle, and each clique as near to it as what it shares allows: so that the tree is not deep."""
     if not cliques:
         return CliqueTree((), ())
-    far, _ = _walk(near, 0)
-    end, back = _walk(near, far[-1])
-    path = [end[-1]]
-    while back[path[-1]] >= 0:
-        path.append(back[path[-1]])
-    order, up = _walk(near, path[len(path) // 2])
+    for size in range(2):
+        near = _joined_in_the_middle(cliques, near, size)
+    order, up = _walk(near, _middle(near, 0))
     for place in order[1:]:
         shared = cliques[place] & cliques[up[place]]
         while up[up[place]] >= 0 and shared <= cliques[up[up[place]]]:
@@ -157,9 +154,40 @@ def _rooted(sizes: Mapping[str, int], cliques: Sequence[set[str]], near: Sequenc
     return CliqueTree(named, tuple(number[up[place]] if up[place] >= 0 else -1 for place in order))
 
 
-def _walk(near: Sequence[Sequence[int]], start: int) -> tuple[list[int], list[int]]:
-    """All places by their distance from one, and the next one on the way there."""
-    order, back = [start], [-1] * len(near)
+def _joined_in_the_middle(cliques: Sequence[set[str]], near: Sequence[Sequence[int]], size: int) -> list[list[int]]:
+    """The parts of a tree that share so few columns are joined at their middles, where these have what is shared.
+
+    So two chains that share a column lie side by side. A tree of as many shared columns is one of the same cliques.
+    """
+    within = [[b for b in others if len(cliques[a] & cliques[b]) != size] for a, others in enumerate(near)]
+    middle = [-1] * len(near)
+    for place in range(len(near)):
+        if middle[place] < 0:
+            found = _middle(within, place)
+            for other in _walk(within, place)[0]:
+                middle[other] = found
+    joined = [list(others) for others in within]
+    for a, others in enumerate(near):
+        for b in (b for b in others if a < b and len(cliques[a] & cliques[b]) == size):
+            shared = cliques[a] & cliques[b]
+            one, two = (m if shared <= cliques[m := middle[place]] else place for place in (a, b))
+            joined[one].append(two)
+            joined[two].append(one)
+    return joined
+
+
+def _middle(near: Sequence[Sequence[int]], start: int) -> int:
+    """Of a longest way in the part of a place."""
+    end, back = _walk(near, _walk(near, start)[0][-1])
+    way = [end[-1]]
+    while back[way[-1]] >= 0:
+        way.append(back[way[-1]])
+    return way[len(way) // 2]
+
+
+def _walk(near: Sequence[Sequence[int]], start: int) -> tuple[list[int], dict[int, int]]:
+    """All places of a part by their distance from one, and the next one on the way there."""
+    order, back = [start], {start: -1}
     for place in order:
         for other in near[place]:
             if other != back[place]:
