@@ -214,8 +214,11 @@ class Poisson(Family):
             _refuse(place, "is no count", 'set type = "count" with an upper bound, or take another family')
 
     def residual(self, column: Column) -> float:
-        """The standard deviation of counts around a quarter of the upper bound."""
-        return max(1.0, math.sqrt(column.encoded_range[1]) / 2)
+        """So that the clip, 0.4 of it, is half of the standard deviation of counts around the upper bound.
+
+        Counts often vary more than their rate says, and a tighter cut takes their mean for less than it is.
+        """
+        return max(1.0, 1.25 * math.sqrt(column.encoded_range[1]))
 
     def centre(self, column: Column) -> float:
         """The logarithmic middle of the rates from 1 to the upper bound."""
