@@ -3,10 +3,12 @@
     VERTINUMPYRO_DATA=... python benchmarks/wan.py --json results/wan.json [--only step_100 marginals ...]
     python benchmarks/wan.py --only linkage --networks 50_100
     python benchmarks/wan.py --only glm glm_step_1000 glm_step_30162 --networks 50_100 --num-steps 100
+    python benchmarks/wan.py --backend spu --only step_100 marginals logistic --networks 50_100
     python benchmarks/wan.py --quick
 
-Two parties and CrypTen's dealer, each in a network namespace of this machine, over mutual TLS 1.3; a switch between
-them (`wan_parts/emulator.py`) delays and limits. Needs root and /dev/net/tun. All of them share this machine's cores.
+Two parties and CrypTen's dealer, or SPU's third node (ABY3; keys begin with `wan_spu`, and "rounds" are messages), each
+in a network namespace of this machine, over mutual TLS 1.3; a switch between them (`wan_parts/emulator.py`) delays and
+limits. Needs root and /dev/net/tun. All of them share this machine's cores.
 
 Keys `wan.<round trip in ms>_<Mbit/s>.<what>.{seconds,rounds,bytes,estimate}`:
 
@@ -59,7 +61,8 @@ from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Plan, PoissonSampling
 from vertinumpyro.regression import VerticalLogisticRegression
-from vertinumpyro.secure import Crypten
+from vertinumpyro.secure import Crypten, Spu
+from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.computation import ClippedSum, described
 from vertinumpyro.transport import make_identity
 
@@ -71,15 +74,17 @@ LABEL = "income"
 LONGEST_S = 900.0
 
 
-def step(dataset: VerticalDataset, num_records: int, num_components: int | None) -> ClippedSum:
+def step(
+    dataset: VerticalDataset, num_records: int, num_components: int | None, backend: BetweenProcesses
+) -> ClippedSum:
     """The step of a plan on this table, with so many records in its batch; of a regression without components."""
     if num_components is None:
         facts = TableFacts(dataset.schema, num_records)
-        system: Any = VerticalGLM(label=LABEL, backend=Crypten())
+        system: Any = VerticalGLM(label=LABEL, backend=backend)
         plan = system.plan(facts, epsilon=1.0)
     else:
         facts = TableFacts(dataset.schema, 30 * num_records)
-        system = DPVI(num_components=num_components, optimizer=optax.adam(0.01), backend=Crypten(), warm_start=False)
+        system = DPVI(num_components=num_components, optimizer=optax.adam(0.01), backend=backend, warm_start=False)
         sampling = PoissonSampling(sampling_prob=1 / 30, num_steps=10, max_batch_size=num_records)
         plan = system.plan(facts, sampling=sampling, noise_multiplier=2.0, delta=1e-5)
     *_, (computation, _) = system.computations(facts, plan)
@@ -90,9 +95,12 @@ def step(dataset: VerticalDataset, num_records: int, num_components: int | None)
 class Runs:
     """One table, its files and the members' identities, for every network."""
 
-    def __init__(self, dataset: VerticalDataset, folder: Path, quick: bool, num_steps: int | None) -> None:
-        self.dataset, self.folder, self.quick, self.num_steps = dataset, folder, quick, num_steps
-        self.names = [*dataset.schema.parties, "dealer"]
+    def __init__(self, dataset: VerticalDataset, folder: Path, args: argparse.Namespace) -> None:
+        self.dataset, self.folder, self.args = dataset, folder, args
+        self.quick, self.num_steps = args.quick, args.num_steps
+        self.backend: BetweenProcesses = Spu() if args.backend == "spu" else Crypten()
+        helpers = self.backend.helpers(len(dataset.schema.parties))
+        self.names = [*dataset.schema.parties, *(f"helper{number}" for number, _ in enumerate(helpers))]
         self.files = written(dataset, folder)
         for name in self.names:
             make_identity(folder / name, name)
@@ -124,7 +132,7 @@ class Runs:
             return {"what": what, "ids": 1_000 if self.quick else 100_000}, None
         if "step" in what:
             records = int(what.split("_")[-1])
-            made = step(self.dataset, records, None if what in GLM_STEPS else 3 if self.quick else 20)
+            made = step(self.dataset, records, None if what in GLM_STEPS else 3 if self.quick else 20, self.backend)
             order = {
                 "what": "step",
                 "records": records,
@@ -134,14 +142,14 @@ class Runs:
             return order, self._estimate(order, line)
         facts = TableFacts(schema, self.dataset.num_records)
         budget = {"epsilon": 1.0, "delta": 1e-5}
-        system: Any = VertiMRF(backend=Crypten())
+        system: Any = VertiMRF(backend=self.backend)
         if what == "logistic":
-            system = VerticalLogisticRegression(backend=Crypten())
+            system = VerticalLogisticRegression(backend=self.backend)
             plan: Plan = system.plan(schema, LABEL, num_records=facts.num_records, **budget)
         elif what == "glm":
             num_steps = self.num_steps or (4 if self.quick else None)
             chosen: dict[str, Any] = {"num_steps": num_steps} if num_steps else {}
-            plan = VerticalGLM(label=LABEL, backend=Crypten()).plan(facts, **budget, **chosen)
+            plan = VerticalGLM(label=LABEL, backend=self.backend).plan(facts, **budget, **chosen)
         else:
             plan = system.plan(facts, **budget)
         order = {
@@ -155,7 +163,8 @@ class Runs:
 
     def _estimate(self, order: dict[str, Any], line: Mapping[str, float]) -> float:
         """Before there is a network; as many processes at once as will share this machine's cores."""
-        count = len(self.names)
+        order = {**order, "backend": self.args.backend}
+        count = 1 if self.backend.own_links else len(self.names)  # such a rehearsal has all members already
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:  # what a run imports, it imports too
             costs = [found.result() for found in [pool.submit(member.rehearsed, order) for _ in range(count)]]
         return max(cost.on(**line) for cost in costs)
@@ -169,6 +178,7 @@ class Runs:
         for rank, name in enumerate(self.names):
             own = {
                 **order,
+                "backend": self.args.backend,
                 "rank": rank,
                 "names": self.names,
                 "addresses": [net.address(other) for other in net.hosts],
@@ -212,7 +222,7 @@ def main(args: argparse.Namespace) -> None:
     wanted = args.only or WHAT
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="wan-") as folder, tqdm(total=len(networks) * len(wanted)) as bar:
-        runs = Runs(dataset, Path(folder), args.quick, args.num_steps)
+        runs = Runs(dataset, Path(folder), args)
         hosts = [f"host{number}" for number in range(len(runs.names))]
         for rtt, mbit in networks:
             with network(hosts, round_trip_s=rtt / 1000, bits_per_second=mbit * 1e6) as net:
@@ -224,12 +234,13 @@ def main(args: argparse.Namespace) -> None:
                     found[f"{rtt}_{mbit}"][what] = runs.measured(net, what, line)
                     bar.update()
                     print(f"{rtt}_{mbit} {what}: {found[f'{rtt}_{mbit}'][what]}", file=sys.stderr, flush=True)
-    finish({"wan": found, "environment": environment()}, args, {})
+    finish({"wan" if args.backend == "crypten" else "wan_spu": found, "environment": environment()}, args, {})
 
 
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--only", nargs="+", choices=WHAT, help="some of these alone")
+    arguments.add_argument("--backend", choices=("crypten", "spu"), default="crypten", help="whose protocols")
     arguments.add_argument("--num-steps", type=int, help="of glm; its own default otherwise")
     names = [f"{rtt}_{mbit}" for rtt, mbit in NETWORKS]
     arguments.add_argument("--networks", nargs="+", choices=names, help="some of these alone; --json keeps the others")

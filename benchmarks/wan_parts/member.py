@@ -22,14 +22,13 @@ from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression import VerticalLogisticRegression
-from vertinumpyro.secure import Crypten
-from vertinumpyro.secure.between_processes import Cost
+from vertinumpyro.secure import Crypten, Spu
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, computation_of
-from vertinumpyro.secure.crypten.member import run_dealer
 from vertinumpyro.secure.intersection import common_places, find_common
 from vertinumpyro.session import JoinedSession, PartyTask, RunCost, Session, rehearsed_cost
 from vertinumpyro.study.checkup import check_network
-from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, joined
+from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, connected, joined
 
 PORT = 7450
 WAIT_S = 600.0
@@ -41,9 +40,15 @@ METHODS: Mapping[str, Any] = {
 }
 
 
+def backend_of(order: Mapping[str, Any]) -> BetweenProcesses:
+    """Whose protocols are measured."""
+    return Spu() if order["backend"] == "spu" else Crypten()
+
+
 def seat_of(order: Mapping[str, Any]) -> Seat:
     """Links to all others over mutual TLS; who has the higher number dials."""
     rank, names = order["rank"], order["names"]
+    num_parties = len(names) - len(backend_of(order).helpers(2))
     listener = socket.create_server((order["addresses"][rank], PORT + rank))
     peers = {
         other: Peer(
@@ -55,15 +60,19 @@ def seat_of(order: Mapping[str, Any]) -> Seat:
         if other != rank
     }
     identity = Identity(Path(order["identity"]))
+    second = listener.dup()
     links = joined(identity, peers, topic=b"benchmark", listener=listener, wait_s=WAIT_S, timeout_s=WAIT_S)
-    return Seat(rank, len(names) - 1, links, WAIT_S)
+    if not backend_of(order).own_links:
+        return Seat(rank, num_parties, links, WAIT_S)
+    carriers = connected(identity, peers, topic=b"carriers", listener=second, wait_s=WAIT_S)
+    return Seat(rank, num_parties, links, WAIT_S, carriers)
 
 
 def steps(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
     """Steps of the clipped noisy sum on zeros, which take what any numbers take."""
     computation = computation_of(order["computation"])
     assert isinstance(computation, ClippedSum)
-    end = Crypten().end(seat, seat.num_parties)
+    end = backend_of(order).end(seat, seat.num_parties)
     inputs = computation.zeros(seat.rank)
     seconds, rounds, sent, dealt, used_cpu = [], 0, 0, 0, 0.0
     for number in range(order["steps"] + WARM_UP):
@@ -98,7 +107,7 @@ def task_of(order: Mapping[str, Any], rank: int) -> PartyTask:
         party=order["names"][rank],
         schema=order["schema"],
         table=Path(order["tables"][rank]),
-        build=partial(METHODS[order["what"]], backend=Crypten()),
+        build=partial(METHODS[order["what"]], backend=backend_of(order)),
         approved=Plan.from_dict(order["plan"]).fingerprint(),
     )
 
@@ -109,13 +118,13 @@ def release(order: Mapping[str, Any], session: Session, folder: Path | None = No
     if order["what"] == "marginals":
         release_marginals(session, plan)
     else:
-        METHODS[order["what"]](backend=Crypten()).fit(session, plan, run_dir=folder)
+        METHODS[order["what"]](backend=backend_of(order)).fit(session, plan, run_dir=folder)
 
 
 def rehearsed(order: Mapping[str, Any]) -> RunCost | Cost:
     """What a step or a whole method takes at the first party, before there is a network or a table."""
     if order["what"] == "step":
-        return Crypten().cost(computation_of(order["computation"]))
+        return backend_of(order).cost(computation_of(order["computation"]))
     return rehearsed_cost(task_of(order, 0), Plan.from_dict(order["plan"]), partial(release, order))
 
 
@@ -159,12 +168,13 @@ def main(path: Path) -> None:
         time.sleep(0.01)
     started = time.time()
     seat = seat_of(order)
-    if seat.rank == seat.num_parties:
+    if seat.rank >= seat.num_parties:
         if order["what"] in ("linkage", "lines"):
             find_common(seat) if order["what"] == "linkage" else check_network(seat, {})
             return
         with contextlib.suppress(PeerError):  # the parties have done
-            run_dealer(seat)
+            helper = backend_of(order).helpers(seat.num_parties)[seat.rank - seat.num_parties]
+            helper.run(seat, *helper.arguments)
         return
     if order["what"] == "lines":
         found = lines(seat)
