@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from vertinumpyro.core import compat, row_blocks
-from vertinumpyro.core.errors import PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data.table import model_units
@@ -142,17 +141,8 @@ def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments
     :raises PlanSpentError: a part was counted as released by a run that stopped, and is not stored.
     """
 
-    def part(index: int, compute: Callable[[], dict[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
-        released = session.step(run, index, lambda: Payload({}, compute()))
-        if released is None:
-            raise PlanSpentError(
-                f"{plan.step_names[index]} were released by a run that stopped, and are not stored: make a new plan, "
-                "whose cost adds to this one's"
-            )
-        return released.arrays
-
-    own = part(_OWN, lambda: _own(session))
-    across = part(_ACROSS, lambda: _across(session)) if plan.crosses else {}
+    own = session.arrays_of(run, _OWN, lambda: _own(session))
+    across = session.arrays_of(run, _ACROSS, lambda: _across(session)) if plan.crosses else {}
     starts = np.cumsum([0, *plan.widths])
     matrix = np.zeros((starts[-1], starts[-1]))
     for name, block in {**own, **across}.items():

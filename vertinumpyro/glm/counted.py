@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from vertinumpyro.data import Schema
 from vertinumpyro.glm.cells import Design
 from vertinumpyro.privacy import Plan
-from vertinumpyro.session import Method, Payload, Run, Session
+from vertinumpyro.session import Method, PassedOn, Run, Session
 
 __all__ = ["CountedSession", "counted"]
 
@@ -46,7 +45,7 @@ def counted(
 
 
 @final
-class CountedSession(Session):
+class CountedSession(PassedOn):
     """A session seen as one of the columns that are counted: what parties hold of these, they make themselves.
 
     Args:
@@ -59,41 +58,20 @@ class CountedSession(Session):
         self._session, self._schema, self._method = session, schema, method
 
     @property
+    def inner(self) -> Session:
+        """The parties, with the columns that they hold."""
+        return self._session
+
+    @property
     def schema(self) -> Schema:
         """Of what is counted."""
         return self._schema
 
     @property
-    def num_records(self) -> int:
-        """N, public."""
-        return self._session.num_records
+    def parties(self) -> tuple[str, ...]:
+        """Of what is counted."""
+        return tuple(self._schema.parties)
 
-    def open(
-        self, method: Method, plan: Plan, *, run_dir: str | Path | None, results: str, resume: bool = False,
-        facts: Words | None = None, insecure_seed: int | None = None,
-    ) -> Run:  # fmt: skip
+    def open(self, method: Method, plan: Plan, **settings: Any) -> Run:
         """See `Session.open`, with the method that counts."""
-        return self._session.open(
-            self._method, plan, run_dir=run_dir, results=results, resume=resume, facts=facts,
-            insecure_seed=insecure_seed,
-        )  # fmt: skip
-
-    def catch_up(self, run: Run) -> None:
-        """See `Session.catch_up`."""
-        self._session.catch_up(run)
-
-    def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
-        """See `Session.step`."""
-        return self._session.step(run, index, compute)
-
-    def publish(self, index: int, what: str, words: Words) -> list[Payload]:
-        """See `Session.publish`."""
-        return self._session.publish(index, what, words)
-
-    def cross_products(self, index: int | None, what: str, words: Words) -> dict[tuple[int, int], np.ndarray]:
-        """See `Session.cross_products`."""
-        return self._session.cross_products(index, what, words)
-
-    def sum(self, index: int, what: str, words: Words) -> np.ndarray:
-        """See `Session.sum`."""
-        return self._session.sum(index, what, words)
+        return self._session.open(self._method, plan, **settings)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from vertinumpyro.core import row_blocks
-from vertinumpyro.core.errors import PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data import Schema
@@ -118,17 +117,8 @@ def noisy_moments(session: Session, run: Run, plan: FunctionalMechanismPlan) -> 
         PlanSpentError: a part was counted as released by a run that stopped, and is not stored.
     """
 
-    def part(index: int, compute: Callable[[], dict[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
-        released = session.step(run, index, lambda: Payload({}, compute()))
-        if released is None:
-            raise PlanSpentError(
-                f"{plan.step_names[index]} were released by a run that stopped, and are not stored: make a new plan, "
-                "whose cost adds to this one's"
-            )
-        return released.arrays
-
-    own = part(_OWN, lambda: own_products(session, plan))
-    across = part(_ACROSS, lambda: cross_products(session, plan)) if len(plan.parties) > 1 else {}
+    own = session.arrays_of(run, _OWN, lambda: own_products(session, plan))
+    across = session.arrays_of(run, _ACROSS, lambda: cross_products(session, plan)) if len(plan.parties) > 1 else {}
     return in_units(assembled(plan, own, across), plan)
 
 

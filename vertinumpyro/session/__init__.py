@@ -3,6 +3,7 @@
 from vertinumpyro.session.in_process import InProcessSession
 from vertinumpyro.session.joined import JoinedSession
 from vertinumpyro.session.party import check_alike
+from vertinumpyro.session.passed_on import PassedOn
 from vertinumpyro.session.processes import ProcessSession, between_processes
 from vertinumpyro.session.rehearsal import RunCost, rehearsed_cost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, held, recorded_plan, require_space
@@ -19,6 +20,7 @@ __all__ = [
     "JoinedSession",
     "Method",
     "PartyTask",
+    "PassedOn",
     "Payload",
     "ProcessSession",
     "Run",

@@ -25,6 +25,7 @@ from vertinumpyro.model.stand_ins import stand_in_columns
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.session.joined import JoinedSession
+from vertinumpyro.session.passed_on import PassedOn
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session
 from vertinumpyro.session.task import PartyTask
@@ -164,7 +165,7 @@ class _Released(BaseException):
 
 
 @final
-class _UntilReleased(Session):
+class _UntilReleased(PassedOn):
     """A session that ends with the plan's last release, and takes few of many steps."""
 
     def __init__(self, session: JoinedSession, plan: Plan, started: float) -> None:
@@ -182,40 +183,17 @@ class _UntilReleased(Session):
         return RunCost(whole, self._step, self._further)
 
     @property
-    def schema(self) -> Schema:
-        return self._session.schema
-
-    @property
-    def num_records(self) -> int:
-        return self._session.num_records
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        return self._session.parties
+    def inner(self) -> Session:
+        return self._session
 
     def open(self, method: Method, plan: Plan, **settings: Any) -> Run:
         return self._session.open(method, self._plan, **settings)
-
-    def catch_up(self, run: Run) -> None:
-        self._session.catch_up(run)
 
     def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
         released = self._session.step(run, index, compute)
         if index == self._plan.num_steps - 1:
             raise _Released
         return released
-
-    def publish(self, index: int, what: str, words: Words) -> list[Payload]:
-        return self._session.publish(index, what, words)
-
-    def cross_products(self, index: int | None, what: str, words: Words) -> dict[tuple[int, int], np.ndarray]:
-        return self._session.cross_products(index, what, words)
-
-    def sum(self, index: int, what: str, words: Words) -> np.ndarray:
-        return self._session.sum(index, what, words)
-
-    def agreed(self, count: int) -> int:
-        return self._session.agreed(count)
 
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
         left = self._plan.num_steps - step

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.privacy import Plan
 from vertinumpyro.session.run import Payload, Run
@@ -68,6 +68,19 @@ class Session(abc.ABC):
     @abc.abstractmethod
     def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
         """What a step releases: as stored; None where a crash lost it; otherwise released now, once."""
+
+    def arrays_of(self, run: Run, index: int, compute: Callable[[], dict[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
+        """The arrays that a step releases, for a method that cannot do without.
+
+        :raises PlanSpentError: the step was counted as released by a run that stopped, and is not stored.
+        """
+        released = self.step(run, index, lambda: Payload({}, compute()))
+        if released is None:
+            raise PlanSpentError(
+                f"{run.plan.step_names[index]} were released by a run that stopped, and are not stored: make a new "
+                "plan, whose cost adds to this one's"
+            )
+        return released.arrays
 
     @abc.abstractmethod
     def publish(self, index: int, what: str, words: Mapping[str, Any]) -> list[Payload]:
