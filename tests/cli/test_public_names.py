@@ -24,6 +24,7 @@ NAMES = [
     "Posterior",
     "PrivacyPlan",
     "Schema",
+    "SecondMoments",
     "VertiMRF",
     "VerticalDataset",
     "__version__",

@@ -79,7 +79,7 @@ OF_METHODS = {
     "features a number": (LOGISTIC + 'regression = {label = "ill", features = 3}', "features = 3; give a list"),
     "bins of nobody": (FIELD + "mrf.bins = {agee = 4}", "bins names ['agee'], which are no columns"),
     "bins a text": (FIELD + 'mrf.bins = {age = "4"}', "bins of ['age'] must be whole numbers"),
-    "no pair": (FIELD + 'mrf.workload = ["age"]', "workload: ['age'] is no pair; give the names of two"),
+    "no pair": (FIELD + 'mrf.workload = ["age"]', "workload: 'age' is neither a pair of columns nor one of"),
     "encoder": (FIELD + 'mrf.encoder = "hash"', "encoder = 'hash'; known: 'secure_marginals'"),
     "share": (FIELD + "mrf.cross_share = 1.5", "cross_share"),
     "memory": (FIELD + "mrf.memory_limit = 1000", "memory_limit"),

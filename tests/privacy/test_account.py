@@ -305,6 +305,7 @@ print(Plan.from_dict(json.loads({record!r})).kind)
 
 
 def test_every_kind_of_plan_is_found_where_it_stands():
+    import vertinumpyro.dpvi
     import vertinumpyro.mrf
     import vertinumpyro.regression  # noqa: F401
     from vertinumpyro.privacy.plan import _METHODS

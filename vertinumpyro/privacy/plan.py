@@ -27,7 +27,7 @@ _METHODS = {
     "vertimrf": "vertinumpyro.mrf",
     "bayesian_linear": "vertinumpyro.regression",
     "functional_mechanism": "vertinumpyro.regression",
-    "second_moments": "vertinumpyro.dpvi.moments_plan",
+    "second_moments": "vertinumpyro.dpvi",
 }
 """Where the kinds of plans stand that no import brought yet: a record is read wherever it is kept."""
 

@@ -18,6 +18,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from vertinumpyro.core.errors import BackendError
+from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BackendInfo, BatchShape
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, dry_run
@@ -147,6 +148,6 @@ class _SumEnd(PartyEnd):
         raise BackendError(_ONLY_SUMS)
 
     def _noisy_cross_products(
-        self, computation: CrossProducts, matrix: np.ndarray, noise_share: np.ndarray
+        self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray
     ) -> np.ndarray:
         raise BackendError(_ONLY_SUMS)
