@@ -147,7 +147,5 @@ class _SumEnd(PartyEnd):
     ) -> np.ndarray:
         raise BackendError(_ONLY_SUMS)
 
-    def _noisy_cross_products(
-        self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray
-    ) -> np.ndarray:
+    def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
         raise BackendError(_ONLY_SUMS)
