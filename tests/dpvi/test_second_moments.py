@@ -281,7 +281,7 @@ def test_splines_and_products_of_own_columns_are_linear_in_their_coefficients():
     dpvi = DPVI(splines, guide=AutoDelta, warm_start=SecondMoments())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plan = dpvi.plan(dataset, epsilon=100.0)
+        plan = dpvi.plan(dataset, epsilon=100.0, residual_bound=1.0)
         posterior = dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
     assert isinstance(plan.start, MomentsPlan)
     assert plan.start.widths == (4, 3)
