@@ -14,6 +14,7 @@ collect_ignore = (
 LONGEST = (
     "tests/dpvi/test_fit.py",
     "tests/dpvi/test_warm_start.py",
+    "tests/dpvi/test_second_moments.py",
     "tests/test_notebooks.py",
     "tests/model/test_party_sum.py",
     "tests/mrf/test_vertimrf.py",
