@@ -14,13 +14,13 @@ from numpyro.infer.util import log_density
 from tests.glm.conftest import SCHEMA
 from tests.glm.test_glm import glm, without_privacy
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, VerticalDataset
+from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi.loop import ChunkRunner
 from vertinumpyro.dpvi.moments_plan import MomentsPlan
 from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.secure import Crypten
-from vertinumpyro.session import PartyTask, ProcessSession, session_of
+from vertinumpyro.session import PartyTask, ProcessSession, rehearsed_cost, session_of
 
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
 
@@ -159,3 +159,13 @@ def test_parties_in_processes_learn_what_one_process_does(frame, tmp_path):
     here = glm(schema=schema, features=None, epsilon=500.0).fit(pooled)
     assert apart.plan_.start is not None
     np.testing.assert_allclose(apart.linear_predictor(pooled), here.linear_predictor(pooled), atol=0.15)
+
+
+@needs_crypten
+def test_a_run_is_rehearsed_where_the_parties_have_different_numbers_of_scores(dataset):
+    plan = BUILD().plan(TableFacts(dataset.schema, 300), epsilon=1.0)
+    assert len(set(plan.start.widths)) == 2
+    task = PartyTask(party="bank", schema=dataset.schema.to_dict(), table="no such file", build=BUILD)
+    cost = rehearsed_cost(task, plan, lambda session, folder: BUILD().fit(session, plan, run_dir=folder))
+    assert cost.step is not None
+    assert cost.further + 3 == plan.num_gradients

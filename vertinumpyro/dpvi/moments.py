@@ -101,11 +101,15 @@ class MomentsWork(Work):
             raise self.refused(step, do, what)
 
     def publish(self, what: str, words: Words) -> Payload:
-        """The products of its own scores, in grid units, with noise that nobody else knows."""
+        """The products of its own scores, in grid units, with noise that nobody else knows.
+
+        With zeros behind them, so that all parties' are of one size: a rehearsal has its own in the others' place.
+        """
         (products,) = row_blocks.products([self.factor(what, words)], [(0, 0)])
         noise = np.triu(self._drawn(self._plan.own_variance, products.size).reshape(products.shape), 1)
         squares = self._drawn(2 * self._plan.own_variance, self._width)
-        return Payload({}, {"products": products + noise + noise.T + np.diag(squares)})
+        noisy = products + noise + noise.T + np.diag(squares)
+        return Payload({}, {"products": np.pad(noisy, (0, max(self._plan.widths) - self._width))})
 
     def factor(self, what: str, words: Words) -> RowBlocks:
         """The party's scores on the grid, by this process: workers could not be sent anybody's model."""
@@ -141,7 +145,7 @@ def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments
     :raises PlanSpentError: a part was counted as released by a run that stopped, and is not stored.
     """
 
-    own = session.arrays_of(run, _OWN, lambda: _own(session))
+    own = session.arrays_of(run, _OWN, lambda: _own(session, plan))
     across = session.arrays_of(run, _ACROSS, lambda: _across(session)) if plan.crosses else {}
     starts = np.cumsum([0, *plan.widths])
     matrix = np.zeros((starts[-1], starts[-1]))
@@ -151,9 +155,9 @@ def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments
     return NoisyMoments(matrix * (plan.radius**2 / 4.0**SCORE_BITS), plan.stddev)
 
 
-def _own(session: Session) -> dict[str, np.ndarray]:
-    released = session.publish(_OWN, OWN, {})
-    return {f"block_{number}_{number}": one.arrays["products"] for number, one in enumerate(released)}
+def _own(session: Session, plan: MomentsPlan) -> dict[str, np.ndarray]:
+    released = zip(session.publish(_OWN, OWN, {}), plan.widths, strict=True)
+    return {f"block_{k}_{k}": one.arrays["products"][:width, :width] for k, (one, width) in enumerate(released)}
 
 
 def _across(session: Session) -> dict[str, np.ndarray]:
