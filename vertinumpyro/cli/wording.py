@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy.clip import bounds_of_outcomes
 from vertinumpyro.privacy.plan import rows_in_words
 
 __all__ = [
@@ -126,8 +127,7 @@ def _clip(plan: PrivacyPlan) -> str:
     if plan.clip_parts is None:
         return f"{plan.clip_norm:g}"
     parts = " : ".join(map(str, plan.clip_parts))
-    bounds = plan.residual_bound if isinstance(plan.residual_bound, tuple) else (plan.residual_bound,)
-    residuals = " and ".join(f"{bound:g}" for bound in bounds)
+    residuals = " and ".join(f"{bound:g}" for bound in bounds_of_outcomes(plan.residual_bound))
     return f"{plan.clip_norm:g}; each party clips its own part of C², {parts}; residuals up to {residuals}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 
-__all__ = ["Write", "check_target", "table_writer"]
+__all__ = ["Write", "check_target", "table_writer", "write_in_blocks"]
 
 Write: TypeAlias = Callable[[pd.DataFrame], None]
 
@@ -40,6 +40,17 @@ def table_writer(path: Path) -> Iterator[Write]:
     check_target(path)
     with contextlib.ExitStack() as opened:
         yield _csv(path, opened) if path.suffix == ".csv" else _parquet(path, opened)
+
+
+def write_in_blocks(path: Path, blocks: Iterable[pd.DataFrame]) -> None:
+    """One table, a block of its records after the other.
+
+    Raises:
+        ArgumentError: as `check_target`.
+    """
+    with table_writer(path) as write:
+        for frame in blocks:
+            write(frame)
 
 
 def _csv(path: Path, opened: contextlib.ExitStack) -> Write:

@@ -42,7 +42,7 @@ from vertinumpyro.model.split import SplitModel
 from vertinumpyro.model.summed_outcome import SummedOutcome
 from vertinumpyro.posterior.columns import score_link
 from vertinumpyro.privacy import NoiseSource, PrivacyPlan, Sampling
-from vertinumpyro.privacy.clip import LEAST_RESIDUAL_BOUND
+from vertinumpyro.privacy.clip import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
 from vertinumpyro.secure import BatchShape
 
 __all__ = ["Clip", "batch_shape", "check_clip", "check_one_outcome", "chosen_clip"]
@@ -186,7 +186,7 @@ def check_clip(split: SplitModel, plan: PrivacyPlan) -> None:
             f"plan: its clip has parts for {given}, and the model learns from {learning or 'no party_sum'}; make a new "
             "plan"
         )
-    bounds = plan.residual_bound if isinstance(plan.residual_bound, tuple) else (plan.residual_bound,)
+    bounds = bounds_of_outcomes(plan.residual_bound)
     if len(bounds) != len(summed):
         raise ArgumentError(
             f"plan: it cuts the residuals of {len(bounds)} outcomes, and the model has the party_sums "

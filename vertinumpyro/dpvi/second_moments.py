@@ -33,6 +33,7 @@ from vertinumpyro.model.stand_ins import stand_in_columns
 from vertinumpyro.posterior.autoguides import is_point
 from vertinumpyro.posterior.guide import GuideFactory
 from vertinumpyro.privacy import NoiseSource, PrivacyPlan, neighbouring
+from vertinumpyro.privacy.clip import bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
 
@@ -219,8 +220,8 @@ def _facts_of(split: SplitModel, clip: Clip) -> dict[str, Any]:
 def _longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:
     """Of the one outcome."""
     (summed,) = split.structure.summed
-    assert isinstance(bound, float | int)
-    return bound * summed.outcome.unit
+    (cut,) = bounds_of_outcomes(bound)
+    return cut * summed.outcome.unit
 
 
 def _part(plan: PrivacyPlan) -> MomentsPlan:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from scipy.cluster.hierarchy import DisjointSet
+
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.dependence import dependence, significance
 from vertinumpyro.mrf.graphical_model import FEW_COLUMNS, junction_tree_cells
@@ -116,20 +118,14 @@ def _joining(
     ranked: Sequence[Measurement], chosen: Sequence[Measurement], sizes: Mapping[str, int], clique_limit: int
 ) -> list[Measurement]:
     """Tables of two columns in different parts: each adds its own cells at most, and no triangulation is needed."""
-    part = {name: name for name in sizes}
-
-    def root(name: str) -> str:
-        while part[name] != name:
-            part[name] = name = part[part[name]]
-        return name
-
+    parts = DisjointSet(sizes)
     for m in chosen:
         for name in m.columns[1:]:
-            part[root(name)] = root(m.columns[0])
+            parts.merge(m.columns[0], name)
     cells, found = junction_tree_cells(sizes, [m.columns for m in chosen]) if ranked else 0, []
     for m in ranked:
-        if len(m.columns) == 2 and root(m.columns[0]) != root(m.columns[1]) and cells + m.values.size <= clique_limit:
-            part[root(m.columns[0])] = root(m.columns[1])
+        if len(m.columns) == 2 and not parts.connected(*m.columns) and cells + m.values.size <= clique_limit:
+            parts.merge(*m.columns)
             cells += m.values.size
             found.append(m)
     return found

@@ -16,7 +16,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import Schema, decode_table
-from vertinumpyro.data.writing import table_writer
+from vertinumpyro.data.writing import write_in_blocks
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.graphical_model import GraphicalModel
 from vertinumpyro.mrf.marginals import Marginals, held_release, held_words
@@ -112,9 +112,7 @@ class MarkovTwin:
             ArgumentError: the name ends in neither, or there is no such folder; or as `synthetic_blocks`.
         """
         blocks = self.synthetic_blocks(num_records, rng_key=rng_key)
-        with table_writer(Path(path)) as write:
-            for frame in blocks:
-                write(frame)
+        write_in_blocks(Path(path), blocks)
 
     def _asked(self, num_records: int | None) -> int:
         num_records = self.plan.num_records if num_records is None else num_records

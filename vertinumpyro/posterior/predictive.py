@@ -20,7 +20,7 @@ from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.writing import table_writer
+from vertinumpyro.data.writing import write_in_blocks
 from vertinumpyro.model import SplitModel
 from vertinumpyro.posterior.arviz_export import as_arviz
 from vertinumpyro.posterior.columns import device_columns, score_link
@@ -188,9 +188,7 @@ class PredictivePosterior(abc.ABC):
         :raises ArgumentError: the name ends in neither, or there is no such folder; and as `synthetic_blocks`.
         """
         blocks = self._blocks(num_records, rng_key, num_posterior_samples, covariates, rows=ROWS_DRAWN)
-        with table_writer(Path(path)) as write:
-            for frame in blocks:
-                write(frame)
+        write_in_blocks(Path(path), blocks)
 
     def _blocks(
         self, num_records: int | None, rng_key: jax.Array, num_posterior_samples: int, covariates: Any, *,

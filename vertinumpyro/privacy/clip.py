@@ -7,10 +7,15 @@ from collections.abc import Sequence
 
 from vertinumpyro.core.errors import ArgumentError
 
-__all__ = ["LEAST_RESIDUAL_BOUND", "check_local_clip"]
+__all__ = ["LEAST_RESIDUAL_BOUND", "bounds_of_outcomes", "check_local_clip"]
 
 LEAST_RESIDUAL_BOUND = 2.0**-10
 """A party's scores are at most C / b long, which the number formats are proved for up to 1024 C."""
+
+
+def bounds_of_outcomes(residual_bound: float | Sequence[float]) -> tuple[float, ...]:
+    """Each outcome's b, as a plan has them: a number where there is one outcome."""
+    return (residual_bound,) if isinstance(residual_bound, int | float) else tuple(residual_bound)
 
 
 def check_local_clip(
@@ -22,8 +27,7 @@ def check_local_clip(
     :param residual_bound: b, of the link's unit; of several outcomes each one's.
     :raises ArgumentError: names which, and the fix.
     """
-    bounds = [residual_bound] if isinstance(residual_bound, int | float) else residual_bound
-    for bound in bounds:
+    for bound in bounds_of_outcomes(residual_bound):
         if not (math.isfinite(bound) and LEAST_RESIDUAL_BOUND <= bound <= 1):
             raise ArgumentError(
                 f"residual_bound must be at least {LEAST_RESIDUAL_BOUND:g} and at most 1, the largest residual, got "
