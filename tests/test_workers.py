@@ -2,8 +2,10 @@
 
 import functools
 import os
+import pickle
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -103,6 +105,19 @@ def test_the_same_releases_whether_workers_find_the_columns_or_are_sent_them(
     assert_alike(released(serial)[0], released(spread)[0])
     np.testing.assert_array_equal(coefficients(serial), coefficients(spread))
     assert len(parts) >= 20  # five of each pass over the records
+
+
+def test_a_part_is_passed_on_as_it_was_sent(monkeypatch):
+    with tempfile.TemporaryFile() as file:
+        file.write(np.arange(10**6).data)
+        column = open_files.mapped(file, np.dtype(np.int64), 10**6, findable=True)
+        sent = pickle.dumps(Part([{"x": column}], slice(5, 10**6)))
+        monkeypatch.setattr(open_files, "_machine", lambda: "the scheduler's")
+        passed_on = pickle.dumps(pickle.loads(sent))
+        monkeypatch.undo()
+        (block,) = next(pickle.loads(passed_on).blocks(3))
+    assert len(sent) == len(passed_on) < 2_000  # where the rows are, and none of them
+    np.testing.assert_array_equal(block["x"], [5, 6, 7])
 
 
 def killing(counted, flag: Path, spared: int, *args):

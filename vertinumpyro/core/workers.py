@@ -18,7 +18,7 @@ from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.open_files import Rows, rows_on_disk
 
-__all__ = ["HERE", "Block", "Columns", "Movable", "Part", "Workers", "total", "workers_of"]
+__all__ = ["HERE", "Block", "Columns", "Movable", "Part", "Workers", "part_rows", "total", "workers_of"]
 
 Block = tuple[Mapping[str, np.ndarray], ...]
 """Some rows of one or more tables' columns. Secret."""
@@ -136,7 +136,9 @@ class Part:
         packed = {id(table): self._packed_table(table) for table in self._tables}  # what stands twice, once
         return _arrived, ([packed[id(table)] for table in self._tables], self._rows.stop - self._rows.start)
 
-    def _packed_table(self, table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | Rows]:
+    def _packed_table(self, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray | Rows]:
+        if isinstance(table, _Arrived):
+            return table.sent  # a cluster's scheduler passes on what it was sent, and need not find it
         return {name: self._packed(column[self._rows]) for name, column in table.items()}
 
     def _packed(self, rows: np.ndarray) -> np.ndarray | Rows:
@@ -156,20 +158,23 @@ def _arrived(tables: Sequence[Mapping[str, np.ndarray | Rows]], num_rows: int) -
 class _Arrived(Mapping[str, np.ndarray]):
     """A part's columns at a worker, mapped when they are first asked for: what fails there is known for what it is."""
 
-    def __init__(self, found: Mapping[str, np.ndarray | Rows]) -> None:
-        self._found = dict(found)
+    def __init__(self, sent: Mapping[str, np.ndarray | Rows]) -> None:
+        self.sent = sent
+        self._mapped: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        held = self._found[name]
-        if isinstance(held, Rows):
-            self._found[name] = held = held.array()
-        return held
+        held = self.sent[name]
+        if not isinstance(held, Rows):
+            return held
+        if name not in self._mapped:
+            self._mapped[name] = held.array()
+        return self._mapped[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self.sent)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self.sent)
 
 
 def total(
@@ -195,14 +200,19 @@ def total(
     return out
 
 
+def part_rows(num_rows: int, workers: Workers) -> int:
+    """How many rows a part has whose rows stay where they are."""
+    return min(_MOST_ROWS, -(-num_rows // (_PARTS_EACH * workers.count)))
+
+
 def _part_rows(tables: Sequence[Mapping[str, np.ndarray]], num_rows: int, workers: Workers) -> int:
     """Few parts, but enough for all workers, and none that is much to send."""
     if not workers.count:
         return num_rows
     columns = [column for table in tables for column in table.values()]
     travels = sum(column.itemsize for column in columns if rows_on_disk(column) is None)
-    most = min(_MOST_ROWS, _MOST_BYTES // travels) if travels else _MOST_ROWS
-    return min(most, -(-num_rows // (_PARTS_EACH * workers.count)))
+    most = _MOST_BYTES // travels if travels else _MOST_ROWS
+    return min(most, part_rows(num_rows, workers))
 
 
 def _summed(do: Callable[[Iterator[Block]], list[np.ndarray]], at_a_time: int, part: Part) -> list[np.ndarray]:

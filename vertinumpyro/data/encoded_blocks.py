@@ -14,14 +14,14 @@ from vertinumpyro.core.open_files import ElsewhereError
 from vertinumpyro.data.alignment import id_series
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.files import CsvFormat, read_blocks
-from vertinumpyro.data.record_order import Words, words_of
+from vertinumpyro.data.record_order import Words, ascending, words_of
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.spool import Slot
 from vertinumpyro.data.table import check_table, encode_table
 from vertinumpyro.data.table_types import dtype_of
 from vertinumpyro.data.wording import Place
 
-__all__ = ["EncodedBlock", "Group", "GroupSource", "Types", "encoded_block", "encoded_group"]
+__all__ = ["EncodedBlock", "GroupSource", "Groups", "Types", "encoded_block", "encoded_groups"]
 
 _SAMPLE = 100
 
@@ -40,11 +40,17 @@ class EncodedBlock(NamedTuple):
 
 
 def encoded_block(schema: Schema, party: str, frame: pd.DataFrame) -> EncodedBlock:
-    """Some records of a party's table, as `check_table` and `encode_table` do; errors as theirs."""
+    """Some records of a party's table, as `check_table` and `encode_table` do; errors as theirs.
+
+    In ascending order of their ids: to sort all records then is to merge blocks, which takes half the time.
+    """
     check_table(frame, schema, party)
     ids = words_of(id_series(frame, schema, party), Place(party, schema.id_column))
     seen = {name: _storage(pd.Series(frame[name])) for name in schema.parties[party].columns}
-    return EncodedBlock(ids, encode_table(frame, schema, party), seen)
+    arrays = encode_table(frame, schema, party)
+    if (order := ascending(ids)) is not None:
+        ids, arrays = np.take(ids, order, axis=0), {name: np.take(array, order) for name, array in arrays.items()}
+    return EncodedBlock(ids, arrays, seen)
 
 
 class GroupSource(NamedTuple):
@@ -74,31 +80,32 @@ class GroupSource(NamedTuple):
 
 @final
 @dataclasses.dataclass(frozen=True, repr=False)
-class Group:
-    """One of them: its number, and that of its first record in the file."""
+class Groups:
+    """Some of them, which follow one another: their numbers, and that of their first record in the file."""
 
     source: GroupSource
-    number: int
+    numbers: tuple[int, ...]
     start: int
 
     def moved(self) -> None:
         """Nobody who does not find the file can encode it."""
 
 
-def encoded_group(group: Group) -> list[EncodedBlock]:
-    """Its records, block by block; the columns go to their places, where these are on this machine.
+def encoded_groups(groups: Groups) -> list[EncodedBlock]:
+    """Their records, block by block; the columns go to their places, where these are on this machine.
 
     :raises ElsewhereError: the file is not on this machine.
     :raises DataError: as `encoded_block`, and where the file cannot be read.
     """
-    source, start, found = group.source, group.start, []
+    source, start, found = groups.source, groups.start, []
     try:
         stamp = _stamp(source.path)
     except OSError:
         raise ElsewhereError from None
     if stamp != source.stamp:
         raise ElsewhereError
-    frames = read_blocks(source.path, source.schema, source.party, source.written, rows=source.rows, group=group.number)
+    of_groups = {"rows": source.rows, "groups": groups.numbers}
+    frames = read_blocks(source.path, source.schema, source.party, source.written, **of_groups)
     for frame in frames:
         if len(frame):
             block = encoded_block(source.schema, source.party, frame)

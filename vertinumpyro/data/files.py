@@ -119,11 +119,11 @@ def read_table(
 
 def read_blocks(
     path: str | Path, schema: Schema, party: str, csv_format: CsvFormat, *, rows: int, columns: bool = True,
-    group: int | None = None,
+    groups: Sequence[int] | None = None,
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
     """Read what `read_table` reads, `rows` records at a time; without `columns` the ids alone.
 
-    Of one `group` of a file's `row_groups` alone, if it is named.
+    Of some of a file's `row_groups` alone, if `groups` has their numbers.
 
     A block's storage types may differ from the next one's where the whole file's follow from all of its values.
     Errors as `read_table`'s, raised as far into the file as its reader gets.
@@ -131,7 +131,7 @@ def read_blocks(
     wanted = schema.parties[party].columns if columns else {}
     own_ids = csv_format.ids(schema, party)
     file = _checked_file(Path(path), own_ids, party, wanted, csv_format)
-    blocks = file.blocks(own_ids, wanted, rows, group)
+    blocks = file.blocks(own_ids, wanted, rows, groups)
     while (more := _quietly(lambda: list(itertools.islice(blocks, 1)))) is not None:
         if not more:
             return
@@ -282,7 +282,7 @@ class _Csv:
             return pd.read_csv(lines, **self._options(id_column, columns))
 
     def blocks(
-        self, id_column: str, columns: Mapping[str, Column], rows: int, group: int | None
+        self, id_column: str, columns: Mapping[str, Column], rows: int, groups: Sequence[int] | None
     ) -> Iterator[pd.DataFrame]:
         with self._open("rt") as lines:
             yield from pd.read_csv(lines, chunksize=rows, **self._options(id_column, columns))
@@ -368,15 +368,16 @@ class _Parquet:
         return [found.row_group(number).num_rows for number in range(found.num_row_groups)]
 
     def blocks(
-        self, id_column: str, columns: Mapping[str, Column], rows: int, group: int | None
+        self, id_column: str, columns: Mapping[str, Column], rows: int, groups: Sequence[int] | None
     ) -> Iterator[pd.DataFrame]:
         import pyarrow as pa
         import pyarrow.parquet
 
-        chosen = None if group is None else [group]
+        alone = groups is None  # who reads some groups is one of several
+        wanted = {"row_groups": groups, "columns": [id_column, *columns], "use_threads": alone}
         with pyarrow.parquet.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(batch_size=rows, row_groups=chosen, columns=[id_column, *columns]):
-                yield pa.Table.from_batches([batch]).to_pandas()
+            for batch in file.iter_batches(batch_size=rows, **wanted):
+                yield pa.Table.from_batches([batch]).to_pandas(use_threads=alone)
 
     def read_everything(self) -> pd.DataFrame:
         """As stored."""

@@ -14,6 +14,7 @@ from typing import TypeAlias, final, overload
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data.column import plain
 from vertinumpyro.data.wording import Place
 
@@ -54,6 +55,8 @@ def words_of(ids: pd.Series, place: Place) -> Words:
 def joined(blocks: Sequence[Words]) -> Words:
     """Blocks one after the other, as wide as the widest."""
     width = max(block.shape[1] for block in blocks)
+    if len(blocks) == 1:
+        return blocks[0]
     return np.concatenate([_as_wide(block, width) for block in blocks])
 
 
@@ -100,18 +103,21 @@ def ascending(words: Words) -> np.ndarray | None:
 
 def matching_orders(ids: Mapping[str, Words]) -> dict[str, np.ndarray | None] | None:
     """Each party's order, where all have the same ids and none twice; None otherwise."""
-    width = max(words.shape[1] for words in ids.values())
-
-    def in_order(words: Words) -> tuple[np.ndarray | None, Words]:
-        order, own = ascending(words), _as_wide(words, width)
-        return order, own if order is None else own[order]
-
     with ThreadPoolExecutor(min(len(ids), os.cpu_count() or 1)) as pool:  # sorting lets go of Python's lock
-        found = dict(zip(ids, pool.map(in_order, ids.values()), strict=True))
-    first = next(iter(found.values()))[1]
-    if not _steps(first).all() or not all(np.array_equal(own, first) for _, own in found.values()):
+        orders = dict(zip(ids, pool.map(ascending, ids.values()), strict=True))
+    width, (length, *others) = max(words.shape[1] for words in ids.values()), (len(words) for words in ids.values())
+    if any(other != length for other in others):
         return None
-    return {party: order for party, (order, _) in found.items()}
+    for rows in slices(length):
+        rows = slice(max(rows.start - 1, 0), rows.stop)  # with the last id of those before
+        first, *found = (_as_wide(_some(words, orders[party], rows), width) for party, words in ids.items())
+        if not _steps(first).all() or not all(np.array_equal(own, first) for own in found):
+            return None
+    return orders
+
+
+def _some(words: Words, order: np.ndarray | None, rows: slice) -> Words:
+    return words[rows] if order is None else np.take(words, order[rows], axis=0)
 
 
 def _steps(words: Words) -> np.ndarray:

@@ -93,7 +93,7 @@ class Kept:
             return self.array()
         own, out = self.array(), self._spool.column(self._dtype)
         for rows in slices(len(order)):
-            out.append(own[order[rows]])
+            out.append(np.take(own, order[rows]))
         return out.array()
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """From the parties' files to encoded columns on disk, a block of records at a time: memory does not grow with columns.
 
 Each file is read once. Its columns are checked and encoded as `encode_table` does, in the narrowest integers that hold
-them, and kept in the file's order; once all ids are known, each column is put in the common order. What grows with N in
+them, and kept block by block; once all ids are known, each column is put in the common order. What grows with N in
 memory are the ids, eight bytes for every eight characters, and two orders.
 """
 
@@ -15,10 +15,10 @@ from typing import Literal, final
 
 import numpy as np
 
-from vertinumpyro.core.workers import HERE, Workers
+from vertinumpyro.core.workers import HERE, Workers, part_rows
 from vertinumpyro.data.alignment import id_series, orders_of_words
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.encoded_blocks import EncodedBlock, Group, GroupSource, Types, encoded_block, encoded_group
+from vertinumpyro.data.encoded_blocks import EncodedBlock, Groups, GroupSource, Types, encoded_block, encoded_groups
 from vertinumpyro.data.files import CsvFormat, read_blocks, row_groups
 from vertinumpyro.data.record_order import Ids, Words, joined, words_of
 from vertinumpyro.data.schema import Schema
@@ -143,8 +143,10 @@ class _Reading:
         slots = {name: kept.reserve(starts[-1]) for name, kept in self.kept.items()}
         ids = self._spool.column(np.dtype(np.uint64))
         source = GroupSource.of(path, self._schema, self._party, written, self._rows, slots, ids.reserve(starts[-1]))
-        parts = [Group(source, number, start) for number, start in enumerate(starts[:-1])]
-        for start, blocks in zip(starts, workers.map(encoded_group, parts), strict=False):
+        runs = _runs(groups, part_rows(starts[-1], workers))
+        parts = [Groups(source, run, starts[run[0]]) for run in runs]
+        for part, blocks in zip(parts, workers.map(encoded_groups, parts), strict=True):
+            start = part.start
             for found in blocks:
                 self._see(found)
                 for name, array in found.arrays.items():
@@ -174,8 +176,24 @@ class _Reading:
         return {name: types.dtype() for name, types in self._types.items()}
 
 
+def _runs(groups: Sequence[int], rows: int) -> list[tuple[int, ...]]:
+    """Numbers of groups that follow one another, of so many rows together or a single one."""
+    runs: list[tuple[int, ...]] = []
+    held = rows
+    for number, size in enumerate(groups):
+        if runs and held + size <= rows:
+            runs[-1] += (number,)
+            held += size
+        else:
+            runs.append((number,))
+            held = size
+    return runs
+
+
 def _with_placed(blocks: Sequence[Words], placed: np.ndarray) -> list[Words]:
     """All blocks' ids, of those that workers put in their places as they stand there."""
+    if not any(block.shape[1] for block in blocks):
+        return [placed[:, None]]
     ends = np.cumsum([len(block) for block in blocks]).tolist()
     return [
         block if block.shape[1] else placed[end - len(block) : end, None]
