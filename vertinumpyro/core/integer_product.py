@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vertinumpyro.core.blas_threads import threads_for
+
 __all__ = ["pair_products", "ring_product"]
 
 _LIMB_BITS = (22, 21, 21)
@@ -20,11 +22,12 @@ def ring_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Six products of float64 limbs of 21 or 22 bits, in blocks of records, so that memory beyond a and b is small.
     """
     out = np.zeros((a.shape[1], b.shape[1]), np.int64)
-    for start in range(0, a.shape[0], _LIMB_ROWS):
-        left, right = (_limbs(m[start : start + _LIMB_ROWS]) for m in (a, b))
-        for i, j in itertools.product(range(3), repeat=2):
-            if i + j < 3:  # the others are multiples of 2^64
-                out += (left[i].T @ right[j]).astype(np.int64) << (_LIMB_SHIFTS[i] + _LIMB_SHIFTS[j])
+    with threads_for(out.size * min(a.shape[0], _LIMB_ROWS)):
+        for start in range(0, a.shape[0], _LIMB_ROWS):
+            left, right = (_limbs(m[start : start + _LIMB_ROWS]) for m in (a, b))
+            for i, j in itertools.product(range(3), repeat=2):
+                if i + j < 3:  # the others are multiples of 2^64
+                    out += (left[i].T @ right[j]).astype(np.int64) << (_LIMB_SHIFTS[i] + _LIMB_SHIFTS[j])
     return out
 
 

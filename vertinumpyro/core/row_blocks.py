@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from vertinumpyro.core.blas_threads import threads_for
 from vertinumpyro.core.integer_product import ring_product
 from vertinumpyro.core.workers import Block, total
 
@@ -35,8 +36,6 @@ ROWS = 2**16
 """The most records at a time."""
 
 _CELLS = 2**23  # of all factors' blocks together
-_UNTHREADED = 2**17  # multiplications of a product that OpenBLAS does not divide among threads: half of its bound
-_LEAST_ROWS = 64
 _FLOATS = ((np.float32, 24), (np.float64, 53))  # and the bits of the largest integers that they count without a gap
 
 
@@ -162,14 +161,8 @@ class _Multiplying(NamedTuple):
 
 
 def _float_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a^T b of narrow matrices in many small products, which BLAS computes without threads that wait for each other."""
-    num_rows, width = a.shape
-    rows = _UNTHREADED // max(1, width * b.shape[1])
-    if rows < _LEAST_ROWS:
+    with threads_for(a.shape[1] * b.size):
         return a.T @ b
-    whole = num_rows - num_rows % rows
-    left, right = (m[:whole].reshape(whole // rows, rows, m.shape[1]) for m in (a, b))
-    return (left.transpose(0, 2, 1) @ right).sum(axis=0) + a[whole:].T @ b[whole:]
 
 
 class _Counting(NamedTuple):
