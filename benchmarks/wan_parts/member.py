@@ -162,6 +162,7 @@ def linkage(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
 def main(path: Path) -> None:
     """Carry out an order."""
     order = json.loads(path.read_text())
+    backend_of(order).load()
     order["started_cpu"] = time.process_time()
     Path(order["ready"]).touch()
     while not Path(order["go"]).exists():  # imports are not what is measured

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -25,6 +27,15 @@ def watched():
     backend = InsecureRehearsal(Crypten(), watched=True)
     yield backend
     backend.close()
+
+
+@needs_crypten
+def test_an_organisation_reads_the_engine_before_anybody_waits_for_it():
+    script = (
+        "import sys; from vertinumpyro.secure import Crypten; backend = Crypten(); assert 'torch' not in sys.modules"
+    )
+    loaded = "; backend.load(); assert {'crypten', 'torch'} <= set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script + loaded], check=True)
 
 
 def looks_uniform(data):

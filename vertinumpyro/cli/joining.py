@@ -120,6 +120,9 @@ def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: 
         raise ArgumentError(
             f"{own.name} has not approved {path.name}: `vertinumpyro study approve {path.name} --party {party}`"
         )
+    backend = None if agreement.plan is None else _backend(agreement)
+    if backend is not None:
+        backend.load()
     return meet(
         agreement,
         own.name,
@@ -129,7 +132,7 @@ def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: 
         wait_s=wait_s,
         timeout_s=timeout_s,
         waiting=_say,
-        carriers=agreement.plan is not None and _backend(agreement).own_links,
+        carriers=backend is not None and backend.own_links,
     )
 
 

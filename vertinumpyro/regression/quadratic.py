@@ -28,6 +28,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
+from vertinumpyro.core.blas_threads import threads_for
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.objective import NoisyMoments
 from vertinumpyro.regression.posteriors import Posterior
@@ -184,6 +185,11 @@ def noise_aware(objective: Quadratic, prior_variance: float, residual_variance: 
         prior_variance: of each coefficient in the contrasts' coordinates, features and label in [-1, 1].
         residual_variance: τ²; None estimates it from the release, from residual moments and at least 0.
     """
+    with threads_for(len(objective.vector) ** 3):
+        return _noise_aware(objective, prior_variance, residual_variance)
+
+
+def _noise_aware(objective: Quadratic, prior_variance: float, residual_variance: float | None) -> Solution:
     A, b, q = objective.matrix, objective.vector, len(objective.vector)
     design, spectrum = _denoised(objective)
     prior = np.eye(q) / prior_variance

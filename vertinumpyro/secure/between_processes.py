@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import importlib
 import time
 from typing import ClassVar, final
 
@@ -71,6 +72,11 @@ class BetweenProcesses(Backend):
     @abc.abstractmethod
     def missing(self) -> str | None:
         """What to install; None where all is there."""
+
+    def load(self) -> None:
+        """Imports its libraries, which takes seconds: before anybody else waits for this process."""
+        for name in self.libraries:
+            importlib.import_module(name)
 
     @abc.abstractmethod
     def rehearsal_only(self) -> str | None:

@@ -80,6 +80,7 @@ def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path
     assert isinstance(backend, BetweenProcesses)
     if missing := backend.missing():
         raise BackendError(missing)
+    backend.load()  # as a party does before it connects
     num_parties = len(task.parties)
     helpers = backend.helpers(num_parties)
     stand_in = {**plan.to_dict(), "plan_id": secrets.token_hex(_ID_BYTES)}  # the plan itself is as unspent as before
