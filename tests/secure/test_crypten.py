@@ -34,7 +34,7 @@ def test_an_organisation_reads_the_engine_before_anybody_waits_for_it():
     script = (
         "import sys; from vertinumpyro.secure import Crypten; backend = Crypten(); assert 'torch' not in sys.modules"
     )
-    loaded = "; backend.load(); assert {'crypten', 'torch'} <= set(sys.modules)"
+    loaded = "; Crypten().load(); assert {'crypten', 'torch'} <= set(sys.modules)"
     subprocess.run([sys.executable, "-c", script + loaded], check=True)
 
 
