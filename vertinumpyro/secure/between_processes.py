@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import importlib
+import math
 import time
 from typing import ClassVar, final
 
@@ -14,8 +15,9 @@ from vertinumpyro.secure.computation import Computation
 from vertinumpyro.secure.party_end import PartyEnd, Watch
 from vertinumpyro.transport import Member, Seat, Traffic
 
-__all__ = ["BetweenProcesses", "Cost", "dry_run"]
+__all__ = ["BetweenProcesses", "Cost", "dry_run", "slow_start_s"]
 
+_FIRST_WINDOW = 10 * 1460  # bytes, RFC 6928
 _CALLS = 3  # a dealer asked for the same a third time works one call ahead, as from then on
 
 
@@ -55,6 +57,15 @@ class Cost:
     def wan_seconds(self) -> float:
         """50 ms round trip, 100 Mbit/s."""
         return self.on(round_trip_s=0.05, bits_per_second=1e8)
+
+
+def slow_start_s(num_bytes: int, *, round_trip_s: float, bits_per_second: float) -> float:
+    """What a message that fills the line takes longer where that was idle.
+
+    TCP begins with ten segments a round trip and doubles them until as many are under way as the line holds.
+    """
+    held = bits_per_second * round_trip_s / 8
+    return round_trip_s * math.log2(held / _FIRST_WINDOW) if num_bytes > held > _FIRST_WINDOW else 0.0
 
 
 class BetweenProcesses(Backend):

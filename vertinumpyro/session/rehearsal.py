@@ -23,7 +23,7 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.model.stand_ins import stand_in_columns
 from vertinumpyro.privacy import Plan
-from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, slow_start_s
 from vertinumpyro.session.joined import JoinedSession
 from vertinumpyro.session.passed_on import PassedOn
 from vertinumpyro.session.run import Payload, Run
@@ -57,10 +57,11 @@ class RunCost:
     further: int = 0
 
     def on(self, *, round_trip_s: float, bits_per_second: float) -> float:
-        """Seconds on a network, from the first connection on; see `Cost.on`."""
+        """Seconds on a network, from the first connection on, over lines that were idle; see `Cost.on`."""
         network = {"round_trip_s": round_trip_s, "bits_per_second": bits_per_second}
         steps = 0.0 if self.step is None else self.further * self.step.on(**network)
-        return _CONNECTION * round_trip_s + self.whole.on(**network) + steps
+        begin = _CONNECTION * round_trip_s + slow_start_s(self.whole.traffic.bytes_sent, **network)
+        return begin + self.whole.on(**network) + steps
 
 
 def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path], object]) -> RunCost:

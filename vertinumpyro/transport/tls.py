@@ -25,7 +25,7 @@ from vertinumpyro.transport.link import Link, PeerError, SocketLink
 __all__ = ["Address", "Peer", "connected", "joined"]
 
 _HANDSHAKE_S = 10.0
-_AGAIN_S = 0.3
+_AGAIN_S, _FIRST_AGAIN_S = 0.3, 0.02
 _HELLO = hashlib.sha256().digest_size
 
 
@@ -147,7 +147,7 @@ class _Gathering:
 
     def dial(self, rank: int) -> None:
         """Calls a peer until it answers."""
-        peer = self._peers[rank]
+        peer, again = self._peers[rank], _FIRST_AGAIN_S
         assert peer.dial is not None
         while not self._over():
             try:
@@ -157,7 +157,8 @@ class _Gathering:
             else:
                 if self._greeted(raw, self._dialling[rank], rank):
                     return
-            time.sleep(_AGAIN_S)
+            time.sleep(again)
+            again = min(2 * again, _AGAIN_S)
 
     def listen(self, listener: socket.socket) -> None:
         """Takes whoever dials, one thread each, until all are there."""
