@@ -26,6 +26,7 @@ __all__ = ["Address", "Peer", "connected", "joined"]
 
 _HANDSHAKE_S = 10.0
 _AGAIN_S, _FIRST_AGAIN_S = 0.3, 0.02
+_LISTEN_S = 0.02  # until a listener sees that all are here
 _HELLO = hashlib.sha256().digest_size
 
 
@@ -162,7 +163,7 @@ class _Gathering:
 
     def listen(self, listener: socket.socket) -> None:
         """Takes whoever dials, one thread each, until all are there."""
-        listener.settimeout(_AGAIN_S)
+        listener.settimeout(_LISTEN_S)
         with listener:
             while not self._over():
                 with contextlib.suppress(TimeoutError):
