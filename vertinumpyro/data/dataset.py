@@ -127,8 +127,8 @@ class VerticalDataset:
                 are put in order. They lie there in files without a name, so they go with the process, however it ends.
             workers: who computes on blocks of the records: a number of processes, which are started here and end with
                 this one; a Dask cluster, by its `distributed.Client` or its scheduler's address; None is this process.
-                The results are the same, bit for bit. With a `spool`, they encode Parquet files as well, a row group
-                each. Needs the extra `dask`.
+                The results are the same, bit for bit. With a `spool`, they encode Parquet files as well, some row
+                groups each. Needs the extra `dask`.
 
         Raises:
             ArgumentError, DataError, AlignmentError: as in `from_frames`; also a `DataError` when a file
