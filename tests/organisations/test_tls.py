@@ -18,7 +18,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, joined, make_identity
+from vertinumpyro.transport import (
+    Address,
+    Certificate,
+    Identity,
+    Peer,
+    PeerError,
+    Seat,
+    connected,
+    joined,
+    make_identity,
+)
 
 NAMES = ("clinic", "insurer", "shop")
 
@@ -107,6 +117,19 @@ def test_all_find_each_other_in_whatever_order_they_come(identities, delays):
         assert {link.socket.version() for link in links.values()} == {"TLSv1.3"}
         for link in links.values():
             link.close()
+
+
+def test_bare_connections_hold_no_short_message_back(identities):
+    listener, address = bound()
+
+    def there(rank):
+        other = Peer(name=NAMES[1 - rank], certificate=identities[1 - rank].certificate, dial=address if rank else None)
+        settings = {"topic": b"carriers", "listener": None if rank else listener, "wait_s": 20.0}
+        return connected(identities[rank], {1 - rank: other}, **settings)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for found in pool.map(there, range(2)):
+            assert found.popitem()[1].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_an_announced_message_is_not_read_beyond_its_limit(identities):

@@ -179,6 +179,7 @@ class _Gathering:
         connection = None
         try:
             raw.settimeout(_HANDSHAKE_S)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or a short message waits for the one before it
             connection = context.wrap_socket(raw, server_side=rank is None)
             who = self._by_der.get(connection.getpeercert(binary_form=True) or b"")
             if who is None or (rank is not None and who != rank):
