@@ -2,8 +2,9 @@
 
 Every host is a network namespace whose `eth0` is a TUN device, and a process of its own carries the packets between
 them. Each waits for its sender's line, flies for half a round trip, and waits for its receiver's line. A line carries
-the rate in each direction, and both queues drop their tails.
-Needs root, `ip` (iproute2) and /dev/net/tun; nothing leaves the machine, as no namespace has another device.
+the rate in each direction, and both queues drop their tails. Where there is no distance, the kernel's bridge and its
+token buckets take the switch's place: nothing has to wait in a process that takes its part of the members' cores.
+Needs root, `ip` and `tc` (iproute2) and /dev/net/tun; nothing leaves the machine, as no namespace has another device.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 __all__ = ["Network", "missing", "network"]
 
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI, _NEWNET = 0x400454CA, 1, 0x1000, 0x40000000
+_SWITCH = "wan-switch"
 _PREFIX = "198.18.7."  # RFC 2544: addresses for measurements
 _MTU = 1500
 _SHORTEST_QUEUE_S = 0.2
@@ -56,8 +58,8 @@ def missing() -> str | None:
     """What keeps this machine from it; None where all is there."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "ip is not installed (iproute2)"
+    if absent := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
+        return f"{absent[0]} is not installed (iproute2)"
     if not os.path.exists("/dev/net/tun"):
         return "there is no /dev/net/tun"
     return None
@@ -71,30 +73,66 @@ def network(hosts: Sequence[str], *, round_trip_s: float, bits_per_second: float
     :param bits_per_second: of each host's line, in either direction.
     """
     made = Network(tuple(hosts))
+    line = _carried(made, round_trip_s, bits_per_second) if round_trip_s else _bridged(made, bits_per_second)
+    with _namespaces([*map(made.namespace, hosts), _SWITCH]), line:
+        yield made
+
+
+@contextlib.contextmanager
+def _namespaces(names: Sequence[str]) -> Iterator[None]:
+    try:
+        for name in names:
+            _ip("netns", "delete", name, check=False)
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        yield
+    finally:
+        for name in names:
+            _ip("netns", "delete", name, check=False)
+
+
+@contextlib.contextmanager
+def _carried(made: Network, round_trip_s: float, bits_per_second: float) -> Iterator[None]:
+    """A process between the hosts' TUN devices."""
     devices = []
     carrier = None
     try:
-        for host in hosts:
-            namespace = made.namespace(host)
-            _ip("netns", "delete", namespace, check=False)
-            _ip("netns", "add", namespace)
-            devices.append(_tun(namespace))
-            _ip("-n", namespace, "link", "set", "lo", "up")
-            _ip("-n", namespace, "address", "add", f"{made.address(host)}/24", "dev", "eth0")
-            _ip("-n", namespace, "link", "set", "eth0", "mtu", str(_MTU), "txqueuelen", "5000", "up")
+        for host in made.hosts:
+            devices.append(_tun(made.namespace(host)))
+            _up(made, host)
         carrier = multiprocessing.get_context("fork").Process(
             target=_carry, args=(devices, round_trip_s / 2, bits_per_second / 8), daemon=True
         )
         carrier.start()
-        yield made
+        yield
     finally:
         if carrier is not None:
             carrier.kill()
             carrier.join()
         for device in devices:
             os.close(device)
-        for host in hosts:
-            _ip("netns", "delete", made.namespace(host), check=False)
+
+
+@contextlib.contextmanager
+def _bridged(made: Network, bits_per_second: float) -> Iterator[None]:
+    """The kernel's own bridge, with a token bucket at either end of each host's line."""
+    _ip("-n", _SWITCH, "link", "add", "switch", "type", "bridge")
+    _ip("-n", _SWITCH, "link", "set", "switch", "up")
+    for host in made.hosts:
+        space, port = made.namespace(host), f"port{made.hosts.index(host)}"
+        _ip("-n", space, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", _SWITCH)
+        _ip("-n", _SWITCH, "link", "set", port, "master", "switch", "up")
+        _up(made, host)
+        for where, device in ((space, "eth0"), (_SWITCH, port)):
+            line = ["rate", f"{bits_per_second:.0f}bit", "burst", "64kb", "latency", f"{_SHORTEST_QUEUE_S}s"]
+            subprocess.run(["tc", "-n", where, "qdisc", "add", "dev", device, "root", "tbf", *line], check=True)
+    yield
+
+
+def _up(made: Network, host: str) -> None:
+    space = made.namespace(host)
+    _ip("-n", space, "address", "add", f"{made.address(host)}/24", "dev", "eth0")
+    _ip("-n", space, "link", "set", "eth0", "mtu", str(_MTU), "txqueuelen", "5000", "up")
 
 
 def _carry(devices: Sequence[int], delay_s: float, bytes_per_second: float) -> None:
