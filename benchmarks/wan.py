@@ -8,7 +8,7 @@
 
 Two parties and CrypTen's dealer, or SPU's third node (ABY3; keys begin with `wan_spu`, and "rounds" are messages), each
 in a network namespace of this machine, over mutual TLS 1.3; a switch between them (`wan_parts/emulator.py`) delays and
-limits. Needs root and /dev/net/tun. All of them share this machine's cores.
+limits. Needs root, iproute2 and /dev/net/tun. All of them share this machine's cores.
 
 Keys `wan.<round trip in ms>_<Mbit/s>.<what>.{seconds,rounds,bytes,estimate}`:
 
