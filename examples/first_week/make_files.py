@@ -1,6 +1,6 @@
 """Two files as a hospital and an insurer would have them, of invented people: semicolons, cp1252, commas, dates.
 
-Each holds 2,040 of 2,400 people, so that some 72% of all are in both.
+Each holds 6,120 of 7,200 people, so that some 72% of all are in both.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-PEOPLE, EACH = 2400, 2040
+PEOPLE, EACH = 7200, 6120
 
 rng = np.random.default_rng(7)
 smoker = rng.random(PEOPLE) < 0.27
