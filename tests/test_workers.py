@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.mrf.conftest import SCHEMA, frame
@@ -118,6 +120,18 @@ def test_a_part_is_passed_on_as_it_was_sent(monkeypatch):
         (block,) = next(pickle.loads(passed_on).blocks(3))
     assert len(sent) == len(passed_on) < 2_000  # where the rows are, and none of them
     np.testing.assert_array_equal(block["x"], [5, 6, 7])
+
+
+def test_a_file_of_empty_row_groups_has_no_records(client, tmp_path):
+    parts = {party: [*part.columns] for party, part in SCHEMA.parties.items()}
+    for party, names in parts.items():
+        table = pa.Table.from_pandas(frame(num_records=2).assign(id=range(2))[["id", *names]], preserve_index=False)
+        with pq.ParquetWriter(tmp_path / f"{party}.parquet", table.schema) as writer:
+            for _ in range(2):
+                writer.write_table(table.slice(0, 0))
+        assert pq.ParquetFile(tmp_path / f"{party}.parquet").num_row_groups == 2
+    with pytest.raises(DataError, match="no records"):
+        read(tmp_path, client)
 
 
 def killing(counted, flag: Path, spared: int, *args):

@@ -52,7 +52,7 @@ def test_a_second_thread_leaves_the_setting_to_the_first():
     assert threads() == {2}
 
 
-def test_a_ring_product_has_one_thread(monkeypatch):
+def test_a_ring_product_has_one_thread():
     seen = []
     multiplied = np.ndarray.astype
 

@@ -31,11 +31,11 @@ def watched():
 
 @needs_crypten
 def test_an_organisation_reads_the_engine_before_anybody_waits_for_it():
-    script = (
+    before = (
         "import sys; from vertinumpyro.secure import Crypten; backend = Crypten(); assert 'torch' not in sys.modules"
     )
-    loaded = "; Crypten().load(); assert {'crypten', 'torch'} <= set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script + loaded], check=True)
+    after = "; backend.load(); assert {'crypten', 'torch'} <= set(sys.modules)"
+    subprocess.run([sys.executable, "-c", before + after], check=True)
 
 
 def looks_uniform(data):

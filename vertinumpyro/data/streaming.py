@@ -7,6 +7,7 @@ memory are the ids, eight bytes for every eight characters, and two orders.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -143,8 +144,9 @@ class _Reading:
         slots = {name: kept.reserve(starts[-1]) for name, kept in self.kept.items()}
         ids = self._spool.column(np.dtype(np.uint64))
         source = GroupSource.of(path, self._schema, self._party, written, self._rows, slots, ids.reserve(starts[-1]))
-        runs = _runs(groups, part_rows(starts[-1], workers))
-        parts = [Groups(source, run, starts[run[0]]) for run in runs]
+        rows = max(1, part_rows(starts[-1], workers))
+        runs = itertools.groupby(range(len(groups)), lambda number: starts[number] // rows)
+        parts = [Groups(source, numbers, starts[numbers[0]]) for numbers in (tuple(run) for _, run in runs)]
         for part, blocks in zip(parts, workers.map(encoded_groups, parts), strict=True):
             start = part.start
             for found in blocks:
@@ -176,23 +178,9 @@ class _Reading:
         return {name: types.dtype() for name, types in self._types.items()}
 
 
-def _runs(groups: Sequence[int], rows: int) -> list[tuple[int, ...]]:
-    """Numbers of groups that follow one another, of so many rows together or a single one."""
-    runs: list[tuple[int, ...]] = []
-    held = rows
-    for number, size in enumerate(groups):
-        if runs and held + size <= rows:
-            runs[-1] += (number,)
-            held += size
-        else:
-            runs.append((number,))
-            held = size
-    return runs
-
-
 def _with_placed(blocks: Sequence[Words], placed: np.ndarray) -> list[Words]:
     """All blocks' ids, of those that workers put in their places as they stand there."""
-    if not any(block.shape[1] for block in blocks):
+    if blocks and not any(block.shape[1] for block in blocks):
         return [placed[:, None]]
     ends = np.cumsum([len(block) for block in blocks]).tolist()
     return [
