@@ -37,6 +37,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -165,9 +166,12 @@ class Runs:
         """Before there is a network; as many processes at once as will share this machine's cores."""
         order = {**order, "backend": self.args.backend}
         count = 1 if self.backend.own_links else len(self.names)  # such a rehearsal has all members already
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:  # what a run imports, it imports too
+        spawn = get_context("spawn")  # what a run imports, it imports too
+        barrier = (spawn.Barrier(count),)
+        with ProcessPoolExecutor(count, mp_context=spawn, initializer=member.together, initargs=barrier) as pool:
             costs = [found.result() for found in [pool.submit(member.rehearsed, order) for _ in range(count)]]
-        return max(cost.on(**line) for cost in costs)
+        found = [cost.on(**line) for cost in costs]
+        return statistics.fmean(found) if order["what"] == "step" else max(found)  # steps go in lockstep
 
     def _run(self, net: Network, order: Mapping[str, Any]) -> list[dict[str, Any]]:
         self.number += 1

@@ -121,8 +121,18 @@ def release(order: Mapping[str, Any], session: Session, folder: Path | None = No
         METHODS[order["what"]](backend=backend_of(order)).fit(session, plan, run_dir=folder)
 
 
+_here: list[Any] = []  # a barrier, where rehearsals share the cores
+
+
+def together(barrier: Any) -> None:
+    """For the processes of several rehearsals: none begins before all can."""
+    _here.append(barrier)
+
+
 def rehearsed(order: Mapping[str, Any]) -> RunCost | Cost:
     """What a step or a whole method takes at the first party, before there is a network or a table."""
+    backend_of(order).load()
+    _here[0].wait()
     if order["what"] == "step":
         return backend_of(order).cost(computation_of(order["computation"]))
     return rehearsed_cost(task_of(order, 0), Plan.from_dict(order["plan"]), partial(release, order))

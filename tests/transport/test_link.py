@@ -196,6 +196,19 @@ def test_nobody_echoes():
     assert exchange({1: nobody}, {1: b"abc"}, {1: 5}) == {1: b"abc\0\0"}
 
 
+def test_nobody_is_gone_with_its_link():
+    before = threading.active_count()
+    held = [Nobody(Traffic()) for _ in range(3)]
+    held[0].close()
+    with pytest.raises(PeerError, match="nobody stopped"):
+        held[0].send(b"abc")
+    del held
+    until = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
 def test_links_that_share_a_counter_count_one_round():
     (ab, ba), (ac, ca) = wired(), wired()
     ab.traffic = ac.traffic = together = Traffic()

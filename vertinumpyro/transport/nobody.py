@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
+import weakref
 from typing import final
 
-from vertinumpyro.transport.link import HEADER_BYTES
+from vertinumpyro.transport.link import Data, PeerError, SocketLink, Transfer, exchange
+from vertinumpyro.transport.tls import both_ends
 from vertinumpyro.transport.traffic import Traffic
 
 __all__ = ["Nobody"]
+
+_TIMEOUT_S = 60.0
+
+_Orders = queue.SimpleQueue[tuple[Data | None, int | None] | None]
 
 
 @final
@@ -16,56 +25,73 @@ class Nobody:
 
     What comes back is what went out last, cut or filled up with zeros to the expected length: so two ends agree
     wherever they compare what they sent. A message of unknown length comes back empty.
+
+    A thread sends and receives at the other end what a peer would, over TLS: so all that a round takes is in its time,
+    waking up with it, but for the way.
     """
 
     peer = "nobody"
 
     def __init__(self, traffic: Traffic) -> None:
-        self.traffic = traffic
-        self._last = b""
+        near, far = both_ends()
+        self._link = SocketLink(near, self.peer, _TIMEOUT_S, traffic)
+        self._orders: _Orders = queue.SimpleQueue()
+        self._last: Data = b""
+        threading.Thread(target=_answer, args=(SocketLink(far, self.peer, _TIMEOUT_S), self._orders), daemon=True).start()
+        self.close = weakref.finalize(self, _hang_up, self._link, self._orders)
 
-    def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Counts it."""
+    @property
+    def traffic(self) -> Traffic:
+        """Counts what passes here."""
+        return self._link.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic) -> None:
+        self._link.traffic = traffic
+
+    def send(self, data: Data) -> None:
+        """It arrives."""
         self._last = data
-        self.traffic.bytes_sent += HEADER_BYTES + len(data)
+        self._orders.put((None, len(data)))
+        self._link.send(data)
 
     def receive(self, *, size: int | None = None, limit: int = 0) -> bytearray:
         """An echo of that size."""
-        self.traffic.rounds += 1
-        return self._echo(size or 0)
+        echo = self._echo(size or 0)
+        self._orders.put((echo, None))
+        return self._link.receive(size=len(echo))
 
-    def transfer(self, outgoing: bytes | bytearray | memoryview, expected: int) -> _Done:
-        """For `exchange`: over at once."""
-        self.send(outgoing)
-        return _Done(self._echo(expected))
+    def transfer(self, outgoing: Data, expected: int) -> Transfer:
+        """For `exchange`."""
+        self._last = outgoing
+        self._orders.put((self._echo(expected), len(outgoing)))
+        return self._link.transfer(outgoing, expected)
 
     def wait_forever(self) -> None:
         """It answers at once."""
 
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def _echo(self, size: int) -> bytearray:
-        self.traffic.bytes_received += HEADER_BYTES + size
-        echo = bytearray(self._last[:size])
-        echo.extend(bytes(size - len(echo)))
-        return echo
+    def _echo(self, size: int) -> bytes:
+        echo = bytes(self._last[:size])
+        return echo + bytes(size - len(echo))
 
 
-@final
-class _Done:
-    """A transfer that waits for nothing."""
+def _answer(link: SocketLink, orders: _Orders) -> None:
+    """What a peer does meanwhile.
 
-    waits_for = 0
+    :param orders: what it sends and how long a message it gets, either or both; None at the end.
+    """
+    with contextlib.suppress(PeerError):  # it was hung up in the middle
+        while (order := orders.get()) is not None:
+            outgoing, expected = order
+            if outgoing is None:
+                link.receive(size=expected)
+            elif expected is None:
+                link.send(outgoing)
+            else:
+                exchange({0: link}, {0: outgoing}, {0: expected})
+    link.close()
 
-    def __init__(self, incoming: bytearray) -> None:
-        self.incoming = incoming
 
-    def fileno(self) -> int:
-        return -1
-
-    def advance(self) -> None:
-        pass
-
-    def silent_after(self, now: float) -> float | None:
-        return None
+def _hang_up(link: SocketLink, orders: _Orders) -> None:
+    orders.put(None)
+    link.close()

@@ -13,16 +13,19 @@ import hashlib
 import math
 import socket
 import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import final
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.transport.identity import Certificate, Identity
+from vertinumpyro.transport.identity import Certificate, Identity, make_identity
 from vertinumpyro.transport.link import Link, PeerError, SocketLink
 
-__all__ = ["Address", "Peer", "connected", "joined"]
+__all__ = ["Address", "Peer", "both_ends", "connected", "joined"]
 
 _HANDSHAKE_S = 10.0
 _AGAIN_S, _FIRST_AGAIN_S = 0.3, 0.02
@@ -118,6 +121,18 @@ def connected(
     for thread in threads:
         thread.join(_HANDSHAKE_S)  # the port is free again
     return found
+
+
+def both_ends() -> tuple[socket.socket, socket.socket]:
+    """A connection as between organisations that leads back to this process; its key is of no use to anybody."""
+    with tempfile.TemporaryDirectory() as folder:
+        identity = make_identity(Path(folder, "self"), "self")
+        itself = Peer(name="this process", certificate=identity.certificate, dial=Address("self", 0))
+        dialling, listening = _contexts(identity, {0: itself})
+    near, far = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(listening.wrap_socket, far, server_side=True)
+        return dialling[0].wrap_socket(near), answering.result()
 
 
 class _Gathering:
