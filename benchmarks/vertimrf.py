@@ -16,7 +16,8 @@ PrivMRF-style tables (the ceiling); `everyone`, the default with epsilon for eve
 `--private-pgm PYTHON CLONE` also `aim` and `mst` on pooled columns: their authors' code, triples as the workload,
 accounted for replace in zCDP (see `vertimrf_parts/pooled_mechanisms.py`). CLONE is a clone of
 github.com/ryan112358/private-pgm, PYTHON an environment of its own: `pip install CLONE matplotlib "jax==0.4.38"
-"chex<0.1.90" "optax==0.2.4" "pandas<2.3"`. AIM takes five minutes a fit on Adult, half an hour on NLTCS.
+"chex<0.1.90" "optax==0.2.4" "pandas<2.3"`. AIM takes five minutes a fit on Adult, half an hour on NLTCS: with
+`--keep FILE` a run of `small_epsilon` that is cut off goes on where it was.
 
 Keys: tvd3, tvd4, tvd5     {data set: {arm: {epsilon: mean over repeats}}}
       tvd3_sd              standard deviation over repeats; null for a single one
@@ -48,6 +49,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -291,12 +293,13 @@ def main() -> None:
     arguments.add_argument(
         "--private-pgm", nargs=2, metavar=("PYTHON", "CLONE"), help="AIM and MST, see above; without: left out"
     )
+    arguments.add_argument("--keep", type=Path, help="a file of small_epsilon's fits, taken up again by the next run")
     arguments.add_argument("--pooled-repeats", type=int, default=1, help="fits of AIM and MST for each setting (1)")
     args = arguments.parse_args()
     compile_fast(args.quick)
     pooled_by = tuple(args.private_pgm) if args.private_pgm else None
     fits = {"everyone": args.repeats, **dict.fromkeys(("aim", "mst") if pooled_by else (), args.pooled_repeats)}
-    small = SmallEpsilon(fits={arm: fits[arm] for arm in args.arms or fits if arm in fits})
+    small = SmallEpsilon(fits={arm: fits[arm] for arm in args.arms or fits if arm in fits}, kept=args.keep)
     settings = Settings(epsilons=tuple(args.epsilons), repeats=args.repeats, pooled_by=pooled_by, small=small)
     if args.quick:
         settings = dataclasses.replace(settings, **QUICK)

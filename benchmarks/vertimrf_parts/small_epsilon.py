@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import statistics
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -24,11 +27,13 @@ class SmallEpsilon:
         fits: so many of each arm at every ε; one of AIM takes five minutes on Adult, half an hour on NLTCS.
         small: the budgets of the comparison.
         grid: those over which the distance may not rise.
+        kept: a JSON file of fits; those in it are not done again, and each new one is added as soon as it is there.
     """
 
     fits: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"everyone": 5})
     small: tuple[float, ...] = (0.1, 0.2, 0.4)
     grid: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0)
+    kept: Path | None = None
 
 
 def small_epsilon(tables: Mapping[str, VerticalDataset], fit: Fit, settings: SmallEpsilon) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def small_epsilon(tables: Mapping[str, VerticalDataset], fit: Fit, settings: Sma
     for name, dataset in tables.items():
         for arm, fits in settings.fits.items():
             grid = settings.grid if arm == "everyone" else settings.small
-            found = _all_fits(dataset, arm, grid, fits, fit, name)
+            found = _all_fits(dataset, arm, grid, fits, _kept(fit, name, settings.kept), name)
             medians[name][arm] = {f"{e:g}": statistics.median(values) for e, values in found.items()}
             if arm == "everyone":
                 monotone[name] = _monotone(found)
@@ -63,6 +68,24 @@ def _all_fits(
     for e, seed in tqdm(tasks, desc=f"{name}: {arm}", unit="fit"):
         found[e].append(fit(dataset, arm, e, seed))
     return found
+
+
+def _kept(fit: Fit, name: str, path: Path | None) -> Fit:
+    """The same, with what a file has of it."""
+    if path is None:
+        return fit
+
+    def looked_up(dataset: VerticalDataset, arm: str, epsilon: float, seed: int) -> float:
+        found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        key = f"{name} {arm} {epsilon:g} {seed}"
+        if key not in found:
+            found[key] = fit(dataset, arm, epsilon, seed)
+            written = path.with_suffix(".part")
+            written.write_text(json.dumps(found, indent=1))
+            os.replace(written, path)
+        return found[key]
+
+    return looked_up
 
 
 def _monotone(fits: Mapping[float, list[float]]) -> dict[str, Any]:

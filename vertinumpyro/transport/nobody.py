@@ -37,7 +37,8 @@ class Nobody:
         self._link = SocketLink(near, self.peer, _TIMEOUT_S, traffic)
         self._orders: _Orders = queue.SimpleQueue()
         self._last: Data = b""
-        threading.Thread(target=_answer, args=(SocketLink(far, self.peer, _TIMEOUT_S), self._orders), daemon=True).start()
+        other = SocketLink(far, self.peer, _TIMEOUT_S)
+        threading.Thread(target=_answer, args=(other, self._orders), daemon=True).start()
         self.close = weakref.finalize(self, _hang_up, self._link, self._orders)
 
     @property
