@@ -35,6 +35,7 @@ __all__ = ["MarginalInference"]
 _START = partial(init_to_uniform, **{"radius": 1.0})
 _DRAW_VALUES = 2**24
 _MOST_COMPONENTS, _MOST_OF_TABLES = 200, 20
+_SHAPE_RATE = 0.01  # at the paper's 1 components are too wide for a column whose bounds are
 _LARGEST_MISFIT, _LARGEST_TREND = 1.5, 0.01
 
 
@@ -44,7 +45,8 @@ class MarginalInference:
 
     Every fit is post-processing: any number of models can be fitted to one release, and cost nothing.
 
-    :param model: `model(data, num_records, **model_kwargs)`, or None for `mixture_model` of the schema.
+    :param model: `model(data, num_records, **model_kwargs)`, or None for `mixture_model` of the schema, with
+        `shape_rate=0.01`.
     :param law: how the release enters. "tables": the law of the tables themselves, exact noise and all correlations
         between the tables of one sample included; intervals cover. "field": through the Markov field of the tables
         (extra `mrf`), for models that tables of pairs do not determine, as mixtures of many components; twins are as
@@ -95,7 +97,7 @@ class MarginalInference:
         """
         most = _MOST_OF_TABLES if self.law == "tables" else _MOST_COMPONENTS
         components = self.num_components or int(np.clip(num_records // 100, 10, most))
-        model = mixture_model(schema, components) if self.model is None else self.model
+        model = mixture_model(schema, components, shape_rate=_SHAPE_RATE) if self.model is None else self.model
         return split_model(model, schema, self.model_kwargs)
 
     @checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, cast
@@ -26,29 +27,35 @@ Likelihood = Callable[[Any], Any]
 
 
 @checked
-def mixture_model(schema: Schema, num_components: int = 20) -> Model:
+def mixture_model(schema: Schema, num_components: int = 20, *, shape_rate: float = 1.0) -> Model:
     """A mixture whose components factorise over the columns (Eqs. 14-15 of the DPVI paper).
 
     weights ~ Dirichlet(1); per component and column, with the paper's priors: real columns Beta(a, b) with
-    a, b ~ Gamma(1, 1); categorical ones Categorical(p) with p ~ Dirichlet(1); binary ones Bernoulli(p) with
+    a, b ~ Gamma(1, shape_rate); categorical ones Categorical(p) with p ~ Dirichlet(1); binary ones Bernoulli(p) with
     p ~ Beta(1, 1); counts Poisson(rate) with rate ~ Exponential(1 / (1 + upper / 16)). Columns that the schema masks
     are masked where they are missing; where it says missing = "category", that they are present is drawn, too:
     Bernoulli(p) with p ~ Beta(1, 1). Sites are named as their columns and masks, and parameters age_a, age_present,
     plan_probs and so on; where a column has taken such a name already, "_" is added to it.
 
     :param num_components: K; 1 gives a model without a discrete latent.
+    :param shape_rate: 1, as in the paper, keeps components of real columns wide: one whose values lie within a
+        thirtieth of the bounds has shapes of some hundreds, and pays as many nats. Smaller lets them be narrow.
     :returns: `model(data, num_records)`.
-    :raises ArgumentError: if num_components is below 1 or above `MOST_COMPONENTS`.
+    :raises ArgumentError: if num_components is below 1 or above `MOST_COMPONENTS`, or shape_rate is not positive.
     """
     check_schema(schema)
     if not 1 <= num_components <= MOST_COMPONENTS:
         raise ArgumentError(f"num_components={num_components}; give 1 to {MOST_COMPONENTS}")
 
+    if not 0 < shape_rate < math.inf:
+        raise ArgumentError(f"shape_rate={shape_rate} must be positive; 1 is the paper's")
     names = _Names(schema)
 
     def model(data: Mapping[str, Any], num_records: int) -> None:
         with numpyro.plate(names.components, num_components):
-            likelihoods = {name: _likelihood(names.latents[name], column) for name, column in schema.columns.items()}
+            likelihoods = {
+                name: _likelihood(names.latents[name], column, shape_rate) for name, column in schema.columns.items()
+            }
             present = {name: _latent(names.latents[name]["present"], dist.Beta(1.0, 1.0)) for name in names.masks}
         z = _component(names, num_components, num_records)
         for party, part in schema.parties.items():
@@ -107,10 +114,10 @@ def _component(names: _Names, num_components: int, num_records: int) -> Any:
         return numpyro.sample(names.z, by_weight, infer={"enumerate": "parallel"})
 
 
-def _likelihood(names: Mapping[str, str], column: Column) -> Likelihood:
+def _likelihood(names: Mapping[str, str], column: Column, shape_rate: float) -> Likelihood:
     """Sample the column's parameters inside the component plate; return its distribution given z."""
     if column.kind == "real":
-        a, b = _latent(names["a"], dist.Gamma(1.0, 1.0)), _latent(names["b"], dist.Gamma(1.0, 1.0))
+        a, b = (_latent(names[shape], dist.Gamma(1.0, shape_rate)) for shape in ("a", "b"))
         return lambda z: dist.Beta(a[z], b[z])
     if column.kind == "categorical":
         probs = _latent(names["probs"], dist.Dirichlet(jnp.ones(column.num_categories)))
