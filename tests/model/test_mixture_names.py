@@ -5,6 +5,7 @@ import pytest
 from numpyro.infer import Predictive
 
 from tests.model.cases import EVERY_KIND, UNIT
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, PartySchema, Schema
 from vertinumpyro.model import UNOBSERVED, mixture_model, split_model
 
@@ -70,3 +71,9 @@ def test_a_column_keeps_its_own_name_unless_it_is_the_records_plates():
     schema = Schema({"clinic": PartySchema(dict.fromkeys(("weights", "z", "components", "records"), UNIT))})
     drawn_at = split_model(mixture_model(schema, 2), schema).structure.modelled_columns
     assert {name: at.site for name, at in drawn_at.items() if at.site != name} == {"records": "records_"}
+
+
+@pytest.mark.parametrize("shape_rate", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_rate_of_shapes_that_is_none_is_refused(shape_rate):
+    with pytest.raises(ArgumentError, match=r"shape_rate=\S+ must be positive; 1 is the paper's"):
+        mixture_model(EVERY_KIND, 2, shape_rate=shape_rate)
