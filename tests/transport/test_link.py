@@ -197,16 +197,17 @@ def test_nobody_echoes():
 
 
 def test_nobody_is_gone_with_its_link():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     held = [Nobody(Traffic()) for _ in range(3)]
+    answering = [thread for thread in threading.enumerate() if thread not in before]
+    assert len(answering) == 3
     held[0].close()
     with pytest.raises(PeerError, match="nobody stopped"):
         held[0].send(b"abc")
     del held
-    until = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    for thread in answering:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in answering)
 
 
 def test_links_that_share_a_counter_count_one_round():

@@ -35,7 +35,7 @@ __all__ = ["MarginalInference"]
 _START = partial(init_to_uniform, **{"radius": 1.0})
 _DRAW_VALUES = 2**24
 _MOST_COMPONENTS, _MOST_OF_TABLES = 200, 20
-_SHAPE_RATE = 0.01  # at the paper's 1 components are too wide for a column whose bounds are
+_SHAPE_RATE = 0.01  # at the paper's 1 a component cannot be narrow within wide bounds
 _LARGEST_MISFIT, _LARGEST_TREND = 1.5, 0.01
 
 

@@ -46,9 +46,9 @@ def mixture_model(schema: Schema, num_components: int = 20, *, shape_rate: float
     check_schema(schema)
     if not 1 <= num_components <= MOST_COMPONENTS:
         raise ArgumentError(f"num_components={num_components}; give 1 to {MOST_COMPONENTS}")
-
     if not 0 < shape_rate < math.inf:
         raise ArgumentError(f"shape_rate={shape_rate} must be positive; 1 is the paper's")
+
     names = _Names(schema)
 
     def model(data: Mapping[str, Any], num_records: int) -> None:

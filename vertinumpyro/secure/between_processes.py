@@ -128,8 +128,8 @@ def dry_run(end: PartyEnd, computation: Computation) -> Cost:
     """A computation on zeros at an end whose links lead to nobody."""
     inputs = computation.zeros(end.rank)
     calls: list[float] = []
-    first = _CALLS - 1 if computation.repeated else 0
-    while len(calls) <= first or (computation.repeated and sum(calls[first:]) < _ENOUGH_S):
+    first, enough = (_CALLS - 1, _ENOUGH_S) if computation.repeated else (0, 0.0)
+    while len(calls) <= first or sum(calls[first:]) < enough:
         before, dealt, started = end.traffic.snapshot(), end.dealer_traffic.snapshot(), time.perf_counter()
         computation.at(end, inputs)
         calls.append(time.perf_counter() - started)
