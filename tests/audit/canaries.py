@@ -29,6 +29,7 @@ from vertinumpyro.secure import fixed_point
 from vertinumpyro.secure.backend import in_process
 
 FAILURE_PROB = 1e-4
+CHOICE_FAILURE_PROB = 1e-12  # so strict that no threshold is chosen far out, where a few lucky runs make it look good
 OUTSIDE = "outside analyst"
 
 Noise = Callable[[np.ndarray], np.ndarray]
@@ -132,7 +133,8 @@ def epsilon_lower_bound(view: np.ndarray, delta: float) -> float:
     half = along.shape[1] // 2
     choose, test = along[:, :half], along[:, half:]
     candidates = [*np.quantile(choose[0], np.linspace(0.5, 0.9995, 60)), np.median(choose, axis=1).mean()]
-    return _bound(test, max(candidates, key=lambda threshold: _bound(choose, threshold, delta)), delta)
+    chosen = max(candidates, key=lambda threshold: _bound(choose, threshold, delta, CHOICE_FAILURE_PROB))
+    return _bound(test, chosen, delta, FAILURE_PROB)
 
 
 def _along_difference(view: np.ndarray) -> np.ndarray:
@@ -142,9 +144,9 @@ def _along_difference(view: np.ndarray) -> np.ndarray:
     return view @ direction / np.linalg.norm(direction)
 
 
-def _bound(along: np.ndarray, threshold: float, delta: float) -> float:
+def _bound(along: np.ndarray, threshold: float, delta: float, failure_prob: float) -> float:
     runs = along.shape[1]
     false_alarms, hits = (int((row > threshold).sum()) for row in along)
-    upper = beta.ppf(1 - FAILURE_PROB / 2, false_alarms + 1, runs - false_alarms)
-    lower = beta.ppf(FAILURE_PROB / 2, hits, runs - hits + 1) if hits else 0.0
+    upper = beta.ppf(1 - failure_prob / 2, false_alarms + 1, runs - false_alarms)
+    lower = beta.ppf(failure_prob / 2, hits, runs - hits + 1) if hits else 0.0
     return float(np.log(max(lower - delta, 1e-12) / upper))
