@@ -71,7 +71,8 @@ def test_one_hot_factors_are_counted_as_they_are_multiplied(few_rows):
 
 
 def test_the_widest_factors_take_fewer_rows_at_a_time_and_slices_cover_all():
-    assert [rows_at_a_time(width) for width in (0, 100, 2**14, 2**30)] == [2**16, 2**16, 2**9, 2**6]
+    assert [rows_at_a_time(width) for width in (0, 100, 2**14, 2**30)] == [2**15, 2**15, 2**9, 2**6]
+    assert [rows_at_a_time(width, 2**16) for width in (0, 100, 200)] == [2**16, 2**16, 2**15]
     assert [(s.start, s.stop) for s in slices(5, 2)] == [(0, 2), (2, 4), (4, 5)]
     assert as_blocks(np.array([[-5], [4]])).largest == 5
     assert as_blocks(np.zeros((0, 2), np.int64)).shape == (0, 2)

@@ -28,7 +28,11 @@ __all__ = ["DaskWorkers", "connected"]
 CONNECT_S = 10
 START_S = 60  # of a worker that starts, or starts again
 _POLL_S = 5
-_SETTINGS: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+_SETTINGS: dict[str, Any] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.worker.profile.enabled": False,  # which stops the work a hundred times a second
+}
 _ENVIRON = "distributed.nanny.pre-spawn-environ"
 # Dask has its workers give every freed array back to the system at once: the work then takes up to three times as long
 _MEMORY = {"MALLOC_TRIM_THRESHOLD_": 2**28, "MALLOC_MMAP_THRESHOLD_": 2**25}

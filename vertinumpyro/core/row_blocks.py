@@ -32,8 +32,8 @@ __all__ = [
     "slices",
 ]
 
-ROWS = 2**16
-"""The most records at a time."""
+ROWS = 2**15
+"""The most records at a time: a few columns of int64 then stay in a core's own caches, whatever the other cores do."""
 
 _CELLS = 2**23  # of all factors' blocks together
 _FLOATS = ((np.float32, 24), (np.float64, 53))  # and the bits of the largest integers that they count without a gap
@@ -50,9 +50,13 @@ def rows_of(columns: Mapping[str, np.ndarray], rows: slice) -> dict[str, np.ndar
     return {name: column[rows] for name, column in columns.items()}
 
 
-def rows_at_a_time(width: int) -> int:
-    """How many rows of matrices that are so wide together `products` makes at a time: a power of two."""
-    return 2 ** max(6, min(ROWS.bit_length(), (_CELLS // max(width, 1)).bit_length()) - 1)
+def rows_at_a_time(width: int, most: int | None = None) -> int:
+    """How many rows of matrices that are so wide together `products` makes at a time: a power of two.
+
+    :param most: of rows, `ROWS` by default.
+    """
+    most = ROWS if most is None else most
+    return 2 ** max(6, min(most.bit_length(), (_CELLS // max(width, 1)).bit_length()) - 1)
 
 
 def block_bytes(width: int) -> int:

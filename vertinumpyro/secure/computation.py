@@ -24,6 +24,8 @@ __all__ = ["ClippedSum", "Computation", "CrossProducts", "VectorSum", "computati
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 
+_BLOCK_ROWS = 2**16  # of a product on shares: each block is a message or two
+
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ class CrossProducts:
     @property
     def block_rows(self) -> int:
         """Records of a block, of which the last one may have fewer."""
-        return min(self.num_records, rows_at_a_time(sum(self.widths)))
+        return min(self.num_records, rows_at_a_time(sum(self.widths), _BLOCK_ROWS))
 
     @property
     def blocks(self) -> list[slice]:
