@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.programs import make_room
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.privacy import Plan
 from vertinumpyro.session.run import Payload, Run
@@ -122,10 +123,11 @@ class Session(abc.ABC):
 
 
 def session_of(data: VerticalDataset | Session, backend: Any) -> Session:
-    """A session as it is, or the parties of a dataset in this process.
+    """A session as it is, or the parties of a dataset in this process; every fit begins here, before anything is spent.
 
     :raises ArgumentError: it is neither, or the backend refuses to compute with all columns in one process.
     """
     from vertinumpyro.session.in_process import InProcessSession
 
+    make_room()
     return data if isinstance(data, Session) else InProcessSession(data, backend)

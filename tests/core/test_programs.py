@@ -1,0 +1,40 @@
+"""Programs are forgotten where a process has mapped half of what it may, and not before."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vertinumpyro.core import programs
+from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset
+from vertinumpyro.secure import FixedPoint
+from vertinumpyro.session import session_of
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch):
+    """What the system says of this process: a hundred mappings, and how many are allowed."""
+    mapped, most = tmp_path / "maps", tmp_path / "max_map_count"
+    mapped.write_text("7f00-7f01 r-xp\n" * 100)
+    monkeypatch.setattr(programs, "_MAPPED", mapped)
+    monkeypatch.setattr(programs, "_MOST_MAPPED", most)
+    return most
+
+
+@pytest.mark.parametrize(("most", "forgotten"), [("199\n", True), ("200\n", False), ("no number", False)])
+def test_every_fit_begins_with_room_for_its_programs(process: Path, most: str, forgotten: bool):
+    process.write_text(most)
+    program = jax.jit(lambda x: x + 1)
+    program(jnp.ones(3))
+    columns = {"clinic": BinaryColumn(), "insurer": BinaryColumn()}
+    schema = Schema({party: PartySchema({f"{party}_x": column}) for party, column in columns.items()})
+    table = VerticalDataset(schema, {party: {f"{party}_x": np.zeros(2, np.int32)} for party in columns})
+    session_of(table, FixedPoint())
+    assert (program._cache_size() == 0) == forgotten
+    assert program(jnp.ones(3)).sum() == 6
+
+
+def test_other_systems_have_no_such_limit(process: Path):
+    programs.make_room()  # nobody wrote how many are allowed
