@@ -20,9 +20,9 @@ from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.sections import DataSettings
 from vertinumpyro.cli.settings import read_section
 from vertinumpyro.core import dask_workers, open_files, row_blocks, workers
-from vertinumpyro.core.errors import ArgumentError, BackendError, DataError
+from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError
 from vertinumpyro.core.workers import Part, total, workers_of
-from vertinumpyro.data import PartySchema, Schema, VerticalDataset, streaming
+from vertinumpyro.data import Linkage, PartySchema, Schema, VerticalDataset, normalised_ids, streaming
 from vertinumpyro.mrf import VertiMRF, exact_tables
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import VerticalLogisticRegression
@@ -235,32 +235,29 @@ def test_keys_that_name_no_workers(tmp_path, text, value):
         PartyFile.load(tmp_path / "party.toml")
 
 
-def test_a_linked_table_is_read_whole(folder):
-    task = PartyTask(
-        party="clinic", schema=SCHEMA.to_dict(), table=folder / "clinic.parquet", build=VertiMRF, spool=folder,
-        linkage=folder / "linkage.npz",
-    )  # fmt: skip
-    with pytest.raises(ArgumentError, match="leave spool out"):
-        task.read_records(SCHEMA)
+def tasks_in_turn(folder, client, **settings):
+    """The insurer's, which reads its file whole, in blocks, and in blocks by workers."""
+    for how in ({}, {"spool": folder}, {"spool": folder, "workers": client.scheduler.address}):
+        table = folder / "insurer.parquet"
+        yield PartyTask(party="insurer", schema=SCHEMA.to_dict(), table=table, build=VertiMRF, **how, **settings)
 
 
-def test_a_party_reads_alike_in_blocks_and_whole(folder, small_blocks, client):
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_party_reads_alike_in_blocks_and_whole(folder, small_blocks, client, tmp_path, linked):
     schema = Schema.from_dict(SCHEMA.to_dict())
-    found = [
-        PartyTask(
-            party="insurer", schema=SCHEMA.to_dict(), table=folder / "insurer.parquet", build=VertiMRF, **settings
-        ).read_records(schema)
-        for settings in ({}, {"spool": folder}, {"spool": folder, "workers": client.scheduler.address})
-    ]
-    (whole, ids), *others = found
-    assert list(ids) == sorted(str(number) for number in range(N))
+    file_ids = normalised_ids(pd.read_parquet(folder / "insurer.parquet"), schema, "insurer")
+    rows = np.flatnonzero(np.arange(N) % 7 < 3) if linked else np.arange(N)
+    Linkage.made("topic", file_ids, rows).save(tmp_path / "linkage.npz")
+    settings = {"linkage": tmp_path / "linkage.npz"} if linked else {}
+    (whole, ids), *others = [task.read_records(schema) for task in tasks_in_turn(folder, client, **settings)]
+    assert list(ids) == sorted(file_ids[row] for row in rows)
     for other, theirs in others:
         assert list(theirs) == list(ids)
         assert (theirs[3], theirs[1:3]) == (ids[3], ids[1:3])
         assert other.schema.dtypes == whole.schema.dtypes
         for name, column in whole.arrays("insurer").items():
             np.testing.assert_array_equal(other.arrays("insurer")[name], column)
-    assert "Ids(300)" in repr(others[0][1])
+    assert repr(others[0][1]) == f"Ids({len(rows)})"
 
 
 def test_without_dask(monkeypatch):
@@ -268,3 +265,13 @@ def test_without_dask(monkeypatch):
     for given in (2, "tcp://127.0.0.1:8786"):
         with pytest.raises(ArgumentError, match=r"vertinumpyro\[dask\]"):
             workers_of(given)
+
+
+def test_a_table_whose_ids_have_changed_since_they_were_linked(folder, small_blocks, client, tmp_path):
+    schema = Schema.from_dict(SCHEMA.to_dict())
+    file_ids = normalised_ids(pd.read_parquet(folder / "insurer.parquet"), schema, "insurer")
+    for other in ([*file_ids[:-1], "another"], file_ids[:-1], [*file_ids, "one more"]):
+        Linkage.made("topic", other, np.arange(5)).save(tmp_path / "linkage.npz")
+        for task in tasks_in_turn(folder, client, linkage=tmp_path / "linkage.npz"):
+            with pytest.raises(AlignmentError, match="have changed since its records were linked"):
+                task.read_records(schema)

@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import Literal, cast, final
 
 import numpy as np
 import pandas as pd
@@ -140,14 +140,30 @@ def alignment_digest(ids: Iterable[str], key: bytes) -> str:
     Raises:
         ArgumentError: the key is too short or too long.
     """
-    if not _KEY_BYTES[0] <= len(key) <= _KEY_BYTES[1]:
-        raise ArgumentError(f"key has {len(key)} bytes; give {_KEY_BYTES[0]} to {_KEY_BYTES[1]} random ones")
-    digest = hashlib.blake2b(key=key, digest_size=32)
-    for identifier in ids:
-        encoded = identifier.encode()
-        # The length first: ("ab", "c") and ("a", "bc") must differ.
-        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    digest = AlignmentDigest(key)
+    digest.update(ids)
     return digest.hexdigest()
+
+
+@final
+class AlignmentDigest:
+    """`alignment_digest` of ids that come a few at a time."""
+
+    def __init__(self, key: bytes) -> None:
+        if not _KEY_BYTES[0] <= len(key) <= _KEY_BYTES[1]:
+            raise ArgumentError(f"key has {len(key)} bytes; give {_KEY_BYTES[0]} to {_KEY_BYTES[1]} random ones")
+        self._digest = hashlib.blake2b(key=key, digest_size=32)
+
+    def update(self, ids: Iterable[str]) -> None:
+        """More of them."""
+        for identifier in ids:
+            encoded = identifier.encode()
+            # The length first: ("ab", "c") and ("a", "bc") must differ.
+            self._digest.update(len(encoded).to_bytes(8, "big") + encoded)
+
+    def hexdigest(self) -> str:
+        """Of all so far."""
+        return self._digest.hexdigest()
 
 
 def check_digests(digests: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import hmac
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
@@ -20,7 +20,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import AlignmentError, ArgumentError
 from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
-from vertinumpyro.data.alignment import alignment_digest, record_ids
+from vertinumpyro.data.alignment import AlignmentDigest, alignment_digest, record_ids
 from vertinumpyro.data.schema import Schema
 
 __all__ = ["ID_RULE", "Linkage", "normalised_id", "normalised_ids"]
@@ -83,15 +83,26 @@ class Linkage:
 
         :raises AlignmentError: the table's ids have changed since.
         """
-        ids = normalised_ids(frame, schema, party)
-        if not hmac.compare_digest(alignment_digest(ids, self.key), self.ids):
+        (kept,) = self.applied_to_blocks([frame], schema, party)
+        return kept
+
+    def applied_to_blocks(self, frames: Iterable[pd.DataFrame], schema: Schema, party: str) -> Iterator[pd.DataFrame]:
+        """As `applied`, of a table that comes in blocks; all of them have come before an error is certain to."""
+        digest, start = AlignmentDigest(self.key), 0
+        for frame in frames:
+            ids = normalised_ids(frame, schema, party)
+            digest.update(ids)
+            first, last = np.searchsorted(self.rows, (start, start + len(ids)))
+            picked = self.rows[first:last] - start
+            kept = frame.iloc[picked].reset_index(drop=True)
+            kept[schema.id_column] = [ids[row] for row in picked]
+            yield kept
+            start += len(ids)
+        if not hmac.compare_digest(digest.hexdigest(), self.ids):
             raise AlignmentError(
                 f"party {party!r}: the ids of the table have changed since its records were linked; put that table "
                 "back, or link again"
             )
-        kept = frame.iloc[self.rows].reset_index(drop=True)
-        kept[schema.id_column] = [ids[row] for row in self.rows]
-        return kept
 
     def save(self, path: str | Path) -> None:
         """Write it to an `.npz` file, for its owner's eyes alone."""

@@ -21,6 +21,7 @@ from vertinumpyro.data.alignment import id_series, orders_of_words
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.encoded_blocks import EncodedBlock, Groups, GroupSource, Types, encoded_block, encoded_groups
 from vertinumpyro.data.files import CsvFormat, read_blocks, row_groups
+from vertinumpyro.data.linkage import Linkage
 from vertinumpyro.data.record_order import Ids, Words, joined, words_of
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
@@ -68,14 +69,23 @@ def encoded_files(
 
 
 def encoded_file(
-    schema: Schema, party: str, path: str | Path, written: CsvFormat, spool: Spool, workers: Workers = HERE
+    schema: Schema,
+    party: str,
+    path: str | Path,
+    written: CsvFormat,
+    spool: Spool,
+    workers: Workers = HERE,
+    linkage: Linkage | None = None,
 ) -> tuple[dict[str, str | None], dict[str, np.ndarray], Ids]:
     """One party's own file: storage types, columns mapped from disk in ascending order of the ids, and these.
 
     Arguments and errors as `encoded_files`.
+
+    :param linkage: what picks its common records, by this process as it reads them.
+    :raises AlignmentError: as `Linkage.applied`.
     """
     reading = _Reading(schema, party, spool)
-    reading.read(Path(path), written, workers)
+    reading.read(Path(path), written, workers, linkage)
     words = reading.ids()
     order = orders_of_words({party: words}, schema)[party]
     return reading.dtypes(), reading.columns(order), Ids(words if order is None else words[order])
@@ -126,13 +136,14 @@ class _Reading:
             if column.masked:
                 self.kept[name + OBSERVED_SUFFIX] = spool.column(np.dtype(bool))
 
-    def read(self, path: Path, written: CsvFormat, workers: Workers) -> None:
-        """All of its records."""
-        groups = row_groups(path, self._party) if workers.count else []
+    def read(self, path: Path, written: CsvFormat, workers: Workers, linkage: Linkage | None = None) -> None:
+        """All of its records, or those that are linked."""
+        groups = row_groups(path, self._party) if workers.count and linkage is None else []
         if len(groups) > 1:
             self._by_workers(path, written, workers, groups)
             return
-        for frame in read_blocks(path, self._schema, self._party, written, rows=self._rows):
+        frames = read_blocks(path, self._schema, self._party, written, rows=self._rows)
+        for frame in frames if linkage is None else linkage.applied_to_blocks(frames, self._schema, self._party):
             if len(frame):
                 found = encoded_block(self._schema, self._party, frame)
                 self._see(found)

@@ -44,7 +44,7 @@ class PartyTask:
         (`Session.tell`); None takes one beside its table.
     :ivar read_options: how the file is read, as `read_table` takes it.
     :ivar spool: a folder on a disk with room: the file is read in blocks, and its encoded columns lie there, as in
-        `VerticalDataset.from_files`. Not with a linkage, whose records are picked from the whole table.
+        `VerticalDataset.from_files`.
     :ivar workers: who computes on blocks of its records, the party's own business: a number of processes, or the
         address of its Dask cluster, as there.
     :ivar insecure_seed: noise from a seed, for tests: no privacy at all.
@@ -121,10 +121,9 @@ class PartyTask:
             frame = self.read_frame(schema)
             dataset = VerticalDataset.from_frames(own, {self.columns_of: frame}).computed_by(workers)
             return dataset, () if self.holders else sorted(record_ids(frame, schema, self.party))
-        if self.linkage is not None:
-            raise ArgumentError("spool: linked records are picked from the whole table; leave spool out")
+        linkage = None if self.linkage is None else Linkage.load(self.linkage)
         written, spool = CsvFormat(**self.read_options), Spool(self.spool, findable=workers.count > 0)
-        dtypes, columns, ids = encoded_file(own, self.columns_of, self.table, written, spool, workers)
+        dtypes, columns, ids = encoded_file(own, self.columns_of, self.table, written, spool, workers, linkage)
         return VerticalDataset(own.with_dtypes(dtypes), {self.columns_of: columns}, workers), ids
 
     def read_frame(self, schema: Schema) -> pd.DataFrame:
