@@ -66,11 +66,17 @@ class Link(Protocol):
     """One end of a connection: to a process over a socket, or to nobody.
 
     peer: who is at the other end, as errors should name it.
-    traffic: counts what passes here; may be shared with other links.
     """
 
     peer: str
-    traffic: Traffic
+
+    @property
+    def traffic(self) -> Traffic:
+        """Counts what passes here; may be shared with other links."""
+        ...
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic) -> None: ...
 
     def send(self, data: Data) -> None:
         """Send one message."""

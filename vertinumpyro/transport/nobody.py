@@ -39,7 +39,7 @@ class Nobody:
         self._last: Data = b""
         other = SocketLink(far, self.peer, _TIMEOUT_S)
         threading.Thread(target=_answer, args=(other, self._orders), daemon=True).start()
-        self.close = weakref.finalize(self, _hang_up, self._link, self._orders)
+        self._end = weakref.finalize(self, _hang_up, self._link, self._orders)
 
     @property
     def traffic(self) -> Traffic:
@@ -70,6 +70,10 @@ class Nobody:
 
     def wait_forever(self) -> None:
         """It answers at once."""
+
+    def close(self) -> None:
+        """The thread ends, as it does when nobody holds this link any more."""
+        self._end()
 
     def _echo(self, size: int) -> bytes:
         echo = bytes(self._last[:size])
