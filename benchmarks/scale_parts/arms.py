@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pandas as pd
 from scale_parts.apart import processes
-from scale_parts.cluster import dask
+from scale_parts.cluster import dask, local_step
 from scale_parts.tables import LABEL, PARTIES, paths_of, schema_of
 
 from vertinumpyro.core import compat
@@ -191,6 +191,7 @@ ARMS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "sampling": sampling,
     "ratio": ratio,
     "dask": dask,
+    "local_step": local_step,
     "processes": processes,
 }
 

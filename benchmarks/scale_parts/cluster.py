@@ -1,29 +1,41 @@
-"""A party's local work by this process, and by one and by two workers of a Dask cluster on this machine."""
+"""A party's local work by this process, and by one and by two workers of a Dask cluster on this machine; and what DPVI
+would have workers send.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from scale_parts.tables import LABEL, PARTIES, paths_of, schema_of
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.core.row_blocks import products
 from vertinumpyro.core.workers import HERE, Workers, workers_of
 from vertinumpyro.data import VerticalDataset
+from vertinumpyro.data.table import model_units
+from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.cross_tables import one_hot
 from vertinumpyro.mrf.exact_tables import exact_tables
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.regression.objective import OWN, MomentsWork
+from vertinumpyro.secure.inputs import encode_party
 
-__all__ = ["dask"]
+__all__ = ["dask", "local_step"]
 
 ROUNDS = 3
 EPSILON, DELTA = 1.0, 1e-9
+CLIP_NORM = 0.1  # as a full-batch step's
 
 
 def dask(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
@@ -66,6 +78,47 @@ def _on_columns(dataset: VerticalDataset, num_records: int) -> dict[str, Callabl
         return [work.publish(OWN, {}) for work in works]
 
     return {"tables": tables, "moments": moments}
+
+
+def local_step(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
+    """A party's own part of a block of a full-batch step, before anything secure, over its way from a worker."""
+    dataset = _read(folder, num_columns, HERE)
+    method, party = DPVI(warm_start=False), PARTIES[0]
+    plan = method.plan(dataset, epsilon=EPSILON, delta=DELTA, batch_size=num_records, num_steps=4, clip_norm=CLIP_NORM)
+    kernel, state = method.kernel(dataset, plan, compat.random_key(0))
+    columns = {name: jnp.asarray(model_units(column)) for name, column in dataset.arrays(party).items()}
+    rows = kernel.shape.blocks(np.arange(num_records))[0]
+    local = jax.jit(partial(kernel.local_of, party))
+
+    def here(crew: Workers) -> list[np.ndarray]:
+        return [np.asarray(part) for part in encode_party(kernel.shape, local(state, columns, rows), 0)]
+
+    block = [np.zeros_like(part) for part in here(HERE)]
+    sent = _Sent([(part.shape, part.dtype) for part in block])
+    works: dict[str, Callable[[Workers], object]] = {
+        "seconds": here,
+        "travel": lambda crew: list(crew.map(_zeros, [sent])),
+    }
+    with workers_of(1) as one:
+        rounds = [{name: _seconds(work, one) for name, work in works.items()} for _ in range(1 + ROUNDS)][1:]
+    found = {name: statistics.median(each[name] for each in rounds) for name in works}
+    of_a_record = {"bytes": sum(part.nbytes for part in block) / len(rows)}
+    return {**found, **of_a_record, "travel_ratio": found["travel"] / found["seconds"]}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sent:
+    """What a worker is asked for: arrays like these."""
+
+    like: list[tuple[tuple[int, ...], np.dtype]]
+
+    def moved(self) -> _Sent:
+        """There is nothing else in it."""
+        return self
+
+
+def _zeros(sent: _Sent) -> list[np.ndarray]:
+    return [np.zeros(shape, dtype) for shape, dtype in sent.like]
 
 
 def _pairs(count: int) -> list[tuple[int, ...]]:
