@@ -17,7 +17,7 @@ _MANY_RECORDS = 10**6  # where nothing is known of N: more records, more cells a
 _OF_DPVI = {
     "fit": (
         *("num_steps", "batch_size", "clip_norm", "clip", "residual_bound"),
-        *("guide", "learning_rate", "block_size", "warm_start"),
+        *("guide", "learning_rate", "block_size", "num_devices", "warm_start"),
     ),
     "privacy": ("noise_multiplier", "batch_indices"),
 }

@@ -118,6 +118,7 @@ class FitSettings:
         guide: the shape of the variational posterior.
         learning_rate: of Adam at its first step.
         block_size: records of a batch that are computed at a time, which bounds the memory.
+        num_devices: devices that share the records of a batch, in one process.
         warm_start: whether steps begin at the model fitted to noisy tables, which part of the budget buys.
         backend: who computes the step across the parties: "fixed_point" and "plaintext" in one process, which sees
             every column; "crypten" and "spu" with a process for each party.
@@ -131,6 +132,7 @@ class FitSettings:
     guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
     learning_rate: float | None = positive()
     block_size: int | None = positive()
+    num_devices: int = positive(1)
     warm_start: bool | None = None
     backend: str = one_of(BACKENDS, "fixed_point")
 

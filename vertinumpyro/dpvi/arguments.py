@@ -16,6 +16,7 @@ from vertinumpyro.dpvi.second_moments import SecondMoments
 from vertinumpyro.posterior.autoguides import check_guide, chosen_init
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan, Sampling
 from vertinumpyro.secure import BACKENDS, Backend
+from vertinumpyro.secure.backend import InProcess
 
 if TYPE_CHECKING:
     from vertinumpyro.dpvi.inference import DPVI
@@ -39,6 +40,11 @@ def check_settings(dpvi: DPVI) -> None:
     check_optimizer(dpvi.optimizer)
     _check_numbers(dpvi)
     _check_backend(dpvi.backend)
+    if dpvi.num_devices > 1 and not isinstance(dpvi.backend, InProcess):
+        raise ArgumentError(
+            f"num_devices={dpvi.num_devices} is for a backend that computes in one process; "
+            f"{type(dpvi.backend).__name__} has a process for each party: leave num_devices out"
+        )
     check_guide(dpvi.guide, dpvi.model)
     if dpvi.init_loc_fn is not default_init and chosen_init(dpvi.guide) is not None:
         raise ArgumentError("init_loc_fn is given to the guide and to DPVI; give it once")
@@ -54,6 +60,8 @@ def _check_numbers(dpvi: DPVI) -> None:
         )
     if block is not None and not (isinstance(block, int) and block >= 1):
         raise ArgumentError(f"block_size={shown(block)} must be a number of records, at least 1")
+    if not (isinstance(dpvi.num_devices, int) and dpvi.num_devices >= 1):
+        raise ArgumentError(f"num_devices={shown(dpvi.num_devices)}; give 1 or more")
     if rate is not None and dpvi.optimizer is not None:
         raise ArgumentError(
             "learning_rate is the default optimiser's: give optimizer its own, or leave one of both out"

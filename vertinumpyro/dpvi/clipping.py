@@ -201,15 +201,17 @@ def batch_shape(
     clip: Clip,
     noise_multiplier: float,
     block_size: int | None,
+    num_devices: int,
 ) -> BatchShape:
     """The public size of a step.
 
     :param block_size: see `DPVI`.
+    :param num_devices: see `DPVI`; each has as many records of a block.
     """
     largest = block_size or max(1, _BLOCK_VALUES // split.num_values)
     num_blocks = -(-sampling.max_batch_size // largest)
     return BatchShape(
-        batch_size=-(-sampling.max_batch_size // num_blocks),
+        batch_size=num_devices * -(-sampling.max_batch_size // (num_blocks * num_devices)),
         num_blocks=num_blocks,
         num_components=split.num_components,
         num_parties=len(split.parties),

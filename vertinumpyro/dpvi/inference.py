@@ -27,6 +27,7 @@ from vertinumpyro.dpvi.defaults import (
 )
 from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, rehearsed, restored, run_steps
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.loop import spread_over
 from vertinumpyro.dpvi.optimizers import Optimizer
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
 from vertinumpyro.dpvi.second_moments import SecondMoments
@@ -85,6 +86,8 @@ class DPVI:
         `party_sum`: its steps are few (`dpvi.second_moments`).
     :param block_size: records of a batch that are computed at a time, under every backend; None takes as many as keep
         an array of one number for each record and released value below 128 MiB.
+    :param num_devices: the devices of this process that share the records of a batch, each with a copy of the columns,
+        under a backend that computes in one process; JAX's first ones.
     :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
     :raises ArgumentError: names what no fit can use, and what to give instead.
     """
@@ -100,6 +103,7 @@ class DPVI:
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: bool = False
     block_size: int | None = None
+    num_devices: int = 1
     warm_start: bool | SecondMoments | None = None
     _splits: dict[Any, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
@@ -223,7 +227,7 @@ class DPVI:
         assert noise_multiplier is not None
         split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
         grid_bits = self.backend.grid_bits(
-            batch_shape(split, sampling, shares, chosen, noise_multiplier, self.block_size)
+            batch_shape(split, sampling, shares, chosen, noise_multiplier, self.block_size, self.num_devices)
         )
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
@@ -267,6 +271,7 @@ class DPVI:
             num_records=plan.num_records,
             expected_batch_size=plan.expected_batch_size,
             diagnostics=self.diagnostics,
+            spread=spread_over(self.num_devices),
         )
         return kernel, kernel.init(step_key, params)
 
@@ -361,7 +366,8 @@ class DPVI:
         return StepsWork(self, facts, party, columns, plan, source, start)
 
     def _shape(self, split: SplitModel, plan: PrivacyPlan) -> BatchShape:
-        return batch_shape(split, plan.sampling, plan.noise, Clip.of(plan), plan.noise_multiplier, self.block_size)
+        clip, sizes = Clip.of(plan), (self.block_size, self.num_devices)
+        return batch_shape(split, plan.sampling, plan.noise, clip, plan.noise_multiplier, *sizes)
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
 from vertinumpyro.core import compat
@@ -67,6 +68,7 @@ class Kernel:
     runs in other processes.
 
     :ivar diagnostics: compute `InternalInfo.objective`, which is not DP.
+    :ivar spread: how the numbers of a block's records lie on several devices; None is one device.
     """
 
     guide: ReparameterisedGuide
@@ -76,6 +78,7 @@ class Kernel:
     num_records: int
     expected_batch_size: float
     diagnostics: bool = False
+    spread: NamedSharding | None = None
     user_x64: bool = dataclasses.field(default_factory=compat.user_has_x64)
 
     def init(self, rng_key: jax.Array, params: Params) -> DPVIState:
@@ -92,8 +95,10 @@ class Kernel:
             for part in (self.local, self.component_prior, self.update, self._objective)
         )
         indices, mask, prior = inputs.indices, inputs.mask, prior_of(state)
-        if self.shape.num_blocks > 1:
+        if self.shape.num_blocks > 1 or self.spread is not None:
             indices, mask = self.shape.blocks(indices), self.shape.blocks(mask)
+            if self.shape.num_blocks == 1:
+                indices, mask = indices[0], mask[0]
         contributions = _by_block(partial(local, state, columns), indices)
         with compat.x64():
             released = (
@@ -112,6 +117,8 @@ class Kernel:
     def local(self, state: DPVIState, columns: Columns, indices: Int[Array, " n"]) -> list[Contribution]:
         """Each party's contribution from its own columns."""
         theta = self.guide.sample(state.params, _eta_key(state))
+        if self.spread is not None:
+            indices = jax.lax.with_sharding_constraint(indices, self.spread)
         return [self._contribution(party, theta, columns[party], indices) for party in self.guide.split.parties]
 
     def local_of(
