@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from scale_parts.apart import processes
 from scale_parts.cluster import dask, local_step
+from scale_parts.device import device
 from scale_parts.tables import LABEL, PARTIES, paths_of, schema_of
 
 from vertinumpyro.core import compat
@@ -182,7 +183,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-ARMS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
+ARMS: dict[str, Callable[[Path, int, int], Mapping[str, float | str]]] = {
     "encode": encode,
     "marginals": marginals,
     "columns": columns,
@@ -192,6 +193,7 @@ ARMS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "ratio": ratio,
     "dask": dask,
     "local_step": local_step,
+    "device": device,
     "processes": processes,
 }
 
