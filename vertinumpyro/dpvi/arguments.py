@@ -15,8 +15,7 @@ from vertinumpyro.dpvi.optimizers import check_optimizer
 from vertinumpyro.dpvi.second_moments import SecondMoments
 from vertinumpyro.posterior.autoguides import check_guide, chosen_init
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan, Sampling
-from vertinumpyro.secure import BACKENDS, Backend
-from vertinumpyro.secure.backend import InProcess
+from vertinumpyro.secure import BACKENDS, Backend, InProcess, InsecureRehearsal
 
 if TYPE_CHECKING:
     from vertinumpyro.dpvi.inference import DPVI
@@ -40,10 +39,11 @@ def check_settings(dpvi: DPVI) -> None:
     check_optimizer(dpvi.optimizer)
     _check_numbers(dpvi)
     _check_backend(dpvi.backend)
-    if dpvi.num_devices > 1 and not isinstance(dpvi.backend, InProcess):
+    here = isinstance(dpvi.backend, InProcess) and not isinstance(dpvi.backend, InsecureRehearsal)
+    if dpvi.num_devices > 1 and not here:
         raise ArgumentError(
-            f"num_devices={dpvi.num_devices} is for a backend that computes in one process; "
-            f"{type(dpvi.backend).__name__} has a process for each party: leave num_devices out"
+            f"num_devices={dpvi.num_devices} is for a backend that computes in this process alone, which "
+            f"{type(dpvi.backend).__name__} does not: leave num_devices out"
         )
     check_guide(dpvi.guide, dpvi.model)
     if dpvi.init_loc_fn is not default_init and chosen_init(dpvi.guide) is not None:
