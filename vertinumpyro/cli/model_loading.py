@@ -41,7 +41,7 @@ def build_dpvi(config: Config) -> DPVI:
         "diagnostics": config.run.diagnostics,
         "learning_rate": config.fit.learning_rate,
         "block_size": config.fit.block_size,
-        "num_devices": config.fit.num_devices,
+        "num_devices": config.fit.num_devices or 1,
         "warm_start": config.fit.warm_start,
     }
     if config.fit.guide is not None:

@@ -132,7 +132,7 @@ class FitSettings:
     guide: Literal["diagonal", "full_rank", "low_rank", "iaf"] | None = None
     learning_rate: float | None = positive()
     block_size: int | None = positive()
-    num_devices: int = positive(1)
+    num_devices: int | None = positive()
     warm_start: bool | None = None
     backend: str = one_of(BACKENDS, "fixed_point")
 
