@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,9 @@ from vertinumpyro.posterior.columns import score_link
 from vertinumpyro.privacy import NoiseSource, PrivacyPlan, Sampling
 from vertinumpyro.privacy.clip import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
 from vertinumpyro.secure import BatchShape
+
+if TYPE_CHECKING:
+    from vertinumpyro.dpvi.inference import DPVI
 
 __all__ = ["Clip", "batch_shape", "check_clip", "check_one_outcome", "chosen_clip"]
 
@@ -200,15 +203,14 @@ def batch_shape(
     noise: NoiseSource,
     clip: Clip,
     noise_multiplier: float,
-    block_size: int | None,
-    num_devices: int,
+    settings: DPVI,
 ) -> BatchShape:
     """The public size of a step.
 
-    :param block_size: see `DPVI`.
-    :param num_devices: see `DPVI`; each has as many records of a block.
+    :param settings: says how many records of a batch are computed at a time, and on how many devices, each as many.
     """
-    largest = block_size or max(1, _BLOCK_VALUES // split.num_values)
+    num_devices = settings.num_devices
+    largest = settings.block_size or max(1, _BLOCK_VALUES // split.num_values)
     num_blocks = -(-sampling.max_batch_size // largest)
     return BatchShape(
         batch_size=num_devices * -(-sampling.max_batch_size // (num_blocks * num_devices)),

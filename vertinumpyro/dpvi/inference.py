@@ -84,10 +84,8 @@ class DPVI:
         given, the model's tables can be computed and are not too wide, the guide has a location, `init_loc_fn` is
         the default, and the extra `mrf` is installed; `plan.start` says. `SecondMoments()` is for a model with a
         `party_sum`: its steps are few (`dpvi.second_moments`).
-    :param block_size: records of a batch that are computed at a time, under every backend; None takes as many as keep
-        an array of one number for each record and released value below 128 MiB.
-    :param num_devices: the devices of this process that share the records of a batch, each with a copy of the columns,
-        under a backend that computes in one process; JAX's first ones.
+    :param block_size: records of a batch at a time; None keeps an array of records by released values below 128 MiB.
+    :param num_devices: JAX's first devices here share the records of a batch; for fixed point and plaintext.
     :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
     :raises ArgumentError: names what no fit can use, and what to give instead.
     """
@@ -226,9 +224,7 @@ class DPVI:
             )
         assert noise_multiplier is not None
         split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
-        grid_bits = self.backend.grid_bits(
-            batch_shape(split, sampling, shares, chosen, noise_multiplier, self.block_size, self.num_devices)
-        )
+        grid_bits = self.backend.grid_bits(batch_shape(split, sampling, shares, chosen, noise_multiplier, self))
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
         plan = PrivacyPlan(
@@ -366,8 +362,7 @@ class DPVI:
         return StepsWork(self, facts, party, columns, plan, source, start)
 
     def _shape(self, split: SplitModel, plan: PrivacyPlan) -> BatchShape:
-        clip, sizes = Clip.of(plan), (self.block_size, self.num_devices)
-        return batch_shape(split, plan.sampling, plan.noise, clip, plan.noise_multiplier, *sizes)
+        return batch_shape(split, plan.sampling, plan.noise, Clip.of(plan), plan.noise_multiplier, self)
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
