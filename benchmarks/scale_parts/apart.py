@@ -7,6 +7,7 @@ import multiprocessing
 import time
 from pathlib import Path
 
+from scale_parts.shared import DELTA, EPSILON
 from scale_parts.tables import PARTIES, paths_of, schema_of
 
 from vertinumpyro.mrf import VertiMRF
@@ -14,8 +15,6 @@ from vertinumpyro.secure import Crypten
 from vertinumpyro.session import PartyTask, ProcessSession
 
 __all__ = ["processes"]
-
-EPSILON, DELTA = 1.0, 1e-9
 
 
 def processes(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:

@@ -18,26 +18,18 @@ import pandas as pd
 from scale_parts.apart import processes
 from scale_parts.cluster import dask, local_step
 from scale_parts.device import device
-from scale_parts.tables import LABEL, PARTIES, paths_of, schema_of
+from scale_parts.shared import DELTA, EPSILON, full_batch, read, seconds_of
+from scale_parts.tables import LABEL, PARTIES
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
-from vertinumpyro.data import VerticalDataset
-from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
 from vertinumpyro.mrf.work import ACROSS, TablesWork
 from vertinumpyro.regression import VerticalLogisticRegression
 
 __all__ = ["ARMS", "run_arm"]
 
-EPSILON, DELTA = 1.0, 1e-9
 TWIN = "twin.parquet"
-CLIP_NORM = 0.1  # the default, 2.4, and the noise that goes with it leave the ring at a million records in a batch
-
-
-def read(folder: Path, num_columns: int) -> VerticalDataset:
-    """Both files, checked, aligned and encoded."""
-    return VerticalDataset.from_files(schema_of(num_columns), paths_of(folder), spool=folder)
 
 
 def encode(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
@@ -116,9 +108,8 @@ def functional(folder: Path, num_records: int, num_columns: int) -> dict[str, fl
 def dpvi_step(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
     """One full-batch step of the automatic mixture, once all is compiled."""
     dataset = read(folder, num_columns)
-    method = DPVI(warm_start=False)
     started = time.perf_counter()
-    plan = method.plan(dataset, epsilon=EPSILON, delta=DELTA, batch_size=num_records, num_steps=4, clip_norm=CLIP_NORM)
+    method, plan = full_batch(dataset)
     reached: list[tuple[int, float]] = []
 
     def after_chunk(step: int, _: object) -> None:
@@ -167,7 +158,7 @@ def ratio(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
 
     assert np.array_equal(by_the_library() / 4**6, by_one_hot().ravel())
     arms = (by_the_library, by_groupby, by_one_hot)
-    rounds = [[_seconds(arm) for arm in arms] for _ in range(5)]  # in turn, so that a busy machine slows all of them
+    rounds = [[seconds_of(arm) for arm in arms] for _ in range(5)]  # in turn, so that a busy machine slows all of them
     ours, groupby, one_hot = (statistics.median(seconds) for seconds in zip(*rounds, strict=True))
     return {
         "seconds": ours,
@@ -175,12 +166,6 @@ def ratio(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
         "one_hot": ours / one_hot,
         "worst": ours / min(groupby, one_hot),
     }
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 ARMS: dict[str, Callable[[Path, int, int], Mapping[str, float | str]]] = {

@@ -97,8 +97,6 @@ class Kernel:
         indices, mask, prior = inputs.indices, inputs.mask, prior_of(state)
         if self.shape.num_blocks > 1 or self.spread is not None:
             indices, mask = self.shape.blocks(indices), self.shape.blocks(mask)
-            if self.shape.num_blocks == 1:
-                indices, mask = indices[0], mask[0]
         contributions = _by_block(partial(local, state, columns), indices)
         with compat.x64():
             released = (
