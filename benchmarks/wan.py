@@ -25,8 +25,8 @@ linkage                 private set intersection of 100,000 ids at each party, o
 estimate                before anything has run: of a step, computing on this machine, half a round trip for each
                         round, and the bytes, as `plan` prints it; of a method, all that a run takes at a party, as
                         `doctor` rehearses it on stand-ins; on the slowest line as `doctor` measures it, and rehearsed
-                        by as many processes at once as there are members, since all of them share this machine: of a
-                        step their mean, as all go in lockstep, of a method the slowest
+                        by as many processes at once as there are members, since all of them share this machine: their
+                        mean, as all go in lockstep
 
 `wan.<..>.line.{round_trip_s,bits_per_second}`: what `doctor` measures there.
 
@@ -168,8 +168,7 @@ class Runs:
         barrier = (spawn.Barrier(count),)
         with ProcessPoolExecutor(count, mp_context=spawn, initializer=member.together, initargs=barrier) as pool:
             costs = [found.result() for found in [pool.submit(member.rehearsed, order) for _ in range(count)]]
-        found = [cost.on(**line) for cost in costs]
-        return statistics.fmean(found) if order["what"] == "step" else max(found)  # steps go in lockstep
+        return statistics.fmean(cost.on(**line) for cost in costs)  # all go in lockstep
 
     def _run(self, net: Network, order: Mapping[str, Any]) -> list[dict[str, Any]]:
         self.number += 1

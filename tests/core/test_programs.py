@@ -1,5 +1,7 @@
-"""Programs are forgotten where a process has mapped half of what it may, and not before."""
+"""Programs are forgotten where a process has mapped half of what it may, and not before; libraries are no garbage."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import jax
@@ -38,3 +40,22 @@ def test_every_fit_begins_with_room_for_its_programs(process: Path, most: str, f
 
 def test_other_systems_have_no_such_limit(process: Path):
     programs.make_room()  # nobody wrote how many are allowed
+
+
+class Cycle:
+    """Garbage that only a collection finds."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_a_collection_passes_over_what_was_set_apart_and_finds_what_came_later():
+    try:
+        programs.set_apart()
+        assert not any(found is vars(jax) for found in gc.get_objects())
+        later = weakref.ref(Cycle())
+        gc.collect()
+        assert later() is None
+    finally:
+        gc.unfreeze()
+    assert any(found is vars(jax) for found in gc.get_objects())

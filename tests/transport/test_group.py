@@ -1,5 +1,7 @@
 """What a process of a group can ask of the others: party 0's message, everybody's, and nothing larger than agreed."""
 
+import gc
+import importlib
 import subprocess
 import sys
 import time
@@ -55,6 +57,20 @@ def test_a_library_that_cannot_be_read_ahead_stops_nobody(tmp_path):
     path.write_text(program)
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "7", done.stderr
+
+
+def collecting(seat):
+    """Whether a collection of garbage looks through JAX."""
+    libraries = vars(importlib.import_module("jax"))
+    seat.reply({"looks": any(found is libraries for found in gc.get_objects())})
+    seat.command()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are read ahead on Linux alone")
+def test_no_process_looks_for_garbage_in_what_was_read_ahead():
+    members = [Member(name="party 0", run=collecting, arguments=())]
+    with Group(members, 1, 10.0) as group:
+        assert group.replies([0], within_s=60.0)[0][0] == {"looks": False}
 
 
 def late_beside_a_helper(seat):

@@ -20,6 +20,7 @@ from vertinumpyro.cli.spending import spend
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.programs import set_apart
 from vertinumpyro.data import Linkage, normalised_ids, read_ids
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
@@ -123,6 +124,7 @@ def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: 
     backend = None if agreement.plan is None else _backend(agreement)
     if backend is not None:
         backend.load()
+        set_apart()
     return meet(
         agreement,
         own.name,

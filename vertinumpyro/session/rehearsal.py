@@ -88,8 +88,10 @@ def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
         if not backend.own_links:
             others = range(1, num_parties + len(helpers))
+            own = _stand_in_task(task, 0, plan, folder)
+            started = time.perf_counter()  # keys are read and hands shaken in the first second of a run, too
             seat = Seat(0, num_parties, {other: Nobody(Traffic()) for other in others}, _TIMEOUT_S)
-            return _rehearsed(seat, _stand_in_task(task, 0, plan, folder), stand_in, release, folder)
+            return _rehearsed(seat, own, stand_in, release, folder, started)
         tasks = [_stand_in_task(task, rank, plan, folder) for rank in range(num_parties)]
         members = [
             Member(name=f"the rehearsal of {own.party}", run=_member, arguments=(own, stand_in, release, folder))
@@ -106,10 +108,10 @@ def _rehearsed(
     stand_in: Words,
     release: Callable[[Session, Path], object],
     folder: str,
+    started: float,
     tell: Callable[[RunCost], None] = lambda _: None,
 ) -> RunCost:
     """One member's part; it tells while the others can still hear it."""
-    started = time.perf_counter()
     with JoinedSession(seat, task) as session:
         watched = _UntilReleased(session, Plan.from_dict(dict(stand_in)), started)
         with contextlib.suppress(_Released):
@@ -129,7 +131,7 @@ def _member(
         seat.reply({**words, "further": found.further})
         seat.command()
 
-    _rehearsed(seat, task, stand_in, release, folder, tell)
+    _rehearsed(seat, task, stand_in, release, folder, time.perf_counter(), tell)
 
 
 def _cost(words: Mapping[str, Any]) -> Cost:
