@@ -26,7 +26,7 @@ estimate                before anything has run: of a step, computing on this ma
                         round, and the bytes, as `plan` prints it; of a method, all that a run takes at a party, as
                         `doctor` rehearses it on stand-ins; on the slowest line as `doctor` measures it, and rehearsed
                         by as many processes at once as there are members, since all of them share this machine: their
-                        mean, as all go in lockstep
+                        mean, as all go in lockstep; `estimate_near` without any line is the computing in it
 
 `wan.<..>.line.{round_trip_s,bits_per_second}`: what `doctor` measures there.
 
@@ -39,6 +39,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -113,7 +114,7 @@ class Runs:
     def measured(self, net: Network, what: str, line: Mapping[str, float]) -> dict[str, Any]:
         """One thing on one network."""
         orders = [self._order(what) for _ in range(RUNS if what in SHORT else 1)]  # a plan runs once
-        estimate = None if what == "linkage" else self._estimate(orders[0], line)  # and a rehearsal spends none
+        estimate = {} if what == "linkage" else self._estimate(orders[0], line)  # and a rehearsal spends none
         runs = [self._run(net, order) for order in orders]
         answers = sorted(runs, key=_slowest)[len(runs) // 2]
         found = answers[0]
@@ -122,7 +123,7 @@ class Runs:
             found["cpu_seconds"] = max(answer["cpu_seconds"] for answer in answers)
         if "step" in what:
             found["bytes_per_record"] = found["bytes"] / _records(what)
-        return {**found, "estimate": estimate}
+        return {**found, **estimate}
 
     def line(self, net: Network) -> dict[str, float]:
         """The slowest link of any member, as they measure it together."""
@@ -160,7 +161,7 @@ class Runs:
             "tables": [str(self.files.paths[party]) for party in schema.parties],
         }
 
-    def _estimate(self, order: dict[str, Any], line: Mapping[str, float]) -> float:
+    def _estimate(self, order: dict[str, Any], line: Mapping[str, float]) -> dict[str, float]:
         """Before there is a network; as many processes at once as will share this machine's cores."""
         order = {**order, "backend": self.args.backend}
         count = 1 if self.backend.own_links else len(self.names)  # such a rehearsal has all members already
@@ -168,7 +169,9 @@ class Runs:
         barrier = (spawn.Barrier(count),)
         with ProcessPoolExecutor(count, mp_context=spawn, initializer=member.together, initargs=barrier) as pool:
             costs = [found.result() for found in [pool.submit(member.rehearsed, order) for _ in range(count)]]
-        return statistics.fmean(cost.on(**line) for cost in costs)  # all go in lockstep
+        near = {"round_trip_s": 0.0, "bits_per_second": math.inf}
+        lines = {"estimate": line, "estimate_near": near}
+        return {name: statistics.fmean(cost.on(**one) for cost in costs) for name, one in lines.items()}
 
     def _run(self, net: Network, order: Mapping[str, Any]) -> list[dict[str, Any]]:
         self.number += 1

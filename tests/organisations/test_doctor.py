@@ -40,7 +40,7 @@ def slow_pair():
 
 
 def test_every_two_members_measure_each_other(monkeypatch):
-    monkeypatch.setattr(checkup, "_BLOCK", 2**18)
+    monkeypatch.setattr(checkup, "_BLOCKS", (2**18, 2**19))
     links = {rank: {} for rank in range(3)}
     for one, other in itertools.combinations(range(3), 2):
         ends = slow_pair() if (one, other) == (0, 1) else socket.socketpair()
@@ -64,9 +64,35 @@ def test_every_two_members_measure_each_other(monkeypatch):
     assert found[0][1].sent_per_s < found[0][2].sent_per_s
 
 
+class LineThatFills:
+    """A line whose first `room` bytes of a message come at half of its speed; and its clock."""
+
+    def __init__(self, room, rate):
+        self.room, self.rate, self.now, self.asked = room, rate, 0.0, []
+
+    def send(self, data):
+        self.asked.append(int.from_bytes(data, "little"))
+
+    def receive(self, *, size):
+        self.now += (size + min(size, self.room)) / self.rate
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.mark.parametrize(("rate", "blocks"), [(1e9, 4), (2e7, 3), (1e6, 1)])
+def test_blocks_grow_until_one_takes_its_time(monkeypatch, rate, blocks):
+    line = LineThatFills(2**21, rate)
+    monkeypatch.setattr(checkup, "time", line)
+    found = checkup._received(line)
+    *asked, last, _ = line.asked
+    assert (asked, last) == (list(checkup._BLOCKS[:blocks]), 0)
+    assert found == pytest.approx(rate * asked[-1] / (asked[-1] + 2**21))
+
+
 def test_a_clock_that_is_ahead_is_noticed_on_both_sides(monkeypatch):
     ends = socket.socketpair()
-    monkeypatch.setattr(checkup, "_BLOCK", 2**10)
+    monkeypatch.setattr(checkup, "_BLOCKS", (2**10,))
     seats = [Seat(rank, 2, {1 - rank: SocketLink(end, "peer", 10.0)}, 10.0) for rank, end in enumerate(ends)]
     ahead, real = threading.local(), time.time
     monkeypatch.setattr(checkup.time, "time", lambda: real() + getattr(ahead, "by", 0.0))

@@ -25,3 +25,13 @@ def test_a_line_that_is_idle_takes_a_round_trip_for_every_doubling_until_it_is_f
     assert slow_start_s(10**8, **twice) == pytest.approx(slow_start_s(10**8, **LINE) + 0.05)
     assert slow_start_s(600_000, **LINE) == 0.0  # the line is not full
     assert slow_start_s(10**8, round_trip_s=1e-4, bits_per_second=1e9) == 0.0
+
+
+def test_what_comes_meets_the_dealers_words_while_it_sends_ahead():
+    """One second of computing, .8 s of the parties' words; the dealer's take a quarter of that time, or all of it."""
+    step = {"seconds": 1.0, "ahead": True, "traffic": Traffic(bytes_sent=10_000_000, bytes_received=10_000_000)}
+    line = {"round_trip_s": 0.0, "bits_per_second": 1e8}
+    little, much = (Cost(**step, dealer_traffic=Traffic(bytes_received=n)) for n in (5_625_000, 50_000_000))
+    assert little.on(**line) == pytest.approx(1.8 + 0.8 / 4)
+    assert much.on(**line) == pytest.approx(0.8 + 4.0)
+    assert Cost(traffic=Traffic(), dealer_traffic=Traffic(), seconds=0.0, ahead=True).on(**line) == 0.0

@@ -41,13 +41,16 @@ class Cost:
     def on(self, *, round_trip_s: float, bits_per_second: float) -> float:
         """Seconds on a network: in a round all send at once, so it takes half of a round trip.
 
-        A dealer that is asked takes a whole one; one that sends ahead takes what room is left on the line.
+        A dealer that is asked takes a whole one. One that sends ahead takes the room that is left on the line, and
+        while it does, what comes from the parties meets its words, so that both go at half of the speed.
         """
         per_byte = 8 / bits_per_second
         alone = self.seconds + self.traffic.rounds * round_trip_s / 2 + self.traffic.bytes_sent * per_byte
         dealt = self.dealer_traffic.bytes_received * per_byte
         if self.ahead:
-            return max(alone, self.traffic.bytes_received * per_byte + dealt)
+            received = self.traffic.bytes_received * per_byte
+            meeting = min(1.0, dealt / alone) if alone else 0.0  # the part of the time in which the dealer sends
+            return max(alone + meeting * received, received + dealt)
         return alone + self.dealer_traffic.rounds * round_trip_s + dealt
 
     @property

@@ -34,7 +34,7 @@ from vertinumpyro.transport import Group, GroupSeat, Member, Nobody, Seat, Traff
 
 __all__ = ["RunCost", "rehearsed_cost"]
 
-_MEASURED = 2  # of the steps of an iterative method, after the first, which compiles
+_MEASURED = 4  # of the steps of an iterative method, after the first, which compiles
 _CONNECTION = 3  # round trips until links stand: TCP, TLS 1.3, what all are here for
 _TIMEOUT_S, _LONGEST_S = 60.0, 900.0
 _ID_BYTES = 8
