@@ -13,13 +13,12 @@ from cryptography.hazmat.primitives import serialization
 from rich.markup import escape
 
 from vertinumpyro.cli.job import Job
-from vertinumpyro.cli.joining import task_of
+from vertinumpyro.cli.joining import loaded_backend, task_of
 from vertinumpyro.cli.organisations import check_model, config_at
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
-from vertinumpyro.core.programs import set_apart
 from vertinumpyro.data import read_table
 from vertinumpyro.session import Session, rehearsed_cost
 from vertinumpyro.study import Agreement, bound, gather
@@ -150,7 +149,7 @@ def _estimate(agreement: Agreement, own: PartyFile, path: Path, measured: list[M
     trip = max(found.round_trip_s for found in measured)
     rate = 8 * min(min(found.sent_per_s, found.received_per_s) for found in measured)
     with console.status("[dim]rehearsing the run on stand-ins, on this machine alone …"):
-        set_apart()  # as `join` does
+        loaded_backend(agreement)  # as `join` does
         cost = rehearsed_cost(task_of(agreement, own, path), plan, partial(_fitted, agreement, own, path))
     console.print(
         f"\nOn the slowest of these links the run would take about "

@@ -29,7 +29,7 @@ from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, check
 from vertinumpyro.study import LINKAGE, Agreement, meet
 from vertinumpyro.transport import PeerError, Seat
 
-__all__ = ["join", "link", "task_of"]
+__all__ = ["join", "link", "loaded_backend", "task_of"]
 
 
 def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: float, timeout_s: float) -> None:
@@ -121,10 +121,7 @@ def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: 
         raise ArgumentError(
             f"{own.name} has not approved {path.name}: `vertinumpyro study approve {path.name} --party {party}`"
         )
-    backend = None if agreement.plan is None else _backend(agreement)
-    if backend is not None:
-        backend.load()
-        set_apart()
+    backend = None if agreement.plan is None else loaded_backend(agreement)
     return meet(
         agreement,
         own.name,
@@ -146,6 +143,14 @@ def _backend(agreement: Agreement) -> BetweenProcesses:
     assert isinstance(backend, BetweenProcesses)  # whoever drafted the agreement was told otherwise
     if missing := backend.missing():
         raise ArgumentError(missing)
+    return backend
+
+
+def loaded_backend(agreement: Agreement) -> BetweenProcesses:
+    """The same with its libraries, before anybody waits for this process, which serves one run."""
+    backend = _backend(agreement)
+    backend.load()
+    set_apart()
     return backend
 
 

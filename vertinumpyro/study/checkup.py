@@ -28,7 +28,7 @@ _PINGS = 9
 _STAMP = struct.Struct("<d")
 _BLOCKS = (2 * 2**20, 4 * 2**20, 8 * 2**20, 16 * 2**20)
 _COUNT = 8
-_LONG_S = 0.4
+_LONG_S = 0.4  # a block that takes as long fills any line
 _FACTS_BYTES = 2**14
 
 
