@@ -28,7 +28,7 @@ estimate                before anything has run: of a step, computing on this ma
                         by as many processes at once as there are members, since all of them share this machine: their
                         mean, as all go in lockstep; `estimate_near` without any line is the computing in it
 
-`wan.<..>.line.{round_trip_s,bits_per_second}`: what `doctor` measures there.
+`wan.<..>.line.{round_trip_s,bits_per_second,sustained_bits_per_second}`: what `doctor` measures there.
 
 `bytes_per_record` of a step: sent by a party, over its records. `--quick`: a round trip of 10 ms, 1,000 ids, three of
 Adult's columns.
@@ -68,7 +68,7 @@ from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.secure import Crypten, Spu
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.computation import ClippedSum, described
-from vertinumpyro.transport import make_identity
+from vertinumpyro.transport import Line, make_identity
 
 NETWORKS = [(rtt, mbit) for rtt in (0, 10, 50) for mbit in (100, 1000)]
 GLM_STEPS = ("glm_step_1000", "glm_step_30162")
@@ -111,7 +111,7 @@ class Runs:
             make_identity(folder / name, name)
         self.number = 0
 
-    def measured(self, net: Network, what: str, line: Mapping[str, float]) -> dict[str, Any]:
+    def measured(self, net: Network, what: str, line: Line) -> dict[str, Any]:
         """One thing on one network."""
         orders = [self._order(what) for _ in range(RUNS if what in SHORT else 1)]  # a plan runs once
         estimate = {} if what == "linkage" else self._estimate(orders[0], line)  # and a rehearsal spends none
@@ -125,13 +125,11 @@ class Runs:
             found["bytes_per_record"] = found["bytes"] / _records(what)
         return {**found, **estimate}
 
-    def line(self, net: Network) -> dict[str, float]:
+    def line(self, net: Network) -> Line:
         """The slowest link of any member, as they measure it together."""
         found = self._run(net, {"what": "lines"})
-        return {
-            "round_trip_s": max(one["round_trip_s"] for one in found),
-            "bits_per_second": min(one["bits_per_second"] for one in found),
-        }
+        speeds = {name: min(one[name] for one in found) for name in ("bits_per_second", "sustained_bits_per_second")}
+        return Line(round_trip_s=max(one["round_trip_s"] for one in found), **speeds)
 
     def _order(self, what: str) -> dict[str, Any]:
         schema = self.dataset.schema
@@ -161,7 +159,7 @@ class Runs:
             "tables": [str(self.files.paths[party]) for party in schema.parties],
         }
 
-    def _estimate(self, order: dict[str, Any], line: Mapping[str, float]) -> dict[str, float]:
+    def _estimate(self, order: dict[str, Any], line: Line) -> dict[str, float]:
         """Before there is a network; as many processes at once as will share this machine's cores."""
         order = {**order, "backend": self.args.backend}
         count = 1 if self.backend.own_links else len(self.names)  # such a rehearsal has all members already
@@ -169,9 +167,8 @@ class Runs:
         barrier = (spawn.Barrier(count),)
         with ProcessPoolExecutor(count, mp_context=spawn, initializer=member.together, initargs=barrier) as pool:
             costs = [found.result() for found in [pool.submit(member.rehearsed, order) for _ in range(count)]]
-        near = {"round_trip_s": 0.0, "bits_per_second": math.inf}
-        lines = {"estimate": line, "estimate_near": near}
-        return {name: statistics.fmean(cost.on(**one) for cost in costs) for name, one in lines.items()}
+        lines = {"estimate": line, "estimate_near": Line(round_trip_s=0.0, bits_per_second=math.inf)}
+        return {name: statistics.fmean(cost.on(one) for cost in costs) for name, one in lines.items()}
 
     def _run(self, net: Network, order: Mapping[str, Any]) -> list[dict[str, Any]]:
         self.number += 1
@@ -241,7 +238,7 @@ def main(args: argparse.Namespace) -> None:
             with network(hosts, round_trip_s=rtt / 1000, bits_per_second=mbit * 1e6) as net:
                 bar.set_description(f"{rtt} ms, {mbit} Mbit/s: lines")
                 line = runs.line(net)
-                found[f"{rtt}_{mbit}"] = {"line": line}
+                found[f"{rtt}_{mbit}"] = {"line": dataclasses.asdict(line)}
                 for what in wanted:
                     bar.set_description(f"{rtt} ms, {mbit} Mbit/s: {what}")
                     found[f"{rtt}_{mbit}"][what] = runs.measured(net, what, line)

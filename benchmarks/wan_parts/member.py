@@ -6,6 +6,7 @@ The order names this member, everybody's certificates and addresses, and what to
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import resource
@@ -28,7 +29,7 @@ from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, computation_of
 from vertinumpyro.secure.intersection import common_places, find_common
 from vertinumpyro.session import JoinedSession, PartyTask, RunCost, Session, rehearsed_cost
-from vertinumpyro.study.checkup import check_network
+from vertinumpyro.study.checkup import check_network, slowest_line
 from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, connected, joined
 
 PORT = 7450
@@ -94,12 +95,8 @@ def steps(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
 
 def lines(seat: Seat) -> dict[str, Any]:
     """The slowest of this member's links, as `doctor` measures them."""
-    found = check_network(seat, {}).values()
-    return {
-        "round_trip_s": max(one.round_trip_s for one in found),
-        "bits_per_second": 8 * min(min(one.sent_per_s, one.received_per_s) for one in found),
-        "seconds": 0.0,
-    }
+    found = slowest_line(check_network(seat, {}).values())
+    return {**dataclasses.asdict(found), "seconds": 0.0}
 
 
 def task_of(order: Mapping[str, Any], rank: int) -> PartyTask:

@@ -15,6 +15,7 @@ import pytest
 from tests.organisations.test_join import Organisations, organisations, run  # noqa: F401
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
+from vertinumpyro.core.errors import BackendError
 from vertinumpyro.study import checkup
 from vertinumpyro.study.checkup import check_network, own_facts
 from vertinumpyro.transport import Seat, SocketLink
@@ -57,11 +58,11 @@ def test_every_two_members_measure_each_other(monkeypatch):
             assert one.facts["vertinumpyro"] == own_facts()["vertinumpyro"]
             assert one.round_trip_s == found[other][rank].round_trip_s
             assert abs(one.clock_s) < 0.5
-            assert one.sent_per_s > 0
-            assert one.received_per_s > 0
+            assert one.sent == found[other][rank].received
+            assert one.sent.at_once >= one.sent.sustained > 0
     assert found[0][1].round_trip_s >= 2 * HALF_TRIP_S
     assert found[0][2].round_trip_s < HALF_TRIP_S
-    assert found[0][1].sent_per_s < found[0][2].sent_per_s
+    assert found[0][1].sent.sustained < found[0][2].sent.sustained
 
 
 class LineThatFills:
@@ -80,14 +81,50 @@ class LineThatFills:
         return self.now
 
 
+class LineWithAWindow(LineThatFills):
+    """A long line on which `held` bytes are under way at most."""
+
+    def __init__(self, held, rate, round_trip_s):
+        super().__init__(0, rate)
+        self.held, self.round_trip_s, self.behind = held, round_trip_s, 0
+
+    def send(self, data):
+        super().send(data)
+        self.behind = 0
+
+    def receive(self, *, size):
+        before, self.behind = self.behind, self.behind + size
+        waits = max(0.0, self.round_trip_s - self.held / self.rate) * (self.behind // self.held - before // self.held)
+        self.now += size / self.rate + waits
+
+
 @pytest.mark.parametrize(("rate", "blocks"), [(1e9, 4), (2e7, 3), (1e6, 1)])
 def test_blocks_grow_until_one_takes_its_time(monkeypatch, rate, blocks):
     line = LineThatFills(2**21, rate)
     monkeypatch.setattr(checkup, "time", line)
-    found = checkup._received(line)
+    at_once, sustained = checkup._received(line)
     *asked, last, _ = line.asked
-    assert (asked, last) == (list(checkup._BLOCKS[:blocks]), 0)
-    assert found == pytest.approx(rate * asked[-1] / (asked[-1] + 2**21))
+    short = [checkup._SHORT] * (checkup._TRIES if blocks > 1 else 0)
+    assert (asked, last) == ([*checkup._BLOCKS[:blocks], *short], 0)
+    longest = checkup._BLOCKS[blocks - 1]
+    assert sustained == pytest.approx(rate * longest / (longest + 2**21))
+    assert at_once == sustained
+
+
+def test_a_short_message_goes_faster_than_tcps_window_lets_a_long_one(monkeypatch):
+    line = LineWithAWindow(held=2**21, rate=1e8, round_trip_s=0.05)
+    monkeypatch.setattr(checkup, "time", line)
+    at_once, sustained = checkup._received(line)
+    assert at_once == pytest.approx(1e8)
+    assert sustained == pytest.approx(2**21 / 0.05, rel=0.2)
+
+
+def test_what_asks_for_another_length_than_the_probes_is_told():
+    near, far = socket.socketpair()
+    link, peer = SocketLink(near, "the insurer", 10.0), SocketLink(far, "peer", 10.0)
+    peer.send((2**40).to_bytes(checkup._COUNT, "little"))
+    with pytest.raises(BackendError, match="the insurer asks for a block of 1099511627776 bytes"):
+        checkup._sent(link)
 
 
 def test_a_clock_that_is_ahead_is_noticed_on_both_sides(monkeypatch):

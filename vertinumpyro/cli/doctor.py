@@ -22,7 +22,7 @@ from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroEr
 from vertinumpyro.data import read_table
 from vertinumpyro.session import Session, rehearsed_cost
 from vertinumpyro.study import Agreement, bound, gather
-from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts
+from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts, slowest_line
 from vertinumpyro.transport import Seat
 
 __all__ = ["doctor"]
@@ -30,7 +30,8 @@ __all__ = ["doctor"]
 _SOON = datetime.timedelta(days=30)
 _ROOM = 2**30
 _CLOCK_S = 60.0
-_SLOW_S, _NARROW = 0.3, 1.25e6  # a round trip and a bandwidth (10 Mbit/s) that make a run take hours
+_FAR_S, _HELD = 0.005, 1.5  # a round trip for which TCP's window, and not the machine, holds long messages back
+_SLOW_S, _NARROW = 0.3, 10.0  # a round trip and Mbit/s that make a run take hours
 
 
 class Findings:
@@ -120,7 +121,8 @@ def _together(agreement: Agreement, own: PartyFile, path: Path, findings: Findin
 
 
 def _tell(name: str, found: Measured, findings: Findings) -> None:
-    mbit = [8 * rate / 1e6 for rate in (found.sent_per_s, found.received_per_s)]
+    mbit = [8 * speed.sustained / 1e6 for speed in (found.sent, found.received)]
+    line = slowest_line([found])
     text = f"round trip {1000 * found.round_trip_s:.1f} ms, {mbit[0]:.0f} Mbit/s there, {mbit[1]:.0f} Mbit/s back"
     console.print(f"[green]✓[/] [bold]{escape(name):<12}[/] {text}", soft_wrap=True)
     if abs(found.clock_s) > max(_CLOCK_S, found.round_trip_s):
@@ -130,7 +132,14 @@ def _tell(name: str, found: Measured, findings: Findings) -> None:
             f"its clock is {duration(abs(found.clock_s))} {direction} of this one; certificates begin and end by "
             "clocks: set both by NTP",
         )
-    if found.round_trip_s > _SLOW_S or min(found.sent_per_s, found.received_per_s) < _NARROW:
+    if found.round_trip_s > _FAR_S and line.bits_per_second > _HELD * 1e6 * min(mbit):
+        findings.warn(
+            name,
+            f"TCP has {line.held_bytes / 1e6:.1f} MB under way at most, so that long messages travel at "
+            f"{min(mbit):.0f} of {line.bits_per_second / 1e6:.0f} Mbit/s: larger net.ipv4.tcp_wmem and tcp_rmem on "
+            "both machines let them travel faster",
+        )
+    if found.round_trip_s > _SLOW_S or min(mbit) < _NARROW:
         findings.warn(name, "a slow link: see the estimate; a method of few rounds (marginals, vertimrf) suits it")
     own = own_facts()
     for package in FACTS:
@@ -146,15 +155,13 @@ def _estimate(agreement: Agreement, own: PartyFile, path: Path, measured: list[M
     plan = agreement.plan
     if plan is None or own.name not in agreement.members:
         return
-    trip = max(found.round_trip_s for found in measured)
-    rate = 8 * min(min(found.sent_per_s, found.received_per_s) for found in measured)
     with console.status("[dim]rehearsing the run on stand-ins, on this machine alone …"):
         loaded_backend(agreement)  # as `join` does
         cost = rehearsed_cost(task_of(agreement, own, path), plan, partial(_fitted, agreement, own, path))
     console.print(
-        f"\nOn the slowest of these links the run would take about "
-        f"[bold]{duration(cost.on(round_trip_s=trip, bits_per_second=rate))}[/] until all is released; what follows is "
-        "this machine's own work."
+        "\nOn the slowest of these links the run would take about "
+        f"[bold]{duration(cost.on(slowest_line(measured)))}[/] until all is released; what follows is this machine's "
+        "own work."
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import importlib
-import math
 import statistics
 import time
 from typing import ClassVar, final
@@ -14,11 +13,10 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure.backend import Backend
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.secure.party_end import PartyEnd, Watch
-from vertinumpyro.transport import Member, Seat, Traffic
+from vertinumpyro.transport import Line, Member, Seat, Traffic
 
-__all__ = ["BetweenProcesses", "Cost", "dry_run", "slow_start_s"]
+__all__ = ["BetweenProcesses", "Cost", "dry_run"]
 
-_FIRST_WINDOW = 10 * 1460  # bytes, RFC 6928
 _CALLS = 3  # a dealer asked for the same a third time works one call ahead, as from then on
 _ENOUGH_S = 0.2  # of short calls, for a mean
 
@@ -38,39 +36,30 @@ class Cost:
     seconds: float
     ahead: bool = False
 
-    def on(self, *, round_trip_s: float, bits_per_second: float) -> float:
+    def on(self, line: Line) -> float:
         """Seconds on a network: in a round all send at once, so it takes half of a round trip.
 
         A dealer that is asked takes a whole one. One that sends ahead takes the room that is left on the line, and
         while it does, what comes from the parties meets its words, so that both go at half of the speed.
         """
-        per_byte = 8 / bits_per_second
-        alone = self.seconds + self.traffic.rounds * round_trip_s / 2 + self.traffic.bytes_sent * per_byte
-        dealt = self.dealer_traffic.bytes_received * per_byte
+        per_byte = line.byte_s(self.traffic.bulk_bytes)
+        alone = self.seconds + self.traffic.rounds * line.round_trip_s / 2 + self.traffic.bytes_sent * per_byte
+        dealt = self.dealer_traffic.bytes_received * line.byte_s(self.dealer_traffic.bulk_bytes)
         if self.ahead:
             received = self.traffic.bytes_received * per_byte
             meeting = min(1.0, dealt / alone) if alone else 0.0  # the part of the time in which the dealer sends
             return max(alone + meeting * received, received + dealt)
-        return alone + self.dealer_traffic.rounds * round_trip_s + dealt
+        return alone + self.dealer_traffic.rounds * line.round_trip_s + dealt
 
     @property
     def lan_seconds(self) -> float:
         """1 ms round trip, 1 Gbit/s."""
-        return self.on(round_trip_s=0.001, bits_per_second=1e9)
+        return self.on(Line(round_trip_s=0.001, bits_per_second=1e9))
 
     @property
     def wan_seconds(self) -> float:
         """50 ms round trip, 100 Mbit/s."""
-        return self.on(round_trip_s=0.05, bits_per_second=1e8)
-
-
-def slow_start_s(num_bytes: int, *, round_trip_s: float, bits_per_second: float) -> float:
-    """What a message that fills the line takes longer where that was idle.
-
-    TCP begins with ten segments a round trip and doubles them until as many are under way as the line holds.
-    """
-    held = bits_per_second * round_trip_s / 8
-    return round_trip_s * math.log2(held / _FIRST_WINDOW) if num_bytes > held > _FIRST_WINDOW else 0.0
+        return self.on(Line(round_trip_s=0.05, bits_per_second=1e8))
 
 
 class BetweenProcesses(Backend):

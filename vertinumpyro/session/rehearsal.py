@@ -23,14 +23,14 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.model.stand_ins import stand_in_columns
 from vertinumpyro.privacy import Plan
-from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, slow_start_s
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.session.joined import JoinedSession
 from vertinumpyro.session.passed_on import PassedOn
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.session.work import Method
-from vertinumpyro.transport import Group, GroupSeat, Member, Nobody, Seat, Traffic
+from vertinumpyro.transport import Group, GroupSeat, Line, Member, Nobody, Seat, Traffic
 
 __all__ = ["RunCost", "rehearsed_cost"]
 
@@ -56,12 +56,11 @@ class RunCost:
     step: Cost | None = None
     further: int = 0
 
-    def on(self, *, round_trip_s: float, bits_per_second: float) -> float:
+    def on(self, line: Line) -> float:
         """Seconds on a network, from the first connection on, over lines that were idle; see `Cost.on`."""
-        network = {"round_trip_s": round_trip_s, "bits_per_second": bits_per_second}
-        steps = 0.0 if self.step is None else self.further * self.step.on(**network)
-        begin = _CONNECTION * round_trip_s + slow_start_s(self.whole.traffic.bytes_sent, **network)
-        return begin + self.whole.on(**network) + steps
+        steps = 0.0 if self.step is None else self.further * self.step.on(line)
+        begin = _CONNECTION * line.round_trip_s + line.slow_start_s(self.whole.traffic.bytes_sent)
+        return begin + self.whole.on(line) + steps
 
 
 def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path], object]) -> RunCost:

@@ -12,24 +12,38 @@ import platform
 import statistics
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
+from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.version import __version__
-from vertinumpyro.transport import Link, Seat, pack, unpack
+from vertinumpyro.transport import Line, Link, Seat, pack, unpack
 
-__all__ = ["FACTS", "Measured", "check_network", "own_facts"]
+__all__ = ["FACTS", "Measured", "Speed", "check_network", "own_facts", "slowest_line"]
 
 FACTS = ("vertinumpyro", "jax", "numpyro", "numpy", "dp-accounting")
 """Packages whose versions all should have alike: public values are computed by them."""
 
 _PINGS = 9
 _STAMP = struct.Struct("<d")
+_SPEED = struct.Struct("<dd")
 _BLOCKS = (2 * 2**20, 4 * 2**20, 8 * 2**20, 16 * 2**20)
 _COUNT = 8
 _LONG_S = 0.4  # a block that takes as long fills any line
+_HEAD, _SHORT, _TRIES = 2**16, 2**20, 3  # a message that fits the window of a line that is neither short nor slow
 _FACTS_BYTES = 2**14
+
+
+class Speed(NamedTuple):
+    """Bytes per second.
+
+    :ivar at_once: of a message that fits TCP's window: all of it is sent before any of it has arrived.
+    :ivar sustained: of the second of two blocks of 2 MiB, and of up to 16 where that takes less than .4 s.
+    """
+
+    at_once: float
+    sustained: float
 
 
 @final
@@ -38,15 +52,15 @@ class Measured:
     """One other member, as seen from this one.
 
     :ivar round_trip_s: the median of a message of 8 bytes and its answer.
-    :ivar sent_per_s: bytes per second to it, of the second of two blocks of 2 MiB, and of up to 16 on a fast line.
-    :ivar received_per_s: bytes per second from it.
+    :ivar sent: how fast it receives what this one sends.
+    :ivar received: how fast what it sends comes.
     :ivar clock_s: how far its clock is ahead, give or take half of the round trip.
     :ivar facts: its versions and its processor.
     """
 
     round_trip_s: float
-    sent_per_s: float
-    received_per_s: float
+    sent: Speed
+    received: Speed
     clock_s: float
     facts: Mapping[str, Any]
 
@@ -60,6 +74,16 @@ def own_facts() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def slowest_line(measured: Collection[Measured]) -> Line:
+    """The slowest of them in each respect, in either direction."""
+    speeds = [speed for one in measured for speed in (one.sent, one.received)]
+    return Line(
+        round_trip_s=max(one.round_trip_s for one in measured),
+        bits_per_second=8 * min(speed.at_once for speed in speeds),
+        sustained_bits_per_second=8 * min(speed.sustained for speed in speeds),
+    )
 
 
 def check_network(seat: Seat, facts: Mapping[str, str]) -> dict[int, Measured]:
@@ -86,7 +110,7 @@ def check_network(seat: Seat, facts: Mapping[str, str]) -> dict[int, Measured]:
             sent = _sent(link)
             (round_trip,) = _STAMP.unpack(link.receive(size=_STAMP.size))
         found[other if first else one] = Measured(
-            round_trip_s=round_trip, sent_per_s=sent, received_per_s=received, clock_s=clock, facts=theirs
+            round_trip_s=round_trip, sent=sent, received=received, clock_s=clock, facts=theirs
         )
     return found
 
@@ -122,30 +146,40 @@ def _answered(link: Link) -> float:
     return float(_STAMP.unpack(link.receive(size=_STAMP.size))[0])
 
 
-def _sent(link: Link) -> float:
-    """Bytes per second, as the other received them."""
-    while (size := int.from_bytes(link.receive(size=_COUNT), "little")) in _BLOCKS:
-        for _ in range(2):
-            link.send(bytes(size))
-    return float(_STAMP.unpack(link.receive(size=_STAMP.size))[0])
+def _sent(link: Link) -> Speed:
+    """As the other received it."""
+    while size := int.from_bytes(link.receive(size=_COUNT), "little"):
+        if size not in (*_BLOCKS, _SHORT):
+            raise BackendError(f"{link.peer} asks for a block of {size} bytes; are both of one version?")
+        link.send(bytes(_HEAD if size == _SHORT else size))
+        link.send(bytes(size))
+    return Speed(*_SPEED.unpack(link.receive(size=_SPEED.size)))
 
 
-def _received(link: Link) -> float:
-    """Bytes per second of the second of two blocks: with the first the connection has found the line's width.
+def _received(link: Link) -> Speed:
+    """Of the second of two blocks: with the first the connection has found the line's width.
 
     A line that is wide and long holds more than a short block, so blocks grow until one takes its time. The fastest
-    counts: now and then a connection pauses to find its way anew.
+    counts: now and then a connection pauses to find its way anew. A short message after them all is sent at once;
+    on a line that is slow anyway there is no difference.
     """
-    best = 0.0
+    sustained, size = 0.0, 0
     for size in _BLOCKS:
-        link.send(size.to_bytes(_COUNT, "little"))
-        link.receive(size=size)
-        started = time.perf_counter()
-        link.receive(size=size)
-        seconds = max(time.perf_counter() - started, 1e-9)
-        best = max(best, size / seconds)
+        seconds = _timed(link, size, size)
+        sustained = max(sustained, size / seconds)
         if seconds > _LONG_S:
             break
+    tries = _TRIES if size > _BLOCKS[0] else 0
+    at_once = max([sustained, *(_SHORT / _timed(link, _HEAD, _SHORT) for _ in range(tries))])
     link.send(bytes(_COUNT))
-    link.send(_STAMP.pack(best))
-    return best
+    link.send(_SPEED.pack(at_once, sustained))
+    return Speed(at_once, sustained)
+
+
+def _timed(link: Link, first: int, size: int) -> float:
+    """Seconds of a block that comes behind another one."""
+    link.send(size.to_bytes(_COUNT, "little"))
+    link.receive(size=first)
+    started = time.perf_counter()
+    link.receive(size=size)
+    return max(time.perf_counter() - started, 1e-9)

@@ -8,7 +8,7 @@ from vertinumpyro.transport.nobody import Nobody
 from vertinumpyro.transport.relay import Relay
 from vertinumpyro.transport.seat import Seat
 from vertinumpyro.transport.tls import Address, Peer, connected, joined
-from vertinumpyro.transport.traffic import Traffic
+from vertinumpyro.transport.traffic import Line, Traffic
 
 __all__ = [
     "Address",
@@ -16,6 +16,7 @@ __all__ = [
     "Group",
     "GroupSeat",
     "Identity",
+    "Line",
     "Link",
     "Member",
     "Nobody",

@@ -19,6 +19,7 @@ __all__ = ["HEADER_BYTES", "Link", "PeerError", "SocketLink", "Transfer", "every
 
 _HEADER = struct.Struct("<IQ")
 HEADER_BYTES = _HEADER.size
+_BULK = 2**16
 _FIRST_WRITE = 2**16  # a header travels with this much of its message: on a network two writes may be two packets
 
 Data = bytes | bytearray | memoryview
@@ -141,6 +142,7 @@ class SocketLink:
     def header(self, length: int) -> bytes:
         """The frame of the next message that is sent: its number and its length."""
         self._sent += 1
+        self.traffic.bulks += length > _BULK
         return _HEADER.pack(self._sent % 2**32, length)
 
     def expected_length(self, header: Data, least: int, most: int) -> int:
@@ -155,6 +157,7 @@ class SocketLink:
                 f"{self.peer} announces a message of {length} bytes where {expected} are expected; are both of one "
                 "version?"
             )
+        self.traffic.bulks += length > _BULK
         return length
 
     def wait_forever(self) -> None:
