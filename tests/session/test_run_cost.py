@@ -45,10 +45,10 @@ def test_a_message_beyond_tcps_window_waits_for_what_is_within():
 
 
 def test_what_comes_meets_the_dealers_words_while_it_sends_ahead():
-    """One second of computing, .8 s of the parties' words; the dealer's take a quarter of that time, or all of it."""
+    """One second of computing, .8 s of the parties' words; the dealer's take half of that time, or all of it."""
     step = {"seconds": 1.0, "ahead": True, "traffic": Traffic(bytes_sent=10_000_000, bytes_received=10_000_000)}
     line = Line(round_trip_s=0.0, bits_per_second=1e8)
     little, much = (Cost(**step, dealer_traffic=Traffic(bytes_received=n)) for n in (5_625_000, 50_000_000))
-    assert little.on(line) == pytest.approx(1.8 + 0.8 / 4)
+    assert little.on(line) == pytest.approx(1.8 + 0.8 / 2)
     assert much.on(line) == pytest.approx(0.8 + 4.0)
     assert Cost(traffic=Traffic(), dealer_traffic=Traffic(), seconds=0.0, ahead=True).on(line) == 0.0

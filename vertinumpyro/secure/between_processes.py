@@ -40,15 +40,16 @@ class Cost:
         """Seconds on a network: in a round all send at once, so it takes half of a round trip.
 
         A dealer that is asked takes a whole one. One that sends ahead takes the room that is left on the line, and
-        while it does, what comes from the parties meets its words, so that both go at half of the speed.
+        while it does, what comes from the parties meets its words: both go at half of the speed, so it takes twice as
+        long, and none of the parties' words waits for more than the dealer's.
         """
         per_byte = line.byte_s(self.traffic.bulk_bytes)
         alone = self.seconds + self.traffic.rounds * line.round_trip_s / 2 + self.traffic.bytes_sent * per_byte
         dealt = self.dealer_traffic.bytes_received * line.byte_s(self.dealer_traffic.bulk_bytes)
         if self.ahead:
             received = self.traffic.bytes_received * per_byte
-            meeting = min(1.0, dealt / alone) if alone else 0.0  # the part of the time in which the dealer sends
-            return max(alone + meeting * received, received + dealt)
+            meeting = min(1.0, 2 * dealt / alone) if alone else 0.0  # the part of the time in which the dealer sends
+            return max(alone + min(dealt, meeting * received), received + dealt)
         return alone + self.dealer_traffic.rounds * line.round_trip_s + dealt
 
     @property
