@@ -35,6 +35,8 @@ Keys: tvd3, tvd4, tvd5     {data set: {arm: {epsilon: mean over repeats}}}
       ratio_to_aim         {data set: {epsilon: `everyone` over AIM on pooled columns}}; ratio_to_mst likewise
       monotone             {data set: {largest_rise: of the median from one epsilon to the next, spread: of the fits
                            there, holds: whether the rise is within it}}
+      failed               {data set and arm: {epsilon: fits of a pooled mechanism that ended in an error}}; others
+                           took their place
       cost                 {data set: {arm: bytes_per_party, bytes_to_server, rounds, seconds_wan}}: what cross-party
                            tables cost at epsilon 0.8, counted and not measured, see `vertimrf_parts/costs.py`
       time_and_bytes       {data set: {arm: party_seconds, server_seconds, bytes_per_party, bytes_to_server}}, Table 2
@@ -48,6 +50,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,7 +70,7 @@ from vertimrf_parts.arms import (
     misclassification,
 )
 from vertimrf_parts.costs import counted_cost, time_and_bytes
-from vertimrf_parts.small_epsilon import SmallEpsilon, ratios, small_epsilon
+from vertimrf_parts.small_epsilon import NoTwinError, SmallEpsilon, ratios, small_epsilon
 
 from vertinumpyro.data import VerticalDataset, load_adult, load_nltcs
 from vertinumpyro.evaluation.palette import MARKERS, SERIES, grid, new_figure, styled
@@ -206,7 +209,10 @@ def run_small_epsilon(settings: Settings) -> dict[str, Any]:
     """Everyone's ε against AIM and MST, and over a wide range of budgets."""
 
     def fit(dataset: VerticalDataset, arm: str, epsilon: float, seed: int) -> float:
-        return one_fit(dataset, ARMS[arm], epsilon, settings, seed).tvd[3]
+        try:
+            return one_fit(dataset, ARMS[arm], epsilon, settings, seed).tvd[3]
+        except subprocess.CalledProcessError as error:  # the authors' code has said why
+            raise NoTwinError(arm) from error
 
     return small_epsilon({name: settings.table(name) for name in settings.tables}, fit, settings.small)
 

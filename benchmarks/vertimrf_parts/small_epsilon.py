@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,13 @@ from tqdm.auto import tqdm
 
 from vertinumpyro.data import VerticalDataset
 
-__all__ = ["SmallEpsilon", "ratios", "small_epsilon"]
+__all__ = ["NoTwinError", "SmallEpsilon", "ratios", "small_epsilon"]
 
 Fit = Callable[[VerticalDataset, str, float, int], float]
+
+
+class NoTwinError(Exception):
+    """A pooled mechanism ended in an error of its authors' code."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +29,8 @@ class SmallEpsilon:
     """The size of the part.
 
     Attributes:
-        fits: so many of each arm at every ε; one of AIM takes five minutes on Adult, half an hour on NLTCS.
+        fits: so many of each arm at every ε that end with a twin, of at most twice as many; one of AIM takes five
+            minutes on Adult, half an hour on NLTCS.
         small: the budgets of the comparison.
         grid: those over which the distance may not rise.
         kept: a JSON file of fits; those in it are not done again, and each new one is added as soon as it is there.
@@ -37,17 +43,20 @@ class SmallEpsilon:
 
 
 def small_epsilon(tables: Mapping[str, VerticalDataset], fit: Fit, settings: SmallEpsilon) -> dict[str, Any]:
-    """The keys `everyone` and `monotone`; `fit` gives the mean 3-way TVD of an arm's twin."""
+    """The keys `everyone`, `failed` and `monotone`; `fit` gives the mean 3-way TVD of an arm's twin."""
     medians: dict[str, Any] = {name: {} for name in tables}
+    failed: dict[str, dict[str, int]] = {}
     monotone: dict[str, Any] = {}
     for name, dataset in tables.items():
         for arm, fits in settings.fits.items():
             grid = settings.grid if arm == "everyone" else settings.small
-            found = _all_fits(dataset, arm, grid, fits, _kept(fit, name, settings.kept), name)
+            found, errors = _all_fits(dataset, arm, grid, fits, _kept(fit, name, settings.kept), name)
+            if errors:
+                failed[f"{name} {arm}"] = {f"{e:g}": count for e, count in errors.items()}
             medians[name][arm] = {f"{e:g}": statistics.median(values) for e, values in found.items()}
             if arm == "everyone":
                 monotone[name] = _monotone(found)
-    return {"everyone": medians, **({"monotone": monotone} if monotone else {})}
+    return {"everyone": medians, "failed": failed, **({"monotone": monotone} if monotone else {})}
 
 
 def ratios(medians: Mapping[str, Mapping[str, Mapping[str, float]]], arm: str) -> dict[str, dict[str, float]]:
@@ -62,12 +71,23 @@ def ratios(medians: Mapping[str, Mapping[str, Mapping[str, float]]], arm: str) -
 
 def _all_fits(
     dataset: VerticalDataset, arm: str, epsilons: tuple[float, ...], fits: int, fit: Fit, name: str
-) -> dict[float, list[float]]:
-    tasks = [(e, seed) for e in epsilons for seed in range(fits)]
+) -> tuple[dict[float, list[float]], Counter[float]]:
+    """The distances, and how many fits failed beside them."""
     found: dict[float, list[float]] = {e: [] for e in epsilons}
-    for e, seed in tqdm(tasks, desc=f"{name}: {arm}", unit="fit"):
-        found[e].append(fit(dataset, arm, e, seed))
-    return found
+    failed: Counter[float] = Counter()
+    with tqdm(total=len(epsilons) * fits, desc=f"{name}: {arm}", unit="fit") as bar:
+        for e in epsilons:
+            for seed in range(2 * fits):
+                if len(found[e]) == fits:
+                    break
+                try:
+                    found[e].append(fit(dataset, arm, e, seed))
+                    bar.update()
+                except NoTwinError:
+                    failed[e] += 1
+            if not found[e]:
+                raise SystemExit(f"{arm} on {name}: none of {2 * fits} fits at ε = {e:g} ended with a twin")
+    return found, failed
 
 
 def _kept(fit: Fit, name: str, path: Path | None) -> Fit:
@@ -76,14 +96,19 @@ def _kept(fit: Fit, name: str, path: Path | None) -> Fit:
         return fit
 
     def looked_up(dataset: VerticalDataset, arm: str, epsilon: float, seed: int) -> float:
-        found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        found: dict[str, float | None] = json.loads(path.read_text()) if path.exists() else {}
         key = f"{name} {arm} {epsilon:g} {seed}"
         if key not in found:
-            found[key] = fit(dataset, arm, epsilon, seed)
+            try:
+                found[key] = fit(dataset, arm, epsilon, seed)
+            except NoTwinError:
+                found[key] = None
             written = path.with_suffix(".part")
             written.write_text(json.dumps(found, indent=1))
             os.replace(written, path)
-        return found[key]
+        if (distance := found[key]) is None:
+            raise NoTwinError(key)
+        return distance
 
     return looked_up
 
