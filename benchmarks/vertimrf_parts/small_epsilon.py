@@ -15,13 +15,9 @@ from tqdm.auto import tqdm
 
 from vertinumpyro.data import VerticalDataset
 
-__all__ = ["NoTwinError", "SmallEpsilon", "ratios", "small_epsilon"]
+__all__ = ["SmallEpsilon", "ratios", "small_epsilon"]
 
-Fit = Callable[[VerticalDataset, str, float, int], float]
-
-
-class NoTwinError(Exception):
-    """A pooled mechanism ended in an error of its authors' code."""
+Fit = Callable[[VerticalDataset, str, float, int], float | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +39,7 @@ class SmallEpsilon:
 
 
 def small_epsilon(tables: Mapping[str, VerticalDataset], fit: Fit, settings: SmallEpsilon) -> dict[str, Any]:
-    """The keys `everyone`, `failed` and `monotone`; `fit` gives the mean 3-way TVD of an arm's twin."""
+    """The keys `everyone`, `failed` and `monotone`; `fit` gives the mean 3-way TVD of a twin, None if it failed."""
     medians: dict[str, Any] = {name: {} for name in tables}
     failed: dict[str, dict[str, int]] = {}
     monotone: dict[str, Any] = {}
@@ -80,11 +76,11 @@ def _all_fits(
             for seed in range(2 * fits):
                 if len(found[e]) == fits:
                     break
-                try:
-                    found[e].append(fit(dataset, arm, e, seed))
-                    bar.update()
-                except NoTwinError:
+                if (distance := fit(dataset, arm, e, seed)) is None:
                     failed[e] += 1
+                else:
+                    found[e].append(distance)
+                    bar.update()
             if not found[e]:
                 raise SystemExit(f"{arm} on {name}: none of {2 * fits} fits at ε = {e:g} ended with a twin")
     return found, failed
@@ -95,20 +91,15 @@ def _kept(fit: Fit, name: str, path: Path | None) -> Fit:
     if path is None:
         return fit
 
-    def looked_up(dataset: VerticalDataset, arm: str, epsilon: float, seed: int) -> float:
+    def looked_up(dataset: VerticalDataset, arm: str, epsilon: float, seed: int) -> float | None:
         found: dict[str, float | None] = json.loads(path.read_text()) if path.exists() else {}
         key = f"{name} {arm} {epsilon:g} {seed}"
         if key not in found:
-            try:
-                found[key] = fit(dataset, arm, epsilon, seed)
-            except NoTwinError:
-                found[key] = None
+            found[key] = fit(dataset, arm, epsilon, seed)
             written = path.with_suffix(".part")
             written.write_text(json.dumps(found, indent=1))
             os.replace(written, path)
-        if (distance := found[key]) is None:
-            raise NoTwinError(key)
-        return distance
+        return found[key]
 
     return looked_up
 
