@@ -25,8 +25,9 @@ linkage                 private set intersection of 100,000 ids at each party, o
 estimate                before anything has run: of a step, computing on this machine, half a round trip for each
                         round, and the bytes, as `plan` prints it; of a method, all that a run takes at a party, as
                         `doctor` rehearses it on stand-ins; on the slowest line as `doctor` measures it, and rehearsed
-                        by as many processes at once as there are members, since all of them share this machine: their
-                        mean, as all go in lockstep; `estimate_near` without any line is the computing in it
+                        by as many processes at once as there are parties, since they share this machine, each with the
+                        others' ends, and a dealer's, in threads: their mean, as all go in lockstep; `estimate_near`
+                        without any line is the computing in it
 
 `wan.<..>.line.{round_trip_s,bits_per_second,sustained_bits_per_second}`: what `doctor` measures there.
 
@@ -160,9 +161,10 @@ class Runs:
         }
 
     def _estimate(self, order: dict[str, Any], line: Line) -> dict[str, float]:
-        """Before there is a network; as many processes at once as will share this machine's cores."""
+        """Before there is a network; as many parties at once as will share this machine's cores."""
         order = {**order, "backend": self.args.backend}
-        count = 1 if self.backend.own_links else len(self.names)  # such a rehearsal has all members already
+        num_parties = len(self.dataset.schema.parties)
+        count = 1 if self.backend.own_links else num_parties  # such a rehearsal has all members already
         spawn = get_context("spawn")  # what a run imports, it imports too
         barrier = (spawn.Barrier(count),)
         with ProcessPoolExecutor(count, mp_context=spawn, initializer=member.together, initargs=barrier) as pool:

@@ -14,7 +14,7 @@ from tests.transport.wires import wired
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.secure import InsecureRehearsal, in_process
 from vertinumpyro.secure.crypten import Crypten, formats
-from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
+from vertinumpyro.secure.crypten.correlations import Request, corrected, correction_size, deal, drawn
 from vertinumpyro.secure.crypten.dealer import DealerClient, serve
 from vertinumpyro.secure.crypten.planes import unpacked
 from vertinumpyro.secure.keystream import KeyStream, derived_key, fresh_key
@@ -42,7 +42,11 @@ def dealt(request, num_parties):
     keys = [fresh_key() for _ in range(num_parties)]
     correction = deal(request, [KeyStream(key) for key in keys])
     assert correction.size == correction_size(request)
-    shares = [draw(request, KeyStream(key), rank, correction) for rank, key in enumerate(keys)]
+    streams = [KeyStream(key) for key in keys]
+    shares = [
+        (*drawn(request, stream, rank), *corrected(request, stream, None if rank else correction))
+        for rank, stream in enumerate(streams)
+    ]
     return list(zip(*shares, strict=True)) if request.kind not in ("one_sided", "pairs") else shares
 
 
@@ -149,6 +153,25 @@ def test_the_dealer_is_right_in_any_order_of_computations(prefetch):
     assert waits == ([3, 1, 1, 1, 1] if prefetch else [3, 3, 1, 3, 3])
     masks = [tuple(parties[0][0]) for computation in shares for parties in computation]
     assert len(set(masks)) == len(masks)  # no mask twice, also where a prepared step was not used
+
+
+def test_the_dealer_is_waited_for_only_where_its_words_are_needed():
+    ours, theirs = wired("party 0", "the dealer")
+    thread = threading.Thread(target=serve, args=([theirs],))
+    thread.start()
+    client, request = DealerClient(fresh_key(), 0, ours), REQUESTS["square"]
+    waits = []
+    for nothing_needed in (False, False, True, False):  # the first is recorded, the others are prepared
+        client.begin("p")
+        if nothing_needed:
+            continue
+        (r,) = client.drawn(request)
+        waits.append(client.traffic.rounds)
+        (squared,) = client.corrected(request)
+        np.testing.assert_array_equal(squared, r * r)
+    client.close()
+    thread.join(5)
+    assert waits == [0, 1, 3]
 
 
 def test_the_quadratic_is_as_good_as_its_error_says():

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from vertinumpyro.secure.crypten.correlations import deal, draw
+from vertinumpyro.secure.crypten.correlations import corrected, deal, drawn
 from vertinumpyro.secure.crypten.hidden import Hidden, low_bytes, opened
 from vertinumpyro.secure.keystream import KeyStream, fresh_key
 
@@ -25,8 +25,9 @@ class ThreadParty:
         return ThreadParty if module is None else module.Engine
 
     def draw(self, request):
+        stream = self.group.streams[self.rank]
         correction = deal(request, self.group.dealers) if self.rank == 0 else None
-        return draw(request, self.group.streams[self.rank], self.rank, correction)
+        return (*drawn(request, stream, self.rank), *corrected(request, stream, correction))
 
     def open_hidden(self, *hidden):
         self.rounds += 1

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import math
+import select
 import socket
 import ssl
 import tempfile
@@ -29,7 +30,6 @@ __all__ = ["Address", "Peer", "both_ends", "connected", "joined"]
 
 _HANDSHAKE_S = 10.0
 _AGAIN_S, _FIRST_AGAIN_S = 0.3, 0.02
-_LISTEN_S = 0.02  # until a listener sees that all are here
 _HELLO = hashlib.sha256().digest_size
 
 
@@ -113,13 +113,16 @@ def connected(
     if listener is None and any(peer.dial is None for peer in peers.values()):
         raise ArgumentError("listener: somebody dials this organisation, which listens nowhere; give a bound socket")
     threads = [threading.Thread(target=gathering.dial, args=(r,), daemon=True) for r, p in peers.items() if p.dial]
+    rung, bell = socket.socketpair()  # for who waits for a connection when none comes any more
     if listener is not None:
-        threads.append(threading.Thread(target=gathering.listen, args=(listener,), daemon=True))
-    for thread in threads:
-        thread.start()
-    found = gathering.all()
-    for thread in threads:
-        thread.join(_HANDSHAKE_S)  # the port is free again
+        threads.append(threading.Thread(target=gathering.listen, args=(listener, rung), daemon=True))
+    with rung:
+        with bell:
+            for thread in threads:
+                thread.start()
+            found = gathering.all()
+        for thread in threads:
+            thread.join(_HANDSHAKE_S)  # the port is free again
     return found
 
 
@@ -176,12 +179,19 @@ class _Gathering:
             time.sleep(again)
             again = min(2 * again, _AGAIN_S)
 
-    def listen(self, listener: socket.socket) -> None:
-        """Takes whoever dials, one thread each, until all are there."""
-        listener.settimeout(_LISTEN_S)
+    def listen(self, listener: socket.socket, rung: socket.socket) -> None:
+        """Takes whoever dials, one thread each, until all are there.
+
+        :param rung: its other end is closed then.
+        """
+        listener.setblocking(False)
+        poller = select.poll()
+        for waited_for in (listener, rung):
+            poller.register(waited_for, select.POLLIN)
         with listener:
             while not self._over():
-                with contextlib.suppress(TimeoutError):
+                poller.poll()
+                with contextlib.suppress(BlockingIOError):
                     raw, _ = listener.accept()
                     threading.Thread(target=self._greeted, args=(raw, self._listening, None), daemon=True).start()
 

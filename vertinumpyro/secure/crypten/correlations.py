@@ -24,7 +24,7 @@ from vertinumpyro.secure.crypten.planes import packed, plane_words, unpacked
 from vertinumpyro.secure.crypten.wave_table import NUM_WAVES, waves_of
 from vertinumpyro.secure.keystream import KeyStream
 
-__all__ = ["CHUNK_BITS", "Request", "correction_size", "deal", "draw", "num_chunks", "subsets"]
+__all__ = ["CHUNK_BITS", "Request", "corrected", "correction_size", "deal", "drawn", "num_chunks", "subsets"]
 
 CHUNK_BITS = 6
 """A word has a bit for each value of so many bits of a mask."""
@@ -62,29 +62,36 @@ class _Part(NamedTuple):
     bits: bool = False
 
 
-def draw(request: Request, stream: KeyStream, rank: int, correction: np.ndarray | None) -> tuple[np.ndarray, ...]:
-    """One party's shares: the drawn ones, then the corrected ones, which party 0 has from the dealer."""
-    drawn = _words(stream, _drawn(request, rank))
+def drawn(request: Request, stream: KeyStream, rank: int) -> tuple[np.ndarray, ...]:
+    """One party's shares that are uniform."""
+    return _words(stream, _drawn(request, rank))
+
+
+def corrected(request: Request, stream: KeyStream, correction: np.ndarray | None) -> tuple[np.ndarray, ...]:
+    """One party's shares that depend on the others', after `drawn`.
+
+    :param correction: from the dealer, for party 0; None at all others, which draw these, too.
+    """
     parts = _corrected(request)
-    if rank > 0 or correction is None:
-        return (*drawn, *_words(stream, parts))
+    if correction is None:
+        return _words(stream, parts)
     pieces, start = [], 0
     for part in parts:
         size = math.prod(part.shape)
         pieces.append(correction[start : start + size].reshape(part.shape))
         start += size
-    return (*drawn, *pieces)
+    return tuple(pieces)
 
 
 def deal(request: Request, streams: Sequence[KeyStream]) -> np.ndarray:
-    """The dealer's correction for party 0, int64 and flat; draws every party's shares as `draw` does."""
-    drawn = [_words(stream, _drawn(request, rank)) for rank, stream in enumerate(streams)]
+    """The dealer's correction for party 0, int64 and flat; draws every party's shares as that does."""
+    shares = [drawn(request, stream, rank) for rank, stream in enumerate(streams)]
     parts = _corrected(request)
     others = [_words(stream, parts) for stream in streams[1:]]
     pieces = []
-    for index, (value, part) in enumerate(zip(_truth(request, drawn), parts, strict=True)):
-        for shares in others:
-            value = value ^ shares[index] if part.bits else value - shares[index]
+    for index, (value, part) in enumerate(zip(_truth(request, shares), parts, strict=True)):
+        for other in others:
+            value = value ^ other[index] if part.bits else value - other[index]
         pieces.append(np.ascontiguousarray(value, np.int64).ravel())
     return np.concatenate(pieces)
 

@@ -2,7 +2,8 @@
 
 Party 0 asks. The first time that a computation runs, it asks for one correlation after another, and the dealer
 keeps the list. From then on one message asks for the whole list, and it is sent a step ahead: while step t runs,
-the dealer prepares step t + 1. So a step waits for the dealer once at most, not at every product.
+the dealer prepares step t + 1. So a step waits for the dealer once at most, not at every product; and not before it
+needs what the dealer knows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol, final, runtime_checkable
 import numpy as np
 
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.secure.crypten.correlations import Request, correction_size, deal, draw
+from vertinumpyro.secure.crypten.correlations import Request, corrected, correction_size, deal, drawn
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key
 from vertinumpyro.transport import Link, Traffic
 
@@ -35,9 +36,17 @@ class Correlations(Protocol):
         """Start a computation; `program` names all that its requests depend on."""
         ...
 
-    def draw(self, request: Request) -> tuple[np.ndarray, ...]:
-        """This party's shares of the next correlation."""
+    def drawn(self, request: Request) -> tuple[np.ndarray, ...]:
+        """This party's shares of the next correlation that nobody else need know; the dealer begins with the others."""
         ...
+
+    def corrected(self, request: Request) -> tuple[np.ndarray, ...]:
+        """This party's shares of the same that the dealer corrects."""
+        ...
+
+    def draw(self, request: Request) -> tuple[np.ndarray, ...]:
+        """Both at once."""
+        return (*self.drawn(request), *self.corrected(request))
 
 
 def serve(links: list[Link]) -> None:
@@ -65,7 +74,7 @@ def serve(links: list[Link]) -> None:
 
 
 @final
-class DealerClient:
+class DealerClient(Correlations):
     """One party's side: its shares of every correlation, in the order of the computation.
 
     :param key: shared with the dealer.
@@ -81,12 +90,14 @@ class DealerClient:
         self._program = ""
         self._words: dict[str, int] = {}  # that the dealer corrects, by program
         self._ahead: tuple[int, str] | None = None
+        self._due: int | None = None  # words of this call that are on their way
         self._corrections: np.ndarray | None = None
         self._next = 0
         self._stream: KeyStream | None = None
 
     def begin(self, program: str) -> None:
         """Start a computation. `program` names all that its requests depend on; all parties use the same name."""
+        self._read_due()  # of a computation that needed none of it
         self._call, self._program = self._call + 1, program
         self._stream = _stream(self._key, self._call, program)
         self._corrections, self._next = None, 0
@@ -105,13 +116,20 @@ class DealerClient:
             self._ask("all", self._call)
         self._ask("all", self._call + 1)
         self._ahead = (self._call + 1, program)
-        self._corrections = self._receive(self._words[program])
+        self._due = self._words[program]
 
-    def draw(self, request: Request) -> tuple[np.ndarray, ...]:
-        """This party's shares of the next correlation."""
+    def drawn(self, request: Request) -> tuple[np.ndarray, ...]:
+        """See `Correlations`."""
         assert self._stream is not None
-        correction = self._correction(request) if self._rank == 0 else None
-        return draw(request, self._stream, self._rank, correction)
+        if self._rank == 0 and self._due is None and self._corrections is None:
+            self._words[self._program] += correction_size(request)
+            self._send(ask="one", request=request)
+        return drawn(request, self._stream, self._rank)
+
+    def corrected(self, request: Request) -> tuple[np.ndarray, ...]:
+        """See `Correlations`."""
+        assert self._stream is not None
+        return corrected(request, self._stream, self._correction(request) if self._rank == 0 else None)
 
     def close(self) -> None:
         """Let the dealer go."""
@@ -119,15 +137,17 @@ class DealerClient:
             self._link.send(b"null")
 
     def _correction(self, request: Request) -> np.ndarray:
+        self._read_due()
         if self._corrections is None:
-            words = correction_size(request)
-            self._words[self._program] += words
-            self._send(ask="one", request=request)
-            return self._receive(words)
+            return self._receive(correction_size(request))
         start, self._next = self._next, self._next + correction_size(request)
         if self._next > len(self._corrections):
             raise BackendError("the computation asks for more than it did the first time")
         return self._corrections[start : self._next]
+
+    def _read_due(self) -> None:
+        if self._due is not None:
+            self._corrections, self._due = self._receive(self._due), None
 
     def _ask(self, what: str, call: int) -> None:
         self._send(ask=what, call=f"{call:020d}", program=self._program)  # as many bytes at every call
@@ -144,7 +164,7 @@ class DealerClient:
 
 
 @final
-class FirstPartyDealer:
+class FirstPartyDealer(Correlations):
     """Party 0 deals to everyone, so it can read everything: NOT secure, and without a third process's cost.
 
     :param key: shared with party 0; party 0's own, at party 0.
@@ -164,11 +184,15 @@ class FirstPartyDealer:
         self._stream = _stream(self._key, self._call, program)
         self._streams = _streams(self._keys, self._call, program)
 
-    def draw(self, request: Request) -> tuple[np.ndarray, ...]:
-        """This party's shares of the next correlation."""
+    def drawn(self, request: Request) -> tuple[np.ndarray, ...]:
+        """See `Correlations`."""
         assert self._stream is not None
-        correction = deal(request, self._streams) if self._rank == 0 else None
-        return draw(request, self._stream, self._rank, correction)
+        return drawn(request, self._stream, self._rank)
+
+    def corrected(self, request: Request) -> tuple[np.ndarray, ...]:
+        """See `Correlations`."""
+        assert self._stream is not None
+        return corrected(request, self._stream, deal(request, self._streams) if self._rank == 0 else None)
 
     def __repr__(self) -> str:
         """Shows nothing secret."""

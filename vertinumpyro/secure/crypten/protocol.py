@@ -85,7 +85,7 @@ def _products_of_block(engine: Engine, computation: CrossProducts, matrix: np.nd
     """
     engine.dealer.begin(str(computation))
     request = Request("pairs", tuple((computation.num_records, width) for width in computation.widths))
-    mask, products = engine.dealer.draw(request)
+    (mask,) = engine.dealer.drawn(request)
     hidden = engine.swap_masked(matrix - mask, dict(enumerate(request.shapes)))
     pieces = []
     for i, j in itertools.combinations(range(engine.num_parties), 2):
@@ -95,6 +95,7 @@ def _products_of_block(engine: Engine, computation: CrossProducts, matrix: np.nd
             pieces.append(ring_product(hidden[i], mask).ravel())
         else:
             pieces.append(np.zeros(computation.widths[i] * computation.widths[j], np.int64))
+    (products,) = engine.dealer.corrected(request)  # the dealer multiplied meanwhile
     return np.concatenate([np.zeros(0, np.int64), *pieces]) + products
 
 
