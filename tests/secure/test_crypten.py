@@ -104,6 +104,16 @@ def test_a_step_waits_for_the_dealer_once(watched):
 
 
 @needs_crypten
+def test_a_step_takes_as_many_rounds_whatever_the_number_of_parties():
+    rounds = set()
+    for num_parties in (2, 3, 5):
+        shape, problem = problems.shape_of(K=20, P=num_parties, t=1), problems.benign(K=20, P=num_parties, t=1)
+        rounds.add(Crypten().cost(ClippedSum(shape=shape, layout=Layout.of(*problem[:2]))).traffic.rounds)
+    assert len(rounds) == 1
+    assert max(rounds) <= 60
+
+
+@needs_crypten
 def test_a_process_that_is_silent_is_named_within_the_timeout():
     backend = InsecureRehearsal(Crypten(), timeout_s=3.0)
     backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))

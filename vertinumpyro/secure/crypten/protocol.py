@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -68,35 +69,42 @@ def noisy_cross_products(
 ) -> np.ndarray:
     """A_i^T A_j of all i < j, and everybody's noise, modulo 2^64.
 
-    One round for each block of records, whose products are added as shares, and one in which the sum is opened.
+    One round for each block of records, whose products are added as shares, and one in which the sum is opened. The
+    dealer gives each party a uniform matrix M_p of its own, and all parties shares of every M_i^T M_j. Party p sends
+    A_p - M_p =: D_p to all others. As A_i = D_i + M_i, the product is A_i^T D_j, which party i computes, and D_i^T M_j,
+    which party j computes, and M_i^T M_j. A thread multiplies one block while the next is made and sent.
     """
-    share = noise_share.copy()
-    for rows in computation.blocks:
-        share += _products_of_block(engine, computation.of_block(rows), factor_rows(matrix, rows))
+    share, multiplying = noise_share.copy(), None
+    with ThreadPoolExecutor(1) as pool:
+        for rows in computation.blocks:
+            block = computation.of_block(rows)
+            engine.dealer.begin(str(block))
+            request = Request("pairs", tuple((block.num_records, width) for width in block.widths))
+            own = factor_rows(matrix, rows)
+            (mask,) = engine.dealer.drawn(request)
+            hidden = engine.swap_masked(own - mask, dict(enumerate(request.shapes)))
+            if multiplying is not None:
+                share += multiplying.result()
+            multiplying = pool.submit(_own_products, engine.rank, block, own, mask, hidden)
+            (corrected,) = engine.dealer.corrected(request)
+            share += corrected
+        share += 0 if multiplying is None else multiplying.result()
     return engine.reveal(torch.from_numpy(share)).numpy()
 
 
-def _products_of_block(engine: Engine, computation: CrossProducts, matrix: np.ndarray) -> np.ndarray:
-    """This party's share of a block's products; one round.
-
-    The dealer gives each party a uniform matrix M_p of its own, and all parties shares of every M_i^T M_j. Party p
-    sends A_p - M_p =: D_p to all others. As A_i = D_i + M_i, the product is A_i^T D_j, which party i computes, and
-    D_i^T M_j, which party j computes, and M_i^T M_j.
-    """
-    engine.dealer.begin(str(computation))
-    request = Request("pairs", tuple((computation.num_records, width) for width in computation.widths))
-    (mask,) = engine.dealer.drawn(request)
-    hidden = engine.swap_masked(matrix - mask, dict(enumerate(request.shapes)))
-    pieces = []
-    for i, j in itertools.combinations(range(engine.num_parties), 2):
-        if engine.rank == i:
-            pieces.append(ring_product(matrix, hidden[j]).ravel())
-        elif engine.rank == j:
+def _own_products(
+    rank: int, computation: CrossProducts, own: np.ndarray, mask: np.ndarray, hidden: Mapping[int, np.ndarray]
+) -> np.ndarray:
+    """What this party computes of a block's products, the others' at 0; int64, flat, all i < j in turn."""
+    pieces = [np.zeros(0, np.int64)]
+    for i, j in itertools.combinations(range(computation.num_parties), 2):
+        if rank == i:
+            pieces.append(ring_product(own, hidden[j]).ravel())
+        elif rank == j:
             pieces.append(ring_product(hidden[i], mask).ravel())
         else:
             pieces.append(np.zeros(computation.widths[i] * computation.widths[j], np.int64))
-    (products,) = engine.dealer.corrected(request)  # the dealer multiplied meanwhile
-    return np.concatenate([np.zeros(0, np.int64), *pieces]) + products
+    return np.concatenate(pieces)
 
 
 def noisy_sum(engine: Engine, noisy_vector: np.ndarray) -> np.ndarray:
