@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from tests.secure import problems
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, InsecureRehearsal, Spu, VectorSum
+from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, FixedPoint, InsecureRehearsal, Spu, VectorSum
 from vertinumpyro.secure.computation import computation_of, described
 from vertinumpyro.secure.crypten.dealer import DealerClient
 from vertinumpyro.secure.crypten.member import CryptenEnd
@@ -203,3 +204,17 @@ def test_settings_for_rehearsals_are_refused_elsewhere():
         with pytest.raises(ArgumentError, match="InsecureRehearsal"):
             backend.cost(CLIPPED)
     assert dataclasses.replace(Crypten(dealer="first_party"), dealer="third_party").rehearsal_only() is None
+
+
+@pytest.mark.parametrize("backend", [FixedPoint(), pytest.param(Crypten(), marks=needs_crypten)], ids=str)
+def test_products_take_no_more_memory_than_is_said_however_many_records(backend):
+    computation = CrossProducts(num_records=300_000, widths=(40, 50))
+    inputs = [computation.zeros(rank) for rank in range(2)]
+    tracemalloc.start()
+    if isinstance(backend, FixedPoint):
+        backend.noisy_cross_products([one["matrix"] for one in inputs], np.stack([one["noise"] for one in inputs]))
+    else:
+        backend.cost(computation)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 2**20 < peak <= computation.memory < 300_000 * 90 * 64

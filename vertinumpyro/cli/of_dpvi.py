@@ -17,10 +17,10 @@ from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod
 from vertinumpyro.cli.model_loading import build_dpvi
 from vertinumpyro.cli.terminal import console
-from vertinumpyro.cli.wording import count, plan_facts
+from vertinumpyro.cli.wording import at_most, count, plan_facts
 from vertinumpyro.core import compat
 from vertinumpyro.core.compat import random_key
-from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.data import Facts, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import Posterior, TwinColumns
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
 from vertinumpyro.privacy import Plan, PrivacyPlan
@@ -70,7 +70,8 @@ class OfDPVI(CommandMethod):
 
     def facts(self, plan: PrivacyPlan) -> dict[str, str]:
         """See `CommandMethod`."""
-        return plan_facts(plan, self.method.backend.info().name)
+        memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
+        return {**plan_facts(plan, self.method.backend.info().name), "memory, records aside": at_most(memory)}
 
     def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
         """One clipped sum a step."""

@@ -13,9 +13,9 @@ import pandas as pd
 from vertinumpyro.cli import outputs
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod, given
-from vertinumpyro.cli.wording import count
+from vertinumpyro.cli.wording import at_most, count
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.data import Facts, TableFacts, VerticalDataset
 from vertinumpyro.evaluation import Predicted, ReportContent, ReportFigure, ReportTable, prediction_items
 from vertinumpyro.regression import FunctionalMechanismPlan, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.secure import BACKENDS
@@ -84,12 +84,14 @@ class _OfRegression(CommandMethod):
     def facts(self, plan: FunctionalMechanismPlan) -> dict[str, str]:
         """See `CommandMethod`."""
         noise = "discrete Laplace, pure ε" if plan.pure else "discrete Gaussian"
+        memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
         return {
             "method": f"functional mechanism, {plan.model} regression of {plan.layout.label}",
             "records N (public)": f"{plan.num_records:,}",
             "coordinates": f"{plan.layout.size:,}, at {', '.join(plan.parties)}",
             "releases": f"{plan.num_steps:,}",
             "noise": f"{noise}, {count(len(plan.parties), 'share')} on products across parties",
+            "memory, records aside": at_most(memory),
             "backend": self.method.backend.info().name,
             "plan": plan.plan_id[:16],
         }

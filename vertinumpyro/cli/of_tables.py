@@ -10,7 +10,7 @@ from vertinumpyro.cli import outputs
 from vertinumpyro.cli.beside_release import beside_the_release, share_errors
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods import CommandMethod, given
-from vertinumpyro.cli.wording import count
+from vertinumpyro.cli.wording import at_most, count
 from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.evaluation import ReportFigure, ReportTable
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
@@ -60,7 +60,7 @@ class OfTables(CommandMethod):
             "tables across parties": f"{plan.num_cross_pairs:,}",
             "part of the budget for them": f"{plan.cross_share:g}",
             "noise": f"{plan.noise.kind}, {count(plan.noise.num_shares, 'share')}",
-            "memory, records aside": f"at most {self.method.memory(self.config.schema, plan) / 2**30:.1f} GiB",
+            "memory, records aside": at_most(self.method.memory(self.config.schema, plan)),
             "backend": self.method.backend.info().name,
             "plan": plan.plan_id[:16],
         }

@@ -13,6 +13,7 @@ from vertinumpyro.privacy.clip import bounds_of_outcomes
 from vertinumpyro.privacy.plan import rows_in_words
 
 __all__ = [
+    "at_most",
     "cautions",
     "count",
     "duration",
@@ -104,6 +105,11 @@ def cautions(plan: Plan) -> list[str]:
     if plan.uncovered:
         lines.append(f"Not covered: {rows_in_words(plan.uncovered)}. A larger collusion_threshold covers coalitions.")
     return lines
+
+
+def at_most(num_bytes: int) -> str:
+    """Memory, as a plan states it."""
+    return f"at most {num_bytes / 2**30:.1f} GiB"
 
 
 def plan_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:

@@ -48,7 +48,10 @@ from vertinumpyro.secure import BatchShape
 if TYPE_CHECKING:
     from vertinumpyro.dpvi.inference import DPVI
 
-__all__ = ["Clip", "batch_shape", "check_clip", "check_one_outcome", "chosen_clip"]
+__all__ = ["COMPILER_BYTES", "Clip", "batch_shape", "check_clip", "check_one_outcome", "chosen_clip", "planned_shape"]
+
+COMPILER_BYTES = 2**30
+"""What the compiler takes at most for one fit's programs."""
 
 _NUM_TRIED = 64
 _BLOCK_VALUES = 2**24  # records times released values that a block of a batch holds: what memory it takes
@@ -224,3 +227,8 @@ def batch_shape(
         clip_parts=clip.parts,
         residual_bound=clip.residual_bound,
     )
+
+
+def planned_shape(split: SplitModel, plan: PrivacyPlan, settings: DPVI) -> BatchShape:
+    """The sizes of a plan's step."""
+    return batch_shape(split, plan.sampling, plan.noise, Clip.of(plan), plan.noise_multiplier, settings)

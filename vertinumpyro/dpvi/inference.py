@@ -18,7 +18,7 @@ from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_sampling, check_settings
-from vertinumpyro.dpvi.clipping import Clip, batch_shape, check_clip, chosen_clip
+from vertinumpyro.dpvi.clipping import COMPILER_BYTES, batch_shape, check_clip, chosen_clip, planned_shape
 from vertinumpyro.dpvi.defaults import (
     default_batch,
     default_components,
@@ -53,7 +53,7 @@ from vertinumpyro.privacy import (
 )
 from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.plan import targeted
-from vertinumpyro.secure import Backend, BatchShape, FixedPoint
+from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import ClippedSum, Computation
 from vertinumpyro.session import Run, Session, session_of
 
@@ -256,7 +256,7 @@ class DPVI:
         rng_key = checked_key(rng_key)
         self.check(dataset, plan)
         split = self.split(dataset.schema, plan)
-        shape = self._shape(split, plan)
+        shape = planned_shape(split, plan, self)
         guide_key, step_key = jax.random.split(rng_key)
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
         kernel = Kernel(
@@ -351,18 +351,18 @@ class DPVI:
         """What the parties compute together, and how often: the start's, and a clipped sum for each block of a step."""
         kernel, state = self.kernel(facts, plan, compat.random_key(0))
         summed = ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts))
-        return [
-            *self._warm(plan.num_records).computations(facts, plan),
-            (summed.of_one_block, plan.num_gradients * kernel.shape.num_blocks),
-        ]
+        steps = (summed.of_one_block, plan.num_gradients * kernel.shape.num_blocks)
+        return [*self._warm(plan.num_records).computations(facts, plan), steps]
+
+    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
+        """Bytes that a fit takes at most beside the encoded columns, of a record's scores and the compiler's."""
+        steps, _ = self.computations(facts, plan)[-1]
+        return COMPILER_BYTES + self._warm(plan.num_records).memory(facts, plan) + steps.memory
 
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""
         start = self._warm(plan.num_records).work(facts, party, columns, plan, source)
         return StepsWork(self, facts, party, columns, plan, source, start)
-
-    def _shape(self, split: SplitModel, plan: PrivacyPlan) -> BatchShape:
-        return batch_shape(split, plan.sampling, plan.noise, Clip.of(plan), plan.noise_multiplier, self)
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
@@ -394,7 +394,7 @@ class DPVI:
             raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
         check_clip(split, plan)
         self._warm(plan.num_records).check(dataset, plan)
-        if plan.grid_bits != self.backend.grid_bits(self._shape(split, plan)):
+        if plan.grid_bits != self.backend.grid_bits(planned_shape(split, plan, self)):
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
         if set(self.backend.info().unproven) - set(plan.unproven):
             raise ArgumentError("plan was made for a backend with a proved bound; make a new plan for this one")

@@ -140,6 +140,10 @@ class MomentsStart(Start):
         start = _part(plan)
         return [(CrossProducts(num_records=start.num_records, widths=start.widths), 1)] if start.crosses else []
 
+    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
+        """See `Start.memory`."""
+        return sum(computation.memory for computation, _ in self.computations(facts, plan))
+
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> MomentsWork:
         """See `Start.work`."""
         return MomentsWork(self.dpvi.split(facts.schema), _part(plan), party, columns, source)

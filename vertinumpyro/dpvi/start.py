@@ -82,6 +82,10 @@ class Start(abc.ABC):
         """What the parties compute together for the release, and how often."""
 
     @abc.abstractmethod
+    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
+        """Bytes that the release, and what follows from it, take at most beside the encoded columns."""
+
+    @abc.abstractmethod
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> Work | None:
         """One party's part in the release; see `session.Method`."""
 

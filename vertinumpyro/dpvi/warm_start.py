@@ -116,6 +116,10 @@ class WarmStart(Start):
         """See `Start.computations`."""
         return () if (start := _part(plan)) is None else self.tables.computations(facts, start)
 
+    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
+        """See `Start.memory`."""
+        return 0 if (start := _part(plan)) is None else self.tables.memory(facts.schema, start)
+
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> Work | None:
         """See `Start.work`."""
         start = _part(plan)

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.core.row_blocks import slices
+from vertinumpyro.core.row_blocks import block_bytes, slices
 from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
@@ -30,6 +30,8 @@ from vertinumpyro.session import Session, recorded_plan, session_of
 __all__ = ["NoisyFitWarning", "VerticalEstimator"]
 
 Table = VerticalDataset | Session | pd.DataFrame
+
+_MATRICES = 8  # of all products at a time: exact, with noise, and what solves for their coefficients
 
 
 class NoisyFitWarning(UserWarning):
@@ -104,6 +106,11 @@ class VerticalEstimator(SpendsOwnBudgets):
         if len(plan.parties) < 2:
             return []
         return [(CrossProducts(num_records=plan.num_records, widths=widths(plan, facts.parties)), 1)]
+
+    def memory(self, facts: Facts, plan: FunctionalMechanismPlan) -> int:
+        """Bytes that a release in one process takes at most beside the parties' encoded columns, whatever N is."""
+        across = sum(computation.memory for computation, _ in self.computations(facts, plan))
+        return across + block_bytes(1 + plan.layout.size) + _MATRICES * 8 * plan.layout.size**2
 
     def work(
         self,

@@ -25,6 +25,7 @@ __all__ = ["ClippedSum", "Computation", "CrossProducts", "VectorSum", "computati
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 _BLOCK_ROWS = 2**16  # of a product on shares: each block is a message or two
+_COPIES = 8 * 8  # bytes of a number, as often as a protocol holds it: as it is, hidden, as shares, on its way
 
 
 @final
@@ -50,6 +51,13 @@ class ClippedSum:
     def num_values(self) -> int:
         """D."""
         return self.shape.num_values
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a process takes at most, for one block of records whatever is in it."""
+        shape, norms = self.shape, norm_width(self.shape)
+        of_a_record = shape.num_values + shape.num_parties * (shape.num_inputs + norms + norms**2)
+        return _COPIES * shape.batch_size * of_a_record
 
     def at(self, end: Any, inputs: Arrays) -> np.ndarray:
         """Computes it at a `PartyEnd`, on that party's inputs, by name."""
@@ -115,6 +123,11 @@ class CrossProducts:
         return sum(a * b for a, b in itertools.combinations(self.widths, 2))
 
     @property
+    def memory(self) -> int:
+        """Bytes that a process takes at most beside the columns that the matrices are made of."""
+        return _COPIES * (self.block_rows * sum(self.widths) + self.num_parties * self.num_values)
+
+    @property
     def block_rows(self) -> int:
         """Records of a block, of which the last one may have fewer."""
         return min(self.num_records, rows_at_a_time(sum(self.widths), _BLOCK_ROWS))
@@ -149,6 +162,11 @@ class VectorSum:
 
     num_parties: int
     num_values: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a process takes at most."""
+        return _COPIES * self.num_parties * self.num_values
 
     def at(self, end: Any, inputs: Arrays) -> np.ndarray:
         """Computes it at a `PartyEnd`, on that party's inputs, by name."""
