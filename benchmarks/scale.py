@@ -29,6 +29,9 @@ Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked a
       scale.local_step.N.{seconds,travel,travel_ratio,bytes}  a party's own part of a block of a full-batch DPVI step,
                                              before anything secure; what it makes, on its way from a worker; the latter
                                              over the former; bytes a record
+      scale.shared_product.N.{seconds,travel,travel_ratio}  a party's own part of a block of a product on shares; its
+                                             masked block on its way from a worker, and the other party's to it; the
+                                             latter over the former
       scale.device.N.{seconds,at_bandwidth,over_bandwidth}  both parties' parts of a full-batch step on JAX's device
                                              (`platform`); reading and writing the same bytes at the speed of a copy
                                              there; the former over the latter. On a GPU `cpu_over_device`, too
@@ -56,7 +59,7 @@ from scale_parts.tables import write_tables
 
 COLUMNS = 16
 MOST_FOR_RATIO = 1_000_000  # a one-hot matrix of all records takes gigabytes beyond that
-APART = ("ratio", "dask", "local_step", "device")  # figures of their own, without an exponent
+APART = ("ratio", "dask", "local_step", "shared_product", "device")  # figures of their own, without an exponent
 BY_RECORDS = ("encode", "marginals", "functional", "dpvi_step", "sampling", *APART, "processes")
 ARMS = (*BY_RECORDS, "columns")
 RECORDS_OF_MANY_COLUMNS = 100_000

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pandas as pd
 from scale_parts.apart import processes
-from scale_parts.cluster import dask, local_step
+from scale_parts.cluster import dask, local_step, shared_product
 from scale_parts.device import device
 from scale_parts.shared import DELTA, EPSILON, full_batch, read, seconds_of
 from scale_parts.tables import LABEL, PARTIES
@@ -178,6 +178,7 @@ ARMS: dict[str, Callable[[Path, int, int], Mapping[str, float | str]]] = {
     "ratio": ratio,
     "dask": dask,
     "local_step": local_step,
+    "shared_product": shared_product,
     "device": device,
     "processes": processes,
 }

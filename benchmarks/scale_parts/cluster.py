@@ -1,5 +1,5 @@
 """A party's local work by this process, and by one and by two workers of a Dask cluster on this machine; and what DPVI
-would have workers send.
+and products on shares would have workers send.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from scale_parts.shared import DELTA, EPSILON, full_batch, read, seconds_of
 from scale_parts.tables import LABEL, PARTIES
 
 from vertinumpyro.core import compat
+from vertinumpyro.core.integer_product import ring_product
 from vertinumpyro.core.rng import SystemRandomSource
-from vertinumpyro.core.row_blocks import products
+from vertinumpyro.core.row_blocks import factor_rows, products
 from vertinumpyro.core.workers import HERE, Workers, workers_of
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import VertiMRF
@@ -27,9 +28,11 @@ from vertinumpyro.mrf.exact_tables import exact_tables
 from vertinumpyro.posterior.columns import device_columns
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.regression.objective import OWN, MomentsWork
+from vertinumpyro.secure.computation import CrossProducts
 from vertinumpyro.secure.inputs import encode_party
+from vertinumpyro.secure.keystream import KeyStream, fresh_key
 
-__all__ = ["dask", "local_step"]
+__all__ = ["dask", "local_step", "shared_product"]
 
 ROUNDS = 3
 
@@ -94,6 +97,29 @@ def local_step(folder: Path, num_records: int, num_columns: int) -> dict[str, fl
     return {**found, **of_a_record, "travel_ratio": found["travel"] / found["seconds"]}
 
 
+def shared_product(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
+    """A party's own part of a block of a product on shares, over the way to a worker and back of what two exchange."""
+    dataset = read(folder, num_columns)
+    columns = VertiMRF().columns(dataset.schema)
+    own = one_hot([c for c in columns if c.party == PARTIES[0]], dataset.arrays(PARTIES[0]), num_records)
+    width = sum(c.num_cells for c in columns if c.party == PARTIES[1])
+    rows = CrossProducts(num_records=num_records, widths=(own.shape[1], width)).blocks[0]
+    stream = KeyStream(fresh_key())
+    theirs = stream.words((rows.stop, width))
+
+    def here() -> np.ndarray:
+        matrix = factor_rows(own, rows)
+        _ = matrix - stream.words(matrix.shape)
+        return ring_product(matrix, theirs)
+
+    sent = _Sent([((rows.stop, own.shape[1]), theirs.dtype)], theirs)
+    with workers_of(1) as one:
+        works = {"seconds": here, "travel": lambda: list(one.map(_zeros, [sent]))}
+        rounds = _in_turn(works)
+    found = {name: statistics.median(each[name] for each in rounds) for name in works}
+    return {**found, "travel_ratio": found["travel"] / found["seconds"]}
+
+
 def _in_turn(works: Mapping[str, Callable[[], object]]) -> list[dict[str, float]]:
     """Seconds of each in every round but the first, which compiles and warms up."""
     return [{name: seconds_of(work) for name, work in works.items()} for _ in range(1 + ROUNDS)][1:]
@@ -101,9 +127,10 @@ def _in_turn(works: Mapping[str, Callable[[], object]]) -> list[dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class _Sent:
-    """What a worker is asked for: arrays like these."""
+    """What a worker is asked for: arrays like these; and what it is sent."""
 
     like: list[tuple[tuple[int, ...], np.dtype]]
+    given: np.ndarray | None = None
 
     def moved(self) -> _Sent:
         """There is nothing else in it."""
