@@ -88,13 +88,8 @@ def local_step(folder: Path, num_records: int, num_columns: int) -> dict[str, fl
         return [np.asarray(part) for part in encode_party(kernel.shape, local(state, columns, rows), 0)]
 
     block = [np.zeros_like(part) for part in here()]
-    sent = _Sent([(part.shape, part.dtype) for part in block])
-    with workers_of(1) as one:
-        works = {"seconds": here, "travel": lambda: list(one.map(_zeros, [sent]))}
-        rounds = _in_turn(works)
-    found = {name: statistics.median(each[name] for each in rounds) for name in works}
     of_a_record = {"bytes": sum(part.nbytes for part in block) / len(rows)}
-    return {**found, **of_a_record, "travel_ratio": found["travel"] / found["seconds"]}
+    return {**_beside_travel(here, _Sent([(part.shape, part.dtype) for part in block])), **of_a_record}
 
 
 def shared_product(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
@@ -112,7 +107,11 @@ def shared_product(folder: Path, num_records: int, num_columns: int) -> dict[str
         _ = matrix - stream.words(matrix.shape)
         return ring_product(matrix, theirs)
 
-    sent = _Sent([((rows.stop, own.shape[1]), theirs.dtype)], theirs)
+    return _beside_travel(here, _Sent([((rows.stop, own.shape[1]), theirs.dtype)], theirs))
+
+
+def _beside_travel(here: Callable[[], object], sent: _Sent) -> dict[str, float]:
+    """Seconds of a work by this process, and of what a worker would be sent and send; medians of rounds in turn."""
     with workers_of(1) as one:
         works = {"seconds": here, "travel": lambda: list(one.map(_zeros, [sent]))}
         rounds = _in_turn(works)

@@ -54,7 +54,7 @@ from vertinumpyro.privacy import (
 from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.plan import targeted
 from vertinumpyro.secure import Backend, FixedPoint
-from vertinumpyro.secure.computation import ClippedSum, Computation
+from vertinumpyro.secure.computation import ClippedSum, Computation, block_memory
 from vertinumpyro.session import Run, Session, session_of
 
 __all__ = ["DPVI"]
@@ -356,8 +356,8 @@ class DPVI:
 
     def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
         """Bytes that a fit takes at most beside the encoded columns, of a record's scores and the compiler's."""
-        steps, _ = self.computations(facts, plan)[-1]
-        return COMPILER_BYTES + self._warm(plan.num_records).memory(facts, plan) + steps.memory
+        shape = planned_shape(self.split(facts.schema, plan), plan, self)
+        return COMPILER_BYTES + self._warm(plan.num_records).memory(facts, plan) + block_memory(shape)
 
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""

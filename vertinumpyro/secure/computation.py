@@ -20,7 +20,7 @@ from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, norm_width
 from vertinumpyro.secure.links import link_of
 
-__all__ = ["ClippedSum", "Computation", "CrossProducts", "VectorSum", "computation_of", "described"]
+__all__ = ["ClippedSum", "Computation", "CrossProducts", "VectorSum", "block_memory", "computation_of", "described"]
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 
@@ -54,10 +54,8 @@ class ClippedSum:
 
     @property
     def memory(self) -> int:
-        """Bytes that a process takes at most, for one block of records whatever is in it."""
-        shape, norms = self.shape, norm_width(self.shape)
-        of_a_record = shape.num_values + shape.num_parties * (shape.num_inputs + norms + norms**2)
-        return _COPIES * shape.batch_size * of_a_record
+        """Bytes that a process takes at most, a block of records at a time."""
+        return block_memory(self.shape)
 
     def at(self, end: Any, inputs: Arrays) -> np.ndarray:
         """Computes it at a `PartyEnd`, on that party's inputs, by name."""
@@ -175,6 +173,13 @@ class VectorSum:
     def zeros(self, rank: int) -> dict[str, np.ndarray]:
         """Inputs of a party, for a dry run."""
         return {name: np.zeros(self.num_values, np.int64) for name in ("vector", "noise")}
+
+
+def block_memory(shape: BatchShape) -> int:
+    """Bytes that a process takes at most for one block of a `ClippedSum`, whatever is in it."""
+    norms = norm_width(shape)
+    of_a_record = shape.num_values + shape.num_parties * (shape.num_inputs + norms + norms**2)
+    return _COPIES * shape.batch_size * of_a_record
 
 
 def _zeros(width: int, block: Arrays) -> np.ndarray:

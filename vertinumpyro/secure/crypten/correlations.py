@@ -84,7 +84,7 @@ def corrected(request: Request, stream: KeyStream, correction: np.ndarray | None
 
 
 def deal(request: Request, streams: Sequence[KeyStream]) -> np.ndarray:
-    """The dealer's correction for party 0, int64 and flat; draws every party's shares as that does."""
+    """The dealer's correction for party 0, int64 and flat; draws every party's shares as the parties do."""
     shares = [drawn(request, stream, rank) for rank, stream in enumerate(streams)]
     parts = _corrected(request)
     others = [_words(stream, parts) for stream in streams[1:]]
