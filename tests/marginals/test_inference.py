@@ -1,11 +1,14 @@
 """Models fitted to one release: both laws, both methods, twins, stored posteriors, and what is refused."""
 
 import warnings
+from functools import partial
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
+from numpyro.infer.autoguide import AutoDelta
+from numpyro.infer.initialization import init_to_median
 
 import vertinumpyro as vnp
 from tests.marginals.conftest import SETTINGS, TRUTH, apart, by_age
@@ -137,6 +140,22 @@ def test_a_mixture_is_learned_through_the_field(release, dataset):
     shuffled = pd.concat([real[["old", "ill", "weight"]], loose], axis=1)
     distances = [cross_party_tvd(pairwise_tvd(real, t, dataset.schema), dataset.schema) for t in (twin, shuffled)]
     assert distances[0] < 0.5 * distances[1]
+
+
+@needs_engine
+def test_a_mixture_starts_about_the_fields_records_but_where_the_guide_has_a_start(release):
+    def first(**settings):
+        made = MarginalInference(num_components=8, num_steps=100, settings=SETTINGS, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InferenceWarning)
+            return made.fit(release, KEY, progress_bar=False).draws[0]
+
+    by_default = first()
+    assert np.array_equal(by_default, first())
+    near = partial(AutoDelta, init_loc_fn=init_to_median)
+    assert not np.allclose(by_default, first(guide=near))
+    model = vnp.mixture_model(release.schema, 8, shape_rate=0.01)  # of which nothing is known here
+    assert np.array_equal(first(guide=near), first(guide=near, model=model, law="field"))
 
 
 @needs_engine

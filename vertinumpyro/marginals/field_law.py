@@ -10,6 +10,7 @@ interval of it is promised to cover.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -24,6 +25,7 @@ from vertinumpyro.marginals.model_tables import ModelTables, Sums
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals, VertiMRF
 from vertinumpyro.mrf.synthesis import draw_cells
+from vertinumpyro.posterior.autoguides import chosen_init
 from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide
 
 __all__ = ["FieldFit", "fit_to_field"]
@@ -32,6 +34,9 @@ _NUM_RECORDS = 200_000  # of the field: their own chance should be small beside 
 _BATCH = 2000
 _RATE = 0.1
 _CHUNKS = 20
+
+StartAt = Callable[[Mapping[str, np.ndarray], np.ndarray], Mapping[str, Any]]
+"""Values of the latents on their own supports, given encoded records [n] and the indices [K] of some of them."""
 
 
 class FieldFit(NamedTuple):
@@ -55,15 +60,26 @@ def fit_to_field(
     guide: GuideFactory,
     rng_key: jax.Array,
     *,
+    start_at: StartAt | None,
     num_steps: int,
     progress_bar: bool,
 ) -> FieldFit:
-    """Variational inference on the field's records, in mini-batches, with Adam; a guide of one point gives the mode."""
+    """Variational inference on the field's records, in mini-batches, with Adam; a guide of one point gives the mode.
+
+    :param start_at: where to start, given K of the records; None starts at random, as does a guide with a strategy of
+        its own.
+    """
     start_key, draw_key, step_key = jax.random.split(rng_key, 3)
     tables = ModelTables(split, release.columns, ())
-    places = jnp.asarray(tables.of_records(_records(release, settings, draw_key)))
+    records = _records(release, settings, draw_key)
+    places = jnp.asarray(tables.of_records(records))
     weight, batch = release.num_records, min(_BATCH, len(places))
-    made, params = ReparameterisedGuide.create(guide, split, partial(init_to_uniform, **{"radius": 1.0}), start_key)
+    start = None
+    if start_at is not None and chosen_init(guide) is None:
+        chosen = jax.random.choice(start_key, len(places), (split.num_components,), replace=False)
+        start = split.unconstrain(start_at(records, np.asarray(chosen)))
+    at_random: Any = partial(init_to_uniform, **{"radius": 1.0})
+    made, params = ReparameterisedGuide.create(guide, split, at_random, start_key, start=start)
     optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, num_steps, alpha=0.01), b2=0.99)
 
     def step(

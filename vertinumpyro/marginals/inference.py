@@ -24,7 +24,8 @@ from vertinumpyro.marginals.field_law import fit_to_field
 from vertinumpyro.marginals.posterior import MarginalPosterior
 from vertinumpyro.marginals.table_law import MOST_PARAMETERS, Law, ReleasedCells, TableLaw, table_keys
 from vertinumpyro.marginals.whitened import Draws, Whitened
-from vertinumpyro.model import SplitModel, mixture_model, split_model
+from vertinumpyro.model import SplitModel, split_model
+from vertinumpyro.model.mixture import components_at, mixture_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import require_engine
 from vertinumpyro.posterior.guide import GuideFactory
@@ -56,7 +57,8 @@ class MarginalInference:
     :param guide: of the field's law: the posterior's mode by default, which makes the best twins, or an autoguide of
         `DPVI`'s. The tables' law has a full-rank Normal up to 200 parameters, a mean field beyond.
     :param num_components: K of the mixture when `model` is None; None takes N / 100, at least 10 and at most 200; at
-        most 20 under the tables' law, which leaves the interactions of many components to chance.
+        most 20 under the tables' law, which leaves the interactions of many components to chance. Under the field's law
+        they start about as many of the field's records, unless the guide has an `init_loc_fn` of its own.
     :param model_kwargs: further arguments of the model.
     :param num_steps: of the descent to the first estimate, and on the field's records.
     :param num_starts: descents to the first estimate of the tables' law; the best is taken.
@@ -201,7 +203,14 @@ class MarginalInference:
         require_engine()
         fit_key, draw_key = jax.random.split(rng_key)
         found = fit_to_field(
-            split, release, self.settings, self.guide, fit_key, num_steps=self.num_steps, progress_bar=progress_bar
+            split,
+            release,
+            self.settings,
+            self.guide,
+            fit_key,
+            start_at=partial(components_at, release.schema) if self.model is None else None,
+            num_steps=self.num_steps,
+            progress_bar=progress_bar,
         )
         if found.trend > _LARGEST_TREND:
             warnings.warn(

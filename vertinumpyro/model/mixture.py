@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
@@ -20,7 +21,9 @@ from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE, party_plate
 
-__all__ = ["mixture_model"]
+__all__ = ["components_at", "mixture_model"]
+
+_LEAST_SHARE = 0.001
 
 Likelihood = Callable[[Any], Any]
 """Distribution of a column given the component z."""
@@ -68,6 +71,46 @@ def mixture_model(schema: Schema, num_components: int = 20, *, shape_rate: float
                         numpyro.sample(names.masks[name], dist.Bernoulli(present[name][z]), obs=given)
 
     return model
+
+
+def components_at(schema: Schema, records: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
+    """Latents of `mixture_model` with a component about each of some records, for an optimiser to start from.
+
+    A component's mean or probabilities are halfway from those of all records to the chosen record's value; the variance
+    of a real column is that of all records, all weights are 1 / K.
+
+    :param records: encoded values and masks, [n] each; public.
+    :param chosen: which of them, [K].
+    :returns: values on their own supports, by the latents' names.
+    """
+    names = _Names(schema)
+    found = {names.weights: np.full(len(chosen), 1.0 / len(chosen))} if len(chosen) > 1 else {}
+    for name, column in schema.columns.items():
+        latents, values = names.latents[name], np.asarray(records[name])
+        mask = np.asarray(records[f"{name}{OBSERVED_SUFFIX}"] if column.masked else np.ones(len(values)), bool)
+        seen, observed = mask[chosen], values[mask] if mask.any() else values
+        if "present" in latents:
+            found[latents["present"]] = _inside((mask.mean() + seen) / 2)
+        if column.kind == "categorical":
+            shares = np.bincount(observed.astype(int), minlength=column.num_categories) / len(observed)
+            own = np.eye(column.num_categories)[values[chosen].astype(int)]
+            shares = (shares + np.where(seen[:, None], own, shares)) / 2 + _LEAST_SHARE
+            found[latents["probs"]] = shares / shares.sum(1, keepdims=True)
+            continue
+        mean = (observed.mean() + np.where(seen, values[chosen], observed.mean())) / 2
+        if column.kind == "binary":
+            found[latents["prob"]] = _inside(mean)
+        elif column.kind == "count":
+            found[latents["rate"]] = mean + _LEAST_SHARE
+        else:
+            mean = _inside(mean)
+            size = np.clip(mean * (1 - mean) / max(float(observed.var()), 1e-6) - 1, 1.0, 1000.0)
+            found[latents["a"]], found[latents["b"]] = mean * size, (1 - mean) * size
+    return found
+
+
+def _inside(shares: np.ndarray) -> np.ndarray:
+    return np.clip(shares, _LEAST_SHARE, 1 - _LEAST_SHARE)
 
 
 class _Names:

@@ -157,16 +157,23 @@ class SplitModel:
         """Flat theta at a NumPyro init strategy, which sees the model's own sites and supports."""
 
         def run(rng_key: jax.Array) -> jax.Array:
-            site = self.structure.component_site
-            model = handlers.substitute(self.model, data={} if site is None else {site: jnp.zeros(1, int)})
-            model = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
-            trace = handlers.trace(model).get_trace(self.stand_ins(1), 1)
-            sites = {name: trace[name] for name in self.structure.latents}
-            return self.flatten({n: biject_to(s["fn"].support).inv(s["value"]) for n, s in sites.items()})
+            return self._flat_where(rng_key, substitute_fn=init_loc_fn)
 
         if init_loc_fn not in self._compiled_inits:
             self._compiled_inits[init_loc_fn] = compat.compiled_fast(jax.jit(run).lower(rng_key))
         return self._compiled_inits[init_loc_fn](rng_key)
+
+    def unconstrain(self, theta: Mapping[str, Any]) -> Float[Array, " theta"]:
+        """Flat theta of all global latents on their own supports: what `constrain` takes back."""
+        return self._flat_where(compat.random_key(0), data=theta)
+
+    def _flat_where(self, rng_key: jax.Array, **substituted: Any) -> jax.Array:
+        site = self.structure.component_site
+        model = handlers.substitute(self.model, data={} if site is None else {site: jnp.zeros(1, int)})
+        model = handlers.substitute(handlers.seed(model, rng_key), **substituted)
+        trace = handlers.trace(model).get_trace(self.stand_ins(1), 1)
+        sites = {name: trace[name] for name in self.structure.latents}
+        return self.flatten({n: biject_to(s["fn"].support).inv(s["value"]) for n, s in sites.items()})
 
     @cached_property
     def compiled(self) -> dict[str, Any]:
