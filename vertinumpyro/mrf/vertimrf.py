@@ -225,7 +225,6 @@ class VertiMRF:
             ArgumentError: the plan was made for other parties, columns or records, or the run to continue was.
             PlanSpentError: the plan was spent before, or none of what it paid for is stored.
         """
-        require_engine()
         released, by_parties = self._released(
             data, plan, rehearse_field, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed
         )
