@@ -1,4 +1,4 @@
-"""Without the engine of Markov fields: arguments are checked first, then a fit says what to install, and spends nothing."""
+"""Without the engine of Markov fields: arguments are checked first, a fit says what to install and spends nothing."""
 
 import sys
 
