@@ -25,25 +25,20 @@ LEARNED = Schema(
 )
 
 
-def records_of(schema, num_records, seed=0):
-    """Columns with every mask that the schema knows of, the first record's values all missing."""
-    records = draw_columns(schema, num_records, seed)
+def start(schema, num_components=K):
+    """A mixture, records with every mask that the schema knows of (the first one has no value), and its start."""
+    records = draw_columns(schema, 30, seed=0)
     for name, column in schema.columns.items():
         if column.masked:
-            records[name + OBSERVED_SUFFIX] = np.arange(num_records) % 3 != 0
-    return records
-
-
-def start(schema, num_records=30, num_components=K, seed=0):
-    records, chosen = records_of(schema, num_records, seed), np.arange(num_components)
+            records[name + OBSERVED_SUFFIX] = np.arange(30) % 3 != 0
     split = split_model(mixture_model(schema, num_components), schema)
-    return split, records, components_at(schema, records, chosen)
+    return split, records, components_at(schema, records, np.arange(num_components))
 
 
 @pytest.mark.parametrize("schema", [EVERY_KIND, LEARNED])
 @pytest.mark.parametrize("num_components", [1, K])
 def test_every_latent_starts_inside_its_support(schema, num_components):
-    split, _, found = start(schema, num_components=num_components)
+    split, _, found = start(schema, num_components)
     assert sorted(found) == sorted(split.structure.latents)
     flat = split.unconstrain(found)
     assert np.isfinite(flat).all()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
-from vertinumpyro.mrf import vertimrf
 from vertinumpyro.session import PartyTask
 
 NUM_RECORDS = 60
@@ -64,9 +63,3 @@ def two(tmp_path_factory):
 @pytest.fixture(scope="session")
 def three(tmp_path_factory):
     return make_tables(tmp_path_factory.mktemp("three"), 3)
-
-
-@pytest.fixture(autouse=True)
-def no_engine_is_needed(monkeypatch):
-    """Fields are not fitted here."""
-    monkeypatch.setattr(vertimrf, "require_engine", lambda: None)

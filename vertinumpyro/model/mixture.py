@@ -93,11 +93,11 @@ def components_at(schema: Schema, records: Mapping[str, np.ndarray], chosen: np.
             found[latents["present"]] = _inside((mask.mean() + seen) / 2)
         if column.kind == "categorical":
             shares = np.bincount(observed.astype(int), minlength=column.num_categories) / len(observed)
-            own = np.eye(column.num_categories)[values[chosen].astype(int)]
-            shares = (shares + np.where(seen[:, None], own, shares)) / 2 + _LEAST_SHARE
+            own = values[chosen, None] == np.arange(column.num_categories)
+            shares = _halfway(shares, own, seen[:, None]) + _LEAST_SHARE
             found[latents["probs"]] = shares / shares.sum(1, keepdims=True)
             continue
-        mean = (observed.mean() + np.where(seen, values[chosen], observed.mean())) / 2
+        mean = _halfway(observed.mean(), values[chosen], seen)
         if column.kind == "binary":
             found[latents["prob"]] = _inside(mean)
         elif column.kind == "count":
@@ -107,6 +107,11 @@ def components_at(schema: Schema, records: Mapping[str, np.ndarray], chosen: np.
             size = np.clip(mean * (1 - mean) / max(float(observed.var()), 1e-6) - 1, 1.0, 1000.0)
             found[latents["a"]], found[latents["b"]] = mean * size, (1 - mean) * size
     return found
+
+
+def _halfway(overall: Any, own: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """From all records' to the chosen ones' own, of which nothing is known where it is not seen."""
+    return (overall + np.where(seen, own, overall)) / 2
 
 
 def _inside(shares: np.ndarray) -> np.ndarray:

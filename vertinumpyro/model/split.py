@@ -155,11 +155,8 @@ class SplitModel:
 
     def init(self, init_loc_fn: Callable[..., Any], rng_key: jax.Array) -> Float[Array, " theta"]:
         """Flat theta at a NumPyro init strategy, which sees the model's own sites and supports."""
-
-        def run(rng_key: jax.Array) -> jax.Array:
-            return self._flat_where(rng_key, substitute_fn=init_loc_fn)
-
         if init_loc_fn not in self._compiled_inits:
+            run = partial(self._flat_where, substitute_fn=init_loc_fn)
             self._compiled_inits[init_loc_fn] = compat.compiled_fast(jax.jit(run).lower(rng_key))
         return self._compiled_inits[init_loc_fn](rng_key)
 
