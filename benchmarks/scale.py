@@ -15,8 +15,8 @@ Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked a
                                              of a label by all others and of neighbours at each party; the compiler's
                                              seconds, `compile`, are in those of rehearsal and field
       scale.functional.N.{seconds,peak_gib}  files to the coefficients of a logistic regression
-      scale.dpvi_step.N.{seconds,peak_gib}   a full-batch step of DPVI's automatic mixture, clip norm 0.1, so
-                                             that ten million records fit the ring; memory of all of it
+      scale.dpvi_step.N.{seconds,peak_gib}   a full-batch step of DPVI's automatic mixture, the median of several, clip
+                                             norm 0.1, so that ten million records fit the ring; memory of all of it
       scale.sampling.N.{seconds,peak_gib}    a stored field to N records in Parquet
       scale.WHAT.{exponent,cpu_exponent}     of its seconds in N, between the two largest tables
       scale.ratio.N.{groupby,one_hot,worst}  the parties' exact tables across (all 64 pairs) by the library, from coded

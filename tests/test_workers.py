@@ -22,7 +22,7 @@ from vertinumpyro.cli.settings import read_section
 from vertinumpyro.core import dask_workers, open_files, row_blocks, workers
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError
 from vertinumpyro.core.workers import Part, total, workers_of
-from vertinumpyro.data import Linkage, PartySchema, Schema, VerticalDataset, normalised_ids, streaming
+from vertinumpyro.data import Linkage, PartySchema, Schema, VerticalDataset, normalised_ids, spool, streaming
 from vertinumpyro.mrf import VertiMRF, exact_tables
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import VerticalLogisticRegression
@@ -97,8 +97,9 @@ def test_the_same_releases_whether_workers_find_the_columns_or_are_sent_them(
     serial = read(folder)
     if not found:  # the workers are then on another machine
         monkeypatch.setattr(open_files, "_machine", lambda: "another")
-    parts = []
+    parts, ordered, gather = [], [], spool._Gather
     monkeypatch.setattr(workers, "Part", lambda *args, **kwargs: parts.append(Part(*args, **kwargs)) or parts[-1])
+    monkeypatch.setattr(spool, "_Gather", lambda *args: ordered.append(gather(*args)) or ordered[-1])
     spread = read(folder, client)
     assert spread.schema.dtypes == serial.schema.dtypes
     for party in SCHEMA.parties:
@@ -107,6 +108,7 @@ def test_the_same_releases_whether_workers_find_the_columns_or_are_sent_them(
     assert_alike(released(serial)[0], released(spread)[0])
     np.testing.assert_array_equal(coefficients(serial), coefficients(spread))
     assert len(parts) >= 20  # five of each pass over the records
+    assert len(ordered) == 2 * 8  # at each party, four of each worker
 
 
 def test_a_part_is_passed_on_as_it_was_sent(monkeypatch):

@@ -16,6 +16,7 @@ from vertinumpyro.privacy import PrivacyPlan
 __all__ = ["DELTA", "EPSILON", "full_batch", "read", "seconds_of"]
 
 EPSILON, DELTA = 1.0, 1e-9
+NUM_STEPS = 9
 CLIP_NORM = 0.1  # the default, 2.4, and the noise that goes with it leave the ring at a million records in a batch
 
 
@@ -27,7 +28,7 @@ def read(folder: Path, num_columns: int, workers: Workers = HERE) -> VerticalDat
 def full_batch(dataset: VerticalDataset) -> tuple[DPVI, PrivacyPlan]:
     """The automatic mixture, and a plan whose few steps take all records."""
     method, size = DPVI(warm_start=False), dataset.num_records
-    plan = method.plan(dataset, epsilon=EPSILON, delta=DELTA, batch_size=size, num_steps=4, clip_norm=CLIP_NORM)
+    plan = method.plan(dataset, epsilon=EPSILON, delta=DELTA, batch_size=size, num_steps=NUM_STEPS, clip_norm=CLIP_NORM)
     return method, plan
 
 

@@ -1,26 +1,32 @@
-"""Encoded columns on disk: in files without a name, which nobody else can open and which go with the process."""
+"""Encoded columns on disk: in files without a name, which nobody else can open and which go with the process.
+
+Workers of the party on its own machine find them through this process, see `core.open_files`, and write there as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, NamedTuple, final
 
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.open_files import OpenFile, mapped
+from vertinumpyro.core.open_files import OpenFile, Rows, mapped, rows_on_disk
 from vertinumpyro.core.row_blocks import slices
+from vertinumpyro.core.workers import HERE, Workers, part_rows
 
 try:
     import resource
 except ImportError:  # Windows has no such limit
     resource = None
 
-__all__ = ["Kept", "Slot", "Spool"]
+__all__ = ["Kept", "Slot", "Spool", "in_order"]
 
 _FILES = 2**16
 
@@ -55,7 +61,7 @@ class Kept:
     """A column that grows block by block, and is then read where it lies. Secret."""
 
     def __init__(self, file: IO[bytes], dtype: np.dtype, spool: Spool) -> None:
-        self._file, self._dtype, self._spool, self._length = file, dtype, spool, 0
+        self._file, self.dtype, self._spool, self._length = file, dtype, spool, 0
 
     def append(self, values: np.ndarray) -> None:
         """More records; their values fit the column's type.
@@ -63,7 +69,7 @@ class Kept:
         :raises ArgumentError: the disk is full.
         """
         with _writing():
-            self._file.write(np.ascontiguousarray(values, self._dtype).data)
+            self._file.write(np.ascontiguousarray(values, self.dtype).data)
         self._length += len(values)
 
     def reserve(self, length: int) -> Slot | None:
@@ -72,29 +78,20 @@ class Kept:
         :returns: for a worker on this machine; None where it could not find the file.
         """
         with _writing():
-            self._file.truncate(length * self._dtype.itemsize)
+            self._file.truncate(length * self.dtype.itemsize)
         self._length = length
         place = OpenFile.of(self._file) if self._spool.findable else None
-        return None if place is None else Slot(place, self._dtype)
+        return None if place is None else Slot(place, self.dtype)
 
     def put(self, start: int, values: np.ndarray) -> None:
         """Records in their places, from `start` on; errors as `append`'s."""
-        _put(self._file, self._dtype, start, values)
+        _put(self._file, self.dtype, start, values)
 
     def array(self) -> np.ndarray:
         """All records [n], mapped from the file; errors as `append`'s."""
         with _writing():
             self._file.flush()
-        return mapped(self._file, self._dtype, self._length, findable=self._spool.findable)
-
-    def taken(self, order: np.ndarray | None) -> np.ndarray:
-        """The records of these numbers, in this order, mapped from a file of their own; None is all as they are."""
-        if order is None:
-            return self.array()
-        own, out = self.array(), self._spool.column(self._dtype)
-        for rows in slices(len(order)):
-            out.append(np.take(own, order[rows]))
-        return out.array()
+        return mapped(self._file, self.dtype, self._length, findable=self._spool.findable)
 
     def __repr__(self) -> str:
         return "Kept()"
@@ -113,6 +110,59 @@ class Slot(NamedTuple):
         """
         with self.file.opened(write=True) as file:
             _put(file, self.dtype, start, values)
+
+
+def in_order(
+    columns: Mapping[str, Kept], order: np.ndarray | None, spool: Spool, workers: Workers = HERE
+) -> dict[str, np.ndarray]:
+    """The columns' records of these numbers, in this order, mapped from files of their own; None is all as they are.
+
+    :param order: int64 [n].
+    :param workers: each takes some of these rows from all columns; this process takes a column in each thread.
+    :raises ArgumentError: the disk is full.
+    :raises BackendError: the workers are lost.
+    """
+    held = {name: kept.array() for name, kept in columns.items()}
+    if order is None:
+        return held
+    made = {name: spool.column(kept.dtype) for name, kept in columns.items()}
+    slots = {name: kept.reserve(len(order)) for name, kept in made.items()}
+    found = tuple((rows, slot) for name, slot in slots.items() if slot and (rows := rows_on_disk(held[name])))
+    if workers.count and len(found) == len(held):
+        numbers = spool.column(order.dtype)
+        numbers.append(order)
+        on_disk, blocks = numbers.array(), slices(len(order), part_rows(len(order), workers))
+        places = [(place, rows.start) for rows in blocks if (place := rows_on_disk(on_disk[rows]))]
+        for _ in workers.map(_gathered, [_Gather(place, start, found) for place, start in places]):
+            pass
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda name: _gather(held[name], order, 0, made[name].put), made))
+    return {name: kept.array() for name, kept in made.items()}
+
+
+@final
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Gather:
+    """Some rows of an order, the number of the first, and from and to where each column's records go."""
+
+    order: Rows
+    start: int
+    columns: tuple[tuple[Rows, Slot], ...]
+
+    def moved(self) -> None:
+        """Whoever does not find the files cannot write there either."""
+
+
+def _gathered(part: _Gather) -> None:
+    order = part.order.array()
+    for rows, slot in part.columns:
+        _gather(rows.array(), order, part.start, slot.put)
+
+
+def _gather(own: np.ndarray, order: np.ndarray, start: int, put: Callable[[int, np.ndarray], None]) -> None:
+    for rows in slices(len(order)):
+        put(start + rows.start, np.take(own, order[rows]))
 
 
 def _put(file: IO[bytes], dtype: np.dtype, start: int, values: np.ndarray) -> None:

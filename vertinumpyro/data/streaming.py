@@ -8,9 +8,7 @@ memory are the ids, eight bytes for every eight characters, and two orders.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, final
 
@@ -25,7 +23,7 @@ from vertinumpyro.data.linkage import Linkage
 from vertinumpyro.data.record_order import Ids, Words, joined, words_of
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
-from vertinumpyro.data.spool import Kept, Spool
+from vertinumpyro.data.spool import Kept, Spool, in_order
 from vertinumpyro.data.wording import Place
 
 __all__ = ["ROWS_READ", "count_common", "encoded_file", "encoded_files"]
@@ -54,7 +52,7 @@ def encoded_files(
         written: how each is written.
         spool: where the columns go.
         unmatched: as in `align`.
-        workers: encode the row groups of Parquet files.
+        workers: encode the row groups of Parquet files, and put the columns in the common order.
 
     Raises:
         DataError, AlignmentError: as `VerticalDataset.from_frames`.
@@ -65,7 +63,7 @@ def encoded_files(
     ids = {party: reading.ids() for party, reading in read.items()}
     orders = orders_of_words(ids, schema, unmatched=unmatched)
     dtypes = {name: dtype for reading in read.values() for name, dtype in reading.dtypes().items()}
-    return dtypes, {party: own.columns(orders[party]) for party, own in read.items()}
+    return dtypes, {party: own.columns(orders[party], workers) for party, own in read.items()}
 
 
 def encoded_file(
@@ -88,7 +86,7 @@ def encoded_file(
     reading.read(Path(path), written, workers, linkage)
     words = reading.ids()
     order = orders_of_words({party: words}, schema)[party]
-    return reading.dtypes(), reading.columns(order), Ids(words if order is None else words[order])
+    return reading.dtypes(), reading.columns(order, workers), Ids(words if order is None else words[order])
 
 
 def count_common(
@@ -179,10 +177,9 @@ class _Reading:
         words, self._ids = joined(self._ids), []
         return words
 
-    def columns(self, order: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Its columns in an order, mapped from disk; as many at a time as there are cores."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return dict(zip(self.kept, pool.map(lambda kept: kept.taken(order), self.kept.values()), strict=True))
+    def columns(self, order: np.ndarray | None, workers: Workers) -> dict[str, np.ndarray]:
+        """Its columns in an order, mapped from disk."""
+        return in_order(self.kept, order, self._spool, workers)
 
     def dtypes(self) -> dict[str, str | None]:
         """The columns' storage types, as the whole table has them."""
