@@ -14,6 +14,7 @@ from scipy import stats
 from tests.marginals.conftest import SCHEMA, TRUTH, dataset_of, simulated, two_groups
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, BinnedColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.marginals import model_tables
 from vertinumpyro.marginals.model_tables import ModelTables, TableKey
 from vertinumpyro.model import mixture_model, party_plate, split_model
 from vertinumpyro.mrf.cells import cell_columns
@@ -97,6 +98,19 @@ def test_log_densities_of_cells_are_those_of_the_tables(split, truth):
     (whole,) = tables_at(split, truth, [TableKey(tuple(SCHEMA.columns))])
     codes = [c.codes(held.arrays(c.party)) for c in COLUMNS]
     assert (np.asarray(total) <= np.log(whole[tuple(codes)]) + 1e-4).all()
+
+
+def test_log_densities_are_the_same_multiplied_and_gathered(split, truth, monkeypatch):
+    made, held = ModelTables(split, COLUMNS, []), dataset_of(simulated(3, 50))
+    arrays = {name: values for party in SCHEMA.parties for name, values in held.arrays(party).items()}
+    places, found = jnp.asarray(made.of_records(arrays)), []
+    for most in (0, 8, 10**6):  # none are multiplied, some, all
+        monkeypatch.setattr(model_tables, "_MOST_MULTIPLIED", most)
+        log_density = lambda theta: made.log_density(theta, places, made.sums)  # noqa: E731
+        found.append([log_density(truth), jax.jacobian(log_density)(truth)])
+    for value, slope in found[1:]:
+        np.testing.assert_allclose(value, found[0][0], rtol=1e-5)
+        np.testing.assert_allclose(slope, found[0][1], rtol=1e-4, atol=1e-5)
 
 
 def test_missing_values_under_a_mask_are_left_out():

@@ -33,6 +33,8 @@ _TINY = 1e-30
 _MOST_POINTS = 2**16
 """Points of a block's grid; K times as many densities are held at once."""
 
+_MOST_MULTIPLIED = 32  # cells of a block: of more, gathering records' rows takes less than a product with one-hot codes
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -125,16 +127,26 @@ class ModelTables:
         self, flat: Float[Array, " theta"], places: Int[Array, "n blocks"], sums: Sums
     ) -> Float[Array, " n"]:
         """log P(a record's cells | theta), of records at these places; a masked value that is missing says nothing."""
-        masses = self._masses(flat)
-        total = self._split.component_prior(flat).log_weights[:, None]
-        of_blocks = zip(self._whole, sums[len(self._features) :], strict=True)
-        for number, (feature, cells) in enumerate(of_blocks):
+        log_masses = self._log_masses(flat, sums)
+        total = self._split.component_prior(flat).log_weights
+        few = [block for block, of_cells in enumerate(log_masses) if len(of_cells) <= _MOST_MULTIPLIED]
+        for block in set(range(len(log_masses))) - set(few):
+            total = total + log_masses[block][places[:, block]]
+        if few:
+            one_hot = [jax.nn.one_hot(places[:, block], len(log_masses[block])) for block in few]
+            of_cells = jnp.concatenate([log_masses[block] for block in few])
+            total = total + jnp.dot(jnp.concatenate(one_hot, axis=1), of_cells, precision=jax.lax.Precision.HIGHEST)
+        return jax.nn.logsumexp(total, axis=1)
+
+    def _log_masses(self, flat: Float[Array, " theta"], sums: Sums) -> list[Float[Array, "cells K"]]:
+        """log P(cell of a block | z = k), block after block; 0 where the model does not speak of a cell."""
+        masses, found = self._masses(flat), []
+        for feature, cells in zip(self._whole, sums[len(self._features) :], strict=True):
             mass = self._summed(masses[feature[0].columns], feature, cells)
             log_mass = jnp.log(jnp.maximum(mass, _TINY))
             unmodelled = self._masked(feature[0])
-            log_mass = log_mass if unmodelled is None else jnp.where(unmodelled, 0.0, log_mass)
-            total = total + log_mass[:, places[:, number]]
-        return jax.nn.logsumexp(total, axis=0)
+            found.append((log_mass if unmodelled is None else jnp.where(unmodelled, 0.0, log_mass)).T)
+        return found
 
     def _masked(self, block: _Block) -> np.ndarray | None:
         """Cells of a block in which a masked value is missing, of which the model does not speak."""
