@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import jax
@@ -33,6 +33,7 @@ _TINY = 1e-30
 _MOST_POINTS = 2**16
 """Points of a block's grid; K times as many densities are held at once."""
 
+_FEW_POINTS = 64  # blocks of so many are traced on their own, so that those of many have no company
 _MOST_MULTIPLIED = 32  # cells of a block: of more, gathering records' rows takes less than a product with one-hot codes
 
 
@@ -268,28 +269,34 @@ class ModelTables:
     # -- numbers ----------------------------------------------------------------------------------
 
     def _masses(self, flat: Float[Array, " theta"]) -> dict[tuple[str, ...], Float[Array, "K G"]]:
-        """P(point of a block's grid | z = k), by the block's columns: all sites in one trace."""
-        split, rows = self._split, max(len(block.grid) for block in self._blocks)
-        columns = {name: jnp.asarray(values) for name, values in self._stand_ins(rows).items()}
+        """P(point of a block's grid | z = k), by the block's columns."""
+        few = [block for block in self._blocks if len(block.grid) <= _FEW_POINTS]
+        many = [block for block in self._blocks if len(block.grid) > _FEW_POINTS]
+        return {columns: mass for blocks in (few, many) if blocks for columns, mass in self._masses_of(blocks, flat)}
+
+    def _masses_of(
+        self, blocks: Sequence[_Block], flat: Float[Array, " theta"]
+    ) -> Iterator[tuple[tuple[str, ...], Float[Array, "K G"]]]:
+        """Those of some blocks: all their sites in one trace, of as many rows as the largest has points."""
+        split, rows = self._split, max(len(block.grid) for block in blocks)
+        columns = {name: jnp.asarray(values) for name, values in self._stand_ins(blocks, rows).items()}
         trace = trace_at(split.model, split.unflatten(flat), split.structure.component_site, columns, rows)
-        sites = tuple(itertools.chain.from_iterable(block.sites for block in self._blocks))
+        sites = tuple(itertools.chain.from_iterable(block.sites for block in blocks))
         densities = log_densities(trace, sites, split.num_components, rows)
-        found = {}
-        for block in self._blocks:
-            of_masks = [site for site in block.sites if site in self._split.structure.modelled_masks.values()]
+        for block in blocks:
+            of_masks = [site for site in block.sites if site in split.structure.modelled_masks.values()]
             of_values = [site for site in block.sites if site not in of_masks]
             log_density = jnp.stack([densities[site] for site in of_values]).sum(0)[:, : len(block.grid)]
             log_mass = log_density + block.grid.log_weights
             if of_masks:
                 log_mass = _within_patterns(log_mass, block.grid.pattern)
                 log_mass += jnp.stack([densities[site] for site in of_masks]).sum(0)[:, : len(block.grid)]
-            found[block.columns] = jax.nn.softmax(log_mass, axis=1)
-        return found
+            yield block.columns, jax.nn.softmax(log_mass, axis=1)
 
-    def _stand_ins(self, rows: int) -> Mapping[str, np.ndarray]:
+    def _stand_ins(self, blocks: Sequence[_Block], rows: int) -> Mapping[str, np.ndarray]:
         """Every block's points in the first rows of its columns, and the first point in what is left."""
         found = stand_in_columns(self._split.schema, rows)
-        for block in self._blocks:
+        for block in blocks:
             for name, points in block.grid.columns.items():
                 found[name] = np.concatenate([points, np.repeat(points[:1], rows - len(points))])
         return found
