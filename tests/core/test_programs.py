@@ -34,7 +34,8 @@ def test_every_fit_begins_with_room_for_its_programs(process: Path, most: str, f
     schema = Schema({party: PartySchema({f"{party}_x": column}) for party, column in columns.items()})
     table = VerticalDataset(schema, {party: {f"{party}_x": np.zeros(2, np.int32)} for party in columns})
     session_of(table, FixedPoint())
-    assert (getattr(program, "_cache_size")() == 0) == forgotten  # noqa: B009 (types know of no cache)
+    # A cache that was cleared counts none, or -1; types know of no cache.
+    assert (getattr(program, "_cache_size")() < 1) == forgotten  # noqa: B009
     assert program(jnp.ones(3)).sum() == 6
 
 
