@@ -131,9 +131,11 @@ def in_order(
     if workers.count and len(found) == len(held):
         numbers = spool.column(order.dtype)
         numbers.append(order)
-        on_disk, blocks = numbers.array(), slices(len(order), part_rows(len(order), workers))
-        places = [(place, rows.start) for rows in blocks if (place := rows_on_disk(on_disk[rows]))]
-        for _ in workers.map(_gathered, [_Gather(place, start, found) for place, start in places]):
+        on_disk = numbers.array()
+        place = rows_on_disk(on_disk)
+        assert place is not None  # as those of the columns
+        blocks = slices(len(order), part_rows(len(order), workers))
+        for _ in workers.map(_gathered, [_Gather(place, rows, found) for rows in blocks]):
             pass
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -144,10 +146,10 @@ def in_order(
 @final
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Gather:
-    """Some rows of an order, the number of the first, and from and to where each column's records go."""
+    """An order, which of its rows, and from and to where each column's records go."""
 
     order: Rows
-    start: int
+    rows: slice
     columns: tuple[tuple[Rows, Slot], ...]
 
     def moved(self) -> None:
@@ -155,9 +157,9 @@ class _Gather:
 
 
 def _gathered(part: _Gather) -> None:
-    order = part.order.array()
-    for rows, slot in part.columns:
-        _gather(rows.array(), order, part.start, slot.put)
+    order = part.order.array()[part.rows]
+    for own, slot in part.columns:
+        _gather(own.array(), order, part.rows.start, slot.put)
 
 
 def _gather(own: np.ndarray, order: np.ndarray, start: int, put: Callable[[int, np.ndarray], None]) -> None:

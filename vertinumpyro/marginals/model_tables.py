@@ -131,8 +131,9 @@ class ModelTables:
         log_masses = self._log_masses(flat, sums)
         total = self._split.component_prior(flat).log_weights
         few = [block for block, of_cells in enumerate(log_masses) if len(of_cells) <= _MOST_MULTIPLIED]
-        for block in set(range(len(log_masses))) - set(few):
-            total = total + log_masses[block][places[:, block]]
+        for block, of_cells in enumerate(log_masses):
+            if block not in few:
+                total = total + of_cells[places[:, block]]
         if few:
             one_hot = [jax.nn.one_hot(places[:, block], len(log_masses[block])) for block in few]
             of_cells = jnp.concatenate([log_masses[block] for block in few])
