@@ -10,7 +10,9 @@ interval of it is promised to cover.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -53,6 +55,14 @@ class FieldFit(NamedTuple):
     trend: float
 
 
+class _At(NamedTuple):
+    """Where the steps are: the optimiser's state, and the objective of every step so far."""
+
+    params: Params
+    state: Any
+    objective: jax.Array
+
+
 def fit_to_field(
     split: SplitModel,
     release: Marginals,
@@ -70,44 +80,51 @@ def fit_to_field(
         its own.
     """
     start_key, draw_key, step_key = jax.random.split(rng_key, 3)
-    tables = ModelTables(split, release.columns, ())
-    records = _records(release, settings, draw_key)
-    places = jnp.asarray(tables.of_records(records))
-    weight, batch = release.num_records, min(_BATCH, len(places))
-    start = None
-    if start_at is not None and chosen_init(guide) is None:
-        chosen = jax.random.choice(start_key, len(places), (split.num_components,), replace=False)
-        start = split.unconstrain(start_at(records, np.asarray(chosen)))
+    tables, weight = ModelTables(split, release.columns, ()), release.num_records
     at_random: Any = partial(init_to_uniform, **{"radius": 1.0})
-    made, params = ReparameterisedGuide.create(guide, split, at_random, start_key, start=start)
+    create = partial(ReparameterisedGuide.create, guide, split, at_random, start_key)
+    begins_at_records = start_at is not None and chosen_init(guide) is None
+    made, params = create(start=jnp.zeros(split.num_parameters) if begins_at_records else None)
     optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, num_steps, alpha=0.01), b2=0.99)
+    keys = jax.random.split(step_key, num_steps)
 
-    def step(
-        records: jax.Array, sums: Sums, carry: tuple[Params, Any], key: jax.Array
-    ) -> tuple[tuple[Params, Any], jax.Array]:
-        params, state = carry
-        eta, chosen = jax.random.split(key)
-        rows = records[jax.random.randint(chosen, (batch,), 0, len(records))]
+    def step(records: jax.Array, sums: Sums, keys: jax.Array, i: jax.Array, at: _At) -> _At:
+        eta, chosen = jax.random.split(keys[i])
+        rows = records[jax.random.randint(chosen, (_BATCH,), 0, len(records))]
         value, gradient = jax.value_and_grad(lambda theta: tables.log_density(theta, rows, sums).mean())(
-            made.sample(params, eta)
+            made.sample(at.params, eta)
         )
-        ascent = made.pull_back(params, eta, weight * gradient)
-        updates, state = optimizer.update(jax.tree_util.tree_map(lambda g: -g / weight, ascent), state, params)
-        return (cast(Params, optax.apply_updates(params, updates)), state), -value
+        ascent = made.pull_back(at.params, eta, weight * gradient)
+        down = jax.tree_util.tree_map(lambda g: -g / weight, ascent)
+        updates, state = optimizer.update(down, at.state, at.params)
+        params = cast(Params, optax.apply_updates(at.params, updates))
+        return _At(params, state, at.objective.at[i].set(-value))
 
-    @jax.jit
-    def run(records: jax.Array, sums: Sums, carry: tuple[Params, Any], keys: jax.Array) -> Any:
-        return jax.lax.scan(partial(step, records, sums), carry, keys)
+    def run(records: jax.Array, sums: Sums, keys: jax.Array, at: _At, first: Any, last: Any) -> _At:
+        return jax.lax.fori_loop(first, last, partial(step, records, sums, keys), at)
 
-    carry, objective = (params, optimizer.init(params)), []
+    def begun(params: Params) -> _At:
+        return _At(params, optimizer.init(params), jnp.zeros(num_steps))
+
+    places = jax.ShapeDtypeStruct((_NUM_RECORDS, tables.num_blocks), jnp.int32)
+    lowered = jax.jit(run).lower(places, tables.sums, keys, begun(params), np.int32(0), np.int32(0))
+    with ThreadPoolExecutor(1) as pool:
+        compiling = pool.submit(lowered.compile)  # on one core, while the field is fitted mostly on another
+        records = _records(release, settings, draw_key)
+        program = compiling.result()
+    places = jnp.asarray(tables.of_records(records), jnp.int32)
+    if begins_at_records:
+        assert start_at is not None
+        chosen = jax.random.choice(start_key, len(places), (split.num_components,), replace=False)
+        _, params = create(start=split.unconstrain(start_at(records, np.asarray(chosen))))
+    at, ends = begun(params), np.linspace(0, num_steps, _CHUNKS + 1, dtype=np.int32)
     with tqdm(total=num_steps, disable=not progress_bar, unit="step") as bar:
-        for keys in np.array_split(np.asarray(jax.random.split(step_key, num_steps)), _CHUNKS):
-            carry, values = run(places, tables.sums, carry, jnp.asarray(keys))
-            objective.append(np.asarray(values))
-            bar.update(len(values))
-    tail = np.concatenate(objective)[-num_steps // 5 :]
+        for first, last in itertools.pairwise(ends):
+            at = jax.block_until_ready(program(places, tables.sums, keys, at, first, last))
+            bar.update(int(last - first))
+    tail = np.asarray(at.objective)[-num_steps // 5 :]
     first, last = np.array_split(tail, 2)
-    return FieldFit(made, carry[0], float(first.mean() - last.mean()))
+    return FieldFit(made, at.params, float(first.mean() - last.mean()))
 
 
 def _records(release: Marginals, settings: VertiMRF, rng_key: jax.Array) -> dict[str, np.ndarray]:

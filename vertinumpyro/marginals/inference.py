@@ -35,7 +35,7 @@ __all__ = ["MarginalInference"]
 
 _START = partial(init_to_uniform, **{"radius": 1.0})
 _DRAW_VALUES = 2**24
-_MOST_COMPONENTS, _MOST_OF_TABLES = 200, 20
+_MOST_COMPONENTS, _MOST_OF_TABLES = 400, 20
 _SHAPE_RATE = 0.01  # at the paper's 1 a component cannot be narrow within wide bounds
 _LARGEST_MISFIT, _LARGEST_TREND = 1.5, 0.01
 
@@ -56,7 +56,7 @@ class MarginalInference:
     :param method: "svi", or "nuts", which is for the tables' law.
     :param guide: of the field's law: the posterior's mode by default, which makes the best twins, or an autoguide of
         `DPVI`'s. The tables' law has a full-rank Normal up to 200 parameters, a mean field beyond.
-    :param num_components: K of the mixture when `model` is None; None takes N / 100, at least 10 and at most 200; at
+    :param num_components: K of the mixture when `model` is None; None takes N / 50, at least 10 and at most 400; at
         most 20 under the tables' law, which leaves the interactions of many components to chance. Under the field's law
         they start about as many of the field's records, unless the guide has an `init_loc_fn` of its own.
     :param model_kwargs: further arguments of the model.
@@ -98,7 +98,7 @@ class MarginalInference:
         :raises ModelContractError: names the site and says what to change.
         """
         most = _MOST_OF_TABLES if self.law == "tables" else _MOST_COMPONENTS
-        components = self.num_components or int(np.clip(num_records // 100, 10, most))
+        components = self.num_components or int(np.clip(num_records // 50, 10, most))
         model = mixture_model(schema, components, shape_rate=_SHAPE_RATE) if self.model is None else self.model
         return split_model(model, schema, self.model_kwargs)
 

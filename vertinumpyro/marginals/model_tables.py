@@ -111,6 +111,11 @@ class ModelTables:
         together = jnp.concatenate([values for values, _ in found])
         return together[np.argsort(np.concatenate([order for _, order in found]))]
 
+    @property
+    def num_blocks(self) -> int:
+        """Columns, or groups of those that depend on each other within a component."""
+        return len(self._blocks)
+
     def of_records(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """The place of every record among the cells of each block, `[n, blocks]`, for `log_density`.
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, final
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from vertinumpyro.mrf.batching import batched
+from vertinumpyro.mrf.descent import descended
 from vertinumpyro.mrf.release import Measurement
 
-__all__ = ["FactorEngine", "maximal_cliques"]
+__all__ = ["FactorEngine", "margin", "maximal_cliques"]
 
 
 @final
@@ -55,32 +59,47 @@ class FactorEngine:
 
     def begin(self, loss: Any, singles: Sequence[Measurement]) -> Any:
         """Potentials of independent columns; at least one record in every cell, as no step leaves probability zero."""
-        known = {name for clique in loss.cliques for name in clique}
-        logs = {
-            m.columns: self._mbi.Factor(self._domain.project(m.columns), np.log(np.maximum(m.values, 1.0)))
-            for m in singles
-            if m.columns[0] in known
-        }
-        return self._mbi.CliqueVector(self._domain, tuple(logs), logs)
+        tables = {clique: np.zeros(self._domain.project(clique).shape) for clique in loss.cliques}
+        home = {name: clique for clique in loss.cliques for name in clique}
+        for m in (m for m in singles if m.columns[0] in home):
+            (name,), clique = m.columns, home[m.columns[0]]
+            axes = [-1 if other == name else 1 for other in clique]
+            tables[clique] += np.log(np.maximum(m.values, 1.0)).reshape(axes)
+        factors = {c: self._mbi.Factor(self._domain.project(c), jnp.asarray(table)) for c, table in tables.items()}
+        return self._mbi.CliqueVector(self._domain, loss.cliques, factors)
 
     def descend(self, loss: Any, model: Any, steps: int) -> Any:
         """The engine's model, so many steps further."""
-        return self._mbi.estimation.MirrorDescent().estimate(
-            self._domain, loss, known_total=self._num_records, iters=steps, warm_start=model
-        )
+        return descended(self._mbi, self._domain, loss, model, steps, self._num_records)
 
     def fitted(self, model: Any, count: int) -> list[np.ndarray]:
         """The model's counts of the first tables; each lies within one of its cliques."""
-        tables = (model.marginals.project(m.columns) for m in self._measurements[:count])
-        return [np.asarray(table.datavector(flatten=False)) for table in tables]
+        tables = {clique: np.asarray(factor.values) for clique, factor in model.marginals.tables.items()}
+        found = []
+        for m in self._measurements[:count]:
+            home = min((c for c in tables if set(m.columns) <= set(c)), key=lambda c: tables[c].size)
+            found.append(margin(home, tables[home], m.columns))
+        return found
 
     def field(self, model: Any) -> tuple[tuple[tuple[str, ...], ...], tuple[np.ndarray, ...], Any]:
         """Maximal cliques, each one's distribution, and what has margins that no clique has."""
         cliques = maximal_cliques(self._mbi, self._domain, model.cliques)
-        oracle = self._mbi.marginal_oracles.message_passing_stable
-        marginals = oracle(model.potentials.expand(list(cliques)), 1.0)
-        tables = (np.asarray(marginals.project(c).datavector(flatten=False), np.float64) for c in cliques)
-        return cliques, tuple(np.maximum(table, 0) / table.sum() for table in tables), model
+        tables = _distributions(self._mbi.marginal_oracles.message_passing_stable, cliques, model.potentials)
+        tables = (np.maximum(np.asarray(table, np.float64), 0) for table in tables)
+        return cliques, tuple(table / table.sum() for table in tables), model
+
+
+def margin(clique: Sequence[str], table: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """A clique's table summed down to some of its columns, in their order."""
+    kept = [name for name in clique if name in columns]
+    summed = table.sum(axis=tuple(i for i, name in enumerate(clique) if name not in columns))
+    return np.transpose(summed, [kept.index(name) for name in columns])
+
+
+@partial(jax.jit, static_argnames=("oracle", "cliques"))
+def _distributions(oracle: Any, cliques: tuple[tuple[str, ...], ...], potentials: Any) -> list[Any]:
+    marginals = oracle(potentials.expand(list(cliques)), 1.0)
+    return [marginals.project(clique).datavector(flatten=False) for clique in cliques]
 
 
 def maximal_cliques(mbi: ModuleType, domain: Any, cliques: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
-from vertinumpyro.mrf.factor_engine import FactorEngine
+from vertinumpyro.mrf.factor_engine import FactorEngine, margin
 from vertinumpyro.mrf.junction_tree import JunctionTree
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.stein import SteinRisk
@@ -66,7 +66,7 @@ class GraphicalModel(NamedTuple):
         wanted = tuple(columns)
         for clique, table in zip(self.cliques, self.tables, strict=True):
             if set(wanted) <= set(clique):
-                return _projected(clique, table, wanted)
+                return margin(clique, table, wanted)
         with compat.x64():
             found = np.asarray(self.engine.project(wanted).datavector(flatten=False), np.float64)
         return found / found.sum()
@@ -218,10 +218,3 @@ def _blocks(iterations: int) -> Iterator[int]:
             return
         yield min(block, iterations - done)
         done, block = done + block, block * (2 if look % 2 == 0 else 1)
-
-
-def _projected(clique: Sequence[str], table: np.ndarray, columns: Sequence[str]) -> np.ndarray:
-    """A clique's table summed down to some of its columns, in their order."""
-    kept = [name for name in clique if name in columns]
-    summed = table.sum(axis=tuple(i for i, name in enumerate(clique) if name not in columns))
-    return np.transpose(summed, [kept.index(name) for name in columns])

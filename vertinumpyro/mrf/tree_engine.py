@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vertinumpyro.mrf.descent import descended
 from vertinumpyro.mrf.junction_tree import JunctionTree
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.tree_layout import Block, Layout, Stack, laid_out, places_in
@@ -89,14 +90,8 @@ class TreeEngine:
 
     def descend(self, loss: Any, model: Any, steps: int) -> Any:
         """The engine's model, so many steps further."""
-        return self._mbi.estimation.MirrorDescent(marginal_oracle=tree_marginals).estimate(
-            self._domain,
-            loss,
-            known_total=self._num_records,
-            iters=steps,
-            warm_start=model,
-            constraints=(self._index,),
-        )
+        known = self._mbi, self._domain, loss, model, steps, self._num_records
+        return descended(*known, oracle=tree_marginals, constraints=(self._index,))
 
     def fitted(self, model: Any, count: int) -> list[np.ndarray]:
         """The model's counts of the first tables."""
