@@ -33,7 +33,7 @@ from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGu
 __all__ = ["FieldFit", "fit_to_field"]
 
 _NUM_RECORDS = 200_000  # of the field: their own chance should be small beside that of the N real ones
-_BATCH = 2000
+_BATCH = 1000
 _RATE = 0.1
 _CHUNKS = 20
 
