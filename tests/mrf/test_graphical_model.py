@@ -8,6 +8,7 @@ pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.mrf.dependence import one_way
+from vertinumpyro.mrf.descent import begun
 from vertinumpyro.mrf.graph import check_clique_limit, select_measurements, strong_measurements
 from vertinumpyro.mrf.graphical_model import fit_graphical_model, junction_tree_cells, require_engine
 from vertinumpyro.mrf.release import Measurement
@@ -89,6 +90,21 @@ def test_a_domain_beyond_the_limit_names_the_columns_and_what_to_bin():
     with pytest.raises(ArgumentError, match=r"'wide'.*'wider'|'wider'.*'wide'.*bins="):
         check_clique_limit({"a": 2, "wide": 900, "wider": 1000}, 100_000)
     check_clique_limit({"a": 2, "wide": 90, "wider": 100}, 100_000)
+
+
+def test_a_field_compiles_its_start_and_its_steps_once():
+    descent = require_engine().estimation.MirrorDescent
+    programs = (getattr(begun, "_cache_size"), getattr(descent._multi_step, "_cache_size"))  # noqa: B009
+    sizes = {"a": 3, "b": 5, "c": 7}  # of no other test here
+    rng = np.random.default_rng(0)
+    measured = [
+        Measurement(columns=pair, values=rng.poisson(100.0, (sizes[pair[0]], sizes[pair[1]])) + 0.0, stddev=5.0)
+        for pair in (("a", "b"), ("b", "c"))
+    ]
+    singles = [one_way(name, measured, N) for name in sizes]
+    before = [count() for count in programs]
+    fit_graphical_model(sizes, measured, N, singles=singles, iterations=150)
+    assert [count() for count in programs] == [count + 1 for count in before]
 
 
 def test_a_path_that_is_cut_short_says_so(chain):

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["descended"]
+__all__ = ["begun", "descended"]
 
 
 def descended(
@@ -54,14 +54,15 @@ def _compiled(mbi: ModuleType) -> Any:
     class MirrorDescent(base):
         def _init(self, domain: Any, loss_fn: Any, known_total: float, *, warm_start: Any, constraints: Any) -> Any:
             potentials = getattr(warm_start, "potentials", warm_start)
-            return _begun(base, self, domain, loss_fn, known_total, potentials, constraints)
+            return begun(base, self, domain, loss_fn, known_total, potentials, constraints)
 
     return MirrorDescent
 
 
 @functools.partial(jax.jit, static_argnames=("base", "descent", "domain"))
-def _begun(
+def begun(
     base: Any, descent: Any, domain: Any, loss: Any, num_records: float, potentials: Any, constraints: Any
 ) -> Any:
+    """The state that the engine's steps begin with, in the types that they return, so that they are compiled once."""
     state = base._init(descent, domain, loss, num_records, warm_start=potentials, constraints=constraints)
     return jax.tree_util.tree_map(lambda value: jnp.asarray(value, jnp.result_type(value)), state)
