@@ -80,34 +80,19 @@ def fit_to_field(
         its own.
     """
     start_key, draw_key, step_key = jax.random.split(rng_key, 3)
-    tables, weight = ModelTables(split, release.columns, ()), release.num_records
+    tables, keys = ModelTables(split, release.columns, ()), jax.random.split(step_key, num_steps)
     at_random: Any = partial(init_to_uniform, **{"radius": 1.0})
     create = partial(ReparameterisedGuide.create, guide, split, at_random, start_key)
     begins_at_records = start_at is not None and chosen_init(guide) is None
     made, params = create(start=jnp.zeros(split.num_parameters) if begins_at_records else None)
     optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, num_steps, alpha=0.01), b2=0.99)
-    keys = jax.random.split(step_key, num_steps)
-
-    def step(records: jax.Array, sums: Sums, keys: jax.Array, i: jax.Array, at: _At) -> _At:
-        eta, chosen = jax.random.split(keys[i])
-        rows = records[jax.random.randint(chosen, (_BATCH,), 0, len(records))]
-        value, gradient = jax.value_and_grad(lambda theta: tables.log_density(theta, rows, sums).mean())(
-            made.sample(at.params, eta)
-        )
-        ascent = made.pull_back(at.params, eta, weight * gradient)
-        down = jax.tree_util.tree_map(lambda g: -g / weight, ascent)
-        updates, state = optimizer.update(down, at.state, at.params)
-        params = cast(Params, optax.apply_updates(at.params, updates))
-        return _At(params, state, at.objective.at[i].set(-value))
-
-    def run(records: jax.Array, sums: Sums, keys: jax.Array, at: _At, first: Any, last: Any) -> _At:
-        return jax.lax.fori_loop(first, last, partial(step, records, sums, keys), at)
 
     def begun(params: Params) -> _At:
         return _At(params, optimizer.init(params), jnp.zeros(num_steps))
 
+    run = jax.jit(partial(_run, tables, made, optimizer, release.num_records))
     places = jax.ShapeDtypeStruct((_NUM_RECORDS, tables.num_blocks), jnp.int32)
-    lowered = jax.jit(run).lower(places, tables.sums, keys, begun(params), np.int32(0), np.int32(0))
+    lowered = run.lower(places, tables.sums, keys, begun(params), np.int32(0), np.int32(0))
     with ThreadPoolExecutor(1) as pool:
         compiling = pool.submit(lowered.compile)  # on one core, while the field is fitted mostly on another
         records = _records(release, settings, draw_key)
@@ -125,6 +110,35 @@ def fit_to_field(
     tail = np.asarray(at.objective)[-num_steps // 5 :]
     first, last = np.array_split(tail, 2)
     return FieldFit(made, at.params, float(first.mean() - last.mean()))
+
+
+def _run(
+    tables: ModelTables,
+    guide: ReparameterisedGuide,
+    optimizer: optax.GradientTransformation,
+    weight: int,
+    records: jax.Array,
+    sums: Sums,
+    keys: jax.Array,
+    at: _At,
+    first: jax.Array,
+    last: jax.Array,
+) -> _At:
+    """The steps from `first` on to before `last`, a batch of the records in each, which count as `weight` together."""
+
+    def step(i: jax.Array, at: _At) -> _At:
+        eta, chosen = jax.random.split(keys[i])
+        rows = records[jax.random.randint(chosen, (_BATCH,), 0, len(records))]
+        value, gradient = jax.value_and_grad(lambda theta: tables.log_density(theta, rows, sums).mean())(
+            guide.sample(at.params, eta)
+        )
+        ascent = guide.pull_back(at.params, eta, weight * gradient)
+        down = jax.tree_util.tree_map(lambda g: -g / weight, ascent)
+        updates, state = optimizer.update(down, at.state, at.params)
+        params = cast(Params, optax.apply_updates(at.params, updates))
+        return _At(params, state, at.objective.at[i].set(-value))
+
+    return jax.lax.fori_loop(first, last, step, at)
 
 
 def _records(release: Marginals, settings: VertiMRF, rng_key: jax.Array) -> dict[str, np.ndarray]:
