@@ -25,8 +25,7 @@ class SmallEpsilon:
     """The size of the part.
 
     Attributes:
-        fits: so many of each arm at every ε that end with a twin, of at most twice as many; one of AIM takes five
-            minutes on Adult, half an hour on NLTCS.
+        fits: so many of each arm at every ε that end with a twin, of at most twice as many.
         small: the budgets of the comparison.
         grid: those over which the distance may not rise.
         kept: a JSON file of fits; those in it are not done again, and each new one is added as soon as it is there.
