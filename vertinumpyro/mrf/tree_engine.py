@@ -90,8 +90,16 @@ class TreeEngine:
 
     def descend(self, loss: Any, model: Any, steps: int) -> Any:
         """The engine's model, so many steps further."""
-        known = self._mbi, self._domain, loss, model, steps, self._num_records
-        return descended(*known, oracle=tree_marginals, constraints=(self._index,))
+        return descended(
+            self._mbi,
+            self._domain,
+            loss,
+            model,
+            steps,
+            self._num_records,
+            oracle=tree_marginals,
+            constraints=(self._index,),
+        )
 
     def fitted(self, model: Any, count: int) -> list[np.ndarray]:
         """The model's counts of the first tables."""
