@@ -1,6 +1,7 @@
 """Set-up of every test run: array shapes in signatures are checked, and XLA compiles a program once."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -22,6 +23,9 @@ from jaxtyping import install_import_hook
 # No test asks how long something takes: on a machine that works on something else it would fail.
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
+
+# Tracing makes objects by the million, nearly none of them in cycles: a tenth of the time went into looking for those.
+gc.set_threshold(50_000, 20, 10)
 
 # The floors that compute on arrays. The others check their arguments themselves and name the fix, and a
 # type checker in front of them would hide that message from its own tests.

@@ -4,7 +4,10 @@ import warnings
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from numpyro.infer.autoguide import AutoDelta
@@ -16,6 +19,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.evaluation import combine_estimates, cross_party_tvd, k_way_tvd, pairwise_tvd
 from vertinumpyro.marginals import InferenceWarning, MarginalInference, inference, release_marginals
+from vertinumpyro.model import party_plate
 from vertinumpyro.mrf.graphical_model import require_engine
 from vertinumpyro.posterior.twin_columns import TwinWarning
 
@@ -185,6 +189,37 @@ def test_a_model_that_the_tables_leave_open_goes_by_the_field(release):
         warnings.simplefilter("ignore", InferenceWarning)
         posterior = made.fit(release, KEY, progress_bar=False)
     assert (posterior.law, posterior.why) == ("field", "the tables leave some parameters to the prior")
+
+
+@needs_engine
+def test_steps_on_the_fields_records_that_end_too_early_say_so_and_no_others(release):
+    def far_away(data, num_records):
+        """Claims, whose mean is some thousand times as large as where the steps start."""
+        log_rate = numpyro.sample("log_rate", dist.Normal(0.0, 10.0))
+        with party_plate("bank", num_records):
+            numpyro.sample("claims", dist.Poisson(1e-3 * jnp.exp(log_rate)), obs=data["claims"])
+
+    def said(num_steps):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", InferenceWarning)
+            MarginalInference(far_away, law="field", num_steps=num_steps, settings=SETTINGS).fit(
+                release, KEY, progress_bar=False
+            )
+        return any("the last tenth of the steps still gained" in str(one.message) for one in found)
+
+    assert [said(100), said(600)] == [True, False]
+
+
+@needs_engine
+def test_what_the_last_steps_gained_is_told_from_the_chance_of_batches(release, monkeypatch):
+    """Batches' own means of the log density differ by some hundredths of a nat."""
+    found = []
+    fit = inference.fit_to_field
+    monkeypatch.setattr(inference, "fit_to_field", lambda *args, **kw: (found.append(fit(*args, **kw)), found[-1])[1])
+    made = MarginalInference(num_components=8, num_steps=100, settings=SETTINGS)
+    for seed in range(5):
+        made.fit(release, jax.random.PRNGKey(seed), progress_bar=False)
+    assert max(abs(one.trend) for one in found) < 0.002
 
 
 def test_the_field_without_its_engine_says_what_to_install(release, monkeypatch):
