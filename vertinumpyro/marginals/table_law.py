@@ -87,6 +87,29 @@ class Law(NamedTuple):
 
 
 @final
+class Tangent(NamedTuple):
+    """The model's tables about a first estimate.
+
+    Attributes:
+        centre: theta^, flat.
+        expected: the model's counts there, `[M]`.
+        derivative: D, of the counts by theta, `[d, M]`.
+    """
+
+    centre: jax.Array
+    expected: np.ndarray
+    derivative: np.ndarray
+
+    def most_information(self, cells: ReleasedCells) -> float:
+        """At least `Law.information`: what noise alone leaves, as if no record had been drawn.
+
+        J is at least G diag(sigma^2) G', so D' G' J^-1 G D is at most D' diag(sigma^-2) D.
+        """
+        scaled = self.derivative / cells.stddev
+        return float(np.linalg.eigvalsh(scaled @ scaled.T)[0])
+
+
+@final
 class TableLaw:
     """The law of the tables of one kind of release under one model; its programs are compiled once.
 
@@ -186,8 +209,8 @@ class TableLaw:
 
     # -- the law ----------------------------------------------------------------------------------
 
-    def at(self, centre: jax.Array, cells: ReleasedCells, rng_key: jax.Array) -> Law:
-        """The law about a first estimate.
+    def tangent(self, centre: jax.Array, cells: ReleasedCells) -> Tangent:
+        """The model's tables about a first estimate.
 
         Raises:
             ArgumentError: more parameters than `MOST_PARAMETERS`.
@@ -197,7 +220,11 @@ class TableLaw:
                 f"the model has {len(centre)} parameters; the law of the tables is held for at most "
                 f'{MOST_PARAMETERS}. Give law="field", or fewer components'
             )
-        expected, derivative, prior = (np.asarray(a, np.float64) for a in self._derivatives(centre, cells))
+        return Tangent(centre, *(np.asarray(array, np.float64) for array in self._derivatives(centre, cells)))
+
+    def at(self, tangent: Tangent, cells: ReleasedCells, rng_key: jax.Array) -> Law:
+        """The law about a first estimate."""
+        centre, expected, derivative = tangent
         G = derivative / (cells.stddev**2 + expected)
         J = (G * cells.stddev**2) @ G.T + self._scores(centre, cells, G, rng_key)
         values, vectors = np.linalg.eigh(J)
@@ -205,7 +232,7 @@ class TableLaw:
         whitening = (vectors * roots).T @ G
         found = whitening @ derivative.T
         information = found.T @ found
-        curvature, axes = np.linalg.eigh(information + prior)
+        curvature, axes = np.linalg.eigh(information + np.asarray(self._prior_curvature(centre), np.float64))
         return Law(
             cells=cells,
             whitening=whitening,
@@ -216,12 +243,15 @@ class TableLaw:
 
     @cached_property
     def _derivatives(self) -> Any:
-        def derivatives(flat: jax.Array, cells: ReleasedCells) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def derivatives(flat: jax.Array, cells: ReleasedCells) -> tuple[jax.Array, jax.Array]:
             expected, tangent = jax.linearize(lambda theta: self.expected(theta, cells), flat)
-            rows = jax.lax.map(tangent, jnp.eye(len(flat), dtype=flat.dtype))
-            return expected, rows, -jax.hessian(self.split.log_prior)(flat)
+            return expected, jax.lax.map(tangent, jnp.eye(len(flat), dtype=flat.dtype))
 
         return jax.jit(derivatives)
+
+    @cached_property
+    def _prior_curvature(self) -> Any:
+        return jax.jit(lambda flat: -jax.hessian(self.split.log_prior)(flat))
 
     def _scores(self, centre: jax.Array, cells: ReleasedCells, G: np.ndarray, rng_key: jax.Array) -> np.ndarray:
         """N Cov[G 1(x)] over records x of the model."""
