@@ -143,6 +143,13 @@ def median(values: Sequence[float]) -> float:
 # -- data -----------------------------------------------------------------------------------------
 
 
+def peak_mib(pid: int) -> float:
+    """Largest resident memory of a living process, where Linux tells it."""
+    status = Path(f"/proc/{pid}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), math.nan)
+
+
 def adult(*, num_train: int | None = None, num_test: int | None = None) -> tuple[VerticalDataset, VerticalDataset]:
     """Adult's training and test records at two parties; of each all, or the first so many."""
     return _first(load_adult(split="train"), num_train), _first(load_adult(split="test"), num_test)

@@ -59,7 +59,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -83,6 +82,7 @@ from common import (
     insecure_source,
     median,
     parser,
+    peak_mib,
     regrouped,
     written,
 )
@@ -278,12 +278,12 @@ def everyone_secure(task: Task) -> tuple[Results, Figures]:
         started = time.perf_counter()
         with ProcessSession(parties, timeout_s=600.0) as session:
             posterior = build().fit(session, plan, compat.random_key(0), run_dir=Path(folder) / "run")
-        seconds = time.perf_counter() - started
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the largest child that has ended
+            seconds = time.perf_counter() - started
+            peak = max(peak_mib(pid) for pid in session.pids)
     results = {
         "nll_everyone_secure": posterior.held_out_nll(task.test),
         "secure_minutes": seconds / 60,
-        "secure_gib": usage.ru_maxrss / 2**20,
+        "secure_gib": peak / 1024,
     }
     return results, {}
 

@@ -65,7 +65,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import optax.contrib
-from common import environment, finish, median, parser, written
+from common import environment, finish, median, parser, peak_mib, written
 from dp_accounting.pld import PLDAccountant
 from functional_mechanism import DELTA, EPSILONS, LOGISTIC, first, peer_scores, private_fit
 from glm_intervals import SCHEMA, table
@@ -292,13 +292,6 @@ def visits(repeats: int, quick: bool) -> dict[float, dict[str, float]]:
             model.fit(train, plan=model.plan(train, epsilon=epsilon, delta=DELTA))
             found[epsilon][name].append(model.score(test))
     return {epsilon: {name: median(scores) for name, scores in by.items()} for epsilon, by in found.items()}
-
-
-def peak_mib(pid: int) -> float:
-    """Largest resident memory of a living process, where Linux tells it."""
-    status = Path(f"/proc/{pid}/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), math.nan)
 
 
 def main() -> None:
