@@ -140,14 +140,14 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
-# -- data -----------------------------------------------------------------------------------------
-
-
 def peak_mib(pid: int) -> float:
     """Largest resident memory of a living process, where Linux tells it."""
     status = Path(f"/proc/{pid}/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), math.nan)
+
+
+# -- data -----------------------------------------------------------------------------------------
 
 
 def adult(*, num_train: int | None = None, num_test: int | None = None) -> tuple[VerticalDataset, VerticalDataset]:

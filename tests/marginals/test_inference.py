@@ -213,9 +213,13 @@ def test_steps_on_the_fields_records_that_end_too_early_say_so_and_no_others(rel
 @needs_engine
 def test_what_the_last_steps_gained_is_told_from_the_chance_of_batches(release, monkeypatch):
     """Batches' own means of the log density differ by some hundredths of a nat."""
-    found = []
-    fit = inference.fit_to_field
-    monkeypatch.setattr(inference, "fit_to_field", lambda *args, **kw: (found.append(fit(*args, **kw)), found[-1])[1])
+    found, fit = [], inference.fit_to_field
+
+    def recorded(*args, **kwargs):
+        found.append(fit(*args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr(inference, "fit_to_field", recorded)
     made = MarginalInference(num_components=8, num_steps=100, settings=SETTINGS)
     for seed in range(5):
         made.fit(release, jax.random.PRNGKey(seed), progress_bar=False)
