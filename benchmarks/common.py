@@ -81,6 +81,20 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**old, **new, **deeper}
 
 
+def kept(path: Path | None, key: str, made: Callable[[], Any]) -> Any:
+    """Plain data that takes long to make: what a file has of it, or made now and written there as soon as it is."""
+    if path is None:
+        return made()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = _stored(path)
+    if key not in found:
+        found[key] = made()
+        written = path.with_suffix(".part")
+        written.write_text(json.dumps(found, indent=1))
+        os.replace(written, path)
+    return found[key]
+
+
 def compile_fast(quick: bool) -> None:
     """Leaves out the compiler's optimisations in a quick run, which spends its minute on compiling."""
     if quick:
@@ -99,7 +113,7 @@ def environment() -> dict[str, str | int | None]:
 
 
 def _stored(path: Path | None) -> dict[str, Any]:
-    """What an earlier run with another `--only` wrote."""
+    """What earlier runs wrote."""
     return json.loads(path.read_text()) if path is not None and path.exists() else {}
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/wide_table.py --quick
     python benchmarks/wide_table.py --json results/wide_table.json [--methods vertimrf marginals dpvi] [--repeats 3]
+                                    [--keep FILE]
 
 250,000 records, 15 columns of 2 to 50 values, eight at a clinic and seven at an insurer. It is no mixture: a network in
 which every column after the first three is a fixed random function of two or three earlier ones, of either party, with
@@ -16,7 +17,8 @@ Keys: wide.tvd3            {method: median of the mean TVD of 300 random 3-way t
       wide.epsilon_worst   {method: the largest row of its privacy table}
       wide.all_beat_apart  whether every joint method is nearer than `apart`
 
-`--quick` takes 4,000 records and six columns.
+A fit takes five to fifteen minutes of a core: with `--keep FILE` a run that is cut off goes on where it was. `--quick`
+takes 4,000 records and six columns.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pandas as pd
-from common import environment, finish, parser, with_stored
+from common import environment, finish, kept, parser, with_stored
 from sklearn.ensemble import HistGradientBoostingClassifier
 from tqdm.auto import tqdm
 
@@ -134,6 +138,16 @@ class Evaluation:
         return train_on_synthetic_test_on_real(table, None, self.test, TARGET, self.schema, model).synthetic.accuracy
 
 
+def fitted(name: str, dataset: VerticalDataset, judged: Evaluation, repeat: int) -> list[float]:
+    """A method's distance, accuracy, seconds and largest epsilon."""
+    started = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        twin, plan = METHODS[name](dataset, jax.random.PRNGKey(repeat))
+    seconds = time.perf_counter() - started
+    return [judged.tvd3(twin), judged.accuracy(twin), seconds, plan.worst.epsilon]
+
+
 def run(args: Any) -> dict[str, Any]:
     """All methods on one table."""
     cells, clinic = ((*CELLS[:5], 2), 3) if args.quick else (CELLS, CLINIC)
@@ -152,16 +166,16 @@ def run(args: Any) -> dict[str, Any]:
     }
     seconds: dict[str, float] = {}
     worst: dict[str, float] = {}
-    for name in tqdm(args.methods, desc="methods", disable=None):
-        found = []
-        for repeat in range(repeats):
-            started = time.perf_counter()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                twin, plan = METHODS[name](dataset, jax.random.PRNGKey(repeat))
-            found.append((judged.tvd3(twin), judged.accuracy(twin), time.perf_counter() - started))
-            worst[name] = plan.worst.epsilon
-        tvd3[name], accuracy[name], seconds[name] = (statistics.median(values) for values in zip(*found, strict=True))
+    with tqdm(total=len(args.methods) * repeats, unit="fit") as bar:
+        for name in args.methods:
+            bar.set_description(name)
+            found = []
+            for repeat in range(repeats):
+                fit = partial(fitted, name, dataset, judged, repeat)
+                found.append(kept(args.keep, f"{name} {size} {repeat}", fit))
+                bar.update()
+            tvd3[name], accuracy[name], seconds[name], _ = map(statistics.median, zip(*found, strict=True))
+            worst[name] = max(epsilon for *_, epsilon in found)
     joint = [name for name in tvd3 if name != "apart"]
     return {
         "wide": {
@@ -178,6 +192,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     arguments.add_argument("--repeats", type=int, default=3)
+    arguments.add_argument("--keep", type=Path, help="a file of fits, taken up again by the next run")
     args = arguments.parse_args()
     finish(with_stored({"environment": environment(), **run(args)}, args), args, {})
 

@@ -77,6 +77,19 @@ def test_results_are_one_json_line_and_parts_are_merged(tmp_path, capsys):
     assert json.loads(last) == json.loads(path.read_text()) == expected
 
 
+def test_a_fit_that_is_kept_is_not_done_again(tmp_path):
+    path, made = tmp_path / "deeper" / "fits.json", []
+
+    def fit(value):
+        made.append(value)
+        return value
+
+    assert [common.kept(path, key, lambda: fit(0.5)) for key in ("a", "b", "a")] == [0.5] * 3
+    assert [common.kept(path, "failed", lambda: fit(None)) for _ in range(2)] == [None] * 2
+    assert [common.kept(None, "a", lambda: fit([1.0])) for _ in range(2)] == [[1.0]] * 2
+    assert made == [0.5, 0.5, None, [1.0], [1.0]]
+
+
 def test_figures_are_beside_the_json(tmp_path):
     figure = common.Figure()
     args = common.parser("").parse_args(["--json", str(tmp_path / "results.json")])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from common import kept
 from tqdm.auto import tqdm
 
 from vertinumpyro.data import VerticalDataset
@@ -87,20 +86,9 @@ def _all_fits(
 
 def _kept(fit: Fit, name: str, path: Path | None) -> Fit:
     """The same, with what a file has of it."""
-    if path is None:
-        return fit
-
-    def looked_up(dataset: VerticalDataset, arm: str, epsilon: float, seed: int) -> float | None:
-        found: dict[str, float | None] = json.loads(path.read_text()) if path.exists() else {}
-        key = f"{name} {arm} {epsilon:g} {seed}"
-        if key not in found:
-            found[key] = fit(dataset, arm, epsilon, seed)
-            written = path.with_suffix(".part")
-            written.write_text(json.dumps(found, indent=1))
-            os.replace(written, path)
-        return found[key]
-
-    return looked_up
+    return lambda dataset, arm, epsilon, seed: kept(
+        path, f"{name} {arm} {epsilon:g} {seed}", lambda: fit(dataset, arm, epsilon, seed)
+    )
 
 
 def _monotone(fits: Mapping[float, list[float]]) -> dict[str, Any]:
