@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from jax.nn import logsumexp
+from numpyro.distributions import biject_to
 
 from tests.model.cases import CASES, chain_case, mixture_case
 from tests.model.reference import (
@@ -15,7 +16,8 @@ from tests.model.reference import (
     pooled_log_density,
     random_theta,
 )
-from vertinumpyro.model import split_model
+from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema
+from vertinumpyro.model import enumeration, mixture_model, split_model
 
 SEEDS = (0, 1, 2)
 NUM_RECORDS = 6
@@ -169,3 +171,23 @@ def test_a_group_of_one_finite_column_stays_a_table():
     assert sum(len(c.tables) for c in contributions.values()) > 0
     few = {p: contribution_of(p, theta, own_columns(split, p, case.data(1))) for p in split.parties}
     assert all(len(table.scores) == 1 for c in few.values() for table in c.tables)
+
+
+@pytest.mark.parametrize("num_columns", [3, 9])
+@pytest.mark.parametrize("method", ["contribution", "log_density"])
+def test_a_party_transforms_its_latents_but_twice_however_many_columns_it_has(method, num_columns, monkeypatch):
+    """Once for all its groups, and once in the group whose gradient is taken."""
+    columns = {f"c{i}": CategoricalColumn(categories=("a", "b", "c")) for i in range(num_columns)}
+    schema = Schema({"clinic": PartySchema(columns), "insurer": PartySchema({"other": BinaryColumn()})})
+    split = split_model(mixture_model(schema, 2), schema)
+    flat, own = random_theta(split, 0), {name: jnp.zeros(4, jnp.int32) for name in columns}
+    transformed = []
+
+    def counted(support):
+        transformed.append(support)
+        return biject_to(support)
+
+    monkeypatch.setattr(enumeration, "biject_to", counted)
+    jax.make_jaxpr(lambda flat: getattr(split, method)("clinic", flat, own))(flat)
+    others = 2  # the weights and the insurer's
+    assert num_columns <= len(transformed) <= 2 * num_columns + others

@@ -35,23 +35,22 @@ class _Enumerate(Messenger):
 
 
 class _SubstituteUnconstrained(Messenger):
-    """Sets global latents from unconstrained values and adds up the log Jacobians of the transforms.
+    """Sets global latents from unconstrained values, or from values on their own supports where those are known.
 
     The transform is read from the site as it is traced, so a support that depends on another latent works.
     """
 
-    def __init__(self, fn: Model, theta: Theta) -> None:
+    def __init__(self, fn: Model, theta: Theta, known: Theta) -> None:
         super().__init__(fn)
-        self._theta = theta
-        self.log_jacobian: jax.Array | float = 0.0
+        self._theta, self._known = theta, known
 
     def process_message(self, msg: Site) -> None:
-        if msg["type"] == "sample" and msg["name"] in self._theta and not msg["is_observed"]:
-            unconstrained = self._theta[msg["name"]]
-            transform = biject_to(msg["fn"].support)
-            msg["value"] = transform(unconstrained)
-            log_jacobian = transform.log_abs_det_jacobian(unconstrained, msg["value"])
-            self.log_jacobian = self.log_jacobian + jnp.sum(log_jacobian)
+        if msg["type"] != "sample" or msg["is_observed"]:
+            return
+        if msg["name"] in self._known:
+            msg["value"] = self._known[msg["name"]]
+        elif msg["name"] in self._theta:
+            msg["value"] = biject_to(msg["fn"].support)(self._theta[msg["name"]])
 
 
 def is_discrete(distribution: Distribution) -> bool:
@@ -66,16 +65,27 @@ def start_value(site: Site) -> Any:
     return init_to_uniform(site) if continuous else None
 
 
-def trace_at(model: Model, theta: Theta, component_site: str | None, *args: Any) -> dict[str, Site]:
-    """The model's trace at unconstrained global latents, with the component site enumerated."""
-    return trace_globals(model, theta, component_site, *args)[0]
+def trace_at(
+    model: Model, theta: Theta, component_site: str | None, *args: Any, known: Theta | None = None
+) -> dict[str, Site]:
+    """The model's trace at unconstrained global latents, with the component site enumerated.
+
+    :param known: latents on their own supports. To transform what a caller has already, or does not read, is most of
+        the work of tracing a model of many columns.
+    """
+    at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta, known or {})
+    return handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)
 
 
 def trace_globals(model: Model, theta: Theta, component_site: str | None, *args: Any) -> tuple[dict[str, Site], Any]:
     """The trace and the summed log Jacobian of theta's transforms."""
-    at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta)
-    trace = handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)
-    return trace, at_theta.log_jacobian
+    trace = trace_at(model, theta, component_site, *args)
+    log_jacobian: jax.Array | float = 0.0
+    for name, site in trace.items():
+        if name in theta:
+            transform = biject_to(site["fn"].support)
+            log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(theta[name], site["value"]))
+    return trace, log_jacobian
 
 
 def log_densities(

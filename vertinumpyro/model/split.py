@@ -195,9 +195,11 @@ class SplitModel:
         theta = self.unflatten(flat)
         if summed := self.structure.summed:
             return part_contribution(self.model, summed, party, theta, columns, self.stand_ins(1))
+        values = self.constrain(flat)
 
         def of_group(group: SiteGroup) -> Contribution:
-            log_density = partial(self._log_density_of_record, group.sites)
+            of_others = {name: value for name, value in values.items() if name not in group.latents}
+            log_density = partial(self._log_density_of_record, group.sites, of_others)
             plated = {name: axis for name, axis in self.plated[party].items() if name in group.latents}
             shared = tuple(name for name in self.shared[party] if name in group.latents)
             rows, codes = group.rows(columns)
@@ -210,12 +212,12 @@ class SplitModel:
 
     def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n Z"]:
         """`Contribution.log_density` without the scores."""
-        theta = self.unflatten(flat)
         if summed := self.structure.summed:
-            return part_inputs(self.model, summed, party, theta, columns, self.stand_ins(1))
+            return part_inputs(self.model, summed, party, self.unflatten(flat), columns, self.stand_ins(1))
+        values = self.constrain(flat)
 
         def of_group(group: SiteGroup) -> jax.Array:
-            of_record = partial(self._log_density_of_record, group.sites, theta)
+            of_record = partial(self._log_density_of_record, group.sites, values, {})
             rows, codes = group.rows(columns)
             return jax.vmap(of_record)(rows)[codes]
 
@@ -223,10 +225,15 @@ class SplitModel:
         nothing = jnp.zeros((length, self.num_components), flat.dtype)
         return sum((of_group(group) for group in self.groups[party]), start=nothing)
 
-    def _log_density_of_record(self, sites: tuple[str, ...], theta: Theta, row: Mapping[str, Any]) -> jax.Array:
-        """Sum of one party's observed sites [K]; other parties' columns are stand-ins that nothing reads."""
+    def _log_density_of_record(
+        self, sites: tuple[str, ...], known: Theta, theta: Theta, row: Mapping[str, Any]
+    ) -> jax.Array:
+        """Sum of one party's observed sites [K]; other parties' columns are stand-ins that nothing reads.
+
+        :param known: latents on their own supports; all others are unconstrained, in theta.
+        """
         columns = {**self.stand_ins(1), **{name: value[None] for name, value in row.items()}}
-        trace = trace_at(self.model, theta, self.structure.component_site, columns, 1)
+        trace = trace_at(self.model, theta, self.structure.component_site, columns, 1, known=known)
         found = log_densities(trace, sites, self.num_components, 1)
         return sum(found.values(), start=jnp.zeros((self.num_components, 1)))[:, 0]
 
