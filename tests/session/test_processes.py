@@ -503,6 +503,7 @@ def test_a_rehearsal_counts_what_a_run_between_processes_takes(two, tmp_path, ba
         dataclasses.replace(tasks[0], table="no such file"), plan, functools.partial(anew, name, backend, plan)
     )
     sent = cost.whole.traffic.bytes_sent + cost.further * (cost.step.traffic.bytes_sent if cost.step else 0)
+    counted = 0.98 if backend == "spu" else 1.0  # SPU's own counts of one program differ by 1%
     # beside the engine's words a run without a starter has agreement, ledgers and the matching of records
-    assert took.bytes_sent <= sent <= 1.1 * took.bytes_sent + 30_000
+    assert counted * took.bytes_sent <= sent <= 1.1 * took.bytes_sent + 30_000
     assert 0 < cost.whole.seconds < 600
