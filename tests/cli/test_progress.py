@@ -56,7 +56,7 @@ def test_the_privacy_record_is_followed_from_before_it_exists(record, capsys):
     with progress_in_log(record, 40):
         time.sleep(0.05)
         record.write_text(json.dumps({"steps_spent": 8}))
-        time.sleep(0.2)
+        time.sleep(1.0)
         record.write_text("{")  # a reader may come at any moment
         time.sleep(0.05)
         record.write_text(json.dumps({"steps_spent": 40}))

@@ -135,16 +135,16 @@ def test_in_an_exchange_the_silent_one_is_named():
 
 
 def test_a_peer_that_answers_piece_by_piece_is_not_silent():
-    left, right = wired(timeout_s=0.4)
+    left, right = wired(timeout_s=1.0)
 
     def trickle():
         for byte in FRAME.pack(1, 6) + b"abcdef":
-            time.sleep(0.05)
+            time.sleep(0.1)
             right.socket.send(bytes([byte]))
         return True
 
     done = in_thread(trickle)
-    assert left.receive(size=6) == b"abcdef"  # 0.9 s, more than the time-out
+    assert left.receive(size=6) == b"abcdef"  # 1.8 s, more than the time-out
     assert done()
 
 
