@@ -1,8 +1,7 @@
 """The engine's mirror descent, with its first evaluation compiled as one program.
 
 The engine evaluates where it starts operation by operation, each of which is compiled on its own: hundreds for a dozen
-columns, which takes longer than the steps do. And it starts with numbers that Python made, so that its loop is compiled
-for these and once more for those that it returns itself.
+columns, which takes longer than the steps do.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 __all__ = ["begun", "descended"]
 
@@ -63,6 +61,5 @@ def _compiled(mbi: ModuleType) -> Any:
 def begun(
     base: Any, descent: Any, domain: Any, loss: Any, num_records: float, potentials: Any, constraints: Any
 ) -> Any:
-    """The state that the engine's steps begin with, in the types that they return, so that they are compiled once."""
-    state = base._init(descent, domain, loss, num_records, warm_start=potentials, constraints=constraints)
-    return jax.tree_util.tree_map(lambda value: jnp.asarray(value, jnp.result_type(value)), state)
+    """The state that the engine's steps begin with."""
+    return base._init(descent, domain, loss, num_records, warm_start=potentials, constraints=constraints)
