@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
+from tests.compilations import compilations
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.mrf.dependence import one_way
-from vertinumpyro.mrf.descent import begun
 from vertinumpyro.mrf.graph import check_clique_limit, select_measurements, strong_measurements
 from vertinumpyro.mrf.graphical_model import fit_graphical_model, junction_tree_cells, require_engine
 from vertinumpyro.mrf.release import Measurement
@@ -93,19 +93,16 @@ def test_a_domain_beyond_the_limit_names_the_columns_and_what_to_bin():
 
 
 def test_a_field_compiles_its_start_and_its_steps_once():
-    descent = require_engine().estimation.MirrorDescent
-    programs = (begun, descent._multi_step)
-    sizes = {"a": 3, "b": 5, "c": 7}
+    sizes = {"a": 3, "b": 5, "c": 7}  # of no other test here
     rng = np.random.default_rng(0)
     measured = [
         Measurement(columns=pair, values=rng.poisson(100.0, (sizes[pair[0]], sizes[pair[1]])) + 0.0, stddev=5.0)
         for pair in (("a", "b"), ("b", "c"))
     ]
     singles = [one_way(name, measured, N) for name in sizes]
-    for program in programs:
-        program.clear_cache()  # all programs share a cache: when it is full, an old entry goes for each new one
-    fit_graphical_model(sizes, measured, N, singles=singles, iterations=150)
-    assert [getattr(program, "_cache_size")() for program in programs] == [1, 1]  # noqa: B009
+    with compilations() as compiled:
+        fit_graphical_model(sizes, measured, N, singles=singles, iterations=150)
+    assert (compiled["begun"], compiled["_multi_step"]) == (1, 1)
 
 
 def test_a_path_that_is_cut_short_says_so(chain):
