@@ -5,7 +5,7 @@ import pytest
 
 from tests.regression.conftest import FEATURES, SCHEMA, draw
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, VerticalDataset
+from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.threshold import best_threshold
@@ -40,7 +40,7 @@ def test_it_finds_the_best_cut_where_features_are_independent_within_a_class():
     scores = v[:, :-1] @ WEIGHTS
     means = scores[y < 0].mean(), scores[y > 0].mean()
     best = max(accuracy(scores, y, cut) for cut in np.linspace(*means, 2_000))
-    found = best_threshold(v.T @ v, LAYOUT, WEIGHTS)
+    found = best_threshold(v.T @ v, LAYOUT, WEIGHTS, 0.0)
     assert accuracy(scores, y, found) == pytest.approx(best, abs=2e-3)
     assert accuracy(scores, y, 0.0) < best - 0.01
 
@@ -54,20 +54,20 @@ def test_dependent_features_leave_it_near_the_best_cut():
     weights = np.linalg.lstsq(design, y, rcond=None)[0]
     scores = design @ weights
     best = max(accuracy(scores, y, cut) for cut in np.linspace(-1, 1, 401))
-    assert accuracy(scores, y, best_threshold(v.T @ v, layout, weights)) > best - 0.005
+    assert accuracy(scores, y, best_threshold(v.T @ v, layout, weights, 0.0)) > best - 0.005
 
 
 @pytest.mark.parametrize("late", [0.0, 1.0])
 def test_one_class_alone_leaves_the_cut_at_zero(late):
     v, _ = records(500, np.random.default_rng(0))
     v[:, -1] = 2 * late - 1
-    assert best_threshold(v.T @ v, LAYOUT, WEIGHTS) == 0.0
+    assert best_threshold(v.T @ v, LAYOUT, WEIGHTS, 0.0) == 0.0
 
 
 def test_scores_without_width_or_order_leave_the_cut_at_zero():
     v, _ = records(500, np.random.default_rng(0))
-    assert best_threshold(v.T @ v, LAYOUT, np.r_[0.3, np.zeros(5)]) == 0.0
-    assert best_threshold(v.T @ v, LAYOUT, -WEIGHTS) == 0.0
+    assert best_threshold(v.T @ v, LAYOUT, np.r_[0.3, np.zeros(5)], 0.0) == 0.0
+    assert best_threshold(v.T @ v, LAYOUT, -WEIGHTS, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -75,7 +75,29 @@ def test_moments_of_noise_alone_still_give_a_finite_cut(seed):
     noise = np.random.default_rng(seed).normal(0, 1e4, (len(WEIGHTS) + 1,) * 2)
     noise = noise + noise.T
     noise[0, 0] = 500
-    assert np.isfinite(best_threshold(noise, LAYOUT, WEIGHTS))
+    assert np.isfinite(best_threshold(noise, LAYOUT, WEIGHTS, 1e4))
+
+
+def test_between_classes_apart_noise_does_not_move_it_to_one_of_them():
+    """A category of the other class alone, to which noise gives some records of this one."""
+    layout = FeatureLayout.of(
+        Schema(
+            {
+                "a": PartySchema({"ward": BinaryColumn(), "age": RealColumn(bounds=(0.0, 90.0))}),
+                "b": PartySchema({"late": BinaryColumn()}),
+            }
+        ),
+        "late",
+    )
+    rng = np.random.default_rng(0)
+    y = rng.choice([-1.0, 1.0], 3000)
+    v = np.column_stack([np.ones(3000), y, rng.uniform(-1, 1, 3000), y])
+    weights = np.array([0.0, 1.0, 0.003])  # a fit's, by the noise below
+    for _ in range(300):
+        noise = rng.normal(0, 5.0, (4, 4))
+        assert best_threshold(v.T @ v + (noise + noise.T) / np.sqrt(2), layout, weights, 5.0) == pytest.approx(
+            0, abs=0.5
+        )
 
 
 def test_a_fit_cuts_there_and_probabilities_do_not_move():

@@ -190,7 +190,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
         scale = 1 / (4 * self.curvature_)
         self._store(found, scale, 0.0)
         informative = self.threshold == "expected" and found.status != "noise only"
-        cut = best_threshold(self.moments_.matrix, self.plan_.layout, found.coefficients) if informative else 0.0
+        cut = 0.0
+        if informative:
+            matrix, layout = self.moments_.matrix, self.plan_.layout
+            cut = best_threshold(matrix, layout, found.coefficients, objective.vector_noise)
         self.threshold_ = scale * cut
         return self
 

@@ -5,6 +5,10 @@ classifier needs is: each class's size, each category's share in it, the mean of
 within a class gives the shape of s with its skewness; its pooled variance, which the release holds too, corrects the
 width for their dependence. Then the threshold with the largest expected accuracy is one maximum over a grid.
 
+Between classes far apart any cut is as good, and noise alone says where the maximum is: it may add a few records to a
+category that a class does not have, and the best cut is then just short of the other class's. So of all cuts about the
+maximum that are as good but for noise, the nearest to the surrogate's own is taken.
+
 All of it is post-processing: it costs no privacy, and where features are far from independent it costs accuracy alone.
 """
 
@@ -23,13 +27,17 @@ _HALF = 1000  # points of the grid on either side
 _WIDTHS = 8.0  # standard deviations on either side
 
 
-def best_threshold(matrix: np.ndarray, layout: FeatureLayout, coefficients: np.ndarray) -> float:
-    """The threshold of the largest expected accuracy; 0 where noise leaves a class without records or s without width.
+def best_threshold(matrix: np.ndarray, layout: FeatureLayout, coefficients: np.ndarray, noise: float) -> float:
+    """The threshold of the largest expected accuracy, or as near to 0 as noise lets it be as good.
+
+    0 where noise leaves a class without records or s without width.
 
     Args:
         matrix: the noisy moments `[D, D]`, the label in {-1, 1}.
         layout: their coordinates.
         coefficients: of intercept and features `[D - 1]`.
+        noise: standard deviation of the noise in a typical moment with the label, in records; cuts whose expected
+            numbers of right classes differ by less are as good.
     """
     label = layout.label_index
     weights = np.insert(coefficients, label, 0.0)
@@ -46,7 +54,13 @@ def best_threshold(matrix: np.ndarray, layout: FeatureLayout, coefficients: np.n
     stretch = np.sqrt(variance / naive)
     cuts = np.linspace(means[0], means[1], _HALF)
     below = [shape.below((cuts - mean) / stretch) for shape, mean in zip(shapes, means, strict=True)]
-    return float(cuts[np.argmax(sizes[0] * below[0] - sizes[1] * below[1])])
+    right = sizes[0] * below[0] - sizes[1] * below[1]  # and a constant: the records on their own side of each cut
+    best = int(np.argmax(right))
+    worse = np.flatnonzero(right < right[best] - noise - 1e-9 * sizes.sum())
+    after = int(np.searchsorted(worse, best))
+    first = worse[after - 1] + 1 if after else 0
+    last = worse[after] - 1 if after < len(worse) else len(cuts) - 1
+    return float(np.clip(0.0, cuts[first], cuts[last]))
 
 
 class _Shape(NamedTuple):
