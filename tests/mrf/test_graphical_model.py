@@ -9,6 +9,7 @@ from tests.compilations import compilations
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.mrf.dependence import one_way
+from vertinumpyro.mrf.factor_engine import FactorEngine
 from vertinumpyro.mrf.graph import check_clique_limit, select_measurements, strong_measurements
 from vertinumpyro.mrf.graphical_model import fit_graphical_model, junction_tree_cells, require_engine
 from vertinumpyro.mrf.release import Measurement
@@ -92,7 +93,7 @@ def test_a_domain_beyond_the_limit_names_the_columns_and_what_to_bin():
     check_clique_limit({"a": 2, "wide": 90, "wider": 100}, 100_000)
 
 
-def test_a_field_compiles_its_start_and_its_steps_once():
+def test_a_path_is_compiled_once_for_both_fields_and_any_number_of_steps():
     sizes = {"a": 3, "b": 5, "c": 7}  # of no other test here
     rng = np.random.default_rng(0)
     measured = [
@@ -102,7 +103,22 @@ def test_a_field_compiles_its_start_and_its_steps_once():
     singles = [one_way(name, measured, N) for name in sizes]
     with compilations() as compiled:
         fit_graphical_model(sizes, measured, N, singles=singles, iterations=150)
-    assert (compiled["begun"], compiled["_multi_step"]) == (1, 1)
+    assert compiled["_path"] == 1
+
+
+@pytest.mark.parametrize("steps", [50, 500])
+def test_the_path_is_the_engines(chain, steps):
+    mbi = require_engine()
+    with compat.x64():
+        engine = FactorEngine(mbi, SIZES, chain[1], float(N))
+        loss = engine.loss(chain[1])
+        start = engine.begin(loss, ())
+        ours = engine.descend(loss, start, steps).marginals
+        theirs = mbi.estimation.MirrorDescent().estimate(
+            mbi.Domain(tuple(SIZES), tuple(SIZES.values())), loss, known_total=float(N), iters=steps, warm_start=start
+        )
+        for clique in loss.cliques:
+            np.testing.assert_allclose(ours[clique].values, theirs.marginals[clique].values, atol=1e-6 * N)
 
 
 def test_a_path_that_is_cut_short_says_so(chain):

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 DEFAULT_ITERATIONS = 5000
-_BLOCK = 50  # steps until the first look at the risk; the engine takes so many at once
+_BLOCK = 50  # steps until the first look at the risk
 _TOLERANCE = 0.01  # steps that lower the risk by less than so much of it are the last
 _SMALL_RISK = 0.1  # below which it is so much of this
 FEW_COLUMNS = 40

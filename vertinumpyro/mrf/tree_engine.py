@@ -1,8 +1,8 @@
-"""The engine's mirror descent on a tree of many cliques, as a program that does not grow with them.
+"""Mirror descent on a tree of many cliques, as a program that does not grow with them.
 
 The engine compiles an oracle with a few operations for each message and a loss with a few for each table: two minutes
-at a hundred columns. Its `MirrorDescent` is used here as it is, step sizes and line search included; what it is given
-is other: one vector with the cells of all cliques, as `tree_layout` lays them out, in the place of a factor for each;
+at a hundred columns. The descent is that of few columns, step sizes and line search included; what it is given is
+other: one vector with the cells of all cliques, as `tree_layout` lays them out, in the place of a factor for each;
 an oracle that passes all messages of one distance from the root at once; and a loss that reads all tables together.
 The layout travels where the engine takes structure for its oracle (`constraints`), as arguments of the program rather
 than constants in it, so that layouts of equal shapes are compiled once.
