@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def plated_sites(
 ) -> dict[str, dict[str, int]]:
     """For each party, the component-plated latents among those that it reads, and the axis of the component.
 
-    Found by changing one slice at a time at random parameters and stand-in records, public numbers all, and
+    Found by changing the slices of some components at random parameters and stand-in records, public numbers all, and
     looking for another component whose log density changes.
     """
     probes = [_Probe.create(runs, structure, seed) for seed in _SEEDS]
@@ -65,19 +65,27 @@ class _Probe:
     def unmoved_parties(self, axes: Mapping[str, int]) -> set[str]:
         """Parties at which slice k of these latents moves component k alone, for every k."""
         unmoved = set(self.sites)
-        for k in range(self.runs.num_components):
-            changed = {name: self._with_other_slice(name, axis, k) for name, axis in axes.items()}
-            moved = set(self._moved(self.runs.alone({**self.theta, **changed}, self.columns), k))
+        for chosen in _separating(self.runs.num_components):
+            changed = {name: self._with_other_slices(name, axis, chosen) for name, axis in axes.items()}
+            moved = set(self._moved(self.runs.alone({**self.theta, **changed}, self.columns), ~chosen))
             unmoved = {party for party in unmoved if not moved.intersection(self.sites[party])}
         return unmoved
 
-    def _with_other_slice(self, name: str, axis: int, k: int) -> np.ndarray:
+    def _with_other_slices(self, name: str, axis: int, chosen: np.ndarray) -> np.ndarray:
         changed = np.moveaxis(self.theta[name].copy(), axis, 0)
-        changed[k] = np.moveaxis(self.other[name], axis, 0)[k]
+        changed[chosen] = np.moveaxis(self.other[name], axis, 0)[chosen]
         return np.moveaxis(changed, 0, axis)
 
-    def _moved(self, log_densities: Arrays, k: int) -> Iterable[str]:
-        """Sites of which another component than k has changed, however little."""
+    def _moved(self, log_densities: Arrays, others: np.ndarray) -> Iterable[str]:
+        """Sites of which another component has changed, however little."""
         for name, before in self.baseline.items():
-            if not np.array_equal(np.delete(log_densities[name], k, 0), np.delete(before, k, 0)):
+            if not np.array_equal(log_densities[name][others], before[others]):
                 yield name
+
+
+def _separating(num_components: int) -> Iterator[np.ndarray]:
+    """Sets of components, bool [K] each, so that of any two one set has the first alone: 2 log2 K of them."""
+    numbers = np.arange(num_components)
+    for bit in range((num_components - 1).bit_length()):
+        has_bit = (numbers >> bit) % 2 == 1
+        yield from (has_bit, ~has_bit)
