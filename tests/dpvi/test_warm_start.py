@@ -22,6 +22,7 @@ from vertinumpyro.dpvi import DPVI, inference, warm_start
 from vertinumpyro.dpvi.defaults import START_SHARE, default_components
 from vertinumpyro.dpvi.fitting import CHECKPOINT
 from vertinumpyro.marginals import MarginalInference
+from vertinumpyro.model import split_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.mrf.work import ACROSS, OWN
@@ -155,6 +156,21 @@ def test_the_mixture_is_that_of_the_plan():
     assert [DPVI().split(SCHEMA, given).num_components for given in (plan, cold, None)] == [50, 20, 20]
     assert DPVI(num_components=3).split(SCHEMA, plan).num_components == 3
     assert DPVI().kernel(facts, plan, KEY)[0].shape.num_components == 50
+
+
+@with_engine
+def test_the_mixture_of_a_plan_is_checked_once(monkeypatch):
+    checked = []
+
+    def counted(model, schema, kwargs):
+        checked.append(split_model(model, schema, kwargs))
+        return checked[-1]
+
+    monkeypatch.setattr(inference, "split_model", counted)
+    dpvi, facts = DPVI(), TableFacts(SCHEMA, 20_000)
+    plan = dpvi.plan(facts, epsilon=1.0)
+    assert [split.num_components for split in checked] == [50]
+    assert dpvi.split(SCHEMA, plan) is checked[0]
 
 
 @with_engine

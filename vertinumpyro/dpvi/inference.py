@@ -19,12 +19,7 @@ from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_sampling, check_settings
 from vertinumpyro.dpvi.clipping import COMPILER_BYTES, batch_shape, check_clip, chosen_clip, planned_shape
-from vertinumpyro.dpvi.defaults import (
-    default_batch,
-    default_components,
-    default_guide,
-    default_init,
-)
+from vertinumpyro.dpvi.defaults import default_batch, default_components, default_guide, default_init
 from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, rehearsed, restored, run_steps
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.loop import spread_over
@@ -134,7 +129,8 @@ class DPVI:
     def twin_columns(self, schema: Schema) -> TwinColumns:
         """What a synthetic table of the model would hold, found by drawing a few records at arbitrary parameters."""
         if schema not in self._twins:
-            self._twins[schema] = rehearse_twin(self.split(schema))
+            made = (split for (of, _), split in self._splits.items() if of == schema)  # K does not matter here
+            self._twins[schema] = rehearse_twin(next(made, None) or self.split(schema))
         return self._twins[schema]
 
     @checked
@@ -182,19 +178,20 @@ class DPVI:
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError("give either epsilon, to calibrate the noise, or noise_multiplier")
         check_sampling(sampling, batch_size, num_steps)
-        plain = self.split(dataset.schema)
-        parties, chosen = plain.parties, chosen_clip(plain, clip, clip_norm, residual_bound)
-        self.twin_columns(dataset.schema).warn(stacklevel=3)
+        parties = tuple(dataset.schema.parties)
         shares = NoiseSource(kind=noise, num_parties=len(parties), collusion_threshold=collusion_threshold)
         watchers = list_adversaries(parties, batch_indices=batch_indices)
-        targets = targeted(watchers, shares.covered(watchers), adversary)
-        amplified = not any(target.knows_indices for target in targets)
+        amplified = not any(one.knows_indices for one in targeted(watchers, shares.covered(watchers), adversary))
+        all_records = takes_all_records(sampling, batch_size, dataset.num_records, amplified=amplified)
+        likely = self._components(dataset.num_records, warm=all_records and self.warm_start is not False)
+        chosen = chosen_clip(self._split(dataset.schema, likely), clip, clip_norm, residual_bound)
+        self.twin_columns(dataset.schema).warn(stacklevel=3)
         warm = self._warm(dataset.num_records)
         start = warm.plan_if_wanted(
             self,
             dataset,
             clip=chosen,
-            all_records=takes_all_records(sampling, batch_size, dataset.num_records, amplified=amplified),
+            all_records=all_records,
             epsilon=epsilon,
             delta=delta,
             adversary=adversary,
