@@ -16,7 +16,8 @@ from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, BinnedColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.marginals import model_tables
 from vertinumpyro.marginals.model_tables import ModelTables, TableKey
-from vertinumpyro.model import mixture_model, party_plate, split_model
+from vertinumpyro.model import enumeration, mixture_model, party_plate, split_model
+from vertinumpyro.model.transforms import transform_to
 from vertinumpyro.mrf.cells import cell_columns
 
 COLUMNS = cell_columns(SCHEMA, max_cells=6)
@@ -169,3 +170,16 @@ def test_too_many_combinations_are_refused_with_their_columns():
     message = refused(model, wide)
     assert "'x0'" in message
     assert "too many combinations" in message
+
+
+def test_a_records_density_transforms_every_latent_once(split, truth, monkeypatch):
+    transformed = []
+
+    def counted(support):
+        transformed.append(support)
+        return transform_to(support)
+
+    made = ModelTables(split, COLUMNS, ())
+    monkeypatch.setattr(enumeration, "transform_to", counted)
+    jax.make_jaxpr(made.log_density)(truth, jnp.zeros((3, made.num_blocks), jnp.int32), made.sums)
+    assert len(transformed) == len(split.structure.latents)

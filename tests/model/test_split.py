@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
 from jax.nn import logsumexp
-from numpyro.distributions import biject_to
 
 from tests.model.cases import CASES, chain_case, mixture_case
 from tests.model.reference import (
@@ -17,7 +18,8 @@ from tests.model.reference import (
     random_theta,
 )
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema
-from vertinumpyro.model import enumeration, mixture_model, split_model
+from vertinumpyro.model import enumeration, mixture_model, party_plate, split_model
+from vertinumpyro.model.transforms import transform_to
 
 SEEDS = (0, 1, 2)
 NUM_RECORDS = 6
@@ -185,9 +187,34 @@ def test_a_party_transforms_its_latents_but_twice_however_many_columns_it_has(me
 
     def counted(support):
         transformed.append(support)
-        return biject_to(support)
+        return transform_to(support)
 
-    monkeypatch.setattr(enumeration, "biject_to", counted)
+    monkeypatch.setattr(enumeration, "transform_to", counted)
     jax.make_jaxpr(lambda flat: getattr(split, method)("clinic", flat, own))(flat)
     others = 2  # the weights and the insurer's
     assert num_columns <= len(transformed) <= 2 * num_columns + others
+
+
+@pytest.mark.parametrize("num_components", [2, 3, 8, 13])
+@pytest.mark.parametrize("reaches", [1, 5, 7])
+def test_a_parameter_that_moves_one_other_component_is_shared(num_components, reaches):
+    """However far the other one is: pairs of components are told apart by no more than a few runs of the model."""
+
+    def model(data, num_records):
+        with numpyro.plate("components", num_components):
+            own = numpyro.sample("own", dist.Normal(0.0, 1.0))
+            leaking = numpyro.sample("leaking", dist.Normal(0.0, 1.0))
+        weights = dist.Categorical(jnp.full(num_components, 1 / num_components))
+        with numpyro.plate("records", num_records, dim=-1):
+            z = numpyro.sample("z", weights, infer={"enumerate": "parallel"})
+        with party_plate("clinic", num_records):
+            numpyro.sample("old", dist.Bernoulli(logits=own[z]), obs=data["old"])
+        with party_plate("insurer", num_records):
+            both = leaking + jnp.where(jnp.arange(num_components) == 0, leaking[reaches % num_components], 0.0)
+            numpyro.sample("paid", dist.Bernoulli(logits=both[z]), obs=data["paid"])
+
+    schema = Schema({p: PartySchema({c: BinaryColumn()}) for p, c in (("clinic", "old"), ("insurer", "paid"))})
+    split = split_model(model, schema)
+    assert split.plated["clinic"] == {"own": 0}
+    is_own = reaches % num_components == 0
+    assert split.plated["insurer"] == ({"leaking": 0} if is_own else {})

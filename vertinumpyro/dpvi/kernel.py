@@ -90,9 +90,8 @@ class Kernel:
         self, state: DPVIState, columns: Columns, inputs: StepInput
     ) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
         """One release: local contributions, the cross-party protocol, the update."""
-        local, prior_of, update, objective = (
-            compat.at_precision(self.user_x64, part)
-            for part in (self.local, self.component_prior, self.update, self._objective)
+        local, prior_of, update = (
+            compat.at_precision(self.user_x64, part) for part in (self.local, self.component_prior, self.update)
         )
         indices, mask, prior = inputs.indices, inputs.mask, prior_of(state)
         if self.shape.num_blocks > 1 or self.spread is not None:
@@ -104,7 +103,8 @@ class Kernel:
                 .clipped_noisy_sum(self.shape, contributions, prior, mask, inputs.noise_shares)
                 .astype(prior.log_weights.dtype)
             )
-        internal = InternalInfo(objective(state, columns, indices, prior, mask) if self.diagnostics else None)
+        objective = compat.at_precision(self.user_x64, partial(self._objective, contributions))
+        internal = InternalInfo(objective(state, prior, mask) if self.diagnostics else None)
         new_state, info = update(state, released)
         return new_state, (info, internal)
 
@@ -142,7 +142,7 @@ class Kernel:
         return DPVIState(params, optimizer_state, _next_key(state)), info
 
     def _objective(
-        self, state: DPVIState, columns: Columns, indices: jax.Array, prior: ComponentPrior, mask: jax.Array
+        self, contributions: Contributions, state: DPVIState, prior: ComponentPrior, mask: jax.Array
     ) -> jax.Array:
         """Negative ELBO per record, estimated on the batch. Not DP."""
 
@@ -150,7 +150,6 @@ class Kernel:
             z = self.shape.link.total(prior.log_weights, [c.log_density for c in contributions])
             return jnp.where(mask, self.shape.link.log_density(z), 0.0).sum()
 
-        contributions = _by_block(partial(self.local, state, columns), indices)
         batch = over_blocks(log_density, contributions, mask) / self.expected_batch_size
         public = self.guide.entropy_bound(state.params, _eta_key(state)) / self.num_records
         return -(batch + public)
@@ -158,7 +157,9 @@ class Kernel:
 
 def _by_block(local: Callable[[jax.Array], Sequence[Contribution]], indices: jax.Array) -> Contributions:
     """What `local` gives for a batch's records [n]; by the number of a block where they come in blocks [b, n]."""
-    return local(indices) if indices.ndim == 1 else lambda number: local(indices[number])
+    if indices.ndim == 1:
+        return local(indices)
+    return jax.jit(lambda number: local(indices[number]))  # traced once where a backend calls it twice
 
 
 def _eta_key(state: DPVIState) -> jax.Array:

@@ -91,8 +91,8 @@ class ModelTables:
 
     def __call__(self, flat: Float[Array, " theta"], sums: Sums) -> Float[Array, " M"]:
         """Probabilities of all cells, table after table; `sums` is the attribute, traced where this is compiled."""
-        weights = jnp.exp(self._split.component_prior(flat).log_weights)
-        masses = self._masses(flat)
+        values = self._split.constrain(flat)
+        weights, masses = jnp.exp(self._split.log_weights(values)), self._masses(values)
         features = zip(self._features, sums[: len(self._features)], strict=True)
         summed = [self._summed(masses[feature[0].columns], feature, cells) for feature, cells in features]
         Q = jnp.concatenate(summed, axis=1)
@@ -133,8 +133,8 @@ class ModelTables:
         self, flat: Float[Array, " theta"], places: Int[Array, "n blocks"], sums: Sums
     ) -> Float[Array, " n"]:
         """log P(a record's cells | theta), of records at these places; a masked value that is missing says nothing."""
-        log_masses = self._log_masses(flat, sums)
-        total = self._split.component_prior(flat).log_weights
+        values = self._split.constrain(flat)
+        log_masses, total = self._log_masses(values, sums), self._split.log_weights(values)
         few = [block for block, of_cells in enumerate(log_masses) if len(of_cells) <= _MOST_MULTIPLIED]
         for block, of_cells in enumerate(log_masses):
             if block not in few:
@@ -145,9 +145,9 @@ class ModelTables:
             total = total + jnp.dot(jnp.concatenate(one_hot, axis=1), of_cells, precision=jax.lax.Precision.HIGHEST)
         return jax.nn.logsumexp(total, axis=1)
 
-    def _log_masses(self, flat: Float[Array, " theta"], sums: Sums) -> list[Float[Array, "cells K"]]:
+    def _log_masses(self, values: Mapping[str, jax.Array], sums: Sums) -> list[Float[Array, "cells K"]]:
         """log P(cell of a block | z = k), block after block; 0 where the model does not speak of a cell."""
-        masses, found = self._masses(flat), []
+        masses, found = self._masses(values), []
         for feature, cells in zip(self._whole, sums[len(self._features) :], strict=True):
             mass = self._summed(masses[feature[0].columns], feature, cells)
             log_mass = jnp.log(jnp.maximum(mass, _TINY))
@@ -274,19 +274,19 @@ class ModelTables:
 
     # -- numbers ----------------------------------------------------------------------------------
 
-    def _masses(self, flat: Float[Array, " theta"]) -> dict[tuple[str, ...], Float[Array, "K G"]]:
-        """P(point of a block's grid | z = k), by the block's columns."""
+    def _masses(self, values: Mapping[str, jax.Array]) -> dict[tuple[str, ...], Float[Array, "K G"]]:
+        """P(point of a block's grid | z = k), by the block's columns; values are the latents' on their own supports."""
         few = [block for block in self._blocks if len(block.grid) <= _FEW_POINTS]
         many = [block for block in self._blocks if len(block.grid) > _FEW_POINTS]
-        return {columns: mass for blocks in (few, many) if blocks for columns, mass in self._masses_of(blocks, flat)}
+        return {columns: mass for blocks in (few, many) if blocks for columns, mass in self._masses_of(blocks, values)}
 
     def _masses_of(
-        self, blocks: Sequence[_Block], flat: Float[Array, " theta"]
+        self, blocks: Sequence[_Block], values: Mapping[str, jax.Array]
     ) -> Iterator[tuple[tuple[str, ...], Float[Array, "K G"]]]:
         """Those of some blocks: all their sites in one trace, of as many rows as the largest has points."""
         split, rows = self._split, max(len(block.grid) for block in blocks)
         columns = {name: jnp.asarray(values) for name, values in self._stand_ins(blocks, rows).items()}
-        trace = trace_at(split.model, split.unflatten(flat), split.structure.component_site, columns, rows)
+        trace = trace_at(split.model, {}, split.structure.component_site, columns, rows, known=values)
         sites = tuple(itertools.chain.from_iterable(block.sites for block in blocks))
         densities = log_densities(trace, sites, split.num_components, rows)
         for block in blocks:

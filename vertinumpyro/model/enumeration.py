@@ -8,15 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from numpyro import handlers
-from numpyro.distributions import Distribution, biject_to
+from numpyro.distributions import Distribution
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.primitives import Messenger
 
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model, Theta
 from vertinumpyro.model.party_plate import PARTY
+from vertinumpyro.model.transforms import transform_to
 
-__all__ = ["Site", "constrain", "is_discrete", "log_densities", "start_value", "trace_at", "trace_globals"]
+__all__ = ["Site", "constrain", "is_discrete", "log_densities", "log_jacobian", "start_value", "trace_at"]
 
 Site = dict[str, Any]
 
@@ -50,7 +51,7 @@ class _SubstituteUnconstrained(Messenger):
         if msg["name"] in self._known:
             msg["value"] = self._known[msg["name"]]
         elif msg["name"] in self._theta:
-            msg["value"] = biject_to(msg["fn"].support)(self._theta[msg["name"]])
+            msg["value"] = transform_to(msg["fn"].support)(self._theta[msg["name"]])
 
 
 def is_discrete(distribution: Distribution) -> bool:
@@ -77,15 +78,13 @@ def trace_at(
     return handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)
 
 
-def trace_globals(model: Model, theta: Theta, component_site: str | None, *args: Any) -> tuple[dict[str, Site], Any]:
-    """The trace and the summed log Jacobian of theta's transforms."""
-    trace = trace_at(model, theta, component_site, *args)
-    log_jacobian: jax.Array | float = 0.0
-    for name, site in trace.items():
-        if name in theta:
-            transform = biject_to(site["fn"].support)
-            log_jacobian = log_jacobian + jnp.sum(transform.log_abs_det_jacobian(theta[name], site["value"]))
-    return trace, log_jacobian
+def log_jacobian(trace: Mapping[str, Site], theta: Theta) -> jax.Array:
+    """Of the transforms of unconstrained theta, at which the trace was taken."""
+    jacobians = (
+        transform_to(trace[name]["fn"].support).log_abs_det_jacobian(value, trace[name]["value"])
+        for name, value in theta.items()
+    )
+    return sum((jnp.sum(one) for one in jacobians), start=jnp.zeros(()))
 
 
 def log_densities(

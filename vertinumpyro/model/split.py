@@ -19,7 +19,7 @@ from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
 from vertinumpyro.data import Schema
 from vertinumpyro.model import local_gradient
 from vertinumpyro.model.contract import ModelStructure, inspected
-from vertinumpyro.model.enumeration import constrain, log_densities, trace_at, trace_globals
+from vertinumpyro.model.enumeration import constrain, log_densities, log_jacobian, trace_at
 from vertinumpyro.model.grouping import SiteGroup, site_groups
 from vertinumpyro.model.plated import plated_sites
 from vertinumpyro.model.stand_ins import errors_on_stand_ins, stand_in_columns
@@ -124,13 +124,16 @@ class SplitModel:
 
     # -- public functions of theta ----------------------------------------------------------------
 
-    def log_prior(self, flat: Float[Array, " theta"]) -> jax.Array:
-        """log p(theta) + log |det d theta / d unconstrained|: the density of the unconstrained latents."""
+    def log_prior(self, flat: Float[Array, " theta"], *, on_supports: bool = False) -> jax.Array:
+        """log p(theta) + log |det d theta / d unconstrained|: the density of the unconstrained latents.
+
+        :param on_supports: log p(theta) alone, the density of the latents on their own supports.
+        """
         theta = self.unflatten(flat)
         site = self.structure.component_site
-        trace, log_jacobian = trace_globals(self.model, theta, site, self.stand_ins(1), 1)
+        trace = trace_at(self.model, theta, site, self.stand_ins(1), 1)
         observed_by_parties = {name for names in self.structure.party_sites.values() for name in names}
-        total = jnp.asarray(log_jacobian)
+        total = jnp.zeros(()) if on_supports else log_jacobian(trace, theta)
         for name, traced in trace.items():
             if traced["type"] == "sample" and name != site and name not in observed_by_parties:
                 total = total + jnp.sum(traced["fn"].log_prob(traced["value"]))
@@ -138,20 +141,30 @@ class SplitModel:
 
     def component_prior(self, flat: Float[Array, " theta"]) -> ComponentPrior:
         """log pi_k [K] and its scores [K, d0] with respect to the sites that it reads."""
-        site, names = self.structure.component_site, self.structure.component_latents
-        theta = self.unflatten(flat)
+        names, theta = self.structure.component_latents, self.unflatten(flat)
+        nothing = jnp.zeros((self.num_components, 0), flat.dtype)
+        if not names:
+            return ComponentPrior(self._log_weights(theta, {}), nothing)
+
+        def log_weights(part: Theta) -> tuple[jax.Array, jax.Array]:
+            found = self._log_weights({**theta, **part}, {})
+            return found, found
+
+        jacobians, found = jax.jacrev(log_weights, has_aux=True)({name: theta[name] for name in names})
+        rows = [jacobians[name].reshape(self.num_components, -1) for name in names]
+        return ComponentPrior(found, jnp.concatenate([nothing, *rows], axis=1))
+
+    def log_weights(self, values: Mapping[str, jax.Array]) -> Float[Array, " Z"]:
+        """`ComponentPrior.log_weights` alone, given all global latents on their own supports."""
+        return self._log_weights({}, values)
+
+    def _log_weights(self, theta: Theta, known: Theta) -> jax.Array:
+        """At unconstrained latents and such as are known on their own supports."""
+        site = self.structure.component_site
         if site is None:
-            nothing = jnp.zeros((self.num_components, 0), flat.dtype)
-            return ComponentPrior(jnp.zeros(self._num_sums, flat.dtype), nothing)
-
-        def log_weights(part: Theta) -> jax.Array:
-            trace = trace_at(self.model, {**theta, **part}, site, self.stand_ins(1), 1)
-            return trace[site]["fn"].log_prob(trace[site]["value"]).reshape(self.num_components)
-
-        jacobians = jax.jacrev(log_weights)({name: theta[name] for name in names}) if names else {}
-        rows = [jnp.zeros((self.num_components, 0), flat.dtype)]
-        rows += [jacobians[name].reshape(self.num_components, -1) for name in names]
-        return ComponentPrior(log_weights(theta), jnp.concatenate(rows, axis=1))
+            return jnp.zeros(self._num_sums, jnp.result_type(*theta.values(), *known.values()))
+        trace = trace_at(self.model, theta, site, self.stand_ins(1), 1, known=known)
+        return trace[site]["fn"].log_prob(trace[site]["value"]).reshape(self.num_components)
 
     def init(self, init_loc_fn: Callable[..., Any], rng_key: jax.Array) -> Float[Array, " theta"]:
         """Flat theta at a NumPyro init strategy, which sees the model's own sites and supports."""

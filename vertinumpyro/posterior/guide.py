@@ -18,7 +18,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoGuide, AutoNormal
 from numpyro.infer.initialization import init_to_value
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.model.enumeration import trace_globals
+from vertinumpyro.model.enumeration import Site
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.posterior.autoguides import GuideFactory, build_guide, chosen_init
 
@@ -108,38 +108,37 @@ class ReparameterisedGuide:
 
     def sample(self, params: Params, rng_key: jax.Array) -> Float[Array, " theta"]:
         """One reparameterised draw of flat unconstrained theta."""
-        return self._sample_with_density(params, rng_key)[0]
+        return self._drawn(params, rng_key)[0]
 
     def pull_back(self, params: Params, rng_key: jax.Array, gradient: Float[Array, " theta"]) -> Params:
         """Gradient of the ELBO with respect to phi at the eta of `rng_key`, given the likelihood's at theta."""
 
         def surrogate(params: Params) -> jax.Array:
-            theta, log_density = self._sample_with_density(params, rng_key)
-            return jnp.vdot(gradient, theta) + self.split.log_prior(theta) - log_density
+            theta, bound = self._entropy_bound(params, rng_key)
+            return jnp.vdot(gradient, theta) + bound
 
         return jax.grad(surrogate)(params)
 
     def entropy_bound(self, params: Params, rng_key: jax.Array) -> jax.Array:
         """log p(theta) - log q(theta) at one draw: the public part of the ELBO."""
-        theta, log_density = self._sample_with_density(params, rng_key)
-        return self.split.log_prior(theta) - log_density
+        return self._entropy_bound(params, rng_key)[1]
 
-    def _sample_with_density(self, params: Params, rng_key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _entropy_bound(self, params: Params, rng_key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        theta, site = self._drawn(params, rng_key)
+        if isinstance(self.guide, AutoDelta):
+            # the log Jacobian of theta's transforms makes a point estimate the mode in the model's own units
+            return theta, self.split.log_prior(theta, on_supports=True)
+        # A flow remembers what it computed on the way: its density needs no inverse, which BNAF does not have.
+        known = [site["intermediates"]] if site["intermediates"] else []
+        return theta, self.split.log_prior(theta) - site["fn"].log_prob(theta, *known).sum()
+
+    def _drawn(self, params: Params, rng_key: jax.Array) -> tuple[jax.Array, Site]:
+        """Flat unconstrained theta, and the site that has its density."""
         substituted = handlers.substitute(self.guide, data=self.constrain_params(params))
         trace = handlers.trace(handlers.seed(substituted, rng_key)).get_trace()
         auxiliary = (s for s in trace.values() if s["type"] == "sample" and (s["infer"] or {}).get("is_auxiliary"))
         site = next(auxiliary, trace[_THETA])  # AutoNormal and AutoDelta draw theta itself
-        theta = site["value"]
-        if isinstance(self.guide, AutoDelta):
-            return theta, self._log_jacobian(theta)
-        # A flow remembers what it computed on the way: its density needs no inverse, which BNAF does not have.
-        known = [site["intermediates"]] if site["intermediates"] else []
-        return theta, site["fn"].log_prob(theta, *known).sum()
-
-    def _log_jacobian(self, theta: jax.Array) -> jax.Array:
-        """Of theta's transforms: the density that makes a point estimate the mode in the model's own units."""
-        site, split = self.split.structure.component_site, self.split
-        return jnp.asarray(trace_globals(split.model, split.unflatten(theta), site, split.stand_ins(1), 1)[1])
+        return site["value"], site
 
 
 def _check_start(split: SplitModel, start: jax.Array) -> None:
