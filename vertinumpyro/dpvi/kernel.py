@@ -157,9 +157,7 @@ class Kernel:
 
 def _by_block(local: Callable[[jax.Array], Sequence[Contribution]], indices: jax.Array) -> Contributions:
     """What `local` gives for a batch's records [n]; by the number of a block where they come in blocks [b, n]."""
-    if indices.ndim == 1:
-        return local(indices)
-    return jax.jit(lambda number: local(indices[number]))  # traced once where a backend calls it twice
+    return local(indices) if indices.ndim == 1 else lambda number: local(indices[number])
 
 
 def _eta_key(state: DPVIState) -> jax.Array:

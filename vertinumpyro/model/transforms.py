@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import IndependentTransform, StickBreakingTransform
+from numpyro.distributions.util import clamp_probs
 
 __all__ = ["transform_to"]
 
@@ -38,8 +39,7 @@ class _StickBreaking(StickBreakingTransform):
     def __call__(self, x: jax.Array) -> jax.Array:
         """The simplex [..., K] at x [..., K - 1]."""
         count = x.shape[-1]
-        limits, odds = jnp.finfo(x.dtype), x - jnp.log(count - jnp.arange(count))
-        share = jnp.clip(jax.nn.sigmoid(odds), limits.tiny, 1.0 - limits.eps)
+        share = clamp_probs(jax.nn.sigmoid(x - jnp.log(count - jnp.arange(count))))
         logs = jnp.log1p(-share)
         if count > _MOST_MULTIPLIED:
             left = jnp.cumsum(logs, axis=-1)

@@ -124,9 +124,10 @@ class ReparameterisedGuide:
         return self._entropy_bound(params, rng_key)[1]
 
     def _entropy_bound(self, params: Params, rng_key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """One draw of flat unconstrained theta, and `entropy_bound` at it."""
         theta, site = self._drawn(params, rng_key)
         if isinstance(self.guide, AutoDelta):
-            # the log Jacobian of theta's transforms makes a point estimate the mode in the model's own units
+            # no Jacobian of theta's transforms, so that a point estimate is the mode in the model's own units
             return theta, self.split.log_prior(theta, on_supports=True)
         # A flow remembers what it computed on the way: its density needs no inverse, which BNAF does not have.
         known = [site["intermediates"]] if site["intermediates"] else []

@@ -237,6 +237,7 @@ def over_blocks(
     if not callable(contributions):
         return summed(contributions, mask)
 
+    @jax.jit  # one trace serves the shape and the loop
     def of_block(number: jax.Array) -> jax.Array:
         return summed(contributions(number), mask[number])
 
