@@ -86,13 +86,13 @@ def kept(path: Path | None, key: str, made: Callable[[], Any]) -> Any:
     if path is None:
         return made()
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = _stored(path)
-    if key not in found:
-        found[key] = made()
-        written = path.with_suffix(".part")
-        written.write_text(json.dumps(found, indent=1))
-        os.replace(written, path)
-    return found[key]
+    if key in (found := _stored(path)):
+        return found[key]
+    value = made()
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(_stored(path) | {key: value}, indent=1))  # another run may have added some meanwhile
+    os.replace(written, path)
+    return value
 
 
 def compile_fast(quick: bool) -> None:

@@ -90,6 +90,12 @@ def test_a_fit_that_is_kept_is_not_done_again(tmp_path):
     assert made == [0.5, 0.5, None, [1.0], [1.0]]
 
 
+def test_runs_side_by_side_keep_each_others_fits(tmp_path):
+    path = tmp_path / "fits.json"
+    assert common.kept(path, "slow", lambda: common.kept(path, "of another run", lambda: 1) + 1) == 2
+    assert json.loads(path.read_text()) == {"of another run": 1, "slow": 2}
+
+
 def test_figures_are_beside_the_json(tmp_path):
     figure = common.Figure()
     args = common.parser("").parse_args(["--json", str(tmp_path / "results.json")])
