@@ -17,7 +17,7 @@ Keys: wide.tvd3            {method: median of the mean TVD of 300 random 3-way t
       wide.epsilon_worst   {method: the largest row of its privacy table}
       wide.all_beat_apart  whether every joint method is nearer than `apart`
 
-A fit takes five to fifteen minutes of a core: with `--keep FILE` a run that is cut off goes on where it was. `--quick`
+A fit takes three to twenty minutes of a core: with `--keep FILE` a run that is cut off goes on where it was. `--quick`
 takes 4,000 records and six columns.
 """
 
