@@ -21,7 +21,7 @@ Keys: tvd3               {data set: {arm: {epsilon: median over repeats}}}; arms
       epsilon_worst      {data set: {epsilon: the largest of any adversary's row}}
       seconds            {data set: {arm: median of a fit, after the release}}; context, compilation included
       coverage           {svi, nuts, rubin, exact: share of intervals that hold the truth, over all coefficients}
-      coverage_error     {svi, nuts, rubin, exact: its standard error over data sets}
+      coverage_error     {svi, nuts, rubin, exact: its standard error; hits of one data set go together}
       width              {svi, nuts, rubin, exact: median length of an interval}
 """
 
@@ -42,6 +42,7 @@ import numpyro.distributions as dist
 import pandas as pd
 from common import environment, finish, parser, with_stored
 from matplotlib.figure import Figure
+from scipy.stats import sem
 from tqdm.auto import tqdm
 
 from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset, load_adult, load_nltcs
@@ -197,14 +198,9 @@ def coverage(repeats: int) -> dict[str, Any]:
             widths.setdefault(name, []).append(high - low)
     return {
         "coverage": {name: float(np.mean(found)) for name, found in hits.items()},
-        "coverage_error": {name: standard_error(found) for name, found in hits.items()},
+        "coverage_error": {name: float(sem(np.mean(found, axis=1))) for name, found in hits.items()},
         "width": {name: float(np.median(found)) for name, found in widths.items()},
     }
-
-
-def standard_error(hits: list[np.ndarray]) -> float:
-    """Of the share of hits; those of one data set go together."""
-    return float(np.std(np.mean(hits, axis=1), ddof=1) / np.sqrt(len(hits)))
 
 
 def figure(results: Mapping[str, Any]) -> dict[str, Figure]:
