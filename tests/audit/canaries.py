@@ -147,6 +147,6 @@ def _along_difference(view: np.ndarray) -> np.ndarray:
 def _bound(along: np.ndarray, threshold: float, delta: float, failure_prob: float) -> float:
     runs = along.shape[1]
     false_alarms, hits = (int((row > threshold).sum()) for row in along)
-    upper = beta.ppf(1 - failure_prob / 2, false_alarms + 1, runs - false_alarms)
+    upper = beta.ppf(1 - failure_prob / 2, false_alarms + 1, runs - false_alarms) if false_alarms < runs else 1.0
     lower = beta.ppf(failure_prob / 2, hits, runs - hits + 1) if hits else 0.0
     return float(np.log(max(lower - delta, 1e-12) / upper))

@@ -64,6 +64,12 @@ def honest() -> Runs:
     return runs()
 
 
+def test_a_threshold_that_every_run_passes_proves_nothing() -> None:
+    chosen_on = np.random.default_rng(0).normal(size=(2, 20, 1)) + np.array([0.0, 8.0])[:, None, None]
+    view = np.concatenate([chosen_on, chosen_on + 100.0], axis=1)
+    assert canaries.epsilon_lower_bound(view, 1e-5) <= 0.0
+
+
 @pytest.mark.parametrize("adversary", [OUTSIDE, *SCHEMA.parties])
 def test_canaries_never_beat_the_claim(honest: Runs, adversary: str) -> None:
     bound, claim = honest.lower_bound(adversary), honest.plan.epsilon(adversary)
