@@ -16,7 +16,7 @@ PrivMRF-style tables (the ceiling); `everyone`, the default with epsilon for eve
 `--private-pgm PYTHON CLONE` also `aim` and `mst` on pooled columns: their authors' code, triples as the workload,
 accounted for replace in zCDP (see `vertimrf_parts/pooled_mechanisms.py`). CLONE is a clone of
 github.com/ryan112358/private-pgm, PYTHON an environment of its own: `pip install CLONE matplotlib "jax==0.4.38"
-"chex<0.1.90" "optax==0.2.4" "pandas<2.3"`. AIM takes five to ten minutes a fit: with `--keep FILE` a run of
+"chex<0.1.90" "optax==0.2.4" "pandas<2.3"`. AIM takes four to fifteen minutes a fit: with `--keep FILE` a run of
 `small_epsilon` that is cut off goes on where it was.
 
 Keys: tvd3, tvd4, tvd5     {data set: {arm: {epsilon: mean over repeats}}}

@@ -141,7 +141,7 @@ def main() -> None:
 
     sum_joint_table(MarkovRandomField, Factor)
     eliminate_in_numpy(marginal_oracles, Factor)
-    copy_no_tables(factor._try_convert)
+    copy_no_tables(factor._try_convert)  # pyright: ignore[reportAttributeAccessIssue]
 
     stored = np.load(source)
     codes, cells = stored["codes"], stored["cells"].tolist()
