@@ -37,6 +37,32 @@ def bound_search() -> None:
     paths._PATH_OPTIONS["dp"] = found
 
 
+LogTable = tuple[tuple[str, ...], np.ndarray]
+"""Columns, and logarithms with an axis for each."""
+
+
+def tables_of(potentials: Any) -> list[LogTable]:
+    """A model's potentials, in NumPy."""
+    return [(tuple(clique), np.asarray(factor.values, np.float64)) for clique, factor in potentials.arrays.items()]
+
+
+def added(logs: list[LogTable]) -> LogTable:
+    """The sum of some tables, over all of their columns, in the order in which they come."""
+    names = tuple(dict.fromkeys(name for attrs, _ in logs for name in attrs))
+    total = np.zeros((1,) * len(names))
+    for attrs, values in logs:
+        order = sorted(range(len(attrs)), key=lambda axis: names.index(attrs[axis]))
+        sides = dict(zip(attrs, values.shape, strict=True))
+        total = total + np.transpose(values, order).reshape([sides.get(name, 1) for name in names])
+    return names, total
+
+
+def counts_of(logs: np.ndarray, total: Any) -> np.ndarray:
+    """Cells that come to `total`."""
+    weights = np.exp(logs - logs.max())
+    return weights * (float(total) / weights.sum())
+
+
 def sum_joint_table(model_class: Any, factor_class: Any) -> None:
     """Where the table of all columns is small, a model's tables are sums of it, in NumPy.
 
@@ -45,14 +71,8 @@ def sum_joint_table(model_class: Any, factor_class: Any) -> None:
     project, last = model_class.project, []
 
     def joint_of(model: Any) -> np.ndarray:
-        names = model.domain.attrs
-        logs = np.zeros(model.domain.shape)
-        for clique, factor in model.potentials.arrays.items():
-            order = sorted(range(len(clique)), key=lambda axis: names.index(clique[axis]))
-            shape = [cells if name in clique else 1 for name, cells in zip(names, model.domain.shape, strict=True)]
-            logs += np.transpose(np.asarray(factor.values, np.float64), order).reshape(shape)
-        weights = np.exp(logs - logs.max())
-        return weights * (float(model.total) / weights.sum())
+        whole = tuple(model.domain.attrs), np.zeros(model.domain.shape)
+        return counts_of(added([whole, *tables_of(model.potentials)])[1], model.total)
 
     def found(model: Any, columns: Any) -> Any:
         columns = (columns,) if isinstance(columns, str) else tuple(columns)
@@ -92,21 +112,11 @@ def eliminate_in_numpy(oracles: Any, factor_class: Any) -> None:
     """
     greedy_order = oracles.junction_tree.greedy_order
 
-    def added(logs: list[tuple[tuple[str, ...], np.ndarray]]) -> tuple[tuple[str, ...], np.ndarray]:
-        """The sum of some tables, over all of their columns."""
-        names = tuple(dict.fromkeys(name for attrs, _ in logs for name in attrs))
-        total = np.zeros((1,) * len(names))
-        for attrs, values in logs:
-            order = sorted(range(len(attrs)), key=lambda axis: names.index(attrs[axis]))
-            sides = dict(zip(attrs, values.shape, strict=True))
-            total = total + np.transpose(values, order).reshape([sides.get(name, 1) for name in names])
-        return names, total
-
     def found(potentials: Any, clique: Any, total: float = 1, mesh: Any = None) -> Any:
         del mesh
         domain = potentials.active_domain
         order, _ = greedy_order(domain, [*potentials.cliques, tuple(clique)], elim=domain.invert(clique))
-        left = [(tuple(f.domain.attrs), np.asarray(f.values, np.float64)) for f in potentials.arrays.values()]
+        left = tables_of(potentials)
         for column in order:
             names, logs = added([one for one in left if column in one[0]])
             axis = names.index(column)
@@ -116,8 +126,7 @@ def eliminate_in_numpy(oracles: Any, factor_class: Any) -> None:
             left = [one for one in left if column not in one[0]] + [(kept, summed)]
         wanted = potentials.domain.project(clique)
         _, logs = added([(tuple(wanted.attrs), np.zeros(wanted.shape)), *left])
-        weights = np.exp(logs - logs.max())
-        return factor_class(wanted, weights * (float(total) / weights.sum()))
+        return factor_class(wanted, counts_of(logs, total))
 
     oracles.variable_elimination = found
 
