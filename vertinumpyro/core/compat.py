@@ -10,7 +10,16 @@ import jax
 import jax.experimental
 import numpy as np
 
-__all__ = ["at_precision", "compiled_fast", "overwritable", "precision", "random_key", "user_has_x64", "x64"]
+__all__ = [
+    "at_precision",
+    "compiled_fast",
+    "jit_fast",
+    "overwritable",
+    "precision",
+    "random_key",
+    "user_has_x64",
+    "x64",
+]
 
 # Newer releases moved the context manager out of `jax.experimental`.
 _enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
@@ -45,6 +54,11 @@ def random_key(seed: int) -> jax.Array:
 def compiled_fast(lowered: Any) -> Callable[..., Any]:
     """A `jax.stages.Lowered` compiled in haste: for programs that run a few times, on few numbers."""
     return lowered.compile(compiler_options=_COMPILE_FAST)
+
+
+def jit_fast(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.jit` whose programs are compiled in haste, where jax can; not for use within another program."""
+    return jax.jit(fn, compiler_options=_COMPILE_FAST) if _AFTER_0_4 else jax.jit(fn)
 
 
 def overwritable(*arguments: int) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ import optax
 from jaxtyping import Array, Float
 from scipy import sparse
 
+from vertinumpyro.core.compat import jit_fast
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.marginals.model_tables import ModelTables, Sums, TableKey
@@ -177,7 +178,7 @@ class TableLaw:
 
     @cached_property
     def _expected(self) -> Any:
-        return jax.jit(self.expected)
+        return jit_fast(self.expected)
 
     # -- the first estimate -----------------------------------------------------------------------
 
