@@ -298,18 +298,19 @@ def test_save_and_load(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> N
 
 
 MIXTURE = mixture_model(SCHEMA, K)
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     "guide",
     [
-        AutoDelta,
+        slow(AutoDelta),
         AutoNormal(MIXTURE),
-        AutoDiagonalNormal,
-        AutoMultivariateNormal(MIXTURE, init_scale=0.05),
-        partial(AutoLowRankMultivariateNormal, rank=2),
+        slow(AutoDiagonalNormal),
+        slow(AutoMultivariateNormal(MIXTURE, init_scale=0.05)),
+        slow(partial(AutoLowRankMultivariateNormal, rank=2)),
         AutoIAFNormal,
-        AutoBNAFNormal(MIXTURE, hidden_factors=[2]),
+        slow(AutoBNAFNormal(MIXTURE, hidden_factors=[2])),
     ],
     ids=["point", "mean_field", "diagonal", "full_rank", "low_rank", "flow", "block_flow"],
 )

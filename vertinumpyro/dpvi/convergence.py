@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from vertinumpyro.core.compat import jit_fast
 from vertinumpyro.core.errors import InferenceWarning
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
@@ -78,7 +79,7 @@ def _prior_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan) -> flo
 
     split = kernel.guide.split
     if "prior_gradient" not in split.compiled:
-        split.compiled["prior_gradient"] = jax.jit(jax.grad(split.log_prior))
-    theta = jax.jit(kernel.guide.sample)(state.params, state.rng_key)
+        split.compiled["prior_gradient"] = jit_fast(jax.grad(split.log_prior))
+    theta = jit_fast(kernel.guide.sample)(state.params, state.rng_key)
     gradient = np.asarray(split.compiled["prior_gradient"](theta))
     return float(np.linalg.norm(gradient)) / (plan.clip_norm * plan.num_records)

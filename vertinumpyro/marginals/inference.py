@@ -16,6 +16,7 @@ from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_uniform
 
 from vertinumpyro.core.arguments import check_fields, checked
+from vertinumpyro.core.compat import jit_fast
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.core.types import Model
@@ -225,7 +226,7 @@ class MarginalInference:
             )
         is_point = isinstance(found.guide.guide, AutoDelta)
         kept = 1 if is_point else max(20, min(num_samples, _DRAW_VALUES // split.num_parameters))
-        draw = jax.jit(jax.vmap(partial(found.guide.sample, found.params)))
+        draw = jit_fast(jax.vmap(partial(found.guide.sample, found.params)))
         draws = draw(jax.random.split(draw_key, kept))
         location = found.guide.location(found.params)
         return Draws(draws, draws.mean(0) if location is None else location)

@@ -266,7 +266,7 @@ class TableLaw:
 
     @cached_property
     def _constrained(self) -> Any:
-        return jax.jit(self.split.constrain)
+        return jit_fast(self.split.constrain)
 
     @cached_property
     def _records(self) -> Records:
