@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -29,6 +30,7 @@ _AFTER_0_4 = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 
 # jax 0.4 forgets while compiling with which setting a scalar or a constant was traced, and widens it.
 _KEEPS_DTYPES = _AFTER_0_4
 
+_JIT_TAKES_OPTIONS = "compiler_options" in inspect.signature(jax.jit).parameters
 _COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
@@ -59,7 +61,7 @@ def compiled_fast(lowered: Any) -> Callable[..., Any]:
 
 def jit_fast(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`jax.jit` whose programs are compiled in haste, where jax can; not for use within another program."""
-    return jax.jit(fn, compiler_options=_fast_options()) if _AFTER_0_4 else jax.jit(fn)
+    return jax.jit(fn, compiler_options=_fast_options()) if _JIT_TAKES_OPTIONS else jax.jit(fn)
 
 
 @functools.cache
