@@ -139,14 +139,15 @@ def test_the_loop_compiles_once_and_padding_changes_nothing(dpvi: DPVI, dataset:
 def test_a_step_in_blocks_is_the_same_step(
     dpvi: DPVI, dataset: VerticalDataset, size: int, settings: dict[str, Any]
 ) -> None:
-    """Sums of integers are the same in any order, so whatever follows from them is, bit for bit."""
+    """Sums of integers are the same in any order; what is left is how XLA rounds in two programs."""
     at_once = dataclasses.replace(dpvi, block_size=10 * NUM_RECORDS, diagnostics=True)
     in_blocks = dataclasses.replace(at_once, block_size=size)
     plan = make_plan(at_once, dataset, **settings)
     assert in_blocks.kernel(dataset, plan, compat.random_key(0))[0].shape.num_blocks > 1
     expected, found = (fit(d, dataset, plan if d is at_once else renewed(plan), insecure_seed=5)
                        for d in (at_once, in_blocks))  # fmt: skip
-    assert same(expected.params, found.params)
+    for name, values in expected.params.items():
+        np.testing.assert_allclose(found.params[name], values, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.diagnostics.objective, expected.diagnostics.objective, rtol=1e-5)
 
 
