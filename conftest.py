@@ -37,16 +37,8 @@ LONGEST = (
 )
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--slow`."""
-    parser.addoption("--slow", action="store_true", help="run the tests that are marked slow too")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest files come first, all others stay as they are; slow tests are left out unless they are asked for."""
-    if not config.getoption("slow") and not any("::" in argument for argument in config.args):
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first, all others stay as they are."""
     rank = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(LONGEST)))
 

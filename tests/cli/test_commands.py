@@ -195,7 +195,6 @@ def test_resume_without_a_run_refuses(project: Project):
     assert "leave --resume out" in project.fails("fit", project.config, "--resume")
 
 
-@pytest.mark.slow
 def test_diagnostics_are_marked(project: Project):
     project.config.write_text(project.config.read_text() + "\n[run]\ndiagnostics = true\nnum_synthetic = 50\n")
     result = project.run("fit", project.config, "--out", project.folder / "internal")

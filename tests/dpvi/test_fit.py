@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import warnings
 from functools import partial
 from typing import Any
@@ -135,19 +136,22 @@ def test_the_loop_compiles_once_and_padding_changes_nothing(dpvi: DPVI, dataset:
     assert not compiled
 
 
+@pytest.mark.skipif(
+    "xla_cpu_use_fusion_emitters=false" in os.environ.get("XLA_FLAGS", ""),
+    reason="other emitters round differently in two programs: asked of programs as users compile them",
+)
 @pytest.mark.parametrize(("size", "settings"), [(7, {}), (50, {"batch_size": NUM_RECORDS})], ids=["batches", "full"])
 def test_a_step_in_blocks_is_the_same_step(
     dpvi: DPVI, dataset: VerticalDataset, size: int, settings: dict[str, Any]
 ) -> None:
-    """Sums of integers are the same in any order; what is left is how XLA rounds in two programs."""
+    """Sums of integers are the same in any order, so whatever follows from them is, bit for bit."""
     at_once = dataclasses.replace(dpvi, block_size=10 * NUM_RECORDS, diagnostics=True)
     in_blocks = dataclasses.replace(at_once, block_size=size)
     plan = make_plan(at_once, dataset, **settings)
     assert in_blocks.kernel(dataset, plan, compat.random_key(0))[0].shape.num_blocks > 1
     expected, found = (fit(d, dataset, plan if d is at_once else renewed(plan), insecure_seed=5)
                        for d in (at_once, in_blocks))  # fmt: skip
-    for name, values in expected.params.items():
-        np.testing.assert_allclose(found.params[name], values, rtol=1e-5, atol=1e-6)
+    assert same(expected.params, found.params)
     np.testing.assert_allclose(found.diagnostics.objective, expected.diagnostics.objective, rtol=1e-5)
 
 
@@ -299,19 +303,18 @@ def test_save_and_load(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> N
 
 
 MIXTURE = mixture_model(SCHEMA, K)
-slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     "guide",
     [
-        slow(AutoDelta),
+        AutoDelta,
         AutoNormal(MIXTURE),
-        slow(AutoDiagonalNormal),
-        slow(AutoMultivariateNormal(MIXTURE, init_scale=0.05)),
-        slow(partial(AutoLowRankMultivariateNormal, rank=2)),
+        AutoDiagonalNormal,
+        AutoMultivariateNormal(MIXTURE, init_scale=0.05),
+        partial(AutoLowRankMultivariateNormal, rank=2),
         AutoIAFNormal,
-        slow(AutoBNAFNormal(MIXTURE, hidden_factors=[2])),
+        AutoBNAFNormal(MIXTURE, hidden_factors=[2]),
     ],
     ids=["point", "mean_field", "diagonal", "full_rank", "low_rank", "flow", "block_flow"],
 )

@@ -233,7 +233,7 @@ class DiedError(Exception):
 
 
 @with_engine
-@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 60], ids=["own tables", "some steps"])
+@pytest.mark.parametrize("after", [1, 60], ids=["own tables", "some steps"])
 def test_a_run_that_died_goes_on_where_it_was_and_spends_nothing_twice(dataset, tmp_path, monkeypatch, after):
     dpvi = DPVI(num_components=2)
     plan = dpvi.plan(dataset, epsilon=1.0, num_steps=80)
@@ -268,7 +268,6 @@ def test_a_run_that_died_goes_on_where_it_was_and_spends_nothing_twice(dataset, 
         dpvi.fit(dataset, plan, KEY, progress_bar=False)
 
 
-@pytest.mark.slow
 @with_engine
 @pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
 def test_it_learns_more_than_steps_from_random_values(dataset):
@@ -281,7 +280,6 @@ def test_it_learns_more_than_steps_from_random_values(dataset):
     assert nll[True] < nll[False] - 0.05, nll
 
 
-@pytest.mark.slow
 @with_engine
 def test_guides_of_the_users_start_there_too_and_a_saved_posterior_loads(dataset, tmp_path):
     dpvi = DPVI(num_components=2, guide=AutoNormal)

@@ -156,7 +156,6 @@ def test_another_family_and_coding_takes_the_same_release(release):
         glm(schema=schema, features=["state"], linear=[]).fit(tables, KEY)
 
 
-@pytest.mark.slow
 def test_features_at_both_parties_and_missing_values_that_are_one_more():
     schema, rng, n = only("allergy", "claim", "grade"), np.random.default_rng(1), 6_000
     allergy, claim = rng.choice(3, n), rng.choice(2, n)

@@ -146,7 +146,6 @@ def test_a_mixture_is_learned_through_the_field(release, dataset):
     assert distances[0] < 0.5 * distances[1]
 
 
-@pytest.mark.slow
 @needs_engine
 def test_a_mixture_starts_about_the_fields_records_but_where_the_guide_has_a_start(release):
     def first(**settings):
@@ -163,7 +162,6 @@ def test_a_mixture_starts_about_the_fields_records_but_where_the_guide_has_a_sta
     assert np.array_equal(first(guide=near), first(guide=near, model=model, law="field"))
 
 
-@pytest.mark.slow
 @needs_engine
 def test_doses_that_cluster_are_learned():
     rng = np.random.default_rng(0)
@@ -182,7 +180,6 @@ def test_doses_that_cluster_are_learned():
     assert k_way_tvd(dataset.to_frame(), twin, schema, 1, rng=0).mean < 0.02  # 0.08 at the paper's prior of shapes
 
 
-@pytest.mark.slow
 @needs_engine
 def test_a_model_that_the_tables_leave_open_goes_by_the_field(release):
     held = {"clinic": ("old", "ill"), "bank": ("plan",)}
@@ -213,7 +210,6 @@ def test_steps_on_the_fields_records_that_end_too_early_say_so_and_no_others(rel
     assert [said(100), said(600)] == [True, False]
 
 
-@pytest.mark.slow
 @needs_engine
 def test_what_the_last_steps_gained_is_told_from_the_chance_of_batches(release, monkeypatch):
     """Batches' own means of the log density differ by some hundredths of a nat."""

@@ -162,7 +162,6 @@ def test_density_of_the_parties_numbers_is_numpyros(outcomes):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_the_model_runs_unmodified_under_numpyro():
     schema, model = joint_schema_of(2, ("logit", "counts")), joint_model_of(2, ("logit", "counts"))
     data = {name: jnp.asarray(column) for name, column in data_of(schema, 60).items()}

@@ -116,7 +116,6 @@ def test_a_batchs_log_density_is_scaled_to_all_records(data):
     np.testing.assert_allclose(actual, prior + NUM_RECORDS / 4 * marginal(sites, rows).sum(), rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_prior_predictive_of_the_mixture_draws_every_column_in_its_domain():
     predictive = Predictive(mixture_model(EVERY_KIND, 2), num_samples=4)
     drawn = jax.jit(lambda rng_key: predictive(rng_key, UNOBSERVED, 6))(jax.random.PRNGKey(0))

@@ -151,9 +151,7 @@ def test_it_is_refused_before_anything_is_spent_too(few, tmp_path):
     SYSTEM.fit(few, plan, run_dir=tmp_path)
 
 
-@pytest.mark.parametrize(
-    "system", [SYSTEM, ADAPTIVE, pytest.param(REFINED, marks=pytest.mark.slow)], ids=["all", "adaptive", "refined"]
-)
+@pytest.mark.parametrize("system", [SYSTEM, ADAPTIVE, REFINED], ids=["all", "adaptive", "refined"])
 def test_the_bound_counts_every_table(dataset, monkeypatch, system):
     plan = system.plan(dataset, epsilon=30.0)
     twin = system.fit(dataset, plan)

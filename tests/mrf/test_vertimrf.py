@@ -84,7 +84,6 @@ def test_an_insecure_seed_is_said_aloud_and_repeats(dataset):
     assert all(np.array_equal(a.values, b.values) for a, b in zip(*twins, strict=True))
 
 
-@pytest.mark.slow
 def test_adaptive_rounds_measure_dependent_pairs_again(dataset, tmp_path):
     system = dataclasses.replace(SYSTEM, selection="adaptive", num_rounds=2, tables_per_round=3)
     plan = system.plan(dataset, epsilon=3.0)

@@ -66,7 +66,6 @@ OWN = Schema(
 )
 
 
-@pytest.mark.slow
 def test_twins_from_tables_have_the_missing_values_of_the_records():
     dataset, settings = VerticalDataset.from_pooled(schema(), table()), VertiMRF(max_cells=6)
     release = release_marginals(dataset, settings.plan(dataset, epsilon=20.0), settings, insecure_seed=0)
