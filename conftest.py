@@ -1,6 +1,7 @@
 """Which modules have their doctests collected, and how workers divide the tests among them."""
 
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """`-n 2` gives a worker whole files: what a file's tests share, fits and compiled programs, is made once."""
     if config.getoption("dist") != "load":
         return None
