@@ -152,6 +152,10 @@ class BinaryColumn(CodedColumn):
             place.fail("holds a value that is neither of the two the schema lists; recode it")
         return codes
 
+    def numbers(self, values: np.ndarray) -> np.ndarray:
+        """0 and 1, whatever the labels are; see `Column.numbers`."""
+        return self._checked(values).astype(np.float64)
+
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         return _labels(self.labels, self._checked(values))
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.data import binning, dtypes
 from vertinumpyro.data.domain import require
 from vertinumpyro.data.wording import Place
@@ -124,6 +124,16 @@ class Column(abc.ABC):
     @abc.abstractmethod
     def placeholder(self) -> np.generic:
         """Return one valid encoded scalar, the same for every table."""
+
+    def numbers(self, values: np.ndarray) -> np.ndarray:
+        """The number that each encoded, present value stands for, float64 [n] in table units; of a bin its middle.
+
+        What a release adds up may hold these and never `decode`'s draws: a draw comes from a stream that all records
+        share, so one record's value would decide about the numbers of others.
+
+        :raises SchemaError: the column has labels and no numbers.
+        """
+        raise SchemaError(f'a "{self.type_name}" column has labels and no numbers')
 
     @abc.abstractmethod
     def example(self, n: int, rng: np.random.Generator) -> np.ndarray:

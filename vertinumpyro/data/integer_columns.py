@@ -122,6 +122,11 @@ class IntegerColumn(CodedColumn):
         values = within(integers(series, place), self._outer(), self.out_of_bounds, place)
         return binning.integer_codes(self.starts, values)
 
+    def numbers(self, values: np.ndarray) -> np.ndarray:
+        """See `Column.numbers`."""
+        last = np.append(self.starts[1:] - 1, self._outer()[1])
+        return ((self.starts + last) / 2)[self._checked(values)]
+
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         drawn = binning.draw_integers(self.starts, self._outer()[1], self._checked(values), rng)
         return pd.Series(drawn.astype(np.int64))
@@ -207,10 +212,14 @@ class CountColumn(Column):
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         return within(integers(series, place), (0, self.upper), self.out_of_bounds, place)
 
-    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+    def numbers(self, values: np.ndarray) -> np.ndarray:
+        """See `Column.numbers`."""
         if not np.isfinite(values).all():
             raise ArgumentError("values holds a number that is not finite")
-        return pd.Series(np.clip(np.rint(values), 0, self.upper).astype(np.int64))
+        return np.clip(np.rint(values), 0, self.upper).astype(np.float64)
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        return pd.Series(self.numbers(values).astype(np.int64))
 
     def _cells(self, values: np.ndarray, max_bins: int) -> tuple[np.ndarray, int]:
         return binning.group(values.astype(np.int64), self.upper + 1, max_bins)

@@ -116,11 +116,15 @@ class RealColumn(Column):
         values = within(numbers(series, place), self.bounds, self.out_of_bounds, place)
         return _inside(binning.to_unit(values, self.bounds, self.transform))
 
-    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+    def numbers(self, values: np.ndarray) -> np.ndarray:
+        """See `Column.numbers`."""
         if not np.isfinite(values).all():
             raise ArgumentError("values holds a number that is not finite")
         unit = (values.astype(np.float64) - UNIT_MARGIN) / (1.0 - 2.0 * UNIT_MARGIN)
-        decoded = binning.from_unit(np.clip(unit, 0.0, 1.0), self.bounds, self.transform)
+        return binning.from_unit(np.clip(unit, 0.0, 1.0), self.bounds, self.transform)
+
+    def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        decoded = self.numbers(values)
         if self.decimals is not None:
             decoded = np.clip(decoded.round(self.decimals), *self.bounds)
         return pd.Series(binning.as_floats(decoded, self.bounds, self._float_type))
@@ -221,6 +225,11 @@ class BinnedColumn(CodedColumn):
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         values = within(numbers(series, place), self.limits, self.out_of_bounds, place)
         return binning.real_codes(self.bin_edges, values)
+
+    def numbers(self, values: np.ndarray) -> np.ndarray:
+        """See `Column.numbers`."""
+        edges = self.bin_edges
+        return ((edges[:-1] + edges[1:]) / 2)[self._checked(values)]
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         return pd.Series(binning.draw_reals(self.bin_edges, self._checked(values), rng, self._float_type))

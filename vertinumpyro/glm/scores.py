@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,7 @@ def in_table_units(column: Column, values: np.ndarray) -> np.ndarray:
     """Means of a number in model units as floats in the table's, those of a real within its bounds."""
     if column.kind != "real":
         return np.asarray(values, np.float64)
-    rounding = {name: None for name in ("dtype", "decimals") if hasattr(column, name)}
-    plain: Column = dataclasses.replace(column, **rounding)
-    return plain.decode(np.asarray(values, np.float64), np.random.default_rng(0)).to_numpy(np.float64)
+    return column.numbers(np.asarray(values, np.float64))
 
 
 def encoded_labels(column: Column, place: Place, y: Any, num_records: int) -> np.ndarray:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
-import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
@@ -56,14 +55,6 @@ def _largest(column: Column) -> float | None:
     return None if column.limits is None else float(np.abs(column.limits).max())
 
 
-def _numbers(column: Column, encoded: np.ndarray) -> np.ndarray:
-    """A column in the table's units; two values as 0 and 1."""
-    if column.kind == "binary":
-        return encoded.astype(np.float64)
-    decoded = column.decode(encoded, np.random.default_rng(0))
-    return np.asarray(pd.to_numeric(decoded), np.float64)
-
-
 @final
 class StatisticsWork(Work):
     """A holder's part of `plan.releases`: sums over its records, and its share of the noise.
@@ -77,7 +68,7 @@ class StatisticsWork(Work):
     ) -> None:
         self._plan, self._source = plan, source
         names = [*feature_columns(schema, target), target]
-        self._table = np.column_stack([_numbers(schema.columns[name], columns[name]) for name in names])
+        self._table = np.column_stack([schema.columns[name].numbers(columns[name]) for name in names])
 
     def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
         """Refuses what is not the plan's release at that step, and bounds that are none."""
@@ -89,7 +80,7 @@ class StatisticsWork(Work):
             raise ArgumentError(f"bounds must be {self._table.shape[1]} positive numbers; nothing was done")
 
     def summand(self, what: str, words: Mapping[str, Any]) -> np.ndarray:
-        """See `Work.summand`: whatever the bounds are, a record's vector lies in [-1, 1]^D."""
+        """See `Work.summand`: whatever the bounds are, a record's vector lies in [-1, 1]^D and depends on it alone."""
         bounds = np.asarray(words["bounds"], np.float64)
         of_records = statistic_vectors if what == "statistics" else np.square
         total = np.zeros(self._release(what).num_values, np.int64)
