@@ -16,6 +16,9 @@ from tests.model.cases import CASES, MASKED, PLANS, UNIT, component, uniform_wei
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, CountColumn, IntegerColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.model import inspect_model, party_plate, split_model
+from vertinumpyro.model.record_dependence import UNCLEAR
+from vertinumpyro.model.stand_in_runs import StandInRuns
+from vertinumpyro.model.stand_ins import stand_in_columns
 
 K = 3
 SCHEMA = Schema(
@@ -78,6 +81,7 @@ ACROSS = {
     "a weak one": regression(lambda d, n: d["x"] + 1e-3 * d["x"].mean()),
     "clipped at three deviations": regression(lambda d, n: jnp.minimum(d["x"], d["x"].mean() + d["x"].std())),
     "softmax over records": regression(lambda d, n: jax.nn.softmax(d["x"])),
+    "largest of all, taken out again": regression(lambda d, n: logsumexp(d["x"] - d["x"].max()[None]) + d["x"].max()),
     "one record is enough": regression(lambda d, n: jnp.where(n > 1, d["x"].mean(), 0.0)),
 }
 
@@ -145,6 +149,51 @@ def in_a_huge_log_density(data, num_records):
 def in_an_infinite_log_density_of_some(data, num_records):
     low = numpyro.sample("low", dist.Normal(0.0, 1.0))
     observe("y", dist.Uniform(low * data["x"].mean(), 2.0), data, num_records)
+
+
+RARE = {
+    "any": regression(lambda d, n: d["x"] * jnp.where((d["visits"] == 200).any(), 2.0, 1.0)),
+    "cond": regression(
+        lambda d, n: jax.lax.cond((d["visits"] == 200).sum() > 0, lambda x: x / x.max(), lambda x: x, d["x"])
+    ),
+    "largest": regression(lambda d, n: d["x"] + jnp.maximum(d["visits"].max() - 199, 0)),
+    "next record": regression(lambda d, n: d["x"] * (jnp.roll(d["visits"], 1) != 200)),
+    "thirty records on": regression(lambda d, n: d["x"] * (jnp.roll(d["visits"], 30) != 200)),
+    "pairs": regression(lambda d, n: d["x"] + ((d["visits"][:, None] + d["visits"]) == 400).sum(axis=1)),
+    "a gather": regression(lambda d, n: d["x"] * (d["visits"][jnp.argmax(d["y"])] != 200)),
+    "a scan over records": regression(
+        lambda d, n: jax.lax.scan(lambda seen, v: (seen | (v == 200), seen), False, d["visits"])[1] * d["x"]
+    ),
+    "a scatter": regression(lambda d, n: jnp.zeros(201).at[d["visits"]].add(d["x"])[200] + d["x"]),
+    "a matrix product": regression(lambda d, n: jnp.ones((n, n)) @ (d["visits"] == 200) + d["x"]),
+    "jitted": regression(lambda d, n: jax.jit(lambda x, v: x + (v == 200).any())(d["x"], d["visits"])),
+}
+
+
+@pytest.mark.parametrize("name", list(RARE))
+def test_a_rare_value_of_another_record_is_refused(name):
+    """Stand-in records have that value in no run: what is refused here is the operation, not a number that it gave."""
+    with pytest.raises(ModelContractError, match="its log density for a record changes when other records are there"):
+        split_model(RARE[name], SCHEMA)
+
+
+def test_a_refusal_says_where_the_model_mixes_records():
+    line = RARE["largest"].__closure__[0].cell_contents.__code__.co_firstlineno
+    with pytest.raises(ModelContractError, match=rf"reduce_max at test_record_independence.py, line {line}\)"):
+        split_model(RARE["largest"], SCHEMA)
+
+
+def test_numbers_alone_would_let_a_rare_branch_pass_and_a_gradient_still_reads_its_own_record(monkeypatch):
+    """What a party computes for a record is a function of that record by construction, whatever the model says."""
+    monkeypatch.setattr(StandInRuns, "dependence", lambda self: {})
+    split = split_model(RARE["any"], SCHEMA)
+    columns = {name: np.asarray(column) for name, column in stand_in_columns(SCHEMA, 8, seed=1).items()}
+    other = {**columns, "visits": np.where(np.arange(8) == 3, 200, columns["visits"])}
+    flat = jnp.linspace(-1.0, 1.0, split.num_parameters)
+    before, after = (split.contribution("clinic", flat, c).shared_scores for c in (columns, other))
+    moved = np.abs(np.asarray(before - after)).reshape(8, -1).max(axis=1)
+    assert moved[3] > 0
+    assert not np.delete(moved, 3).any()
 
 
 @pytest.mark.parametrize("name", list(ACROSS))
@@ -479,7 +528,42 @@ def maximum_within_a_record(data, num_records):
 def stable_sum_of_exponentials(data, num_records):
     b = latent()
     features = data["x"][:, None] * b
-    observe("y", dist.Normal(logsumexp(features - features.max(), axis=-1) + features.max(), 1.0), data, num_records)
+    largest = features.max(axis=-1, keepdims=True)
+    total = logsumexp(features - largest, axis=-1) + largest[:, 0]
+    observe("y", dist.Normal(total, 1.0), data, num_records)
+
+
+@accepted
+def a_loop_that_each_record_ends(data, num_records):
+    """Newton's square roots until each is exact enough: one `while` for all records, which has no rule."""
+    b = latent()
+
+    def root(x):
+        return jax.lax.while_loop(
+            lambda r: jnp.abs(r * r - x) > 1e-4, lambda r: 0.5 * (r + x / r), jnp.ones((), x.dtype)
+        )
+
+    observe("y", dist.Normal(b[0] + jax.vmap(root)(data["x"] + 0.5), 1.0), data, num_records)
+
+
+@accepted
+def every_kind_of_array_operation_on_a_records_own_row(data, num_records):
+    b = latent()
+    rows = jnp.stack([data["x"], data["weight"], data["x"] * data["weight"], data["sick"]], axis=-1)
+    rows = jnp.take_along_axis(jnp.sort(rows, axis=-1), jnp.argsort(rows, axis=-1), axis=-1)
+    rows = jnp.pad(rows, ((0, 0), (1, 1)))[:, ::-1] + jnp.cumsum(jnp.tile(rows[:, :3], 2), axis=-1)
+    one_hot = jnp.zeros((num_records, 2)).at[jnp.arange(num_records), data["sick"]].set(1.0)
+    chosen = jax.vmap(lambda row, code: row[code])(rows, data["sick"])
+    top = jax.lax.top_k(rows, 2)[0].sum(axis=-1)
+    triangles = jnp.eye(2) + jnp.tril(rows[:, None, :2] * one_hot[:, :, None], -1)
+    solved = jax.scipy.linalg.solve_triangular(triangles, one_hot[..., None], lower=True)[:, 1, 0]
+    solved += jnp.linalg.solve(jnp.eye(2) + 0.1 * jnp.abs(rows[:, None, :2]), one_hot[..., None])[:, 1, 0]
+    solved += jnp.linalg.det(triangles) + jnp.linalg.inv(triangles + 1.0)[:, 0, 0]
+    mapped = jax.lax.map(lambda row: row @ row, rows)
+    path = jax.lax.scan(lambda total, x: (total + x, total), jnp.zeros(num_records, rows.dtype), rows.T)[1].sum(0)
+    branch = jax.vmap(lambda x: jax.lax.cond(x > 0.5, jnp.sin, jnp.cos, x))(data["x"])
+    mean = b[0] + 1e-2 * (chosen + top + solved + mapped + path + branch + jnp.einsum("nd,nk->n", rows, one_hot))
+    observe("y", dist.Normal(mean, 1.0), data, num_records)
 
 
 @accepted
@@ -532,3 +616,18 @@ def deterministic_of_all_records(data, num_records):
 def test_models_of_independent_records_pass(name):
     model, schema, model_kwargs = ACCEPTED[name]
     split_model(model, schema, model_kwargs)
+
+
+WITHOUT_A_RULE = {"a_loop_that_each_record_ends"}
+
+
+@pytest.mark.parametrize("name", list(ACCEPTED))
+def test_every_operation_of_these_models_has_a_rule(name, monkeypatch):
+    """So that independence is shown, and not only seen in numbers."""
+    found, dependence = {}, StandInRuns.dependence
+    monkeypatch.setattr(StandInRuns, "dependence", lambda self: found.update(dependence(self)) or found)
+    model, schema, model_kwargs = ACCEPTED[name]
+    inspect_model(model, schema, model_kwargs)
+    unclear = any((site.bits & UNCLEAR).any() for site in found.values())
+    assert found
+    assert unclear == (name in WITHOUT_A_RULE)

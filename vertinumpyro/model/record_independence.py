@@ -1,8 +1,10 @@
 """Refuses a model in which a record's log density depends on the other records, or anything on how many there are.
 
 The parties evaluate records one by one, so such a model would be fitted to another posterior than its own,
-finite and without a word. The check compares numbers at random latents on stand-in records; it has no case for
-each way of mixing records, and finds any that changes the log density there.
+finite and without a word. That a record's log density reads no other record is shown from the model's operations
+(`record_dependence`), whatever the values are: a mean of records is refused also where it matters to a rare record
+alone. Numbers at random latents on stand-in records are compared besides: they find what depends on how many records
+there are, and stand in for the operations that have no rule.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vertinumpyro.core.errors import ModelContractError
+from vertinumpyro.model.record_dependence import reads_others, written_at
 from vertinumpyro.model.stand_in_runs import NUM_RECORDS, StandInRuns
 
 __all__ = ["check_records_are_independent"]
@@ -48,6 +51,10 @@ def check_records_are_independent(runs: StandInRuns, parties: Mapping[str, str])
     :raises ModelContractError: names the first site that differs, what makes it differ, and what to write.
     """
     _check_globals(runs)
+    for name, found in runs.dependence().items():
+        if reads_others(found, NUM_RECORDS):
+            where = "records change places" if found.origin is None else written_at(found.origin)
+            raise ModelContractError(_mixes_records(name, parties.get(name), where))
     for seed, scale in enumerate(_SCALES):
         theta = runs.theta(seed, scale)
         columns, others = runs.columns(2 * seed), runs.columns(2 * seed + 1)
@@ -57,7 +64,7 @@ def check_records_are_independent(runs: StandInRuns, parties: Mapping[str, str])
         alone = runs.alone(theta, columns)
         for name in runs.of_records:
             if _differ(both[name], np.where(stays, first[name], second[name]), _SAME_PROGRAM[runs.in_double]):
-                raise ModelContractError(_mixes_records(name, parties.get(name)))
+                raise ModelContractError(_mixes_records(name, parties.get(name), None))
             if _differ(first[name], alone[name], _TWO_PROGRAMS[runs.in_double]):
                 raise ModelContractError(_counts_records(name, parties.get(name)))
 
@@ -73,10 +80,11 @@ def _check_globals(runs: StandInRuns) -> None:
                 raise ModelContractError(f"{what} '{name}' changes with num_records. {_SIZES_ONLY}")
 
 
-def _mixes_records(name: str, party: str | None) -> str:
+def _mixes_records(name: str, party: str | None, where: str | None) -> str:
+    by = "" if where is None else f" ({where})"
     return (
         f"site '{name}'{'' if party is None else f' of party {party!r}'}: its log density for a record changes when "
-        f"other records are there, but the parties evaluate records one by one. {_INSTEAD}"
+        f"other records are there{by}, but the parties evaluate records one by one. {_INSTEAD}"
     )
 
 

@@ -17,6 +17,7 @@ from vertinumpyro.core.compat import compiled_fast
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Schema
 from vertinumpyro.model.enumeration import Site, log_densities, trace_at
+from vertinumpyro.model.record_dependence import LATENT, Dependence, depends_on, one_record_each, records_read
 from vertinumpyro.model.stand_ins import stand_in_columns
 
 __all__ = ["NUM_RECORDS", "Arrays", "StandInRuns"]
@@ -46,6 +47,7 @@ class StandInRuns:
     of_records: tuple[str, ...]
     in_double: bool = True
     _programs: Mapping[str, Future[Callable[..., Any]]] = dataclasses.field(default_factory=dict, repr=False)
+    _together: Any = dataclasses.field(default=None, repr=False)
 
     def compiled(self) -> StandInRuns:
         """With both programs, in double precision if the model can be traced in it.
@@ -60,11 +62,24 @@ class StandInRuns:
     def _compiled(self) -> StandInRuns:
         arguments = self.theta(0), self.columns(0)
         with compat.precision(self.in_double):
-            lowered = {fn.__name__: jax.jit(fn).lower(*arguments) for fn in (self._each_alone, self._all_together)}
+            together = jax.jit(self._densities_together)  # traced once, for its text and in the program
+
+            def _all_together(theta: Mapping[str, Any], columns: Mapping[str, Any]) -> jax.Array:
+                return self._stacked(together(theta, columns))
+
+            (called,) = jax.make_jaxpr(together)(*arguments).eqns
+            lowered = {fn.__name__: jax.jit(fn).lower(*arguments) for fn in (self._each_alone, _all_together)}
         background = ThreadPoolExecutor(1)  # the compiler lets go of the interpreter
         programs = {name: background.submit(compiled_fast, program) for name, program in lowered.items()}
         background.shutdown(wait=False)
-        return dataclasses.replace(self, _programs=programs)
+        return dataclasses.replace(self, _programs=programs, _together=called.params["jaxpr"])
+
+    def dependence(self) -> dict[str, Dependence]:
+        """Which records each log density [K, n] of `together` may depend on, by site."""
+        theta = [depends_on(LATENT, np.shape(value)) for value in jax.tree_util.tree_leaves(self.theta(0))]
+        records = depends_on(one_record_each(NUM_RECORDS))
+        found = records_read(self._together, [*theta, *[records] * len(self.columns(0))])
+        return dict(zip(sorted(self.of_records), found, strict=True))
 
     # -- arguments --------------------------------------------------------------------------------
 
@@ -113,9 +128,9 @@ class StandInRuns:
     def _trace(self, theta: Mapping[str, Any], columns: Mapping[str, Any], num_records: int) -> dict[str, Site]:
         return trace_at(self.model, theta, self.component_site, columns, num_records)
 
-    def _all_together(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> jax.Array:
+    def _densities_together(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, jax.Array]:
         trace = self._trace(theta, columns, NUM_RECORDS)
-        return self._stacked(log_densities(trace, self.of_records, self.num_components, NUM_RECORDS))
+        return log_densities(trace, self.of_records, self.num_components, NUM_RECORDS)
 
     def _each_alone(self, theta: Mapping[str, Any], columns: Mapping[str, Any]) -> jax.Array:
         def of_record(row: Mapping[str, Any]) -> dict[str, jax.Array]:
