@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -33,6 +33,8 @@ __all__ = [
     "records_read",
     "written_at",
 ]
+
+Array: TypeAlias = Any  # of NumPy, which makes scalars of arrays without axes
 
 # A set of records is a word of bits; two bits are no record.
 LATENT = np.uint64(1 << 62)  # a latent, or a number that is not worked out here
@@ -90,12 +92,12 @@ class Dependence:
     :ivar origin: the operation that first made an element depend on several records, if one does.
     """
 
-    bits: np.ndarray
-    value: np.ndarray | None = None
+    bits: Array
+    value: Array | None = None
     origin: Any = None
 
 
-def depends_on(bits: np.ndarray | np.uint64, shape: Sequence[int] = ()) -> Dependence:
+def depends_on(bits: Array, shape: Sequence[int] = ()) -> Dependence:
     """An argument of the program whose elements depend on these."""
     return Dependence(np.broadcast_to(bits, np.shape(bits) or tuple(shape)))
 
@@ -129,12 +131,12 @@ def reads_others(found: Dependence, num_records: int) -> bool:
     return bool((found.bits & _RECORDS & ~one_record_each(num_records)).any())
 
 
-def one_record_each(num_records: int) -> np.ndarray:
+def one_record_each(num_records: int) -> Array:
     """Of a column [n]: record n alone."""
     return np.uint64(1) << np.arange(num_records, dtype=np.uint64)
 
 
-def _mixed(bits: np.ndarray) -> bool:
+def _mixed(bits: Array) -> bool:
     """Whether any element depends on several records."""
     records = bits[bits != 0] & _RECORDS
     records = records[records != 0]
@@ -213,13 +215,13 @@ def _by_rule(equation: Any, operands: list[Dependence], shapes: list[tuple[int, 
     return None
 
 
-def _union(arrays: Iterable[np.ndarray]) -> np.uint64:
+def _union(arrays: Iterable[Array]) -> np.uint64:
     """All that any element depends on."""
     found = [np.bitwise_or.reduce(array, axis=None) for array in arrays if array.size]
     return np.uint64(np.bitwise_or.reduce(np.array(found, np.uint64))) if found else _NOTHING
 
 
-def _either(*arrays: np.ndarray) -> np.ndarray:
+def _either(*arrays: Array) -> Array:
     found = arrays[0]
     for array in arrays[1:]:
         found = found | array
@@ -229,7 +231,7 @@ def _either(*arrays: np.ndarray) -> np.ndarray:
 # -- rules: elementwise, and elements that move ------------------------------------------------------------
 
 
-def _values(operands: Sequence[Dependence]) -> list[np.ndarray] | None:
+def _values(operands: Sequence[Dependence]) -> list[Array] | None:
     found = [operand.value for operand in operands if operand.value is not None]
     return found if len(found) == len(operands) else None
 
@@ -256,7 +258,7 @@ def _select(params: Mapping[str, Any], operands: list[Dependence]) -> Dependence
         return Dependence(every)
     choice = np.broadcast_to(which.value.astype(np.intp), every.shape)
 
-    def chosen(arrays: list[np.ndarray]) -> np.ndarray:
+    def chosen(arrays: list[Array]) -> Array:
         stacked = np.stack([np.broadcast_to(array, every.shape) for array in arrays])
         return np.take_along_axis(stacked, choice[None] % len(cases), axis=0)[0]
 
@@ -272,12 +274,12 @@ def _iota(params: Mapping[str, Any]) -> Dependence:
     return Dependence(np.zeros(shape, np.uint64), value)
 
 
-def _moved(move: Callable[..., np.ndarray], params: Mapping[str, Any], operands: list[Dependence]) -> Dependence:
+def _moved(move: Callable[..., Array], params: Mapping[str, Any], operands: list[Dependence]) -> Dependence:
     bits, values = move(params, *(operand.bits for operand in operands)), _values(operands)
     return Dependence(bits, None if values is None else move(params, *values))
 
 
-def _broadcast(params: Mapping[str, Any], array: np.ndarray, *_: Any) -> np.ndarray:
+def _broadcast(params: Mapping[str, Any], array: Array, *_: Any) -> Array:
     shape, places = params["shape"], params["broadcast_dimensions"]
     aligned = [1] * len(shape)
     for axis, place in enumerate(places):
@@ -285,13 +287,13 @@ def _broadcast(params: Mapping[str, Any], array: np.ndarray, *_: Any) -> np.ndar
     return np.broadcast_to(array.reshape(aligned), shape)
 
 
-def _slice(params: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+def _slice(params: Mapping[str, Any], array: Array) -> Array:
     strides = params["strides"] or [1] * array.ndim
     bounds = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
     return array[tuple(slice(*bound) for bound in bounds)]
 
 
-def _pad(params: Mapping[str, Any], array: np.ndarray, filler: np.ndarray) -> np.ndarray:
+def _pad(params: Mapping[str, Any], array: Array, filler: Array) -> Array:
     for axis, (low, high, between) in enumerate(params["padding_config"]):
         size = array.shape[axis]
         spread = np.zeros(size, int) if not size else np.arange(size) * (between + 1)
@@ -304,7 +306,7 @@ def _pad(params: Mapping[str, Any], array: np.ndarray, filler: np.ndarray) -> np
     return array
 
 
-_MOVES: Mapping[str, Callable[..., np.ndarray]] = {
+_MOVES: Mapping[str, Callable[..., Array]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda params, *arrays: np.concatenate(arrays, axis=params["dimension"]),
     "pad": _pad,
@@ -321,25 +323,25 @@ _MOVES: Mapping[str, Callable[..., np.ndarray]] = {
 # -- rules: what unites elements ---------------------------------------------------------------------------
 
 
-def _reduced(params: Mapping[str, Any], bits: list[np.ndarray]) -> list[np.ndarray]:
+def _reduced(params: Mapping[str, Any], bits: list[Array]) -> list[Array]:
     return [np.bitwise_or.reduce(bits[0], axis=tuple(params["axes"])) if params["axes"] else bits[0]]
 
 
-def _cumulated(params: Mapping[str, Any], bits: list[np.ndarray]) -> list[np.ndarray]:
+def _cumulated(params: Mapping[str, Any], bits: list[Array]) -> list[Array]:
     axis, turned = params["axis"], np.flip if params["reverse"] else (lambda array, axis: array)
     return [turned(np.bitwise_or.accumulate(turned(bits[0], axis), axis=axis), axis)]
 
 
-def _sorted(params: Mapping[str, Any], bits: list[np.ndarray]) -> list[np.ndarray]:
+def _sorted(params: Mapping[str, Any], bits: list[Array]) -> list[Array]:
     united = np.bitwise_or.reduce(_either(*bits), axis=params["dimension"], keepdims=True)
     return [np.broadcast_to(united, array.shape) for array in bits]
 
 
-def _top(params: Mapping[str, Any], bits: list[np.ndarray]) -> list[np.ndarray]:
+def _top(params: Mapping[str, Any], bits: list[Array]) -> list[Array]:
     return [np.bitwise_or.reduce(bits[0], axis=params.get("axis", -1), keepdims=True)] * 2
 
 
-def _dot(params: Mapping[str, Any], bits: list[np.ndarray]) -> list[np.ndarray]:
+def _dot(params: Mapping[str, Any], bits: list[Array]) -> list[Array]:
     """Each result reads a whole row of the left and a whole column of the right: [batch, left, right]."""
     contracted, batch = params["dimension_numbers"]
     sides = []
@@ -354,20 +356,20 @@ def _dot(params: Mapping[str, Any], bits: list[np.ndarray]) -> list[np.ndarray]:
     return [left | right.reshape((*right.shape[:leading], *[1] * (left.ndim - right.ndim), *right.shape[leading:]))]
 
 
-def _transformed(params: Mapping[str, Any], bits: list[np.ndarray]) -> list[np.ndarray]:
+def _transformed(params: Mapping[str, Any], bits: list[Array]) -> list[Array]:
     """A Fourier transform: each result reads all of the last axes."""
     last = tuple(range(-len(params["fft_lengths"]), 0))
     return [np.bitwise_or.reduce(bits[0], axis=last, keepdims=True)]
 
 
-def _of_matrices(rank: int, bits: list[np.ndarray], shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+def _of_matrices(rank: int, bits: list[Array], shapes: list[tuple[int, ...]]) -> list[Array]:
     """All of a matrix's results read all of it; the axes before a matrix's stay apart."""
     leading = bits[0].ndim - rank
     united = _either(*(np.bitwise_or.reduce(a.reshape((*a.shape[:leading], -1)), axis=-1) for a in bits))
     return [np.broadcast_to(united.reshape((*united.shape, *[1] * (len(s) - leading))), s) for s in shapes]
 
 
-def _triangular_solve(params: Mapping[str, Any], bits: list[np.ndarray]) -> list[np.ndarray]:
+def _triangular_solve(params: Mapping[str, Any], bits: list[Array]) -> list[Array]:
     """Each column of the result (or row, from the right) reads the matrix, and one column of the right-hand side."""
     matrix, sides = bits
     united = np.bitwise_or.reduce(matrix, axis=(-2, -1), keepdims=True)
@@ -375,7 +377,7 @@ def _triangular_solve(params: Mapping[str, Any], bits: list[np.ndarray]) -> list
     return [np.broadcast_to(united | np.bitwise_or.reduce(sides, axis=along, keepdims=True), sides.shape)]
 
 
-_RULES: Mapping[str, Callable[[Mapping[str, Any], list[np.ndarray]], list[np.ndarray]]] = {
+_RULES: Mapping[str, Callable[[Mapping[str, Any], list[Array]], list[Array]]] = {
     **dict.fromkeys(_REDUCTIONS, _reduced),
     **dict.fromkeys(_CUMULATIVE, _cumulated),
     "device_put": lambda params, bits: bits,
@@ -393,12 +395,12 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any], list[np.ndarray]], list[np.nda
 # -- rules: indices --------------------------------------------------------------------------------------
 
 
-def _known(index: Dependence) -> np.ndarray | None:
+def _known(index: Dependence) -> Array | None:
     """The numbers of an index, if all of them are known."""
     return None if _union([index.bits]) else index.value
 
 
-def _spread(bits: np.ndarray, axes: Iterable[int]) -> np.ndarray:
+def _spread(bits: Array, axes: Iterable[Any]) -> Array:
     """Each element with all that stand along some axes: an index that is not known may take any of them."""
     united = np.bitwise_or.reduce(bits, axis=tuple(axes), keepdims=True)
     return np.broadcast_to(united, bits.shape)
@@ -411,7 +413,7 @@ def _index_columns(indices: Dependence, count: int) -> list[Dependence]:
     ]
 
 
-def _gather(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[int, ...]) -> np.ndarray:
+def _gather(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[int, ...]) -> Array:
     source, indices = operands
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     columns = _index_columns(indices, len(numbers.start_index_map))
@@ -437,7 +439,7 @@ def _gather(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[
     return found | np.broadcast_to(read[tuple(batch)] if batch else read, shape)
 
 
-def _dynamic_slice(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[int, ...]) -> np.ndarray:
+def _dynamic_slice(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[int, ...]) -> Array:
     source, *starts = operands
     known = [_known(start) for start in starts]
     bits = _spread(source.bits, [axis for axis, start in enumerate(known) if start is None])
@@ -447,7 +449,7 @@ def _dynamic_slice(params: Mapping[str, Any], operands: list[Dependence], shape:
     return piece | _union(start.bits for start in starts)
 
 
-def _dynamic_update(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[int, ...]) -> np.ndarray:
+def _dynamic_update(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[int, ...]) -> Array:
     target, update, *starts = operands
     known = [start for start in map(_known, starts) if start is not None]
     if len(known) < len(starts):
@@ -459,7 +461,7 @@ def _dynamic_update(params: Mapping[str, Any], operands: list[Dependence], shape
     return bits
 
 
-def _scatter(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[int, ...]) -> np.ndarray:
+def _scatter(params: Mapping[str, Any], operands: list[Dependence], shape: tuple[int, ...]) -> Array:
     """Updates go where the index says, or where it is not known to every place that it may mean."""
     target, indices, updates = operands
     numbers = params["dimension_numbers"]
