@@ -58,7 +58,7 @@ def account_view(account: Account, planned: Plan | None) -> RenderableType:
 
 
 def _print(account: Account, planned: Plan | None) -> None:
-    console.print(heading(f"Budget of {escape(account.data_set)} at {escape(account.party)}"))
+    console.print(heading(f"Budget of {account.data_set} at {account.party}"))
     console.print(account_view(account, planned))
 
 

@@ -195,7 +195,9 @@ def synthesize(
         released = _released(run_dir, config, trust_model)
         key = random_key(secrets.randbits(32) if seed is None else seed)
         released.write_synthetic(out, num_records, rng_key=key)
-    console.print(f"[green]✓[/] {count(num_records, 'synthetic record')} in {out}; no further privacy is spent.")
+    console.print(
+        f"[green]✓[/] {count(num_records, 'synthetic record')} in {escape(str(out))}; no further privacy is spent."
+    )
     return {"file": str(out), "num_records": num_records}
 
 

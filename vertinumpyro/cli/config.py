@@ -198,8 +198,12 @@ def load_config(path: Path, backend: str | None = None) -> Config:
 
 
 def config_of(path: Path, schema: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> Config:
-    """A configuration from plain data: what its sections hold, those that are left out at their defaults."""
-    found = {name: cls(**sections.get(name, {})) for name, cls in SECTIONS.items()}
+    """A configuration from plain data: what its sections hold, those that are left out at their defaults.
+
+    :raises ArgumentError: a section holds what no file may; names the key.
+    """
+    check_keys("the settings", sections, SECTIONS)
+    found = {name: read_section(cls, f"[{name}]", sections.get(name, {})) for name, cls in SECTIONS.items()}
     return Config(path=path, schema=Schema.from_dict(schema), **found)
 
 

@@ -49,9 +49,9 @@ def results_table(comparison: Comparison) -> Table:
     a, b = comparison.link
     table.add_column("the twin was learned", no_wrap=True)
     table.add_column("pairs across the parties: mean TVD", justify="right")
-    table.add_column(f"{a} × {b}: R-score", justify="right")
+    table.add_column(escape(f"{a} × {b}: R-score"), justify="right")
     for name, tvd in comparison.cross_party.items():
-        table.add_row(name.removeprefix("learned "), f"{tvd:.3f}", f"{comparison.dependence[name]:.3f}")
+        table.add_row(escape(name.removeprefix("learned ")), f"{tvd:.3f}", f"{comparison.dependence[name]:.3f}")
     table.add_row("(the real table)", "", f"{comparison.real_dependence:.3f}")
     return table
 
@@ -62,7 +62,7 @@ def facts_grid(facts: Mapping[str, str]) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in facts.items():
-        grid.add_row(name, escape(value))
+        grid.add_row(escape(name), escape(value))
     return grid
 
 

@@ -75,7 +75,7 @@ def doctor(path: Path, party: Path, *, wait_s: float, alone: bool) -> None:
         findings.check("policy", lambda: _policy(agreement, own))
         findings.check("approval", lambda: _approval(agreement, own, path))
         if agreement.plan is not None:
-            findings.check("model", lambda: _model(agreement, path, own))
+            ready &= findings.check("model", lambda: _model(agreement, path, own))  # its code runs in the rehearsal
     if not alone and ready:
         _together(agreement, own, path, findings, wait_s)
     if findings.failures:

@@ -50,9 +50,11 @@ def _begun(out: Path, party: str, id_column: str) -> tuple[str, str]:
 def _show(made: SchemaDraft, out: Path) -> None:
     table = Table("column", "type", "domain", "what to know", box=None, padding=(0, 2, 0, 0))
     for name, column in made.columns.items():
-        table.add_row(escape(name), str(column.fields.get("type", "[dim]none[/]")), _domain(column.fields), column.note)
+        table.add_row(
+            escape(name), str(column.fields.get("type", "[dim]none[/]")), _domain(column.fields), escape(column.note)
+        )
     left_out = sum(not column.fields for column in made.columns.values())
-    console.print(heading(f"Draft of {escape(made.party)}'s columns: read from its records, so not public yet"), table)
+    console.print(heading(f"Draft of {made.party}'s columns: read from its records, so not public yet"), table)
     console.print(f"\n[green]✓[/] {escape(str(out))}", soft_wrap=True)
     if left_out:
         console.print(f"{left_out} left out; what a person knows of them can be added by hand.")

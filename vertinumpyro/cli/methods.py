@@ -64,9 +64,17 @@ class CommandMethod(abc.ABC):
     def plan(self, facts: Facts) -> Plan:
         """The privacy plan; reads schema and N only."""
 
+    @classmethod
     @abc.abstractmethod
+    def plan_facts(cls, plan: Any, backend: str) -> dict[str, str]:
+        """What a plan fixes, in words, from the plan alone: an approval shows it before any of the model's code runs.
+
+        :param backend: its name, which no plan has.
+        """
+
     def facts(self, plan: Any) -> dict[str, str]:
-        """What a plan fixes, in words."""
+        """The same, and what follows from the settings too."""
+        return self.plan_facts(plan, self.method.backend.info().name)
 
     @abc.abstractmethod
     def computations(self, facts: Facts, plan: Any) -> Sequence[tuple[Computation, int]]:

@@ -68,10 +68,15 @@ class OfDPVI(CommandMethod):
         settings |= {name: getattr(fit, name) for name in names}
         return self.method.plan(facts, **{key: value for key, value in settings.items() if value is not None})
 
-    def facts(self, plan: PrivacyPlan) -> dict[str, str]:
+    @classmethod
+    def plan_facts(cls, plan: PrivacyPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
+        return plan_facts(plan, backend)
+
+    def facts(self, plan: PrivacyPlan) -> dict[str, str]:
+        """With the memory that the model takes."""
         memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
-        return {**plan_facts(plan, self.method.backend.info().name), "memory, records aside": at_most(memory)}
+        return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
     def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
         """One clipped sum a step."""

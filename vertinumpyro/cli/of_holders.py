@@ -47,11 +47,11 @@ def _unreliable(config: Config) -> int:
     return max(0, (config.privacy.collusion_threshold or 0) - 1)
 
 
-def _facts(plan: Any) -> dict[str, str]:
+def _facts(plan: Any, backend: str) -> dict[str, str]:
     return {
         "records N (public)": f"{plan.num_records:,}, together at {', '.join(plan.holders)}",
         "noise": f"discrete Gaussian, {count(len(plan.holders), 'share')}, one from each holder",
-        "backend": SecureAggregation().info().name,
+        "backend": backend,
         "plan": plan.plan_id[:16],
     }
 
@@ -98,10 +98,11 @@ class OfBayesianLinear(CommandMethod):
         """See `CommandMethod`."""
         return self.method.plan(facts)
 
-    def facts(self, plan: RegressionPlan) -> dict[str, str]:
+    @classmethod
+    def plan_facts(cls, plan: RegressionPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
         shown = {"method": "Bayesian linear regression", "releases": f"{plan.num_steps:,}"}
-        return {**shown, "features": f"{plan.num_features:,}", **_facts(plan)}
+        return {**shown, "features": f"{plan.num_features:,}", **_facts(plan, backend)}
 
     def computations(self, facts: Facts, plan: RegressionPlan) -> Sequence[tuple[Computation, int]]:
         """Each release is one sum."""
@@ -192,7 +193,8 @@ class OfHorizontal(CommandMethod):
         fit = {key: value for key, value in given(self.config.fit).items() if key in self._of_the_plan}
         return self.method.plan(facts, **settings, **fit, max_unreliable=_unreliable(self.config))
 
-    def facts(self, plan: ClientPlan) -> dict[str, str]:
+    @classmethod
+    def plan_facts(cls, plan: ClientPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
         expected = f"{plan.expected_batch_size:,.0f} records expected a step, drawn by each holder from its own"
         return {
@@ -201,7 +203,7 @@ class OfHorizontal(CommandMethod):
             "batches": "all records in every step" if plan.expected_batch_size == plan.num_records else expected,
             "clip norm C": f"{plan.clip_norm:g}",
             "noise multiplier σ": f"{plan.noise_multiplier:g}",
-            **_facts(plan),
+            **_facts(plan, backend),
         }
 
     def computations(self, facts: Facts, plan: ClientPlan) -> Sequence[tuple[Computation, int]]:

@@ -33,6 +33,7 @@ class OfMarginals(OfTables):
     """The tables; then the model, without privacy cost."""
 
     name = "marginals"
+    what = "noisy tables, and a NumPyro model learned from them"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -54,10 +55,6 @@ class OfMarginals(OfTables):
         plan = super().plan(facts)
         self.inference.rehearse(facts.schema, plan)
         return plan
-
-    def facts(self, plan: MRFPlan) -> dict[str, str]:
-        """See `CommandMethod`."""
-        return {**super().facts(plan), "method": "noisy tables, and a NumPyro model learned from them"}
 
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarginalPosterior:
         """See `CommandMethod`."""

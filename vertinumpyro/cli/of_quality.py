@@ -43,6 +43,7 @@ class OfQuality(OfTables):
     """Noisy tables, compared with a twin that was not learned from them."""
 
     name = "quality"
+    what = "noisy tables, compared with a twin"
     own_settings: Mapping[str, tuple[str, ...]] = {**OfTables.own_settings, "model": ()}
 
     def __init__(self, config: Config) -> None:
@@ -67,10 +68,6 @@ class OfQuality(OfTables):
         if self._twin is None:
             self._twin = _read_twin(self.config)
         return self._twin
-
-    def facts(self, plan: MRFPlan) -> dict[str, str]:
-        """See `CommandMethod`."""
-        return {**super().facts(plan), "method": "noisy tables, compared with a twin"}
 
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> Marginals:
         """See `CommandMethod`."""

@@ -81,20 +81,24 @@ class _OfRegression(CommandMethod):
         label = self.config.regression.label
         return self.method.plan(facts.schema, label, num_records=facts.num_records, **privacy, **own)
 
-    def facts(self, plan: FunctionalMechanismPlan) -> dict[str, str]:
+    @classmethod
+    def plan_facts(cls, plan: FunctionalMechanismPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
         noise = "discrete Laplace, pure ε" if plan.pure else "discrete Gaussian"
-        memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
         return {
             "method": f"functional mechanism, {plan.model} regression of {plan.layout.label}",
             "records N (public)": f"{plan.num_records:,}",
             "coordinates": f"{plan.layout.size:,}, at {', '.join(plan.parties)}",
             "releases": f"{plan.num_steps:,}",
             "noise": f"{noise}, {count(len(plan.parties), 'share')} on products across parties",
-            "memory, records aside": at_most(memory),
-            "backend": self.method.backend.info().name,
+            "backend": backend,
             "plan": plan.plan_id[:16],
         }
+
+    def facts(self, plan: FunctionalMechanismPlan) -> dict[str, str]:
+        """With the memory that the features take."""
+        memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
+        return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
     def computations(self, facts: Facts, plan: FunctionalMechanismPlan) -> Sequence[tuple[Computation, int]]:
         """See `VerticalEstimator.computations`."""

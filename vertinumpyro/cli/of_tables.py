@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import pandas as pd
 
@@ -14,6 +15,7 @@ from vertinumpyro.cli.wording import at_most, count
 from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.evaluation import ReportFigure, ReportTable
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
+from vertinumpyro.mrf.encoders import encoder_of
 from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
 
@@ -26,10 +28,12 @@ TABLE_PRIVACY = ("epsilon", "delta", "adversary", "relation", "noise", "collusio
 class OfTables(CommandMethod):
     """Noisy tables of columns, from which a twin follows.
 
+    :cvar what: is made of them, in words.
     :ivar method: their cells, budget and backend.
     """
 
     plan_class = MRFPlan
+    what: ClassVar[str]
     own_settings: Mapping[str, tuple[str, ...]] = {"privacy": (*TABLE_PRIVACY, "allow_unproven"), "fit": ("backend",)}
 
     def __init__(self, config: Config) -> None:
@@ -51,19 +55,25 @@ class OfTables(CommandMethod):
         shares = {k: v for k, v in given(self.config.mrf).items() if k in _OF_THE_PLAN}
         return self.method.plan(facts, **privacy, **shares)
 
-    def facts(self, plan: MRFPlan) -> dict[str, str]:
+    @classmethod
+    def plan_facts(cls, plan: MRFPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
         return {
-            "method": f"VertiMRF, encoder {self.method.encoder}",
+            "method": cls.what,
+            "encoder": encoder_of(plan.encoding),
             "records N (public)": f"{plan.num_records:,}",
             "releases": f"{plan.num_steps:,}",
             "tables across parties": f"{plan.num_cross_pairs:,}",
             "part of the budget for them": f"{plan.cross_share:g}",
             "noise": f"{plan.noise.kind}, {count(plan.noise.num_shares, 'share')}",
-            "memory, records aside": at_most(self.method.memory(self.config.schema, plan)),
-            "backend": self.method.backend.info().name,
+            "backend": backend,
             "plan": plan.plan_id[:16],
         }
+
+    def facts(self, plan: MRFPlan) -> dict[str, str]:
+        """With the memory that the columns' cells take."""
+        memory = self.method.memory(self.config.schema, plan)
+        return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
     def computations(self, facts: Facts, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
         """See `VertiMRF.computations`."""

@@ -35,6 +35,7 @@ class OfVertiMRF(OfTables):
     """Noisy tables of columns, and the field that fits them."""
 
     name = "vertimrf"
+    what = "VertiMRF"
     own_settings: Mapping[str, tuple[str, ...]] = {**OfTables.own_settings, "model": ()}
 
     def about(self) -> str:

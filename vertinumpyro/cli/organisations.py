@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
+from rich.text import Text
 
 from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, config_of, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods import method_of
+from vertinumpyro.cli.model_sources import Sources
 from vertinumpyro.cli.party_file import PartyFile, make_party
 from vertinumpyro.cli.run_log import LOG, last_events
 from vertinumpyro.cli.sections import DataSettings
@@ -24,7 +26,8 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage
 from vertinumpyro.data.linkage import ID_RULE
 from vertinumpyro.privacy import Plan
-from vertinumpyro.secure import BetweenProcesses
+from vertinumpyro.secure import BACKENDS, BetweenProcesses
+from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
 from vertinumpyro.transport import Address, Certificate
 
@@ -59,6 +62,9 @@ def draft(
 ) -> None:
     """Write the agreement of a configuration's run, with a plan of its own; no table is opened."""
     config = load_config(path)
+    sources = Sources.of(config)
+    if sources is not None:
+        sources.guard()
     job = Job.of(config, method)
     if config.quality.part is not None or job.method.name == "quality":
         raise ArgumentError(
@@ -82,7 +88,7 @@ def draft(
         _between_processes(job.method.method.backend),
         method=job.method.name,
         settings=_settings(config),
-        model_digest=_model_digest(config),
+        model_digest=None if sources is None else sources.digest,
         linkage=None if linked is None else linked.digest,
         plan=plan,
     )
@@ -194,14 +200,16 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
             "not DP."
         )
     else:
-        check_model(agreement, config_at(agreement, path, own))
-        console.print(heading(f"Budget of {escape(own.account.data_set)}"), account_view(own.account, agreement.plan))
+        sources = check_model(agreement, config_at(agreement, path, own))
+        if sources is not None:
+            console.print(heading("Files of the model, whose code will run here"), *map(Text, sources.names))
+        console.print(heading(f"Budget of {own.account.data_set}"), account_view(own.account, agreement.plan))
         own.account.check(agreement.plan)
         told = f"Approving lets {own.name} release, together with {others}, what this plan releases, once." + (
             f" The helper {helpers} sees no data." if helpers else ""
         )
     console.print(f"\n{escape(told)}")
-    if not yes and console.input("Approve? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not yes and console.input("Approve? \\[y/N] ").strip().lower() not in ("y", "yes"):
         raise ArgumentError("not approved; nothing was signed")
     target = own.approval_path(agreement)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -218,16 +226,15 @@ def _show(agreement: Agreement, path: Path) -> None:
         member = agreement.member(name)
         role = "party" if name in agreement.members else "helper, without a table"
         where = f"at {member.address}" if member.address else "dials the others"
-        console.print(f"[bold]{escape(name)}[/]  {role}, {where}, until {member.certificate.expires:%Y-%m-%d}")
+        console.print(f"[bold]{escape(name)}[/]  {role}, {escape(where)}, until {member.certificate.expires:%Y-%m-%d}")
         console.print(f"  [dim]{member.certificate.fingerprint}[/]", soft_wrap=True)
     if agreement.plan is None:
         console.print(heading("Linkage"), f"Records are one person's where their ids agree: {ID_RULE}.")
         pad = agreement.settings[LINKAGE].get("pad_to")
         console.print("Lists are not padded." if pad is None else f"Every list is padded to {pad:,} ids.")
     else:
-        settings = {section: values for section, values in agreement.settings.items() if section != "model"}
-        method = method_of(agreement.method)(config_of(path, agreement.schema.to_dict(), settings))
-        console.print(heading("Privacy plan"), *plan_view(agreement.plan, method.facts(agreement.plan)))
+        console.print(heading("Settings"), facts_grid(_shown_settings(agreement)))
+        console.print(heading("Privacy plan"), *plan_view(agreement.plan, _plan_facts(agreement, path)))
     if agreement.linkage is not None:
         console.print(f"\nOf the records that were linked under {agreement.linkage[:16]}")
     if agreement.model_digest is not None:
@@ -235,6 +242,29 @@ def _show(agreement: Agreement, path: Path) -> None:
         console.print(f"\nModel [bold]{escape(str(function))}[/], Python code that runs at every party; its source:")
         console.print(f"  [dim]{agreement.model_digest}[/]", soft_wrap=True)
     console.print(f"\nDigest of the agreement: [bold]{agreement.digest}[/]", soft_wrap=True)
+
+
+def _plan_facts(agreement: Agreement, path: Path) -> dict[str, str]:
+    """What the plan fixes, from plan, schema and settings: no model is imported, no method built.
+
+    :raises ArgumentError: the plan is another method's, or a setting is none.
+    """
+    method = method_of(agreement.method)
+    if not isinstance(agreement.plan, method.plan_class):
+        raise ArgumentError(f"{path.name}: its plan is of another method than {agreement.method}; do not approve it")
+    config = config_of(path, agreement.schema.to_dict(), agreement.settings)
+    backend = SecureAggregation() if agreement.holders else BACKENDS[config.fit.backend]()
+    return method.plan_facts(agreement.plan, backend.info().name)
+
+
+def _shown_settings(agreement: Agreement) -> dict[str, str]:
+    """Everything that a run follows; what [privacy] asked for is in the plan, as it came out."""
+    return {
+        f"[{section}] {key}": json.dumps(value, ensure_ascii=False)
+        for section, values in agreement.settings.items()
+        for key, value in values.items()
+        if section != "privacy"
+    }
 
 
 def config_at(agreement: Agreement, path: Path, own: PartyFile) -> Config:
@@ -255,30 +285,23 @@ def _settings(config: Config) -> dict[str, dict[str, Any]]:
     return {name: values for name, values in found.items() if values}
 
 
-def _model_digest(config: Config) -> str | None:
-    """SHA-256 of the model's source.
+def check_model(agreement: Agreement, config: Config) -> Sources | None:
+    """Refuses other code than the one that was agreed on, before it is imported; from now on no other is.
 
-    :raises ArgumentError: it has none.
+    :returns: the files; None where the library's own model is used.
+    :raises ArgumentError: one of them differs.
     """
-    if config.model.function is None:
-        return None
-    source = config.model_folder / f"{config.model.function.partition(':')[0].replace('.', '/')}.py"
-    if not source.is_file():
-        raise ArgumentError(f"[model] function: its source {source.name} is not in the folder; put it there")
-    return hashlib.sha256(source.read_bytes()).hexdigest()
-
-
-def check_model(agreement: Agreement, config: Config) -> None:
-    """Refuses another source than the one that was agreed on, before it is imported.
-
-    :raises ArgumentError: it differs.
-    """
-    found = _model_digest(config)
+    sources = Sources.of(config)
+    found = None if sources is None else sources.digest
     if found != agreement.model_digest:
+        files = "" if sources is None else f" ({', '.join(sources.names)})"
         raise ArgumentError(
-            f"the model's source here has the digest {str(found)[:16]}, and the agreement is for "
-            f"{str(agreement.model_digest)[:16]}; take the file that was agreed on"
+            f"the model's source here{files} has the digest {str(found)[:16]}, and the agreement is for "
+            f"{str(agreement.model_digest)[:16]}; take the file that was agreed on, and those that it imports"
         )
+    if sources is not None:
+        sources.guard()
+    return sources
 
 
 def _members(given: Sequence[str], option: str) -> dict[str, Member]:

@@ -108,9 +108,9 @@ def _deltas(plans: list[Plan]) -> list[str]:
 def _table(what: str, names: list[str], rows: Mapping[str, Sequence[Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in (what, *names):
-        table.add_column(header, overflow="fold")
+        table.add_column(Text(header), overflow="fold")
     for name, pair in rows.items():
-        table.add_row(name, *(Text(_shown(value)) for value in pair))
+        table.add_row(Text(name), *(Text(_shown(value)) for value in pair))
     return table
 
 

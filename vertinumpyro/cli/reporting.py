@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from vertinumpyro.cli.terminal import error_console, error_panel, for_programs, warnings_as_lines
 from vertinumpyro.core.errors import VertinumpyroError
@@ -47,7 +48,7 @@ def reported(command: Callable[..., Any]) -> Callable[..., None]:
             raise typer.Exit(130) from None
         except Exception as error:
             if debug:
-                traceback.print_exc()
+                error_console.print(Text(traceback.format_exc()), soft_wrap=True)
             title, message, code = _explained(error)
             error_console.print(error_panel(title, message))
             if told is not None:

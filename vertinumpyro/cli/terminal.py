@@ -1,24 +1,41 @@
-"""The two consoles, and the shapes of line that every command prints."""
+"""The two consoles, and the shapes of line that every command prints.
+
+Whatever is printed passes `_Door`: what others wrote can neither command the terminal nor hide in it.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.text import Text
+
+from vertinumpyro.core.visible import visible
 
 __all__ = ["console", "error_console", "error_panel", "for_programs", "heading", "ticked", "warnings_as_lines"]
 
-console = Console(highlight=False)
-error_console = Console(stderr=True, highlight=False)
+
+@final
+class _Door(Console):
+    """A console that shows hidden characters of any text as escapes; styles and rich's own commands pass."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of a text, each of which can be seen."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text, keep="\n"))
+
+
+console = _Door(highlight=False, emoji=False)
+error_console = _Door(stderr=True, highlight=False, emoji=False)
 
 
 def heading(text: str) -> RenderableType:

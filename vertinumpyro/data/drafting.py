@@ -17,6 +17,7 @@ import pandas as pd
 
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, DataError
+from vertinumpyro.core.visible import visible
 from vertinumpyro.data import schema_text
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.frames import Table, as_frame
@@ -88,7 +89,7 @@ class SchemaDraft:
                 tables = {"parties": {self.party: {"columns": {name: {**column.fields, "confirmed": False}}}}}
                 lines.append(schema_text.dump(tables).strip())
             else:
-                lines[-1] = f"# {name}: {column.note}"
+                lines[-1] = f"# {visible(name)}: {column.note}"
         return "\n".join(lines).strip() + "\n"
 
     def __repr__(self) -> str:

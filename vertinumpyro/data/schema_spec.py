@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import SchemaError
+from vertinumpyro.core.visible import hidden_in
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.date_columns import DateColumn
@@ -16,6 +17,8 @@ from vertinumpyro.data.wording import Place, suggest
 
 #: Suffix of the arrays that say where a masked column is observed.
 OBSERVED_SUFFIX = "_observed"
+
+_HIDES = "holds a character that is not seen, or moves what stands beside it:"
 
 COLUMN_TYPES: Mapping[str, type[Column]] = MappingProxyType(
     {c.type_name: c for c in (IntegerColumn, CountColumn, CategoricalColumn, BinaryColumn, RealColumn, DateColumn)}
@@ -65,6 +68,17 @@ def party_problems(names: Mapping[str, object]) -> Iterator[str]:
             yield f"column name {name!r}; give a non-empty text"
         elif name.endswith(OBSERVED_SUFFIX):
             yield f"column {name!r} ends in {OBSERVED_SUFFIX!r}, which marks masks; rename it"
+        elif hidden := hidden_in(name):
+            yield f"column {name!r} {_HIDES} {hidden}; rename it, here and in the party's table"
+
+
+def label_problems(column: object) -> Iterator[str]:
+    """Yield which of a column's own texts, labels above all, hold characters that nobody sees."""
+    for field in dataclasses.fields(column) if isinstance(column, Column) else ():
+        value = getattr(column, field.name)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and (hidden := hidden_in(text)):
+                yield f"{field.name}: {shown(text)} {_HIDES} {hidden}; take it out, here and in the party's table"
 
 
 def schema_problems(columns: Mapping[str, Mapping[str, object]], id_column: object) -> Iterator[Problem]:
@@ -73,12 +87,17 @@ def schema_problems(columns: Mapping[str, Mapping[str, object]], id_column: obje
         yield Problem((), "the schema has no parties; list at least one")
     if not isinstance(id_column, str) or id_column == "":
         yield Problem((), f"id_column = {shown(id_column)}; give a non-empty text")
+    elif hidden := hidden_in(id_column):
+        yield Problem((), f"id_column = {shown(id_column)} {_HIDES} {hidden}; rename it, here and in the tables")
     owners: dict[str, str] = {}
     for party, names in columns.items():
         if not isinstance(party, str) or party == "":
             yield Problem((), f"party name {party!r}; give a non-empty text")
+        elif hidden := hidden_in(party):
+            yield Problem((), f"party {party!r} {_HIDES} {hidden}; rename it")
         yield from (Problem((party,), text) for text in party_problems(names))
-        for name in names:
+        for name, column in names.items():
+            yield from (Problem((party, name), text) for text in label_problems(column))
             if name in owners:
                 yield Problem((), f"column {name!r} is at {owners[name]!r} and at {party!r}; rename one")
             if isinstance(id_column, str) and name == id_column:

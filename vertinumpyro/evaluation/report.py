@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
+from vertinumpyro.core.visible import visible
 from vertinumpyro.evaluation.palette import NOT_DP_NOTE
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _check_paragraphs(summary: Sequence[object]) -> None:
 
 
 def _text(value: object) -> str:
-    return html.escape(str(value), quote=True)
+    return html.escape(visible(str(value), keep="\n"), quote=True)
 
 
 def _badge(not_dp: bool) -> str:

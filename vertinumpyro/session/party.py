@@ -121,6 +121,7 @@ class Party:
     def seated(cls, seat: Seat, task: PartyTask) -> Party:
         """The party with its end of the secure computation, and its records matched with the others'.
 
+        :raises SchemaError: another party's schema says something else.
         :raises DataError: the table breaks the schema.
         :raises AlignmentError: the parties' ids differ.
         :raises ArgumentError: the method is for columns where the parties hold whole records, or the other way round.
@@ -129,6 +130,7 @@ class Party:
         backend = method.backend
         assert isinstance(backend, BetweenProcesses)
         check_holding(method, task)
+        task.check_schema(seat, schema)
         end = backend.end(seat, len(task.parties))
         own, num_records, ids = _own_records(seat, end, task, schema)
         return cls(seat, end, task, TableFacts(schema, num_records, task.holders), own, method, ids)

@@ -9,13 +9,14 @@ from typing import Any, final
 
 import pandas as pd
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.core.workers import workers_of
 from vertinumpyro.data import CsvFormat, Linkage, Schema, VerticalDataset, read_table, record_ids
 from vertinumpyro.data.spool import Spool
 from vertinumpyro.data.streaming import encoded_file
 from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
 from vertinumpyro.session.work import Method
+from vertinumpyro.transport import Seat
 
 __all__ = ["PartyTask"]
 
@@ -82,6 +83,19 @@ class PartyTask:
                 f"{', '.join(schema.parties)}; put all columns under one party, whose name then says what the table is"
             )
         return schema
+
+    def check_schema(self, seat: Seat, schema: Schema) -> None:
+        """Compares the parties' schemas by digest: columns in another order would stand under each other's names.
+
+        :raises SchemaError: they differ; names the parties whose schema is another.
+        """
+        own = schema.digest().encode()
+        found = zip(self.parties, seat.everyones(own, len(own)), strict=True)
+        if others := [repr(party) for party, digest in found if digest != own]:
+            raise SchemaError(
+                f"{self.party!r} has another schema than {', '.join(others)}: names, domains or the order of columns "
+                "differ. Take one file everywhere; nothing was computed"
+            )
 
     @property
     def parties(self) -> tuple[str, ...]:

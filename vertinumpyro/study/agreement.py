@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.version import __version__
+from vertinumpyro.core.visible import hidden_in, visible
 from vertinumpyro.data import Schema
 from vertinumpyro.data.schema_text import dump, read_settings
 from vertinumpyro.data.wording import suggest
@@ -27,6 +28,13 @@ _KEYS = ("name", "version", "method", "schema", "members", "helpers", "settings"
 
 
 _MAY_MISS = ("helpers", "model_digest", "linkage", "plan")
+_TABLES = ("schema", "members", "helpers", "settings")
+
+FORM = 2
+"""Of the digest: which text it is of. Approvals name it; those of form 1 did not say in which order columns stand."""
+
+_SHOWN = 60  # characters of what differs
+_LONGEST_NAME = 100  # of whoever takes part, and of the study
 
 
 @final
@@ -69,9 +77,9 @@ class Agreement:
     :ivar name: for people.
     :ivar schema: all parties' columns.
     :ivar members: the parties, by name, in the schema's order; or the holders of whole records, in the plan's.
-    :ivar helpers: the backend's, by name: CrypTen's dealer, or SPU's nodes without data.
+    :ivar helpers: the backend's, by name, in the backend's order: CrypTen's dealer, or SPU's nodes without data.
     :ivar method: what runs, as `--method` names it.
-    :ivar settings: its settings, by section.
+    :ivar settings: its settings, by section; tables in the order of their keys, which means nothing.
     :ivar model_digest: SHA-256 of the model's source; None where the library's own model is used.
     :ivar plan: the privacy plan, which is spent once; None where records are linked, and nothing is released.
     :ivar linkage: digest of the agreement under which the records were linked that this one is about; None where the
@@ -92,7 +100,16 @@ class Agreement:
     version: str = __version__
 
     def __post_init__(self) -> None:
-        """Checks that all fits together."""
+        """Checks that all fits together, and that whoever reads it sees what it says."""
+        object.__setattr__(self, "settings", _plain("settings", self.settings))
+        for place, text in _texts("", self._canonical()):
+            if hidden := hidden_in(text):
+                raise ArgumentError(
+                    f"{visible(place)}: {text[:_SHOWN]!r} holds a character that is not seen, or moves what stands "
+                    f"beside it: {hidden}; do not approve it, and ask for a study without"
+                )
+        for name in (self.name, *self.members, *self.helpers):
+            _check_name(name)
         parties = self.holders or tuple(self.schema.parties)
         if tuple(self.members) != parties:
             whose = "the plan's holders" if self.holders else "the schema's parties"
@@ -151,16 +168,24 @@ class Agreement:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the one canonical form: what is approved, and what everybody comes for."""
-        return hashlib.sha256(json.dumps(self._canonical(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the one canonical form: what is approved, and what everybody comes for.
+
+        Everything that the agreement says is in it, with the order of parties, columns and helpers, and nothing of how
+        a file is laid out. So 1 and 1.0 are two things, as they may be to a model, and 1.0 and 1e0 are one.
+        """
+        return hashlib.sha256(_text(self._canonical()).encode()).hexdigest()
 
     def differences(self, other: Agreement) -> list[str]:
         """Where another agreement says something else, one line each: the place, here, there."""
         return list(_differences("", self._canonical(), other._canonical()))
 
     def _canonical(self) -> dict[str, Any]:
-        """Certificates as they travel, so that a line break in a file makes no difference."""
-        record = self._record()
+        """Certificates as they travel, so that a line break in a file makes no difference.
+
+        Where the order of keys means something it is kept, elsewhere it is the alphabet's.
+        """
+        record = {"form": FORM, **self._record()}
+        record["plan"] = json.loads(json.dumps(record["plan"], sort_keys=True))
         for group in ("members", "helpers"):
             for name, member in record[group].items():
                 member["certificate"] = self._of(name).certificate.fingerprint
@@ -173,7 +198,7 @@ class Agreement:
             "method": self.method,
             "model_digest": self.model_digest,
             "schema": self.schema.to_dict(),
-            "settings": {section: dict(values) for section, values in self.settings.items()},
+            "settings": dict(self.settings),
             "members": {name: member.to_dict() for name, member in self.members.items()},
             "helpers": {name: member.to_dict() for name, member in self.helpers.items()},
             "linkage": self.linkage,
@@ -199,20 +224,24 @@ class Agreement:
             raise ArgumentError(f"{path.name}: unknown key {min(unknown)!r}; {suggest(min(unknown), _KEYS)}")
         if missing := [key for key in _KEYS if key not in record and key not in _MAY_MISS]:
             raise ArgumentError(f"{path.name} has no {missing[0]}; draft the study again")
+        for key in _TABLES:
+            if not isinstance(record.get(key, {}), Mapping):
+                raise ArgumentError(f"{path.name}: {key} is no table; take the file as it was sent")
         try:
             plan = Plan.from_dict(json.loads(record["plan"])) if "plan" in record else None
         except (TypeError, ValueError) as error:  # ArgumentError is one; so is what json raises
             raise ArgumentError(
                 f"{path.name}: its plan cannot be read ({error}); take the file as it was sent"
             ) from None
-        order = list(getattr(plan, "holders", ()) or record["schema"]["parties"])
+        schema = Schema.from_dict(record["schema"])
+        order = list(getattr(plan, "holders", ()) or schema.parties)
         return cls(
             name=str(record["name"]),
             version=str(record["version"]),
             method=str(record["method"]),
-            model_digest=record.get("model_digest"),
-            linkage=record.get("linkage"),
-            schema=Schema.from_dict(record["schema"]),
+            model_digest=_digest("model_digest", record),
+            linkage=_digest("linkage", record),
+            schema=schema,
             settings=record["settings"],
             members=_members(record["members"], order),
             helpers=_members(record.get("helpers", {}), None),
@@ -249,15 +278,82 @@ def _members(record: Mapping[str, Any], order: list[str] | None) -> dict[str, Me
     return {name: Member.from_dict(name, record[name]) for name in names}
 
 
-def _differences(place: str, ours: Any, theirs: Any) -> Any:
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        for key in [*ours, *(key for key in theirs if key not in ours)]:
-            inner = f"{place}.{key}" if place else key
-            yield from _differences(inner, ours.get(key), theirs.get(key))
-    elif ours != theirs:
-        yield f"{place}: {_shown(ours)} here, {_shown(theirs)} there"
+def _digest(key: str, record: Mapping[str, Any]) -> str | None:
+    found = record.get(key)
+    if found is not None and not isinstance(found, str):
+        raise ArgumentError(f"{key} is no text; take the file as it was sent")
+    return found
 
 
-def _shown(value: Any) -> str:
-    text = "nothing" if value is None else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _check_name(name: object) -> None:
+    """Refuses a name that could be taken for more than one: it stands in tables that people approve."""
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or " ".join(name.split()) != name:
+        raise ArgumentError(
+            f"{str(name)[:_SHOWN]!r} is no name for a study, a party or a helper: give up to {_LONGEST_NAME} "
+            "characters, with single spaces between words"
+        )
+
+
+def _plain(place: str, value: Any) -> Any:
+    """Settings as a file holds them, tables in the order of their keys, as which they are signed and as which they run.
+
+    :raises ArgumentError: a file cannot hold them.
+    """
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(f"{place}.{key}", value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple) and not any(isinstance(one, Mapping) for one in value):
+        return [_plain(place, one) for one in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    raise ArgumentError(f"{visible(place)}: give texts, numbers, truth values, lists or tables of them")
+
+
+def _texts(place: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Every text in a record, keys among them, and where it stands."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield place or "a key", key
+            yield from _texts(f"{place}.{key}" if place else key, inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(place, inner)
+    elif isinstance(value, str):
+        yield place, value
+
+
+def _text(value: Any) -> str:
+    """One text for one value: ASCII, keys in their order."""
+    return json.dumps(value)
+
+
+def _differences(place: str, ours: Any, theirs: Any) -> Iterator[str]:
+    """A line for each place at which two records have other texts."""
+    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
+        yield from _difference(place, _text(ours), _text(theirs))
+        return
+    for key in [*ours, *(key for key in theirs if key not in ours)]:
+        name = key if key.isascii() else _text(key)  # letters of other scripts may look alike
+        inner = f"{place}.{name}" if place else name
+        if key in ours and key in theirs:
+            yield from _differences(inner, ours[key], theirs[key])
+        else:
+            yield from _difference(inner, *(_text(one[key]) if key in one else "" for one in (ours, theirs)))
+    orders = [[key for key in one if key in ours and key in theirs] for one in (ours, theirs)]
+    yield from _difference(f"{place}, in this order", *map(_text, orders))
+
+
+def _difference(place: str, ours: str, theirs: str) -> Iterator[str]:
+    """A line where two texts differ, with the part in which they do."""
+    if ours == theirs:
+        return
+    same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    start = 0 if same < _SHOWN // 2 else same - _SHOWN // 4
+    yield f"{place}: {_shown(ours, start)} here, {_shown(theirs, start)} there"
+
+
+def _shown(text: str, start: int) -> str:
+    if text in ("", "null"):
+        return "nothing" if text else "no such key"
+    part = text[start : start + _SHOWN]
+    return f"{'...' * (start > 0)}{part}{'...' * (start + _SHOWN < len(text))}"

@@ -13,12 +13,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
-from vertinumpyro.study.agreement import Agreement
+from vertinumpyro.core.visible import visible
+from vertinumpyro.study.agreement import FORM, Agreement
 from vertinumpyro.transport import Identity
 
 __all__ = ["Approval", "check_approvals"]
 
-_DOMAIN = b"vertinumpyro approval 1\n"
+_DOMAIN = f"vertinumpyro approval {FORM}\n".encode()
 _SCHEME = ec.ECDSA(hashes.SHA256())
 
 
@@ -61,8 +62,8 @@ class Approval:
         """
         if self.digest != agreement.digest:
             raise PrivacyError(
-                f"{self.member!r} approved {self.digest[:16]}, and this agreement is {agreement.digest[:16]}: it was "
-                "changed after the approval, or the approval is another study's"
+                f"{self.member!r} approved {visible(self.digest[:16])}, and this agreement is {agreement.digest[:16]}: "
+                "it was changed after the approval, or the approval is another study's"
             )
         public = agreement.member(self.member).certificate.public_key
         try:
@@ -71,9 +72,9 @@ class Approval:
         except (AssertionError, InvalidSignature, ValueError):
             raise PrivacyError(f"the approval of {self.member!r} does not bear its signature") from None
 
-    def to_dict(self) -> dict[str, str]:
-        """Plain data."""
-        return dataclasses.asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with the form of the digest."""
+        return {"form": FORM, **dataclasses.asdict(self)}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Approval:
@@ -81,9 +82,15 @@ class Approval:
 
         :raises ArgumentError: it is no approval.
         """
-        if set(record) != {"member", "digest", "signature"} or not all(isinstance(v, str) for v in record.values()):
-            raise ArgumentError("this is no approval; it needs member, digest and signature")
-        return cls(**record)
+        words = {name: value for name, value in record.items() if name != "form"}
+        if set(words) != {"member", "digest", "signature"} or not all(isinstance(v, str) for v in words.values()):
+            raise ArgumentError("this is no approval; it needs form, member, digest and signature")
+        if record.get("form", 1) != FORM:
+            raise ArgumentError(
+                "this approval is of another version of the library, whose digest stands for something else: the first "
+                "one did not say in which order columns stand. Look at the study again, and approve it anew"
+            )
+        return cls(**words)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, final
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.version import __version__
+from vertinumpyro.core.visible import visible
 from vertinumpyro.transport import Line, Link, Seat, pack, unpack
 
 __all__ = ["FACTS", "Measured", "Speed", "check_network", "own_facts", "slowest_line"]
@@ -32,7 +33,7 @@ _BLOCKS = (2 * 2**20, 4 * 2**20, 8 * 2**20, 16 * 2**20)
 _COUNT = 8
 _LONG_S = 0.4  # a block that takes as long fills any line
 _HEAD, _SHORT, _TRIES = 2**16, 2**20, 3  # a message that fits the window of a line that is neither short nor slow
-_FACTS_BYTES = 2**14
+_FACTS_BYTES, _FACT = 2**14, 40
 
 
 class Speed(NamedTuple):
@@ -121,7 +122,7 @@ def _exchanged_facts(link: Link, facts: Mapping[str, str], first: bool) -> Mappi
     theirs, _ = unpack(link.receive(limit=_FACTS_BYTES))
     if not first:
         link.send(pack(dict(facts)))
-    return theirs
+    return {visible(str(name)): visible(str(value))[:_FACT] for name, value in theirs.items()}
 
 
 def _asked(link: Link) -> tuple[float, float]:

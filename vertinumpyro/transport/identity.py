@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.visible import hidden_in
 
 __all__ = ["CERTIFICATE", "KEY", "Certificate", "Identity", "make_identity"]
 
@@ -41,11 +42,15 @@ class Certificate:
     pem: str
 
     def __post_init__(self) -> None:
-        """Refuses what is no certificate."""
+        """Refuses what is no certificate, and names in it that do not show all that they hold."""
         try:
-            x509.load_pem_x509_certificate(self.pem.encode())
+            parsed = self._parsed
+            names = [str(part.value) for name in (parsed.subject, parsed.issuer) for part in name]
         except ValueError:
             raise ArgumentError("this is no certificate in PEM; give the text of certificate.pem") from None
+        for name in names:
+            if hidden := hidden_in(name):
+                raise ArgumentError(f"a name in the certificate holds a character that is not seen, {hidden}")
 
     @classmethod
     def read(cls, path: str | Path) -> Certificate:
