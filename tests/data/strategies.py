@@ -18,7 +18,7 @@ from vertinumpyro.data import (
     Schema,
 )
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
+NAMES = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=8).filter(
     lambda name: not name.endswith("_observed") and name != "record"
 )
 MISSING = st.sampled_from(["forbid", "mask", "category"])

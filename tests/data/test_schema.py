@@ -52,6 +52,35 @@ def test_toml_and_dict_round_trip(schema):
     assert hash(Schema.from_dict(schema.to_dict())) == hash(schema)
 
 
+HIDDEN = {
+    "\x1b": r"\x1b", "\n": r"\n", "\x7f": r"\x7f", "\x9b": r"\x9b", "\u202e": r"\u202e", "\u200b": r"\u200b",
+    "\u2066": r"\u2066", "\u2028": r"\u2028", "\ue000": r"\ue000", "\U000e0041": r"\U000e0041", "\u0378": r"\u0378",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("character", HIDDEN, ids=HIDDEN.values())
+def test_characters_that_nobody_sees_are_in_no_name_and_no_label(character):
+    hidden = f"a{character}b"
+    labels = {"type": "categorical", "categories": ["a", hidden]}
+    specs = [
+        (two_parties(**{hidden: {"type": "binary"}}), "rename it, here and in the party's table"),
+        ({"parties": {hidden: {"columns": {"a": {"type": "binary"}}}}}, "rename it"),
+        ({**two_parties(a={"type": "binary"}), "id_column": hidden}, "rename it, here and in the tables"),
+        (two_parties(a=labels), "'clinic', column 'a': categories: .* take it out, here and in the party's table"),
+        (two_parties(a={"type": "binary", "categories": ["a", hidden]}), "categories: "),
+    ]
+    for spec, fix in specs:
+        with pytest.raises(SchemaError, match=fix) as caught:
+            Schema.from_dict(spec)
+        assert f": {HIDDEN[character]};" in str(caught.value)
+        assert character not in str(caught.value)
+
+
+def test_letters_of_every_script_are_names():
+    names = ["Größe", "年龄", "العمر", "naïve", "cafe\u0301", "a b", "😀"]
+    assert list(Schema.from_dict(two_parties(**{name: {"type": "binary"} for name in names})).columns)[1:] == names
+
+
 def test_reads_the_documented_shape():
     schema = Schema.from_toml(TEXT)
     assert schema.id_column == "person_id"

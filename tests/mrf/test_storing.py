@@ -132,9 +132,14 @@ def saved(twin, tmp_path):
 
 def test_round_trip(twin, saved):
     loaded = MarkovTwin.load(saved)
-    for name in ("schema", "columns", "plan", "secure_noise", "seconds", "missing"):
+    for name in ("schema", "columns", "plan", "secure_noise", "missing"):
         assert getattr(loaded, name) == getattr(twin, name), name
     assert same_tables(loaded.measurements, twin.measurements)
+    assert twin.seconds["parties"] > 0
+    assert loaded.seconds == {}
+    assert "seconds" not in load_arrays(saved / "field.npz")[0]  # how long parties took follows from their records
+    rewritten(saved, lambda metadata, _: metadata.update(seconds={"parties": 1.0, "server": 1.0}))
+    assert MarkovTwin.load(saved).seconds == {}  # of an older file neither
     assert loaded.fine.keys() == twin.fine.keys()
     assert all(np.array_equal(loaded.fine[name], twin.fine[name]) for name in twin.fine)
     assert loaded.model.cliques == twin.model.cliques

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import datetime
 import socket
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member, Policy, check_approvals, meet
-from vertinumpyro.transport import Address, PeerError, make_identity
+from vertinumpyro.transport import Address, Certificate, PeerError, make_identity
 
 SCHEMA = Schema(
     {
@@ -93,6 +100,125 @@ def test_whatever_differs_is_another_agreement_and_says_where(study, identities,
     for approval in approvals(study, identities).values():
         with pytest.raises(PrivacyError, match="changed after the approval"):
             approval.check(other)
+
+
+SOME = {
+    "epsilon": [1, 1.0, 1.0000000000000002, 0.0, -0.0, True, "1", float("1e0")],
+    "name": ["x", "caf\u00e9", "cafe\u0301", "X"],
+}
+
+
+@st.composite
+def settings_of_a_run(draw):
+    values = st.sampled_from([*SOME["epsilon"], *SOME["name"], [1, 2], [1.0, 2], [2, 1], [], {}])
+    return draw(
+        st.dictionaries(st.sampled_from(["fit", "mrf"]), st.dictionaries(st.sampled_from(SOME["name"]), values))
+    )
+
+
+@st.composite
+def schemas_in_some_order(draw):
+    parties = {}
+    for party, names in {"clinic": ["ill", "ward"], "insurer": ["claim", "caf\u00e9", "cafe\u0301"]}.items():
+        kinds = st.sampled_from([BinaryColumn(), CategoricalColumn(categories=(1, 2)), BinaryColumn(categories=(1, 2))])
+        parties[party] = PartySchema({name: draw(kinds) for name in draw(st.permutations(names))})
+    return Schema(parties)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_one_digest_for_one_meaning_and_every_difference_is_named(study, identities, tmp_path, data):
+    keepers = [("dealer", identities["dealer"]), ("second", identities["other"])]
+
+    def drawn():
+        helpers = {
+            n: Member(certificate=i.certificate, address=Address("h", 1)) for n, i in draw(st.permutations(keepers))
+        }
+        return changed(
+            study, schema=draw(schemas_in_some_order()), settings=draw(settings_of_a_run()),
+            name=draw(st.sampled_from(SOME["name"])), helpers=helpers,
+        )  # fmt: skip
+
+    draw = data.draw
+    one, other = drawn(), drawn()
+    same = [a.schema.to_toml() + repr(a.settings) + a.name + repr(list(a.helpers)) for a in (one, other)]
+    assert (one.digest == other.digest) == (same[0] == same[1])
+    assert bool(one.differences(other)) == (one.digest != other.digest)
+    for agreement in (one, other):
+        agreement.save(tmp_path / "study.toml")
+        again = Agreement.load(tmp_path / "study.toml")
+        assert (again.digest, again.settings, again.differences(agreement)) == (
+            agreement.digest,
+            agreement.settings,
+            [],
+        )
+
+
+def test_the_order_of_columns_and_of_helpers_is_agreed_on_and_that_of_settings_means_nothing(study, identities):
+    turned = Schema({p: PartySchema(dict(reversed(part.columns.items()))) for p, part in SCHEMA.parties.items()})
+    (line,) = study.differences(changed(study, schema=turned))
+    assert line == 'schema.parties.clinic.columns, in this order: ["ill", "ward"] here, ["ward", "ill"] there'
+    helper = Member(certificate=identities["other"].certificate, address=Address("h", 1))
+    two = changed(study, helpers={**study.helpers, "second": helper})
+    (line,) = two.differences(changed(two, helpers=dict(reversed(two.helpers.items()))))
+    assert line.startswith("helpers, in this order: ")
+    kwargs = {"model": {"kwargs": {"a": 1, "b": {"c": 1, "d": 2}}}}
+    turned = {"model": {"kwargs": {"b": {"d": 2, "c": 1}, "a": 1}}}
+    assert changed(study, settings=kwargs).digest == changed(study, settings=turned).digest
+    assert list(changed(study, settings=turned).settings["model"]["kwargs"]) == ["a", "b"]  # as which it runs
+
+
+def test_an_approval_of_another_form_of_the_digest_says_so(study, identities):
+    given = Approval.sign(study, "clinic", identities["clinic"]).to_dict()
+    old = {name: value for name, value in given.items() if name != "form"}
+    for record in (old, {**given, "form": 1}, {**given, "form": 3}):
+        with pytest.raises(ArgumentError, match=r"did not say in which order columns stand.* approve it anew"):
+            Approval.from_dict(record)
+    assert Approval.from_dict(given).to_dict() == given
+
+
+HOSTILE = "dealer\x1b[35A\u202e"
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        (lambda s: {"name": HOSTILE}, "name"),
+        (lambda s: {"version": HOSTILE}, "version"),
+        (lambda s: {"helpers": {HOSTILE: s.helpers["dealer"]}}, "helpers"),
+        (lambda s: {"model_digest": HOSTILE}, "model_digest"),
+        (lambda s: {"linkage": HOSTILE}, "linkage"),
+        (lambda s: {"settings": {"fit": {HOSTILE: 1}}}, "settings.fit"),
+        (lambda s: {"settings": {"fit": {"backend": [HOSTILE]}}}, "settings.fit.backend"),
+        (lambda s: {"members": {**s.members, "clinic": moved(s.members["clinic"])}}, "members.clinic.address"),
+        (lambda s: {"plan": dataclasses.replace(PLAN, plan_id=HOSTILE)}, "plan.plan_id"),
+    ],
+)
+def test_no_text_of_an_agreement_hides_anything(study, changes, where):
+    with pytest.raises(ArgumentError, match="that is not seen, or moves what stands beside it") as caught:
+        changed(study, **changes(study))
+    assert str(caught.value).startswith(f"{where}: ")
+    assert r": \x1b;" in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def moved(member):
+    return dataclasses.replace(member, address=Address(HOSTILE, 1))
+
+
+@pytest.mark.parametrize("name", ["", " a", "a ", "a  b", "a" * 101, "a\u00a0b"])
+def test_a_name_that_could_be_taken_for_several_is_none(study, name):
+    with pytest.raises(ArgumentError, match="is no name for a study, a party or a helper"):
+        changed(study, helpers={name: study.helpers["dealer"]})
+
+
+def test_a_certificates_names_hide_nothing():
+    key = ec.generate_private_key(ec.SECP256R1())
+    name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOSTILE)]), datetime.datetime(2020, 1, 1)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = made.serial_number(1).not_valid_before(now).not_valid_after(now.replace(year=2090))
+    with pytest.raises(ArgumentError, match=r"a name in the certificate holds .* not seen, \\x1b"):
+        Certificate(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode())
 
 
 def test_another_certificate_is_another_agreement(study, identities):

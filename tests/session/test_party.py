@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError, SchemaError
 from vertinumpyro.data import TableFacts, VerticalDataset, read_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF
@@ -17,6 +17,7 @@ from vertinumpyro.mrf.work import ACROSS, OWN, PADS, ROUND
 from vertinumpyro.privacy import DisjointBatches, NoiseSource
 from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.regression import objective as linear_steps
+from vertinumpyro.secure import Crypten
 from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session import party
 from vertinumpyro.session.toss import TossedSource
@@ -35,6 +36,13 @@ class Seat:
 
     def from_first(self, message, *, limit):
         return message
+
+
+def test_parties_with_other_schemas_end_before_a_table_is_read(two, tmp_path):
+    (clinic, _), seat = two.tasks(lambda: VerticalLinearRegression(backend=Crypten()), tmp_path), Seat()
+    clinic, seat.differs = dataclasses.replace(clinic, table=tmp_path / "nowhere.csv"), True
+    with pytest.raises(SchemaError, match=r"'clinic' has another schema than 'bank': .* order of columns"):
+        party.Party.seated(seat, clinic)
 
 
 class End(PartyEnd):

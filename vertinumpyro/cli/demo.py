@@ -217,7 +217,6 @@ class Demo:
                 configuration={
                     "from tables": f"{learned.split.num_components} components, law of the {learned.law}",
                     **{f"by DPVI: {k}": v for k, v in outputs.configuration(posterior, self.dpvi).items()},
-                    **{name: duration(s) for name, s in self.seconds.items()},
                 },
                 secure_noise=learned.secure_noise and posterior.secure_noise,
                 warnings=[] if self._in_processes else [outputs.SIMULATED],

@@ -70,7 +70,7 @@ class Sources:
     @property
     def names(self) -> list[str]:
         """The files, from the folder on."""
-        return sorted(file.relative_to(self.folder).as_posix() for file in self.files.values())
+        return sorted({file.relative_to(self.folder).as_posix() for file in self.files.values()})
 
     @property
     def digest(self) -> str:

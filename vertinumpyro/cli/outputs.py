@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from vertinumpyro.cli.wording import cautions, count, duration, in_words, report_facts, report_rows, rounded_up
+from vertinumpyro.cli.wording import cautions, count, in_words, report_facts, report_rows, rounded_up
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.writing import table_writer
@@ -198,17 +198,15 @@ def report_content(
 
 
 def configuration(posterior: Posterior, dpvi: DPVI) -> dict[str, str]:
-    """Model, guide and timing, in words."""
+    """Model and guide, in words; no time, which follows from the records."""
     split = posterior.guide.split
     sites = [found.site for found in split.structure.summed]
     model = "the library's mixture" if dpvi.model is None else getattr(dpvi.model, "__name__", "a function")
-    timing = {"steps, compilation included": duration(posterior.diagnostics.seconds)}
     return {
         "model": model,
         **({"outcomes": ", ".join(sites)} if sites else {"components K": str(split.num_components)}),
         "released values per step": f"{split.num_values:,}",
         "guide": type(posterior.guide.guide).__name__,
-        **(timing if posterior.diagnostics.seconds else {}),
     }
 
 

@@ -82,7 +82,7 @@ def dump(tables: Mapping[str, Any]) -> str:
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     plain = {key: found for key, found in table.items() if not isinstance(found, Mapping)}
-    if plain and path:
+    if path and (plain or not table):
         yield f"\n[{'.'.join(map(_key, path))}]"
     for key, found in plain.items():
         yield f"{_key(key)} = {value(found)}"

@@ -28,7 +28,7 @@ class Diagnostics:
 
     released_norm: L2 norm of each noisy gradient per expected record; post-processing of the release, so DP.
     objective: negative ELBO per record on each batch, or None. NOT DP, internal.
-    seconds: wall time of the steps, compilation included.
+    seconds: wall time of the steps, compilation included. NOT DP, internal: it is in no file.
     """
 
     released_norm: np.ndarray
@@ -43,7 +43,7 @@ class Diagnostics:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Posterior(PredictivePosterior):
-    """A variational posterior learned under a plan. Everything in it but `diagnostics.objective` is released.
+    """A variational posterior learned under a plan. All of it is released but `diagnostics.objective` and `.seconds`.
 
     :ivar marginals: the noisy tables that the steps started from, for further models at no further cost; None where
         they started elsewhere, and in a posterior that was loaded: `Marginals.save` keeps them.

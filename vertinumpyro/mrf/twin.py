@@ -38,7 +38,7 @@ _VALUES_DRAWN = 2**24  # so at a time: fewer records of many columns
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class MarkovTwin:
-    """A fitted field. Everything in it is released.
+    """A fitted field. Everything in it but `seconds` is released.
 
     Attributes:
         schema: the public schema.
@@ -50,7 +50,7 @@ class MarkovTwin:
         secure_noise: whether the noise came from the operating system's CSPRNG; where it is False the fit used
             `insecure_seed` and has no privacy.
         seconds: wall time of all parties' releases, one after the other, and of the server's fit afterwards; of the
-            process that ended the fit.
+            process that ended the fit. Not DP, and not stored: empty in a field that was loaded.
         missing: releases that were spent and lost in a crash, so that nothing here is made from them.
     """
 
@@ -140,7 +140,7 @@ class MarkovTwin:
             raise ArgumentError(f"there is no folder {str(folder)!r}; create it first")
         words, arrays = held_words(self.marginals)
         model, cliques = pack_model(self.model)
-        words |= {"seconds": dict(self.seconds), "model": model}
+        words |= {"model": model}  # without `seconds`: how long parties took follows from their records
         save_arrays(folder / FIELD, {**arrays, **cliques}, words)
 
     @classmethod
@@ -160,7 +160,7 @@ class MarkovTwin:
         with named(FIELD):
             released = held_release(words, arrays, Path(folder) / PRIVACY_RECORD)
             model = unpack_model(words["model"], arrays, released.columns)
-            return cls.of(released, model, words["seconds"])
+            return cls.of(released, model, {})
 
     def __repr__(self) -> str:
         """Shows public facts."""
