@@ -189,7 +189,7 @@ def _check_paragraphs(summary: Sequence[object]) -> None:
 
 
 def _text(value: object) -> str:
-    return html.escape(visible(str(value), keep="\n"), quote=True)
+    return html.escape(visible(str(value), keep="\n\t"), quote=True)
 
 
 def _badge(not_dp: bool) -> str:
