@@ -239,6 +239,10 @@ def test_what_was_read_runs_and_nothing_else_of_the_folder(model, monkeypatch):
         (model / "pkg/unseen.py").write_text("")
         with pytest.raises(ArgumentError, match=rf"{name} is a file of the study's folder that its digest does not"):
             importlib.import_module(name)
+    (model / "data" / "below.py").write_text("raise SystemExit('ran')")
+    monkeypatch.syspath_prepend(str(model / "data"))
+    with pytest.raises(ArgumentError, match="below is a file of the study's folder"):
+        importlib.import_module("below")
     (model / "colorsys.py").write_text("raise SystemExit('ran')")
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     assert importlib.import_module("colorsys").rgb_to_hsv  # Python's own, as if the folder were not searched

@@ -121,6 +121,8 @@ class _OnlyThese(MetaPathFinder):
         self._sources = sources
         own = {name.partition(".")[0] for name in sources.files}
         self._others = {name.partition(".")[0] for name in sys.modules} - own  # packages that are not the model's
+        below = [Path(entry or ".").resolve() for entry in sys.path]
+        self._installed = [entry for entry in below if sources.folder in entry.parents]  # an environment in the folder
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -141,8 +143,8 @@ class _OnlyThese(MetaPathFinder):
             return spec
         if path is not None and fullname.partition(".")[0] in self._others:
             return None
-        there = PathFinder.find_spec(fullname, [str(sources.folder)] if path is None else path)
-        if there is None or there.origin is None or not self._holds(fullname, Path(there.origin)):
+        there = PathFinder.find_spec(fullname, [str(sources.folder), *sys.path] if path is None else path)
+        if not self._holds(there):
             return None
         if path is None and (elsewhere := self._elsewhere(fullname, target)) is not None:
             return elsewhere
@@ -151,9 +153,12 @@ class _OnlyThese(MetaPathFinder):
             "by a statement, `import name`, in a .py file, and draft the study again"
         )
 
-    def _holds(self, name: str, file: Path) -> bool:
-        folder = self._sources.folder
-        return file.parent.resolve() == folder or (folder / name.partition(".")[0]) in file.resolve().parents
+    def _holds(self, found: ModuleSpec | None) -> bool:
+        """Whether it is a file of the folder; wherever in it, for a model may have it searched further down."""
+        if found is None or found.origin is None:
+            return False
+        above = Path(found.origin).resolve().parents
+        return self._sources.folder in above and not any(entry in above for entry in self._installed)
 
     def _elsewhere(self, name: str, target: ModuleType | None) -> ModuleSpec | None:
         """As if the folder were not searched."""
@@ -164,7 +169,7 @@ class _OnlyThese(MetaPathFinder):
                 found = PathFinder.find_spec(name, path)
             elif finder is not self:
                 found = finder.find_spec(name, None, target)
-            if found is not None and not (found.origin and self._holds(name, Path(found.origin))):
+            if found is not None and not self._holds(found):
                 return found
         return None
 

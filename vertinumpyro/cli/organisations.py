@@ -220,7 +220,8 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
 
 def _show(agreement: Agreement, path: Path) -> None:
     """Runs none of the model's code, which nobody has approved yet."""
-    console.print(heading("Schema (public)"), schema_table(agreement.schema))
+    about = {"study": agreement.name, "method": agreement.method, "version": agreement.version}
+    console.print(facts_grid(about), heading("Schema (public)"), schema_table(agreement.schema))
     console.print(heading("Who takes part"))
     for name in agreement.names:
         member = agreement.member(name)
