@@ -188,9 +188,10 @@ def test_frames_of_every_library_are_drafted():
 
 
 def test_a_name_that_needs_quotes_is_quoted():
-    frame = {"id": range(20), 'odd "name"\n': [0, 1] * 10}
+    frame = {"id": range(20), 'odd "name"': [0, 1] * 10, "two\nlines": [0, 1] * 10}
     text = draft_schema(frame, "my party").to_toml().replace("confirmed = false", "confirmed = true")
-    assert list(Schema.from_toml(text).columns) == ['odd "name"\n']
+    assert list(Schema.from_toml(text).columns) == ['odd "name"']
+    assert r"# two\nlines: its name holds a character that is not seen, \n: rename it in the file" in text
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import io
 import os
 import pty
 import re
+import subprocess
 import sys
 
 import pytest
@@ -31,7 +33,7 @@ from vertinumpyro.transport import Address
 PLANS = {path.stem: read_record(path).plan for path in GOLDEN}
 DPVI = PLANS["dpvi_poisson"]
 SUMMED = dataclasses.replace(DPVI, clip_parts=(1,) * len(DPVI.parties))  # as of a model with a `party_sum`
-STGR = re.compile(r"\x1b\[[\d;]*m")  # what rich may say to a terminal: colours
+SGR = re.compile(r"\x1b\[[\d;]*m")  # what rich may say to a terminal: colours
 
 
 def study_of(folder, plan, method, *, columns=None, helper="dealer", name="study", **content):
@@ -113,32 +115,16 @@ HOSTILE = {
 def on_a_terminal(words, said, width=100):
     """What a command prints to a terminal, where somebody says something."""
     leader, follower = pty.openpty()
-
-    def run():
-        for number in (0, 1, 2):
-            os.dup2(follower, number)
-        os.environ.update(COLUMNS=str(width), LINES="50", TERM="xterm-256color")
-        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-        sys.argv = ["vertinumpyro", *map(str, words)]
-        importlib.import_module("vertinumpyro.cli.main").main()
-
-    child = os.fork()
-    if child == 0:
-        try:
-            run()
-        except SystemExit:
-            sys.stdout.flush()
-        finally:
-            os._exit(0)
-    os.close(follower)
-    os.write(leader, said)
-    found = b""
-    try:
-        while part := os.read(leader, 2**16):
-            found += part
-    except OSError:  # the other end is closed
-        pass
-    os.waitpid(child, 0)
+    terminal = {"COLUMNS": str(width), "LINES": "50", "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "vertinumpyro", *map(str, words)]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+    with subprocess.Popen(command, **streams, env={**os.environ, **terminal}):
+        os.close(follower)
+        os.write(leader, said)
+        found = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(leader, 2**16):
+                found += part
     os.close(leader)
     return found.decode()
 
@@ -152,7 +138,7 @@ def test_numbers_stand_in_their_rows_whatever_the_texts_are(tmp_path):
         name="[blink]s", settings={"fit": {"backend": "crypten"}, "model": {"kwargs": {"[/x]": HOSTILE["markup"]}}},
     )  # fmt: skip
     text = on_a_terminal(["study", "approve", study, "--party", tmp_path / "at0" / "party.toml"], b"n\n")
-    plain = STGR.sub("", text).replace("\r\n", "\n")
+    plain = SGR.sub("", text).replace("\r\n", "\n")
     assert all(one.isprintable() or one == "\n" for one in plain)
     assert "Approve? [y/N]" in plain
     assert f"ε ≤ {rounded_up(plan.worst.epsilon)}, δ = 1e-05, against everyone" in plain
@@ -168,7 +154,7 @@ def test_whatever_is_printed_cannot_command_the_terminal():
     for text in ("a\x1b[35Ab", Text("a\x1b]0;t\x07b"), "a\u202eb\u200bc\x9b1m"):
         file = io.StringIO()
         _Door(file=file, force_terminal=True, emoji=False).print(text)
-        assert STGR.sub("", file.getvalue()).rstrip("\n").isprintable()
+        assert SGR.sub("", file.getvalue()).rstrip("\n").isprintable()
     assert r"\x1b[35A" in one_line(invoke("study", "show", "a\x1b[35A.toml").stderr)
 
 

@@ -317,6 +317,9 @@ def test_what_does_not_fit_is_no_agreement(study, changes, why):
         ("127.0.0.1:", "127.0.0.1/", "member 'clinic': .* is no address"),
         ("BEGIN CERTIFICATE", "BEGIN", "member 'clinic': this is no certificate"),
         ('method = "vertimrf"', "method = vertimrf", "is not TOML"),
+        ("[settings.fit]", "[settings]\nother = 1\n[settings.fit]", "settings: 'other' is no table"),
+        ("[settings.fit]", "[members.other.fit]", "unknown key 'fit'"),
+        ("[helpers.dealer]", "[helpers]\ndealer = 1\n[settings.run]", "member 'dealer' is no table"),
     ],
 )
 def test_a_file_that_was_edited_says_what_is_wrong(study, tmp_path, old, new, why):

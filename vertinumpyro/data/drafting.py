@@ -17,7 +17,7 @@ import pandas as pd
 
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, DataError
-from vertinumpyro.core.visible import visible
+from vertinumpyro.core.visible import hidden_in, visible
 from vertinumpyro.data import schema_text
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.frames import Table, as_frame
@@ -49,6 +49,7 @@ _UNITS_A_YEAR = {"month": 12, "quarter": 4, "year": 1}
 _MOST_DATES = 60
 _YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
 _OTHER = "other"
+_UNSEEN = "its name holds a character that is not seen, {}: rename it in the file, and draft again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +123,7 @@ def draft_schema(table: Table, party: str, *, id_column: str = "id", decimal: st
         for name in frame.columns
         if name != id_column
     }
+    columns |= {name: ColumnDraft({}, _UNSEEN.format(hidden)) for name in columns if (hidden := hidden_in(name))}
     return SchemaDraft(party, id_column, columns)
 
 

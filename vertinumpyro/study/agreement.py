@@ -57,6 +57,8 @@ class Member:
     @classmethod
     def from_dict(cls, name: str, record: Mapping[str, Any]) -> Member:
         """From plain data; errors name the member."""
+        if not isinstance(record, Mapping):
+            raise ArgumentError(f"member {name!r} is no table; give its address and certificate")
         if unknown := set(record) - {"address", "certificate"}:
             raise ArgumentError(f"member {name!r}: unknown key {min(unknown)!r}; address and certificate are known")
         try:
@@ -102,6 +104,8 @@ class Agreement:
     def __post_init__(self) -> None:
         """Checks that all fits together, and that whoever reads it sees what it says."""
         object.__setattr__(self, "settings", _plain("settings", self.settings))
+        if no_table := [name for name, values in self.settings.items() if not isinstance(values, Mapping)]:
+            raise ArgumentError(f"settings: {no_table[0]!r} is no table; write [settings.NAME] with its keys")
         for place, text in _texts("", self._canonical()):
             if hidden := hidden_in(text):
                 raise ArgumentError(
