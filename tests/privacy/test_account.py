@@ -1,16 +1,21 @@
 """What plans cost together, and the account of one data set that they go to."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from vertinumpyro.core.errors import PlanSpentError, PrivacyError
 from vertinumpyro.mrf import MRFPlan
@@ -87,12 +92,12 @@ def test_a_replacement_is_a_removal_and_an_addition():
 
 
 def dpvi(parties=("clinic", "bank"), **changes):
-    settings = {
+    arguments = {
         "sampling": DisjointBatches(batch_size=10, num_epochs=2), "clip_norm": 1.0, "noise_multiplier": 12.0,
         "noise": NoiseSource(num_parties=len(parties)), "grid_bits": 16, "num_records": 50, "parties": parties,
         "delta": 1e-4,
     }  # fmt: skip
-    return PrivacyPlan(**{**settings, **changes})
+    return PrivacyPlan(**{**arguments, **changes})
 
 
 def tables(parties=("clinic", "insurer"), **changes):
@@ -218,6 +223,106 @@ def test_what_never_released_anything_costs_nothing_once_it_is_over(account, tmp
     ledger.finish()
     assert account.totals()[0].epsilon == 0
     assert not account.entries()[0].counts
+
+
+def test_a_plan_closed_unused_and_begun_again_is_held_against_the_limit(account, tmp_path):
+    plan, other = dpvi(), dpvi()
+    limited = Account(account.path, "clinic", "patients", TotalLimit(epsilon=1.2 * plan.epsilon("bank")))
+    Ledger.start(plan, tmp_path / "closed.json", book=Book(), account=limited).finish()
+    with Ledger.start(other, tmp_path / "other.json", book=Book(), account=limited) as ledger:
+        for begin in (limited.check, lambda p: Ledger.start(p, tmp_path / "again.json", book=Book(), account=limited)):
+            with pytest.raises(PrivacyError, match="nothing was begun"):
+                begin(plan)
+        with pytest.raises(PrivacyError, match="nothing was begun"):
+            Ledger.resume(plan, tmp_path / "closed.json", book=Book(), account=limited)
+        ledger.finish()
+    assert sorted(path.name for path in tmp_path.glob("again*")) == []
+    with Ledger.start(plan, tmp_path / "again.json", book=Book(), account=limited):  # the other one costs nothing now
+        assert limited.totals()[1].epsilon == pytest.approx(plan.epsilon("bank"))
+        with pytest.raises(PrivacyError, match="nothing was begun"):
+            limited.check(dpvi())
+
+
+def test_two_runs_of_one_plan_share_its_steps(account, tmp_path):
+    plan = dpvi()
+    one, other = (Ledger.start(plan, tmp_path / f"{n}.json", book=Book(), account=account) for n in range(2))
+    assert one.reserve(4) == 0
+    with pytest.raises(PlanSpentError, match="its steps from 0 on were spent, by another run"):
+        other.reserve(1)
+    assert other.steps_spent == 0, "nothing was counted"
+    other.finish()
+    with pytest.raises(PlanSpentError, match="was closed"):
+        one.reserve(1)
+    one.pause()
+    with Ledger.resume(plan, tmp_path / "0.json", book=Book(), account=account) as again:
+        assert again.steps_left == 0, "closed for good"
+
+
+def test_a_limit_is_not_left_by_losing_the_noise_or_by_another_plans_delta(account, tmp_path):
+    plan = dpvi()
+    spent = plan.epsilon("bank")
+    limited = Account(account.path, "clinic", "patients", TotalLimit(epsilon=spent))
+    Ledger.start(plan, tmp_path / "a.json", book=Book(), account=limited).pause()
+    with pytest.raises(PrivacyError, match="noise from a seed protects nobody"):
+        Ledger.resume(plan, tmp_path / "a.json", book=Book(), account=limited, secure_noise=False)
+    loose = dpvi(delta=1e-2, noise_multiplier=100.0)  # under whose δ there is room for more
+    ledger = Ledger.start(loose, tmp_path / "b.json", book=Book(), account=limited)
+    Ledger.start(dpvi(noise_multiplier=40.0), tmp_path / "c.json", book=Book(), account=limited).pause()
+    ledger.finish()
+    assert limited.totals()[1].epsilon <= spent
+
+
+def test_another_plan_under_a_known_id_is_refused_before_it_begins(account):
+    plan = dpvi()
+    account.begin(plan, secure_noise=True)
+    for at in (account, Account(account.path, "clinic", "staff")):
+        changed = plan if at is not account else dataclasses.replace(plan, noise_multiplier=13.0)
+        with pytest.raises(PlanSpentError, match="make a new plan"):
+            at.check(changed)
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(["begin", "begin", "reserve", "finish", "die"]),
+    st.integers(0, 1),  # which plan
+    st.integers(0, 1),  # in which folder
+)
+
+
+def act(ledgers, released, plan, account, action, path):
+    """What a run does, as far as it is let."""
+    ledger = ledgers.get(path)
+    if action == "begin":
+        begin = Ledger.resume if path.exists() else Ledger.start
+        ledgers[path] = begin(plan, path, book=Book(), account=account)
+    elif action == "reserve" and ledger:
+        first = ledger.reserve(4)
+        released[plan.plan_id] += range(first, first + 4)
+    elif action == "die" and ledger:
+        ledgers.pop(path)._lock.release()  # as the system does
+    elif ledger:
+        ledger.finish()
+
+
+@settings(max_examples=30, deadline=None)
+@example([("begin", 0, 0), ("finish", 0, 0), ("begin", 1, 0), ("reserve", 1, 0), ("begin", 0, 1), ("reserve", 0, 1)])
+@example([("begin", 0, 0), ("begin", 0, 1), ("reserve", 0, 0), ("reserve", 0, 1), ("reserve", 0, 0)])
+@example([("begin", 0, 0), ("begin", 0, 1), ("finish", 0, 0), ("begin", 1, 0), ("reserve", 1, 0), ("reserve", 0, 1)])
+@given(st.lists(ACTIONS, min_size=4, max_size=14))
+def test_whatever_is_begun_closed_and_begun_again_the_limit_holds_and_no_step_comes_twice(actions):
+    plans = [dpvi(), dpvi(noise_multiplier=20.0)]
+    limit = TotalLimit(epsilon=1.1 * plans[0].epsilon("bank"), delta=1e-4)
+    ledgers, released = {}, {plan.plan_id: [] for plan in plans}
+    with tempfile.TemporaryDirectory() as name:
+        account = Account(Path(name, ACCOUNT), "clinic", "patients", limit)
+        for action, number, folder in actions:
+            with contextlib.suppress(PrivacyError):
+                act(ledgers, released, plans[number], account, action, Path(name, f"{number}-{folder}"))
+            assert all(total.epsilon <= limit.epsilon for total in account.totals())
+        for ledger in ledgers.values():
+            ledger.pause()
+    assert all(len(steps) == len(set(steps)) for steps in released.values())
+    spent = [p.event(next(o for o in p.observers if o.name == "bank")) for p in plans if released[p.plan_id]]
+    assert composed_epsilon(spent, 1e-4, REPLACE) <= limit.epsilon
 
 
 def test_noise_from_a_seed_leaves_no_claim(account, tmp_path):

@@ -2,7 +2,12 @@
 
 A `Ledger` counts the steps of one plan. People are in one data set and in many plans, so each party keeps an account
 for each of its data sets: every plan that was ever begun on it, and how far it came. A plan counts in full from its
-first step on, and while it runs, for it may be continued; the total is composed for each adversary.
+first step on, and while it runs, for it may be continued; the total is composed for each adversary. One that was closed
+before its first step costs nothing, and begins anew if it is begun again: it is held against the limit as any other.
+
+Whatever ledgers are opened, and wherever their files lie, the total stays below the limit and a step is counted for one
+of them: a plan that costs nothing comes to cost something in `begin` alone, which checks the limit, and steps are added
+in `reserve` alone, behind all that are on account. Both are one transaction.
 
 The account is one SQLite file, written with a rollback journal (one file to keep and to copy, on network drives too)
 and flushed before a call returns.
@@ -124,43 +129,45 @@ class Account:
         self.path, self.party, self.data_set, self.limit = path, party, data_set, limit
 
     def begin(self, plan: Plan, *, secure_noise: bool) -> int:
-        """Enters a plan, or finds it entered; how many of its steps are on account.
+        """Enters a plan, or finds it entered; how many of its steps are spent, all of them where it was closed.
 
         :raises PlanSpentError: it is on account for another data set, or is another plan of the same id.
         :raises PrivacyError: the total would pass the limit, or the account cannot be written; nothing was entered.
         """
         with self._written() as database:
-            found = database.execute(
-                "SELECT data_set, fingerprint, steps_spent FROM plans WHERE plan_id = ?", (plan.plan_id,)
-            ).fetchone()
-            if found is not None:
-                if found[:2] != (self.data_set, plan.fingerprint()):
-                    raise PlanSpentError(
-                        f"plan {plan.plan_id} is on account for the data set {found[0]!r}, or has changed since; make "
-                        "a new plan"
-                    )
-                return int(found[2])
-            self._check(plan, _entries(database, self.data_set), secure_noise)
-            database.execute(
-                "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)",
-                (
-                    plan.plan_id,
-                    self.data_set,
-                    self.party,
-                    json.dumps(plan.to_dict(), sort_keys=True),
-                    plan.fingerprint(),
-                    secure_noise,
-                    time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                ),
+            self._check(database, plan, secure_noise)
+            entry = self._entry(database, plan)
+            if entry is None:
+                self._enter(database, plan, secure_noise)
+                return 0
+            if not entry.counts:
+                database.execute("UPDATE plans SET finished = 0 WHERE plan_id = ?", (plan.plan_id,))
+            return plan.num_steps if entry.counts and entry.finished else entry.steps_spent
+
+    def reserve(self, plan: Plan, first: int, num_steps: int, *, secure_noise: bool) -> None:
+        """Counts further steps of a plan that was begun.
+
+        :param first: the first of them; those before it may be on account already, and none behind it.
+        :raises PlanSpentError: another ledger spends this plan, or has closed it; nothing is counted.
+        """
+        with self._written() as database:
+            added = database.execute(
+                "UPDATE plans SET steps_spent = ?, secure_noise = min(secure_noise, ?) "
+                "WHERE plan_id = ? AND data_set = ? AND steps_spent <= ? AND NOT finished",
+                (first + num_steps, secure_noise, plan.plan_id, self.data_set, first),
             )
-            return 0
+            if not added.rowcount:
+                raise PlanSpentError(
+                    f"plan {plan.plan_id} was closed, or its steps from {first} on were spent, by another run of it: "
+                    "continue that one, or make a new plan"
+                )
 
     def note(self, plan: Plan, steps_spent: int, *, finished: bool, secure_noise: bool) -> None:
-        """Counts steps; no count ever falls, and no insecure noise is forgotten."""
+        """What a ledger knows of a plan that counts; no count ever falls, and no insecure noise is forgotten."""
         with self._written() as database:
             database.execute(
                 "UPDATE plans SET steps_spent = max(steps_spent, ?), finished = max(finished, ?), "
-                "secure_noise = min(secure_noise, ?) WHERE plan_id = ?",
+                "secure_noise = min(secure_noise, ?) WHERE plan_id = ? AND (steps_spent > 0 OR NOT finished)",
                 (steps_spent, finished, secure_noise, plan.plan_id),
             )
 
@@ -185,18 +192,29 @@ class Account:
     def check(self, planned: Plan) -> None:
         """Refuses a plan that `begin` would refuse.
 
+        :raises PlanSpentError: it is on account for another data set, or is another plan of the same id.
         :raises PrivacyError: the total would pass the limit.
         """
-        self._check(planned, self.entries(), secure_noise=True)
+        if self.path.exists():
+            with self._opened() as database:
+                self._check(database, planned, secure_noise=True)
+        else:
+            self._check_total(planned, [], secure_noise=True)
 
-    def _check(self, planned: Plan, entries: Sequence[AccountEntry], secure_noise: bool) -> None:
+    def _check(self, database: sqlite3.Connection, plan: Plan, secure_noise: bool) -> None:
+        """Where a plan comes to cost more than it does: it is new, was closed unused, or loses its noise."""
+        entry = self._entry(database, plan)
+        if entry is None or not entry.counts or entry.secure_noise > secure_noise:
+            self._check_total(plan, _entries(database, self.data_set), secure_noise)
+
+    def _check_total(self, plan: Plan, entries: Sequence[AccountEntry], secure_noise: bool) -> None:
         if self.limit is None:
             return
         if not secure_noise:
             raise PrivacyError(f"noise from a seed protects nobody, and {self.data_set!r} has a limit; leave it out")
         beyond = [
             f"{total.epsilon:.3g} against {total.adversary}"
-            for total in self._totals(entries, planned)
+            for total in self._totals(entries, plan)
             if total.adversary != ALL_OTHERS and not total.epsilon <= self.limit.epsilon
         ]
         if beyond:
@@ -205,13 +223,55 @@ class Account:
                 f"{self.party}'s policy allows {self.limit.epsilon:g}; nothing was begun"
             )
 
+    def _entry(self, database: sqlite3.Connection, plan: Plan) -> AccountEntry | None:
+        """What is on account of a plan.
+
+        :raises PlanSpentError: it is there for another data set, or is another plan of the same id.
+        """
+        if not _has_plans(database):
+            return None
+        found = database.execute(
+            "SELECT data_set, fingerprint, steps_spent, finished, secure_noise FROM plans WHERE plan_id = ?",
+            (plan.plan_id,),
+        ).fetchone()
+        if found is None:
+            return None
+        data_set, fingerprint, steps_spent, finished, secure_noise = found
+        if (data_set, fingerprint) != (self.data_set, plan.fingerprint()):
+            raise PlanSpentError(
+                f"plan {plan.plan_id} is on account for the data set {data_set!r}, or has changed since; make a new "
+                "plan"
+            )
+        return AccountEntry(
+            plan=plan,
+            party=self.party,
+            steps_spent=steps_spent,
+            finished=bool(finished),
+            secure_noise=bool(secure_noise),
+        )
+
+    def _enter(self, database: sqlite3.Connection, plan: Plan, secure_noise: bool) -> None:
+        database.execute(
+            "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)",
+            (
+                plan.plan_id,
+                self.data_set,
+                self.party,
+                json.dumps(plan.to_dict(), sort_keys=True),
+                plan.fingerprint(),
+                secure_noise,
+                time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            ),
+        )
+
     def _totals(self, entries: Sequence[AccountEntry], planned: Plan | None) -> list[Total]:
         counted = [entry for entry in entries if entry.counts]
         if planned is not None and planned.plan_id not in {entry.plan.plan_id for entry in counted}:
             counted.append(AccountEntry(plan=planned, party=self.party))
         others = dict.fromkeys(name for entry in counted for name in _others(entry))
         wanted = self.limit.delta if self.limit is not None else None
-        delta = max((entry.plan.delta for entry in counted), default=0.0) if wanted is None else wanted
+        # of those too that cost nothing: a δ that fell again as one is closed would let the total ε rise past the limit
+        delta = max((e.plan.delta for e in (*entries, *counted)), default=0.0) if wanted is None else wanted
         return [
             _total(name, counted, delta)
             for name in [OUTSIDE_ANALYST, *others, *([ALL_OTHERS] if len(others) > 1 else [])]

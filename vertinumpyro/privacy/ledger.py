@@ -13,23 +13,17 @@ two noises that average out. Between organisations every party has a ledger of i
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+from vertinumpyro.core.durable_files import FileLock, flush_folder, locked, replaced
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
 from vertinumpyro.privacy.account import Account
 from vertinumpyro.privacy.plan import Plan
-
-try:
-    import fcntl
-except ImportError:  # Windows: the book still guards one process
-    fcntl = None
 
 __all__ = [
     "INSECURE_SEED", "SYSTEM_NOISE", "Book", "Ledger", "Record", "begun", "flush_folder", "locked", "read_record",
@@ -92,7 +86,7 @@ class Ledger:
     """The budget of one plan while it is being used. Made by `start` and `resume`; use as a context manager.
 
     Formal guarantee: when `reserve` returns, the steps are on disk, and no other ledger on this file, on this machine,
-    gives them out again.
+    or on its account, wherever that ledger's file lies, gives them out again.
     """
 
     def __init__(
@@ -100,7 +94,7 @@ class Ledger:
         plan: Plan,
         path: Path | None,
         steps_spent: int,
-        lock: _FileLock,
+        lock: FileLock,
         book: Book,
         account: Account | None = None,
         *,
@@ -173,8 +167,9 @@ class Ledger:
             if target is None:
                 if status is None:
                     raise PlanSpentError("nothing is recorded of this plan here: give the path of its record")
-                ledger = cls(plan, None, _all_if(plan, status, steps), _FileLock(None), book, secure_noise=secure_noise)
-                return ledger._begun()
+                charged = 0 if account is None else account.begin(plan, secure_noise=secure_noise)
+                spent = _all_if(plan, status, max(steps, charged))
+                return cls(plan, None, spent, FileLock(None), book, account, secure_noise=secure_noise)._begun()
             _own_record(plan, target)  # a missing record is refused before a lock is made beside it
             with locked(target) as lock:
                 record = _own_record(plan, target)
@@ -201,7 +196,8 @@ class Ledger:
     def reserve(self, num_steps: int) -> int:
         """Counts `num_steps` further steps as released, durably, and returns the first of them.
 
-        :raises PlanSpentError: the ledger is closed, or fewer steps are left; nothing is counted then.
+        :raises PlanSpentError: the ledger is closed, fewer steps are left, or another ledger on this account spends the
+            plan; nothing is counted then.
         """
         if num_steps < 1:
             raise ArgumentError(f"num_steps must be at least 1, got {num_steps}")
@@ -214,8 +210,13 @@ class Ledger:
                     "make a new plan, whose cost adds to this one's"
                 )
             first = self._steps_spent
-            self._steps_spent += num_steps
-            self._note()  # first, and kept if the write below fails: the disk may already say so
+            self._count(first + num_steps)  # first, and kept if a write below fails: the disk may already say so
+            if self._account is not None:
+                try:
+                    self._account.reserve(self.plan, first, num_steps, secure_noise=self._secure_noise)
+                except PlanSpentError:
+                    self._count(first)
+                    raise
             self._write()
         return first
 
@@ -233,6 +234,7 @@ class Ledger:
         self._close(_PAUSED)
 
     def _begun(self) -> Ledger:
+        self._tell_account()
         self._write()
         self._note()
         return self
@@ -243,6 +245,7 @@ class Ledger:
                 self._status = status
                 self._note()
                 try:
+                    self._tell_account()
                     self._write()
                 finally:
                     self._lock.release()
@@ -250,10 +253,16 @@ class Ledger:
     def _note(self) -> None:
         self._book.set(self.plan, self._status, self._steps_spent)
 
-    def _write(self) -> None:
+    def _count(self, steps_spent: int) -> None:
+        self._steps_spent = steps_spent
+        self._note()
+
+    def _tell_account(self) -> None:
         if self._account is not None:
             finished = self._status == _FINISHED
             self._account.note(self.plan, self._steps_spent, finished=finished, secure_noise=self._secure_noise)
+
+    def _write(self) -> None:
         if self._path is not None:
             try:
                 _write_durably(self._path, self._as_dict())
@@ -344,56 +353,5 @@ def _all_if(plan: Plan, status: str | None, steps: int) -> int:
 
 def _write_durably(path: Path, record: dict[str, Any]) -> None:
     """Replaces the file in one step, and returns only when a power cut could not undo it."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    flush_folder(path.parent)
-
-
-def flush_folder(folder: Path) -> None:
-    """Makes a rename in the folder survive a power cut, where the file system can."""
-    with contextlib.suppress(OSError):  # some file systems have no directory handles to flush
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-@contextlib.contextmanager
-def locked(path: Path | None) -> Iterator[_FileLock]:
-    """A lock beside a file, against other processes; it is kept where the block succeeds.
-
-    :raises PlanSpentError: another process has it.
-    """
-    lock = _FileLock(path)
-    try:
-        yield lock
-    except BaseException:
-        lock.release()
-        raise
-
-
-class _FileLock:
-    """Keeps other processes from the record; the system drops it when the process dies."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._file = None
-        if path is None or fcntl is None:
-            return
-        self._file = open(path.with_name(path.name + ".lock"), "w")  # noqa: SIM115 (held until release)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.release()
-            raise PlanSpentError(
-                f"{path} is in use by another process; wait until that has ended, or give another folder"
-            ) from None
-
-    def release(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    with replaced(path, path.with_name(path.name + ".tmp")) as file:
+        file.write(json.dumps(record, indent=1).encode())

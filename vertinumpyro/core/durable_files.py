@@ -1,0 +1,137 @@
+"""Files that others may rely on: there as a whole or not at all, for the right eyes alone, written by one process.
+
+Whatever holds a secret is created here, readable by its owner alone from its first byte: a mode that is set afterwards
+comes too late for who has opened the file by then. Keys, linkages, what a party was told or is about to send, and
+releases that no ledger counts yet are secret; plans, records of budgets and released results are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, final
+
+from vertinumpyro.core.errors import PlanSpentError, PrivacyError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None
+
+__all__ = ["FileLock", "create", "flush_folder", "locked", "replaced"]
+
+_OWNERS_ALONE, _AS_THE_UMASK_SAYS = 0o600, 0o666
+
+
+def create(path: Path, *, private: bool) -> IO[bytes]:
+    """A new file, open for writing.
+
+    :param private: nobody but its owner may read it, whatever the umask.
+    :raises FileExistsError: something has that name, a link included.
+    """
+    mode = _OWNERS_ALONE if private else _AS_THE_UMASK_SAYS
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, mode), "wb")
+
+
+@contextlib.contextmanager
+def replaced(path: Path, temporary: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """Puts a file in the place of another in one step; when the block is left, a power cut cannot undo it.
+
+    :param temporary: its name until then, in the same folder; what a crash left there is dropped.
+    """
+    temporary.unlink(missing_ok=True)
+    try:
+        with create(temporary, private=private) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Makes a rename in the folder survive a power cut, where the file system can."""
+    with contextlib.suppress(OSError):  # some file systems have no directory handles to flush
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path | None) -> Iterator[FileLock]:
+    """A lock beside a file, against other processes. It is kept where the block succeeds; where it fails and the file
+    was not made, nothing is left.
+
+    :raises PlanSpentError: another process has it.
+    """
+    lock = FileLock(path)
+    try:
+        yield lock
+    except BaseException:
+        lock.release(removed=path is not None and not path.exists())
+        raise
+
+
+@final
+class FileLock:
+    """Keeps other processes from a file; the system drops it when the process dies.
+
+    :param path: of the file, or a folder. None locks nothing.
+    :param name: of the lock; None takes `<path>.lock` beside it.
+    :raises PlanSpentError: another process has it.
+    :raises PrivacyError: the file system has no locks.
+    """
+
+    def __init__(self, path: Path | None, name: Path | None = None) -> None:
+        self._file: IO[bytes] | None = None
+        if path is None or fcntl is None:
+            return
+        self._path = path.with_name(path.name + ".lock") if name is None else name
+        while self._file is None:
+            self._file = open(self._path, "ab")  # noqa: SIM115 (held until release)
+            self._lock(path)
+            if not self._in_place():  # whoever had it before removed it in the meantime
+                self.release()
+
+    def release(self, *, removed: bool = False) -> None:
+        """Lets others have it.
+
+        :param removed: leaves no file behind. It goes while the lock is still held, and who opened it before looks
+            whether it is still there (`_in_place`), so two never hold one lock.
+        """
+        if self._file is not None:
+            if removed:
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+            self._file.close()
+            self._file = None
+
+    def _lock(self, path: Path) -> None:
+        assert fcntl is not None
+        assert self._file is not None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # the latter on some network drives
+            self.release()
+            raise PlanSpentError(
+                f"{path} is in use by another process; wait until that has ended, or give another folder"
+            ) from None
+        except OSError as error:
+            self.release()
+            raise PrivacyError(
+                f"{path} cannot be locked against other processes ({error.strerror}); give a folder on another disk"
+            ) from None
+
+    def _in_place(self) -> bool:
+        assert self._file is not None
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
+        return False
