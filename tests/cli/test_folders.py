@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.cli.conftest import NUM_RECORDS, Project, invoke, one_line
+from tests.cli.conftest import NUM_RECORDS, Project, draw_tables, invoke, one_line
 from vertinumpyro.privacy import ledger
 from vertinumpyro.session import held
 
@@ -45,6 +45,17 @@ def test_a_fit_into_the_folder_of_another_changes_nothing_in_it(project: Project
     assert str(project.run_dir) in one_line(result.stderr).replace(" ", "") or "run" in one_line(result.stderr)
     assert sorted(path.name for path in project.run_dir.iterdir() if "lock" not in path.name) == ["config.toml"]
     assert (project.run_dir / "config.toml").read_text() == "the other's"
+
+
+def test_a_refused_fit_leaves_nothing_behind(project: Project):
+    tables = draw_tables()
+    project.write_tables({**tables, "clinic": tables["clinic"].assign(ill=7)})
+    before = sorted(path.name for path in project.folder.iterdir())
+    assert "ill" in one_line(project.run("fit", project.config).stderr)
+    assert sorted(path.name for path in project.folder.iterdir()) == before
+    project.run_dir.mkdir()  # a folder that was there stays
+    assert project.run("fit", project.config).exit_code == 2
+    assert list(project.run_dir.iterdir()) == []
 
 
 def test_a_posterior_of_another_plan_is_refused(fitted: Project, project: Project):

@@ -12,7 +12,7 @@ from vertinumpyro.privacy import Book, Ledger
 from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session.opening import Openings
-from vertinumpyro.session.run import Run
+from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.transport import Traffic
 
 STEP = 0
@@ -148,6 +148,23 @@ class Puts:
 
 
 PLACES = ["computed", "sent", "opened", *(f"{when} write {i}" for i in range(3) for when in ("before", "after"))]
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_release_is_private_until_it_is_counted(linear_schema, tmp_path, monkeypatch, private):
+    plan = VerticalLinearRegression().plan(linear_schema, "debt", num_records=50, epsilon=1.0, delta=1e-5)
+    staged, reserve = [], Ledger.reserve
+
+    def counted(ledger, num_steps):
+        staged.append((tmp_path / "sent.npz.staged").stat().st_mode & 0o777)
+        return reserve(ledger, num_steps)
+
+    monkeypatch.setattr(Ledger, "reserve", counted)
+    with Run.opened(plan, tmp_path, results="sent.npz", book=Book(), private=private) as run:
+        run.step(0, lambda: Payload({}, {"values": np.arange(3)}))
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("sent.npz", "privacy.json")]
+    assert staged == [0o600]
+    assert modes[0] == (0o600 if private else modes[1])
 
 
 @pytest.mark.parametrize("num_parties", [2, 3])

@@ -32,6 +32,8 @@ _SETTINGS: dict[str, Any] = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
     "distributed.worker.profile.enabled": False,  # which stops the work a hundred times a second
+    "distributed.worker.memory.target": False,  # nor are columns written to a disk, where others may read them
+    "distributed.worker.memory.spill": False,
 }
 _ENVIRON = "distributed.nanny.pre-spawn-environ"
 # Dask has its workers give every freed array back to the system at once: the work then takes up to three times as long

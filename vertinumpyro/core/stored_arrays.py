@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from vertinumpyro.core.durable_files import replaced
 from vertinumpyro.core.errors import ArgumentError
 
 __all__ = ["load_arrays", "read_metadata", "save_arrays", "write_arrays"]
@@ -19,16 +20,25 @@ __all__ = ["load_arrays", "read_metadata", "save_arrays", "write_arrays"]
 _METADATA = "metadata"
 
 
-def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Write arrays and JSON metadata, atomically: a reader sees the old file or the new one."""
+def save_arrays(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, np.ndarray],
+    metadata: Mapping[str, Any],
+    *,
+    private: bool = False,
+) -> None:
+    """Write arrays and JSON metadata, atomically: a reader sees the old file or the new one.
+
+    :param private: nobody but its owner may read it, at any moment.
+    """
     path = Path(path)
     temporary = path.with_name(path.name + ".part")
-    write_arrays(temporary, arrays, metadata)
-    temporary.replace(path)
+    with replaced(path, temporary, private=private):
+        write_arrays(temporary, arrays, metadata)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Write them in place; on disk when this returns."""
+    """Write them in place, with the mode that the file has; on disk when this returns."""
     with path.open("wb") as stream:
         np.savez(stream, **{_METADATA: np.array(json.dumps(metadata)), **arrays})  # pyright: ignore[reportArgumentType]
         stream.flush()

@@ -108,9 +108,8 @@ class Linkage:
         """Write it to an `.npz` file, for its owner's eyes alone."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        save_arrays(path, {"rows": self.rows}, {"topic": self.topic, "key": self.key.hex(), "ids": self.ids})
-        path.chmod(0o600)
+        metadata = {"topic": self.topic, "key": self.key.hex(), "ids": self.ids}
+        save_arrays(path, {"rows": self.rows}, metadata, private=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Linkage:

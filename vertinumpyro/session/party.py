@@ -8,10 +8,13 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import pandas as pd
 
+from vertinumpyro.core.durable_files import replaced
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
@@ -61,9 +64,15 @@ def run_party(seat: GroupSeat, task: PartyTask) -> None:
         with party.answering():
             words, released = party.do(asked, arrays)
             if asked["do"] == "tell" and party.answers is not None:
-                party.answers.to_csv(task.told_file, index=False)
+                _keep_told(party.answers, task.told_file)
             # everybody has the same state after the same releases, so the starter takes it from one
             seat.reply(words, **({} if asked["do"] == "iterate" and seat.rank else released))
+
+
+def _keep_told(answers: pd.DataFrame, path: Path) -> None:
+    """Something of each record, for this party's eyes alone."""
+    with replaced(path, path.with_name(path.name + ".part"), private=True) as file:
+        answers.to_csv(file, index=False)
 
 
 def _own_records(
@@ -214,7 +223,9 @@ class Party:
                 "resume=True (`--resume`), or make a new plan, whose cost adds to this one's"
             )
         secure = self._task.insecure_seed is None
-        return Run.opened(plan, folder, results=SENT, resume=begun, secure_noise=secure, account=self._task.account)
+        return Run.opened(
+            plan, folder, results=SENT, resume=begun, secure_noise=secure, account=self._task.account, private=True
+        )
 
     # -- releases ----------------------------------------------------------------------------------
 

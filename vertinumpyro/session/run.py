@@ -1,9 +1,10 @@
 """One run of a plan: its folder, its ledger, and what it has released so far, for every method alike.
 
 A folder holds `privacy.json`, the ledger, and one file of results. What a step releases is first *staged*, on disk and
-seen by nobody; then the ledger counts it; then the staged file becomes the results, and only then is it handed on. So
-at whatever moment the process dies, the ledger counts at least what was handed on, and what it counts is either in the
-results or staged beside them: the next run goes on from there, and nothing has to be released twice.
+seen by nobody, for nobody else may read it; then the ledger counts it; then the staged file becomes the results, and
+only then is it handed on. So at whatever moment the process dies, the ledger counts at least what was handed on, and
+what it counts is either in the results or staged beside them: the next run goes on from there, and nothing has to be
+released twice.
 
 Where others see a release before it can be staged here (parties that are processes), the steps are reserved first.
 """
@@ -13,17 +14,19 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
+from vertinumpyro.core.durable_files import FileLock, create, flush_folder
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
 from vertinumpyro.core.stored_arrays import load_arrays, write_arrays
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.account import Account
-from vertinumpyro.privacy.ledger import Book, Ledger, flush_folder, locked, read_record
+from vertinumpyro.privacy.ledger import Book, Ledger, read_record
 
 __all__ = ["PRIVACY_RECORD", "Payload", "Run", "held", "recorded_plan", "require_space"]
 
@@ -50,9 +53,18 @@ class Run:
     :ivar facts: public facts that may not change between the start of a run and its continuation.
     """
 
-    def __init__(self, plan: Plan, folder: Path | None, ledger: Ledger, results: str, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path | None,
+        ledger: Ledger,
+        results: str,
+        facts: Mapping[str, Any],
+        *,
+        private: bool = False,
+    ) -> None:
         self.plan, self.folder, self.ledger, self.facts = plan, folder, ledger, dict(facts)
-        self._path = None if folder is None else folder / results
+        self._path, self._private = None if folder is None else folder / results, private
         self.first_step = ledger.steps_spent
         self._steps: dict[int, Payload] = {}
         self._state: Mapping[str, np.ndarray] | None = None
@@ -69,6 +81,7 @@ class Run:
         facts: Mapping[str, Any] | None = None,
         book: Book | None = None,
         account: Account | None = None,
+        private: bool = False,
     ) -> Run:
         """Starts to spend a plan, or continues it from what its folder holds.
 
@@ -77,6 +90,8 @@ class Run:
         :param secure_noise: False where noise comes from a seed.
         :param book: see `Ledger.start`.
         :param account: see `Ledger.start`; it needs a folder.
+        :param private: the results are for their owner's eyes alone, as what a party sends is; otherwise whoever may
+            read the folder's privacy record may read them.
         :raises PlanSpentError: the plan was started before, is in use, or its record is below its results.
         :raises ArgumentError: the folder cannot be written to, or its results are another plan's.
         """
@@ -91,7 +106,7 @@ class Run:
                 raise ArgumentError(f"run_dir holds a {results} without its {PRIVACY_RECORD}; choose an empty folder")
         begin = Ledger.resume if resume else Ledger.start
         ledger = begin(plan, folder / PRIVACY_RECORD, secure_noise=secure_noise, book=book, account=account)
-        run = cls(plan, folder, ledger, results, facts or {})
+        run = cls(plan, folder, ledger, results, facts or {}, private=private)
         try:
             run._settle()
             run._load()
@@ -197,6 +212,8 @@ class Run:
         staged = _staging(self._path)
         record = {"fingerprint": self.plan.fingerprint(), "secure_noise": self.secure_noise, "steps_spent": steps_spent}
         try:
+            staged.unlink(missing_ok=True)
+            create(staged, private=True).close()
             write_arrays(staged, arrays, {**self.facts, **record, **words})
         except OSError as error:
             raise PrivacyError(
@@ -207,6 +224,9 @@ class Run:
 
     def _publish(self, staged: Path | None) -> None:
         if staged is not None and self._path is not None:
+            if not self._private:
+                with contextlib.suppress(OSError):  # a file system without modes
+                    staged.chmod(stat.S_IMODE(self._path.with_name(PRIVACY_RECORD).stat().st_mode))
             os.replace(staged, self._path)
             flush_folder(self._path.parent)
 
@@ -305,12 +325,16 @@ def held(folder: Path) -> Iterator[None]:
     :raises PlanSpentError: another process works in it.
     :raises ArgumentError: it cannot be made or written to.
     """
+    new = not folder.exists()
     _create(folder)
-    with locked(folder / _LOCK) as lock:
-        try:
-            yield
-        finally:
-            lock.release()
+    lock = FileLock(folder, folder / _LOCK)
+    try:
+        yield
+    finally:
+        lock.release(removed=True)
+        if new:
+            with contextlib.suppress(OSError):  # it holds files, unless the run was refused before it wrote any
+                folder.rmdir()
 
 
 def require_space(folder: Path, num_bytes: int) -> None:

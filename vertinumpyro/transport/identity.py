@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import os
 import re
 from pathlib import Path
 from typing import final
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes, PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vertinumpyro.core.durable_files import create
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.visible import hidden_in
 
@@ -162,7 +162,7 @@ def make_identity(folder: str | Path, name: str, *, days: int = 730) -> Identity
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with create(folder / KEY, private=True) as file:
             file.write(text)
         (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     except FileExistsError:
