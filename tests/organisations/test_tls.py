@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import datetime
+import errno
 import os
 import socket
 import ssl
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.transport import (
     Address,
     Certificate,
@@ -26,6 +27,7 @@ from vertinumpyro.transport import (
     PeerError,
     Seat,
     connected,
+    handshakes,
     joined,
     make_identity,
 )
@@ -204,6 +206,97 @@ def test_strangers_hold_nobody_up(identities):
 
     threading.Thread(target=disturb, daemon=True).start()
     assert all(len(links) == 1 for links in meeting.all())
+
+
+def test_strangers_take_few_places_and_the_right_one_comes_through_them(identities, monkeypatch):
+    monkeypatch.setattr(handshakes, "_PLACES", 4)
+    meeting = Meeting(identities[:2])
+    address, before = meeting.listeners[0][1], threading.active_count()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as open_:
+        waiting = pool.submit(meeting.join, 0)
+        strangers = [open_.enter_context(socket.create_connection((address.host, address.port))) for _ in range(40)]
+        for gone in strangers[:36]:
+            with contextlib.suppress(ConnectionResetError):
+                assert gone.recv(1) == b"", "those that have been there longest were closed"
+        assert threading.active_count() <= before + 2, "the party's and the one that listens"
+        assert len(meeting.join(1)) == len(waiting.result()) == 1
+
+
+class Failing(socket.socket):
+    """A listener whose system has no file, no memory or no patience for a while."""
+
+    failures: list
+
+    def accept(self):
+        if self.failures:
+            raise OSError(self.failures[0], os.strerror(self.failures.pop(0)))
+        return super().accept()
+
+
+def failing(meeting, *failures):
+    listener = Failing(fileno=meeting.listeners[0][0].detach())
+    listener.failures = list(failures)
+    return listener
+
+
+def test_listening_survives_what_keeps_a_connection_from_being_taken(identities):
+    failures = (errno.EMFILE, errno.ECONNABORTED, errno.ENFILE, errno.ENOMEM, errno.EPROTO)
+    meeting = Meeting(identities[:2])
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(meeting.join, 0, listener=failing(meeting, *failures))
+        assert len(meeting.join(1)) == len(waiting.result()) == 1
+
+
+def test_who_waited_in_vain_is_told_of_strangers_and_of_missing_files(identities):
+    meeting = Meeting(identities[:2], wait_s=1.0)
+    address = meeting.listeners[0][1]
+    listener = failing(meeting, errno.EMFILE)
+    with contextlib.ExitStack() as open_:
+        for _ in range(2):
+            loud = open_.enter_context(socket.create_connection((address.host, address.port)))
+            loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(PeerError, match=r"somebody else that were refused: 2 \(the TLS.*2 times\)") as caught:
+            meeting.join(0, listener=listener)
+    assert f"{os.strerror(errno.EMFILE)}; let it have more files (ulimit -n)" in str(caught.value)
+    assert listener.fileno() < 0, "the port is free again"
+
+
+def test_who_is_slow_on_purpose_has_its_time_and_no_more(identities, monkeypatch):
+    """A byte now and then does not keep a handshake alive, on either side."""
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.3)
+    meeting = Meeting(identities[:2], wait_s=1.5)
+    address = meeting.listeners[0][1]
+    over = threading.Event()
+
+    def drip(connection):
+        with connection, contextlib.suppress(OSError):
+            for byte in b"\x16\x03\x03\x20\x00" + bytes(2**13):  # a record of 8 KiB
+                if over.wait(0.05):
+                    return
+                connection.sendall(bytes([byte]))
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        pool.submit(drip, socket.create_connection((address.host, address.port)))
+        with pytest.raises(PeerError, match=r"refused: 1 \(it did not answer within"):
+            meeting.join(0)
+        slow, _ = meeting.listeners[0] = bound()
+        pool.submit(lambda: drip(slow.accept()[0]))
+        with pytest.raises(PeerError, match="clinic: "):
+            meeting.join(1)
+        over.set()
+        slow.close()
+
+
+def test_where_no_thread_can_start_the_port_is_free_again(identities, monkeypatch):
+    meeting = Meeting(identities[:2])
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(BackendError, match="may start no further thread"):
+        meeting.join(0)
+    assert meeting.listeners[0][0].fileno() < 0
 
 
 def test_who_starts_again_while_others_are_awaited_takes_its_own_place(identities):

@@ -7,13 +7,13 @@ Everything that leaves the machine passes the carrier, so it is TLS with pinned 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from typing import final
 
@@ -23,6 +23,7 @@ _FRAME = struct.Struct("<IBI")  # number of the stream, what it is, how many byt
 _OPEN, _DATA, _CLOSE = range(3)
 _PIECE = 2**16
 _ENOUGH = 2**23  # a side that has so much to write waits before it reads more for it
+_PAUSE_S = 0.05
 _WANTS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -98,9 +99,14 @@ class Relay:
             self._selector.close()
 
     def _accept(self, listener: socket.socket, carrier: _Carrier) -> None:
-        with contextlib.suppress(OSError):
+        try:
             connection, _ = listener.accept()
-            carrier.open(connection)
+        except BlockingIOError:
+            return
+        except OSError:
+            time.sleep(_PAUSE_S)  # no file is left: the engine waits, and its connection stays to be taken
+            return
+        carrier.open(connection)
 
     def _watch(self) -> bool:
         """Wait for what each end wants next; whether there is anybody left to serve."""

@@ -2,7 +2,7 @@
 
 Every organisation runs the same program and none of them waits for a coordinator. For each two of them one side
 listens and the other dials, until all are there, in whatever order they come. A connection of anybody else is closed
-and remembered, for the error of a run that nobody joined.
+and counted, for the error of a run that nobody joined; `handshakes` keeps strangers few.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ import contextlib
 import dataclasses
 import hashlib
 import math
-import select
 import socket
 import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import final
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.transport.handshakes import HANDSHAKE_S, Handshake, Listening, complete, until_done
 from vertinumpyro.transport.identity import Certificate, Identity, make_identity
 from vertinumpyro.transport.link import Link, PeerError, SocketLink
 
 __all__ = ["Address", "Peer", "both_ends", "connected", "joined"]
 
-_HANDSHAKE_S = 10.0
 _AGAIN_S, _FIRST_AGAIN_S = 0.3, 0.02
 _HELLO = hashlib.sha256().digest_size
+_CAUSES = 3  # that an error names, of strangers that were refused
 
 
 @final
@@ -112,18 +114,38 @@ def connected(
     gathering = _Gathering(identity, peers, hashlib.sha256(topic).digest(), time.monotonic() + wait_s)
     if listener is None and any(peer.dial is None for peer in peers.values()):
         raise ArgumentError("listener: somebody dials this organisation, which listens nowhere; give a bound socket")
-    threads = [threading.Thread(target=gathering.dial, args=(r,), daemon=True) for r, p in peers.items() if p.dial]
-    rung, bell = socket.socketpair()  # for who waits for a connection when none comes any more
-    if listener is not None:
-        threads.append(threading.Thread(target=gathering.listen, args=(listener, rung), daemon=True))
-    with rung:
-        with bell:
+    tasks = [partial(gathering.dial, rank) for rank, peer in peers.items() if peer.dial]
+    rung, bell = _pair()  # for who waits for a connection when none comes any more
+    with contextlib.ExitStack() as left, rung, bell:
+        if listener is not None:
+            left.enter_context(listener)
+            tasks.append(partial(gathering.listen, listener, rung))
+        threads: list[threading.Thread] = []
+        try:
+            for task in tasks:
+                threads.append(_started(task))
+            return gathering.all()
+        finally:
+            gathering.end()
+            bell.close()
             for thread in threads:
-                thread.start()
-            found = gathering.all()
-        for thread in threads:
-            thread.join(_HANDSHAKE_S)  # the port is free again
-    return found
+                thread.join(HANDSHAKE_S)  # the port is free again
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    try:
+        return socket.socketpair()
+    except OSError as error:
+        raise BackendError(f"no connection can be made ({error.strerror}); let this process have more files") from None
+
+
+def _started(task: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=task, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        raise BackendError("this process may start no further thread; let it have more of them (ulimit -u)") from None
+    return thread
 
 
 def both_ends() -> tuple[socket.socket, socket.socket]:
@@ -147,7 +169,8 @@ class _Gathering:
         self._dialling, self._listening = _contexts(identity, peers)
         self._found: dict[int, socket.socket] = {}
         self._seen: dict[int, str] = {}
-        self._strangers: list[str] = []
+        self._strangers: Counter[str] = Counter()  # by what was wrong with them
+        self._listens: Listening | None = None
         self._changed = threading.Condition()
 
     def all(self) -> dict[int, socket.socket]:
@@ -157,12 +180,17 @@ class _Gathering:
         """
         with self._changed:
             complete = self._changed.wait_for(self._complete, max(0.0, self._deadline - time.monotonic()))
-            found, self._deadline = dict(self._found), -math.inf  # the threads end
+            found = dict(self._found)
+            self.end()
             if complete:
                 return found
             for connection in found.values():
                 connection.close()
-            raise PeerError("; ".join([*self._absent(), *self._strangers[-3:]]))
+            raise PeerError("; ".join([*self._absent(), *self._refused()]))
+
+    def end(self) -> None:
+        """Nobody is taken any more, and the threads end."""
+        self._deadline = -math.inf
 
     def dial(self, rank: int) -> None:
         """Calls a peer until it answers."""
@@ -170,53 +198,51 @@ class _Gathering:
         assert peer.dial is not None
         while not self._over():
             try:
-                raw = socket.create_connection((peer.dial.host, peer.dial.port), timeout=_HANDSHAKE_S)
-            except OSError as error:
-                self._note(rank, f"no connection to {peer.dial} ({error.strerror or error})")
+                raw = socket.create_connection((peer.dial.host, peer.dial.port), timeout=HANDSHAKE_S)
+                connection = _wrapped(self._dialling[rank], raw, server_side=False)
+            except (OSError, ValueError) as error:
+                self._note(rank, f"no connection to {peer.dial} ({getattr(error, 'strerror', None) or error})")
             else:
-                if self._greeted(raw, self._dialling[rank], rank):
+                if complete(connection, self._greeting(connection, rank)):
                     return
             time.sleep(again)
             again = min(2 * again, _AGAIN_S)
 
     def listen(self, listener: socket.socket, rung: socket.socket) -> None:
-        """Takes whoever dials, one thread each, until all are there.
+        """Takes whoever dials, until all are there.
 
         :param rung: its other end is closed then.
         """
-        listener.setblocking(False)
-        poller = select.poll()
-        for waited_for in (listener, rung):
-            poller.register(waited_for, select.POLLIN)
-        with listener:
-            while not self._over():
-                poller.poll()
-                with contextlib.suppress(BlockingIOError):
-                    raw, _ = listener.accept()
-                    threading.Thread(target=self._greeted, args=(raw, self._listening, None), daemon=True).start()
+        wrap = partial(_wrapped, self._listening, server_side=True)
+        self._listens = Listening(listener, wrap, partial(self._greeting, rank=None))
+        self._listens.run(rung)
 
-    def _greeted(self, raw: socket.socket, context: ssl.SSLContext, rank: int | None) -> bool:
-        """Handshake, who it is, and whether it came for the same; True where it may stay.
+    def _greeting(self, connection: ssl.SSLSocket, rank: int | None) -> Handshake:
+        """Who it is, and whether it came for the same.
 
         :param rank: who was dialled; None for whoever dialled.
         """
-        name = "somebody who dialled" if rank is None else self._peers[rank].name
-        connection = None
         try:
-            raw.settimeout(_HANDSHAKE_S)
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or a short message waits for the one before it
-            connection = context.wrap_socket(raw, server_side=rank is None)
+            yield from until_done(connection.do_handshake)
             who = self._by_der.get(connection.getpeercert(binary_form=True) or b"")
             if who is None or (rank is not None and who != rank):
                 raise BackendError("it showed another certificate than the one in the agreement")
-            rank, name = who, self._peers[who].name
-            connection.sendall(self._hello)
-            if _exactly(connection, _HELLO) != self._hello:
+            rank = who
+            yield from until_done(partial(connection.send, self._hello))
+            hello = b""
+            while len(hello) < _HELLO:
+                part = yield from until_done(partial(connection.recv, _HELLO - len(hello)))
+                if not part:
+                    raise BackendError(
+                        "it closed the connection: it does not know this organisation's certificate, or ended"
+                    )
+                hello += part
+            if hello != self._hello:
                 raise BackendError("it came for another agreement or attempt")
             return self._takes(rank, connection)
-        except (OSError, BackendError) as error:
-            (connection or raw).close()
-            self._note(rank, f"{name}: {_cause(error)}")
+        except (OSError, ValueError, BackendError) as error:
+            connection.close()
+            self._note(rank, _cause(error) if rank is None else f"{self._peers[rank].name}: {_cause(error)}")
             return False
 
     def _takes(self, rank: int, connection: socket.socket) -> bool:
@@ -224,6 +250,7 @@ class _Gathering:
             if self._over():
                 connection.close()
                 return False
+            connection.settimeout(HANDSHAKE_S)
             if rank in self._found:  # it started again while this side was waiting for others
                 self._found[rank].close()
             self._found[rank] = connection
@@ -233,7 +260,7 @@ class _Gathering:
     def _note(self, rank: int | None, what: str) -> None:
         with self._changed:
             if rank is None:
-                self._strangers.append(what)
+                self._strangers[what] += 1
             else:
                 self._seen[rank] = what
 
@@ -250,6 +277,16 @@ class _Gathering:
             for rank, peer in self._peers.items()
             if rank not in self._found
         ]
+
+    def _refused(self) -> list[str]:
+        """What else went on, where it may be why somebody is missing."""
+        found = []
+        if count := self._strangers.total():
+            causes = "; ".join(f"{what}, {number} times" for what, number in self._strangers.most_common(_CAUSES))
+            found.append(f"connections of somebody else that were refused: {count} ({causes})")
+        if self._listens is not None and self._listens.trouble:
+            found.append(f"this process could not take every connection: {self._listens.trouble}")
+        return found
 
 
 def _contexts(identity: Identity, peers: Mapping[int, Peer]) -> tuple[dict[int, ssl.SSLContext], ssl.SSLContext]:
@@ -276,14 +313,15 @@ def _context(protocol: int, identity: Identity, peers: list[Peer]) -> ssl.SSLCon
     return context
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = connection.recv(size - len(found))
-        if not part:
-            raise BackendError("it closed the connection: it does not know this organisation's certificate, or ended")
-        found += part
-    return found
+def _wrapped(context: ssl.SSLContext, raw: socket.socket, *, server_side: bool) -> ssl.SSLSocket:
+    """A connection whose TLS is yet to begin, and which does not block; closed where it has gone already."""
+    try:
+        raw.setblocking(False)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or a short message waits for the one before it
+        return context.wrap_socket(raw, server_side=server_side, do_handshake_on_connect=False)
+    except BaseException:
+        raw.close()
+        raise
 
 
 def _cause(error: Exception) -> str:
@@ -293,5 +331,5 @@ def _cause(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"the TLS handshake failed ({error.reason or error.strerror})"
     if isinstance(error, TimeoutError):
-        return f"it did not answer within {_HANDSHAKE_S:g} s"
+        return f"it did not answer within {HANDSHAKE_S:g} s"
     return str(error.strerror if isinstance(error, OSError) and error.strerror else error)
