@@ -127,6 +127,7 @@ def test_parties_in_processes_tell_the_labels_party_alone(records, tables, tmp_p
         assert made.predict(session) is None
         assert session.traffic.rounds < 10
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bank.csv"]
+    assert (tmp_path / "bank.csv").stat().st_mode & 0o777 == 0o600, "it is about single records"
     found = pd.read_csv(tmp_path / "bank.csv", dtype={"id": str})
     assert list(found["id"]) == [f"{i:03d}" for i in range(90)]
     pd.testing.assert_frame_equal(found.drop(columns="id"), made.predict(records), atol=1e-9)

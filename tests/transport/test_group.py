@@ -1,13 +1,15 @@
 """What a process of a group can ask of the others: party 0's message, everybody's, and nothing larger than agreed."""
 
+import functools
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.transport import Group, Member
+from vertinumpyro.transport import Group, Member, group
 
 
 def gathering(seat, size, limit):
@@ -80,3 +82,34 @@ def test_a_helper_may_end_before_the_last_party_has_answered():
     members = [Member(name=name, run=late_beside_a_helper, arguments=()) for name in ("party 0", "party 1", "a helper")]
     with Group(members, 2, 10.0) as group:
         assert [words for words, _ in group.replies(range(2), within_s=60.0).values()] == [{"rank": 0}, {"rank": 1}]
+
+
+class OfThisRun:
+    """As a class in the user's own script."""
+
+    __module__ = "__main__"
+    lambda_ = lambda: None  # noqa: E731
+    lambda_.__module__ = "__main__"
+
+    def build(self):
+        return None
+
+
+def outer():
+    return lambda: None
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (functools.partial(replies, OfThisRun), r"cannot import 'OfThisRun' from the script .* move it to a module"),
+        (OfThisRun().build, "cannot import 'OfThisRun' from the script"),
+        ({"build": [outer()]}, r"cannot import 'outer.<locals>.<lambda>', which is made while .* functools.partial"),
+        (OfThisRun.lambda_, "'OfThisRun.<lambda>', which is made while __main__ runs: give a function that"),
+        (threading.Lock(), r"cannot be sent to one \(TypeError\)"),
+    ],
+)
+def test_what_a_process_could_not_find_is_refused_before_one_is_started(given, why, monkeypatch):
+    monkeypatch.setattr(group, "started", lambda *_: pytest.fail("a process was started"))
+    with pytest.raises(ArgumentError, match=f"party 'clinic': .*{why}"):
+        Group([Member(name="party 'clinic'", run=late_beside_a_helper, arguments=(given,))], 1, 10.0)

@@ -28,7 +28,7 @@ from vertinumpyro.core.errors import BackendError, VertinumpyroError
 from vertinumpyro.transport.link import Link, PeerError, SocketLink
 from vertinumpyro.transport.messages import pack, unpack
 from vertinumpyro.transport.seat import Seat
-from vertinumpyro.transport.starting import started
+from vertinumpyro.transport.starting import check_sendable, started
 
 __all__ = ["CONTROL_BYTES", "Group", "GroupSeat", "Member"]
 
@@ -97,9 +97,12 @@ class Group:
     :param members: the processes, by number: the parties, then the helpers. Every two of them are wired.
     :param num_parties: how many of them are parties.
     :param timeout_s: how long a process waits for another.
+    :raises ArgumentError: a process could not find what it is to run by its name; nothing was started.
     """
 
     def __init__(self, members: Sequence[Member], num_parties: int, timeout_s: float) -> None:
+        for member in members:
+            check_sendable(member.name, (member.run, member.arguments))
         self._names = [member.name for member in members]
         self._timeout_s = timeout_s
         self._controls: list[SocketLink] = []

@@ -8,13 +8,18 @@ secret is made while modules are read: keys and noise come from the operating sy
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import FunctionType
+from typing import Any, final
 
-__all__ = ["LIBRARIES", "started"]
+from vertinumpyro.core.errors import ArgumentError
+
+__all__ = ["LIBRARIES", "check_sendable", "started"]
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _READ_AT_IMPORT = ("CUDA", "JAX", "LD_", "MKL", "NUM", "OMP", "OPENBLAS", "PYTHON", "TORCH", "XLA")
@@ -45,6 +50,53 @@ def started(run: Callable[..., None], arguments: tuple[Any, ...], libraries: Seq
         finally:
             del os.environ[LIBRARIES]
     return process
+
+
+def check_sendable(name: str, given: Any) -> None:
+    """Refuses what a new process could not be given, before any is started.
+
+    :param name: whose process it is.
+    :param given: functions and data; functions and classes travel by their names.
+    :raises ArgumentError: says which function or class cannot be found by its name, and what to do.
+    """
+    try:
+        _ByName(name).dump(given)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise ArgumentError(
+            f"{name}: what its process is given cannot be sent to one ({type(error).__name__}): give functions of a "
+            "module and plain settings, no open files, locks or generators"
+        ) from None
+
+
+@final
+class _ByName(pickle.Pickler):
+    """Writes nowhere, and looks at each function and class."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(_Nowhere(), protocol=5, buffer_callback=lambda _: None)
+        self._name = name
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (FunctionType, type)):
+            self._check(value.__module__, value.__qualname__)
+        return NotImplemented
+
+    def _check(self, module: str | None, name: str) -> None:
+        if "<" in name:
+            raise ArgumentError(
+                f"{self._name}: its process cannot import {name!r}, which is made while {module} runs: give a "
+                "function that stands in a module by itself, and its arguments by functools.partial"
+            )
+        if module in ("__main__", "__mp_main__"):
+            raise ArgumentError(
+                f"{self._name}: its process cannot import {name!r} from the script or notebook that is running "
+                "(__main__): move it to a module, a .py file beside the script, and import it from there"
+            )
+
+
+class _Nowhere(io.RawIOBase):
+    def write(self, data: Any) -> int:
+        return len(data)
 
 
 def _run(environment: Mapping[str, str], run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
