@@ -92,6 +92,21 @@ def test_ids_that_are_written_otherwise_are_named_so(case):
     assert "'b' have" not in str(caught.value)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_number_that_is_zero_has_no_leading_zeros(first):
+    plain = [str(number) for number in range(1000)]
+    with pytest.raises(AlignmentError, match="'b' have leading zeros: write") as caught:
+        align(frames(plain[first:], [i.zfill(4) for i in plain]), SCHEMA)
+    assert "'a' have" not in str(caught.value)
+
+
+def test_ids_that_match_as_they_are_blame_nobody():
+    """007 is written so at both; the others are not."""
+    with pytest.raises(AlignmentError, match="'b' have leading zeros: write") as caught:
+        align(frames([*NUMBERS, "007"], [*(i.zfill(8) for i in NUMBERS), "007"]), SCHEMA)
+    assert "'a' have" not in str(caught.value)
+
+
 def test_letter_case_is_named():
     ids = [f"p{i}" for i in NUMBERS]
     with pytest.raises(AlignmentError, match=r"'b' have capital letters.*alike"):

@@ -15,8 +15,9 @@ import pytest
 from tests.organisations.test_join import Organisations, organisations, run  # noqa: F401
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
+from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.study import checkup
+from vertinumpyro.study import Agreement, checkup
 from vertinumpyro.study.checkup import check_network, own_facts
 from vertinumpyro.transport import Seat, SocketLink
 from vertinumpyro.transport.identity import Certificate
@@ -216,6 +217,39 @@ def test_each_failure_comes_with_its_remedy(approved, broken, remedy):
     assert code == 2
     assert remedy in text
     assert "1 of these would keep the run from its end" in text
+
+
+def ids_that_are_one(folder):
+    lines = (folder / "table.csv").read_text().splitlines()
+    twice = [f"a{number % 30}" if number < 30 else f"A{number % 30} " for number in range(len(lines) - 1)]
+    lines[1:] = [f"{new},{line.partition(',')[2]}" for new, line in zip(twice, lines[1:], strict=True)]
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+
+
+def linked_already(folder):
+    linkage = PartyFile.load(folder / "party.toml").linkage_path(Agreement.load(folder.parent / "linkage.toml").digest)
+    linkage.parent.mkdir(parents=True)
+    linkage.touch()
+
+
+@pytest.mark.parametrize(
+    ("broken", "pad_to", "remedy"),
+    [
+        (lambda folder: None, 60, None),
+        (ids_that_are_one, 60, "30 ids are another's by the rule that ids are compared by"),
+        (linked_already, 60, "these records are linked already"),
+        (lambda folder: None, 59, "more ids than the 59 that lists are padded to"),
+    ],
+)
+def test_a_linkage_is_looked_at_as_link_will_do_it(organisations, broken, pad_to, remedy):  # noqa: F811
+    linkage = organisations.folder / "linkage.toml"
+    assert organisations.draft(None, linkage.name, ("--pad-to", pad_to))[0] == 0
+    organisations.ok("study", "approve", linkage, "--party", organisations.party("clinic"), "--yes")
+    broken(organisations.folder / "clinic")
+    code, text = organisations.run("doctor", linkage, "--party", organisations.party("clinic"), "--alone")
+    text = " ".join(text.replace("│", " ").split())
+    assert code == (0 if remedy is None else 2), text
+    assert remedy is None or (remedy in text and "1 of these would keep" in text)
 
 
 def test_a_port_that_is_taken_and_a_name_that_nobody_knows(approved, monkeypatch):

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from rich.markup import escape
 
 from vertinumpyro.cli.job import Job
-from vertinumpyro.cli.joining import loaded_backend, task_of
+from vertinumpyro.cli.joining import ids_to_link, loaded_backend, task_of
 from vertinumpyro.cli.organisations import check_model, config_at
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.terminal import console, heading
@@ -234,8 +234,8 @@ def _disk(own: PartyFile) -> str:
 def _table(agreement: Agreement, own: PartyFile, path: Path) -> str:
     schema = agreement.schema
     if agreement.plan is None:
-        frame = read_table(own.table_path(), schema, own.name, **own.read_options)
-        return f"{len(frame):,} records, to be linked"
+        read_table(own.table_path(), schema, own.name, **own.read_options)
+        return f"{len(ids_to_link(agreement, own)):,} records, to be linked"  # under the rule that `link` compares by
     task = task_of(agreement, own, path)
     dataset, _ = task.read_records(schema)
     if not agreement.holders and dataset.num_records != agreement.plan.num_records:

@@ -24,12 +24,12 @@ from vertinumpyro.core.programs import set_apart
 from vertinumpyro.data import Linkage, normalised_ids, read_ids
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
-from vertinumpyro.secure.intersection import common_places, find_common
+from vertinumpyro.secure.intersection import check_ids, common_places, find_common
 from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, check_alike, held
 from vertinumpyro.study import LINKAGE, Agreement, meet
 from vertinumpyro.transport import PeerError, Seat
 
-__all__ = ["join", "link", "loaded_backend", "task_of"]
+__all__ = ["ids_to_link", "join", "link", "loaded_backend", "task_of"]
 
 
 def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: float, timeout_s: float) -> None:
@@ -91,10 +91,7 @@ def link(path: Path, party: Path, *, wait_s: float, timeout_s: float) -> None:
         return
     agreement.member(own.name)
     target = own.linkage_path(agreement.digest)
-    if target.exists():
-        raise ArgumentError(f"{target} is there: these records are linked already; draft a new linkage for others")
-    table = read_ids(own.table_path(), agreement.schema, own.name, **own.read_options)
-    ids = normalised_ids(table, agreement.schema, own.name)
+    ids = ids_to_link(agreement, own)
     seat = _met(agreement, own, path, party, wait_s, timeout_s)
     with Progress(console=console, transient=True) as bar:
         shown = bar.add_task("")
@@ -112,6 +109,21 @@ def link(path: Path, party: Path, *, wait_s: float, timeout_s: float) -> None:
     console.print(
         f"Draft the study with [bold]num_records = {len(rows)}[/] in \\[data], and `--linkage {escape(path.name)}`."
     )
+
+
+def ids_to_link(agreement: Agreement, own: PartyFile) -> list[str]:
+    """This party's ids as all parties write them.
+
+    :raises ArgumentError: they are linked already, or more than was agreed on.
+    :raises DataError: they cannot be read, or two of them are one by the rule that ids are compared by.
+    """
+    target = own.linkage_path(agreement.digest)
+    if target.exists():
+        raise ArgumentError(f"{target} is there: these records are linked already; draft a new linkage for others")
+    table = read_ids(own.table_path(), agreement.schema, own.name, **own.read_options)
+    ids = normalised_ids(table, agreement.schema, own.name)
+    check_ids(ids, agreement.settings[LINKAGE].get("pad_to"))
+    return ids
 
 
 def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: float, timeout_s: float) -> Seat:

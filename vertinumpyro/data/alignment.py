@@ -6,6 +6,7 @@ processes each sort their own table, exchange `alignment_digest` values, and cal
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from types import MappingProxyType
@@ -23,12 +24,14 @@ from vertinumpyro.data.wording import Place
 _KEY_BYTES = (16, 64)
 _KEEP = 'keep the common records only, or set unmatched = "drop"'
 
+_LEADING_ZEROS = re.compile(r"^0+(?=[^\W_])")  # a number that is 0 has none
+
 #: How one id may be written in two ways, and what makes it one again, in the order in which to do it.
 _WRITING: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {
         "have spaces around them": str.strip,
         "end in .0": lambda identifier: identifier.removesuffix(".0"),
-        "have leading zeros": lambda identifier: identifier.lstrip("0"),
+        "have leading zeros": lambda identifier: _LEADING_ZEROS.sub("", identifier),
         "have capital letters": str.lower,
     }
 )
@@ -226,11 +229,12 @@ def _matters(ids: Mapping[str, set[str]], difference: str) -> bool:
 
 
 def _with(ids: Mapping[str, set[str]], difference: str) -> list[str]:
-    """The parties that have a difference, once those before it are overlooked."""
+    """The parties where ids without a match have a difference, once those before it are overlooked."""
     order = list(_WRITING)
     before = order[: order.index(difference)]
     so_far = {party: {_repaired(i, before) for i in own} for party, own in ids.items()}
-    return [party for party, own in so_far.items() if any(_WRITING[difference](i) != i for i in own)]
+    common = set.intersection(*so_far.values())
+    return [party for party, own in so_far.items() if any(_WRITING[difference](i) != i for i in own - common)]
 
 
 def _ascending(ids: list[str], kept: set[str]) -> np.ndarray:

@@ -27,7 +27,7 @@ from vertinumpyro.core.curve import POINT_BYTES, fresh_key, in_parallel, masked,
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.transport import Seat, exchange
 
-__all__ = ["common_places", "find_common"]
+__all__ = ["check_ids", "common_places", "find_common"]
 
 _COUNT = 8
 _MOST_IDS = 2**25
@@ -54,12 +54,7 @@ def common_places(
     :raises ArgumentError: there are more ids than `pad_to` or than can be linked, or one is there twice.
     :raises BackendError: a party or the helper sends something else.
     """
-    if len(set(ids)) != len(ids):
-        raise ArgumentError("ids must be different from each other")
-    if max(len(ids), pad_to or 0) > _MOST_IDS:
-        raise ArgumentError(f"at most {_MOST_IDS} ids can be linked")
-    if pad_to is not None and len(ids) > pad_to:
-        raise ArgumentError(f"this party has more ids than the {pad_to} that lists are padded to; agree on more")
+    check_ids(ids, pad_to)
     key, parties = fresh_key(), seat.num_parties
     texts = [identifier.encode() for identifier in ids]
     texts += [secrets.token_bytes(POINT_BYTES) for _ in range((pad_to or 0) - len(ids))]
@@ -76,6 +71,19 @@ def common_places(
         owner = (seat.rank - hop) % parties
         held = _masked(_passed_on(seat, held, sizes[owner]), key, progress, f"masking {hop + 1} of {parties}")
     return _told(seat, held, order, len(ids))
+
+
+def check_ids(ids: Sequence[str], pad_to: int | None) -> None:
+    """Refuses a list that cannot be linked, before anybody is met.
+
+    :raises ArgumentError: there are more ids than `pad_to` or than can be linked, or one is there twice.
+    """
+    if len(set(ids)) != len(ids):
+        raise ArgumentError("ids must be different from each other")
+    if max(len(ids), pad_to or 0) > _MOST_IDS:
+        raise ArgumentError(f"at most {_MOST_IDS} ids can be linked")
+    if pad_to is not None and len(ids) > pad_to:
+        raise ArgumentError(f"this party has more ids than the {pad_to} that lists are padded to; agree on more")
 
 
 def find_common(seat: Seat) -> int:

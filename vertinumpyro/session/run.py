@@ -100,12 +100,11 @@ class Run:
                 raise ArgumentError("resume=True needs run_dir, the folder of the run to continue")
             return cls(plan, None, Ledger.start(plan, secure_noise=secure_noise, book=book), results, facts or {})
         folder = Path(folder)
-        if not resume:
-            _create(folder)
-            if (folder / results).exists() and not (folder / PRIVACY_RECORD).exists():
-                raise ArgumentError(f"run_dir holds a {results} without its {PRIVACY_RECORD}; choose an empty folder")
         begin = Ledger.resume if resume else Ledger.start
-        ledger = begin(plan, folder / PRIVACY_RECORD, secure_noise=secure_noise, book=book, account=account)
+        with contextlib.nullcontext() if resume else _created(folder):
+            if not resume and (folder / results).exists() and not (folder / PRIVACY_RECORD).exists():
+                raise ArgumentError(f"run_dir holds a {results} without its {PRIVACY_RECORD}; choose an empty folder")
+            ledger = begin(plan, folder / PRIVACY_RECORD, secure_noise=secure_noise, book=book, account=account)
         run = cls(plan, folder, ledger, results, facts or {}, private=private)
         try:
             run._settle()
@@ -325,16 +324,12 @@ def held(folder: Path) -> Iterator[None]:
     :raises PlanSpentError: another process works in it.
     :raises ArgumentError: it cannot be made or written to.
     """
-    new = not folder.exists()
-    _create(folder)
-    lock = FileLock(folder, folder / _LOCK)
-    try:
-        yield
-    finally:
-        lock.release(removed=True)
-        if new:
-            with contextlib.suppress(OSError):  # it holds files, unless the run was refused before it wrote any
-                folder.rmdir()
+    with _created(folder):
+        lock = FileLock(folder, folder / _LOCK)
+        try:
+            yield
+        finally:
+            lock.release(removed=True)
 
 
 def require_space(folder: Path, num_bytes: int) -> None:
@@ -350,7 +345,10 @@ def require_space(folder: Path, num_bytes: int) -> None:
         )
 
 
-def _create(folder: Path) -> None:
+@contextlib.contextmanager
+def _created(folder: Path) -> Iterator[None]:
+    """Makes a run's folder if need be; where the block fails and wrote nothing, there is none again."""
+    new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -358,3 +356,10 @@ def _create(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ArgumentError(f"cannot write to the run's folder {str(folder)!r}: {error.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        if new:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
+        raise
