@@ -8,13 +8,10 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import pandas as pd
 
-from vertinumpyro.core.durable_files import replaced
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
@@ -33,7 +30,7 @@ from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session.opening import Openings, lost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.telling import check_agreed, identified, told_by_all
+from vertinumpyro.session.telling import check_agreed, identified, keep_told, told_by_all
 from vertinumpyro.session.toss import TossedSource, toss
 from vertinumpyro.session.work import ForHolders, Method, Work, party_sources
 from vertinumpyro.transport import GroupSeat, Seat
@@ -64,15 +61,9 @@ def run_party(seat: GroupSeat, task: PartyTask) -> None:
         with party.answering():
             words, released = party.do(asked, arrays)
             if asked["do"] == "tell" and party.answers is not None:
-                _keep_told(party.answers, task.told_file)
+                keep_told(party.answers, task.told_file)
             # everybody has the same state after the same releases, so the starter takes it from one
             seat.reply(words, **({} if asked["do"] == "iterate" and seat.rank else released))
-
-
-def _keep_told(answers: pd.DataFrame, path: Path) -> None:
-    """Something of each record, for this party's eyes alone."""
-    with replaced(path, path.with_name(path.name + ".part"), private=True) as file:
-        answers.to_csv(file, index=False)
 
 
 def _own_records(

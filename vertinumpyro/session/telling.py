@@ -10,11 +10,13 @@ import abc
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.durable_files import replaced
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema
@@ -24,7 +26,7 @@ from vertinumpyro.secure.to_one import sum_to_one
 from vertinumpyro.session.work import Columns, Work
 from vertinumpyro.transport import Seat
 
-__all__ = ["Bands", "ForOne", "check_agreed", "identified", "told_by_all", "told_in_process"]
+__all__ = ["Bands", "ForOne", "check_agreed", "identified", "keep_told", "told_by_all", "told_in_process"]
 
 
 @final
@@ -140,3 +142,9 @@ def identified(answer: pd.DataFrame, name: str, ids: Sequence[str]) -> pd.DataFr
     """With the records' ids as the first column."""
     answer.insert(0, name, list(ids))
     return answer
+
+
+def keep_told(answer: pd.DataFrame, path: Path) -> None:
+    """Writes what one party was told of each record, for its eyes alone."""
+    with replaced(path, path.with_name(path.name + ".part"), private=True) as file:
+        answer.to_csv(file, index=False)
