@@ -113,6 +113,19 @@ def test_the_release_carries_the_stated_noise_in_every_entry(dataset, delta, run
     assert np.allclose(errors, np.swapaxes(errors, 1, 2))
 
 
+def test_what_a_party_publishes_without_noise_says_nothing_of_its_records(dataset):
+    """A one-hot coordinate's square is its exact count: others fill it in from the noisy sum, and must not be sent it."""
+    plan = linear_plan(dataset.num_records)
+    session = InProcessSession(dataset, Plaintext())
+    session.engage(VerticalLinearRegression(), plan, InsecureSeededSource(11).spawn(3))
+    published = own_products(session, plan)
+    for party in plan.parties:
+        span = plan.layout.span(party)
+        unnoised = plan.multipliers[span, span] == 0
+        assert unnoised.any()
+        assert not published[f"products/{party}"][unnoised].any()
+
+
 def corner(rng):
     """One record at random corners of the public domain, now and then inside it."""
     real = {

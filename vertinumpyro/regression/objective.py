@@ -66,7 +66,10 @@ class MomentsWork(Work):
             raise self.refused(step, do, what)
 
     def publish(self, what: str, words: Mapping[str, Any]) -> Payload:
-        """Noisy column sums and products, in grid units; float64 holds the exact ones, as the plan checked."""
+        """Noisy column sums and products, in grid units; float64 holds the exact ones, as the plan checked.
+
+        A product without noise is public, or stands beside it with noise: 0 is sent in its place, never the exact one.
+        """
         plan, party, features = self._plan, self._party, self._features
         if party not in plan.parties:
             return Payload({}, {})
@@ -74,8 +77,9 @@ class MomentsWork(Work):
         ones = RowBlocks((len(features), 1), 1, features.columns, _ones)
         products, summed = row_blocks.products([features, ones], [(0, 0), (1, 0)])
         sums = summed[0] * plan.layout.scale
-        noise = plan.draw_noise((party, party), np.triu(plan.multipliers[span, span]), self._source)
-        products += noise + np.triu(noise, 1).T
+        noised = plan.multipliers[span, span]
+        noise = plan.draw_noise((party, party), np.triu(noised), self._source)
+        products = np.where(noised > 0, products + noise + np.triu(noise, 1).T, 0)
         sums += plan.draw_noise((party, party), plan.multipliers[0, span], self._source)
         return Payload({}, {"sums": sums, "products": products})
 
@@ -167,7 +171,7 @@ def widths(plan: FunctionalMechanismPlan, parties: Sequence[str]) -> tuple[int, 
 
 
 def _with_public_entries(matrix: np.ndarray, plan: FunctionalMechanismPlan) -> np.ndarray:
-    """Entries that were not released, from what is public or released beside them; the exact sums are overwritten."""
+    """Entries that were not released, from what is public or released beside them; they came as zeros."""
     layout = plan.layout
     if plan.sensitivity == "paper":
         return matrix
