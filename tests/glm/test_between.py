@@ -14,7 +14,7 @@ from vertinumpyro.core.errors import AlignmentError, ArgumentError, PrivacyError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.glm import FAMILIES, VerticalPredictor
 from vertinumpyro.glm.inference import Regression
-from vertinumpyro.glm.scores import in_table_units
+from vertinumpyro.regression.labels import in_table_units
 from vertinumpyro.secure import Crypten, FixedPoint
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import JoinedSession, PartyTask, ProcessSession

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from vertinumpyro.cli import outputs
 from vertinumpyro.cli.config import Config
@@ -177,7 +178,7 @@ class OfLinear(_OfRegression):
     @staticmethod
     def predicted(fitted: Any, dataset: VerticalDataset) -> np.ndarray:
         """See `_OfRegression.predicted`."""
-        return fitted.predict(dataset)
+        return fitted.linear_predictor(dataset)
 
     def __init__(self, config: Config) -> None:
         for key in ("surrogate", "score_range", "threshold"):
@@ -196,4 +197,4 @@ class OfLogistic(_OfRegression):
     @staticmethod
     def predicted(fitted: Any, dataset: VerticalDataset) -> np.ndarray:
         """See `_OfRegression.predicted`."""
-        return fitted.predict_proba(dataset)[:, 1]
+        return expit(fitted.linear_predictor(dataset))

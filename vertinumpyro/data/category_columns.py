@@ -64,6 +64,11 @@ class CategoricalColumn(CodedColumn):
         """Number of categories."""
         return len(self.categories)
 
+    @property
+    def middles(self) -> np.ndarray | None:
+        """The labels, where they are numbers."""
+        return _numbers(self.labels)
+
     def cell_texts(self, max_bins: int) -> list[str]:
         """Return the labels."""
         return [str(label) for label in self.labels]
@@ -134,6 +139,11 @@ class BinaryColumn(CodedColumn):
         """Two."""
         return 2
 
+    @property
+    def middles(self) -> np.ndarray | None:
+        """The labels, where they are numbers."""
+        return _numbers(self.labels)
+
     def cell_texts(self, max_bins: int) -> list[str]:
         """Return the labels."""
         return [str(label) for label in self.labels]
@@ -194,6 +204,10 @@ def _label_type(categories: tuple[Label, ...]) -> str:
         if any(isinstance(c, types) for c in categories):
             return "mixed"
     return "mixed"
+
+
+def _numbers(labels: tuple[Label, ...]) -> np.ndarray | None:
+    return np.array(labels, np.float64) if _label_type(labels) == "numbers" else None
 
 
 def _dtype_kinds(labels: tuple[Label, ...]) -> tuple[DtypeKind, ...]:

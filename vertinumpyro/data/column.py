@@ -74,6 +74,11 @@ class Column(abc.ABC):
         """The smallest and the largest value of a quantity, in table units; None of a column of mere labels."""
         return None
 
+    @property
+    def middles(self) -> np.ndarray | None:
+        """The middle of each code's values, float64 [num_cells] in table units; None of what is no coded number."""
+        return None
+
     @abc.abstractmethod
     def cell_texts(self, max_bins: int) -> list[str]:
         """Return a short text for each code of a present value, or for each of a real's `max_bins` cells."""
@@ -261,10 +266,20 @@ class Column(abc.ABC):
         codes[present] = cells
         return Cells(codes, num_cells + (self.missing != "forbid"))
 
+    @property
+    def _value_for_missing(self) -> str:
+        if self.kind in ("real", "count"):
+            coded = "bins" if self.kind == "real" else 'type = "integer" with edges'
+            return f'give it {coded} and missing = "category", which regressions take'
+        return 'missing = "category", which regressions take'
+
     def _absent(self, series: pd.Series, place: Place) -> np.ndarray:
         absent = ~self.observed(series)
         if self.missing == "forbid" and absent.any():
-            place.fail('has missing values; fill them, or set missing = "mask" in the schema')
+            place.fail(
+                'has missing values; fill them, or set missing = "mask" in the schema, which leaves them out of a '
+                f"model, or {self._value_for_missing}"
+            )
         return absent
 
 
@@ -294,6 +309,11 @@ class CodedColumn(Column):
     def placeholder(self) -> np.generic:
         """Return code 0."""
         return np.int32(0)
+
+    def numbers(self, values: np.ndarray) -> np.ndarray:
+        """See `Column.numbers`: the middle of each code."""
+        middles = self.middles
+        return super().numbers(values) if middles is None else middles[self._checked(values)]
 
     def example(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw `n` uniform codes."""

@@ -2,7 +2,8 @@
 
 Taken are a pandas DataFrame, a mapping from column names to arrays, and whatever speaks Arrow: a polars
 DataFrame, a `pyarrow.Table`, any result with the PyCapsule method ``__arrow_c_stream__``. Arrow carries types,
-nulls and categories exactly, and pyarrow is a dependency already, so no adapter library is needed.
+nulls and categories exactly, and pyarrow is a dependency already, so no adapter library is needed. Other frames that
+make a DataFrame of themselves do, by ``to_pandas`` or the interchange protocol ``__dataframe__``.
 """
 
 from collections.abc import Mapping
@@ -47,6 +48,10 @@ def as_frame(table: Table, place: str) -> pd.DataFrame:
             raise ArgumentError(f"{place}: the table is a lazy {type(table).__name__}; pass what .{method}() returns")
     if any(hasattr(table, method) for method in ("to_arrow", "__arrow_c_stream__", "__arrow_c_array__")):
         return _from_arrow(table, place)
+    if to_pandas := getattr(table, "to_pandas", None):
+        return to_pandas()
+    if hasattr(table, "__dataframe__"):
+        return pd.api.interchange.from_dataframe(table)
     raise ArgumentError(f"{place}: the table is a {type(table).__name__}; {_TAKEN}")
 
 

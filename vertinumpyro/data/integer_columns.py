@@ -103,6 +103,11 @@ class IntegerColumn(CodedColumn):
         return ends[0], ends[-1]
 
     @property
+    def middles(self) -> np.ndarray:
+        """Of each group, which is an integer where they are not grouped."""
+        return (self.starts + np.append(self.starts[1:] - 1, self._outer()[1])) / 2
+
+    @property
     def limits(self) -> tuple[int, int]:
         """The bounds, or the outer edges."""
         return self._outer()
@@ -121,11 +126,6 @@ class IntegerColumn(CodedColumn):
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         values = within(integers(series, place), self._outer(), self.out_of_bounds, place)
         return binning.integer_codes(self.starts, values)
-
-    def numbers(self, values: np.ndarray) -> np.ndarray:
-        """See `Column.numbers`."""
-        last = np.append(self.starts[1:] - 1, self._outer()[1])
-        return ((self.starts + last) / 2)[self._checked(values)]
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         drawn = binning.draw_integers(self.starts, self._outer()[1], self._checked(values), rng)

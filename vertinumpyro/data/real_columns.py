@@ -206,6 +206,11 @@ class BinnedColumn(CodedColumn):
         return edges[0], edges[-1]
 
     @property
+    def middles(self) -> np.ndarray:
+        """Of each bin."""
+        return (self.bin_edges[:-1] + self.bin_edges[1:]) / 2
+
+    @property
     def limits(self) -> tuple[float, float]:
         """The outer edges."""
         return float(self.bin_edges[0]), float(self.bin_edges[-1])
@@ -225,11 +230,6 @@ class BinnedColumn(CodedColumn):
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         values = within(numbers(series, place), self.limits, self.out_of_bounds, place)
         return binning.real_codes(self.bin_edges, values)
-
-    def numbers(self, values: np.ndarray) -> np.ndarray:
-        """See `Column.numbers`."""
-        edges = self.bin_edges
-        return ((edges[:-1] + edges[1:]) / 2)[self._checked(values)]
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         return pd.Series(binning.draw_reals(self.bin_edges, self._checked(values), rng, self._float_type))

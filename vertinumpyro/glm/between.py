@@ -30,7 +30,7 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.wording import Place
 from vertinumpyro.glm.families import CLASSIFIERS
 from vertinumpyro.glm.inference import Regression
-from vertinumpyro.glm.scores import in_table_units, values_of
+from vertinumpyro.regression.labels import in_table_units, values_of
 from vertinumpyro.regression.pooled_table import part_of
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
 from vertinumpyro.secure.between_processes import BetweenProcesses

@@ -20,9 +20,9 @@ from vertinumpyro.dpvi import DPVI, Posterior, TwinWarning
 from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
 from vertinumpyro.glm.inference import GuideName, Regression, inference_of
 from vertinumpyro.glm.predictions import GLMPredictions
-from vertinumpyro.glm.scores import values_of
 from vertinumpyro.privacy import Plan, PrivacyPlan
-from vertinumpyro.regression.pooled_table import schema_of, told_apart, with_labels
+from vertinumpyro.regression.labels import classes_of
+from vertinumpyro.regression.pooled_table import as_records, facts_of, label_of, schema_of, told_apart, with_labels
 from vertinumpyro.regression.scikit import check_is_fitted
 from vertinumpyro.regression.vertical_estimator import Table
 from vertinumpyro.secure import Backend, FixedPoint
@@ -65,7 +65,8 @@ class VerticalGLM(GLMPredictions):
         coef_: `[d]`, named by `feature_names()`: per unit of a number scaled to [-1, 1] by its public bounds, and one
             for each value of every other column.
         intercept_: the linear predictor where all of these are 0.
-        classes_: of a classifier, the label's values in the schema's order; codes where one stands for several values.
+        classes_: of a classifier, the label's values in ascending order, as scikit-learn has them; codes where one
+            stands for several values. Coefficients are for the schema's order of them.
         posterior_: what DPVI returned, for draws, ArviZ and synthetic labels.
         plan_, secure_noise_: the plan that was spent, whether the noise was from a CSPRNG.
         schema_: the public schema of the columns that were used.
@@ -117,7 +118,7 @@ class VerticalGLM(GLMPredictions):
 
     def plan(
         self, data: Facts | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
-        epsilon: float | None = None, **settings: Any,
+        epsilon: float | None = None, schema: Schema | None = None, **settings: Any,
     ) -> PrivacyPlan:  # fmt: skip
         """A privacy plan of one fit; reads no data. ε holds against everyone: the outside analyst and every party.
 
@@ -128,12 +129,13 @@ class VerticalGLM(GLMPredictions):
             label: the column to predict; this and what else is left out is taken from the constructor.
             num_records: N, beside a schema.
             epsilon: what everyone gets at most.
+            schema: a schema in the place of `data`.
             **settings: as in `DPVI.plan`.
 
         Raises:
             ArgumentError: names what is missing or does not fit.
         """
-        facts = self._facts(data, num_records)
+        facts = facts_of(data, schema, num_records, self.schema)
         regression = self._regression(facts.schema, label)
         if not isinstance(facts, Session):
             regression = regression.of_its_columns
@@ -176,21 +178,6 @@ class VerticalGLM(GLMPredictions):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TwinWarning)  # nobody asks a regression for a table
             return dpvi.plan(facts, epsilon=epsilon, **chosen)
-
-    def _facts(self, data: Any, num_records: int | None) -> Facts:
-        if isinstance(data, Facts):
-            if num_records not in (None, data.num_records):
-                raise ArgumentError(f"num_records={num_records}, and data has {data.num_records}; leave it out")
-            return data
-        schema = self.schema if data is None else data
-        if not isinstance(schema, Schema):
-            raise ArgumentError(
-                f"schema={shown(schema)} is none to make a plan with; give a schema or a dataset, or the constructor "
-                "schema="
-            )
-        if num_records is None:
-            raise ArgumentError("num_records: a schema does not say how many records there are; give their number")
-        return TableFacts(schema, num_records)
 
     def _regression(self, schema: Schema, label: str | None = None) -> Regression:
         """The model on a schema, every setting checked."""
@@ -252,10 +239,10 @@ class VerticalGLM(GLMPredictions):
         """Spend a plan on the parties' records.
 
         Args:
-            X: the parties' aligned columns, the label among them. A DataFrame in the schema's own types is a pooled
-                table, for research: nobody should hold one.
-            y: the label's name, in the constructor's place; or, with a DataFrame, labels in the schema's own types.
-                None takes the column of X. A plan may stand here, too.
+            X: the parties' aligned columns, the label among them. A table of any library in the schema's own types is
+                a pooled one, for research: nobody should hold one. So is an array, where `features=` lists its columns.
+            y: the label's name, in the constructor's place; or, with a table, labels in the schema's own types. None
+                takes the column of X. A plan may stand here, too.
             plan: made by `plan`; spent once. None makes one from the constructor's settings, and warns where this
                 estimator or its clones did so before.
             run_dir: folder for `privacy.json`, which counts every step before anybody sees it, and a checkpoint.
@@ -285,12 +272,9 @@ class VerticalGLM(GLMPredictions):
 
     def _prepared(self, X: Any, y: Any) -> tuple[VerticalDataset | Session, Regression]:
         """The records under the model's columns, and the model."""
+        X = as_records(X, self.features)
         schema = schema_of(X, self.schema)
-        named = y if isinstance(y, str) else getattr(y, "name", None) if self.label is None else None
-        if isinstance(y, str):
-            if self.label not in (None, y):
-                raise ArgumentError(f"y: names the label {y!r}, and the constructor {self.label!r}; leave one out")
-            y = None
+        named, y = label_of(y, self.label)
         regression = self._regression(schema, named)
         if isinstance(X, VerticalDataset | Session):
             if y is not None:
@@ -315,7 +299,7 @@ class VerticalGLM(GLMPredictions):
         self.n_features_in_, self.feature_names_in_ = len(regression.terms), np.array(regression.columns, dtype=object)
         self.__dict__.pop("classes_", None)  # of an earlier fit of another family
         if regression.of_label.classes:
-            self.classes_ = values_of(regression.column)
+            self.classes_ = classes_of(regression.column)
 
     _posterior: Posterior | None = None
 

@@ -27,6 +27,7 @@ from vertinumpyro.glm.table_predictions import predictor_of_tables
 from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.privacy import Plan
+from vertinumpyro.regression.pooled_table import facts_of
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session, Work, session_of
@@ -107,21 +108,30 @@ class MarginalGLM:
             raise ArgumentError(f"prior_scale must be positive and finite, got {self.prior_scale}")
         _ = self._columns
 
-    def plan(self, data: Facts, *, epsilon: float, **settings: Any) -> MRFPlan:
+    def plan(
+        self, data: Facts | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
+        epsilon: float, schema: Schema | None = None, **settings: Any,
+    ) -> MRFPlan:  # fmt: skip
         """A privacy plan of the tables; reads no data. ε holds against everyone.
 
         The whole computation is tried on uniform tables first.
 
         Args:
-            data: a dataset, a session or `TableFacts`, for the number of records.
+            data: a dataset, a session or `TableFacts`, for the number of records; or a schema.
+            label: the regression's own, or None.
+            num_records: N, beside a schema.
             epsilon: what everyone gets at most.
+            schema: a schema in the place of `data`.
             **settings: as `VertiMRF.plan` takes them, `delta` among them.
 
         Raises:
             ArgumentError: the data have another schema, or a setting is wrong.
         """
-        self._check_schema(data)
-        plan = self._system.plan(self._counted(data), epsilon=epsilon, **settings)
+        if label not in (None, self.label):
+            raise ArgumentError(f"label={shown(label)}: the regression is of {self.label!r}; leave label out")
+        facts = facts_of(data, schema, num_records, self.schema)
+        self._check_schema(facts)
+        plan = self._system.plan(self._counted(facts), epsilon=epsilon, **settings)
         self._inference.rehearse(self._joined, plan)
         return plan
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset
@@ -15,15 +14,13 @@ from vertinumpyro.evaluation import Predicted, PredictionItems, prediction_items
 from vertinumpyro.glm.between import VerticalPredictor
 from vertinumpyro.glm.families import CLASSIFIERS
 from vertinumpyro.glm.inference import Regression
-from vertinumpyro.glm.scores import d2_poisson, encoded_labels, in_table_units, r2
+from vertinumpyro.regression.labels import class_codes, d2_poisson, encoded_labels, in_table_units, r2, values_of
 from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
-from vertinumpyro.regression.pooled_table import encoded
+from vertinumpyro.regression.pooled_table import Records, encoded
 from vertinumpyro.regression.scikit import available_if, check_is_fitted
 from vertinumpyro.secure import Backend
 
 __all__ = ["GLMPredictions"]
-
-Records = VerticalDataset | pd.DataFrame
 
 
 def _has_classes(model: Any) -> bool:
@@ -41,6 +38,7 @@ class GLMPredictions(SpendsOwnBudgets):
     """
 
     family: str
+    features: Iterable[str] | None
     coef_: np.ndarray
     intercept_: float
     classes_: np.ndarray
@@ -69,13 +67,13 @@ class GLMPredictions(SpendsOwnBudgets):
         """Eta `[N]`; needs the feature columns alone, at any parties.
 
         Args:
-            X: a dataset, or a DataFrame in the schema's own types.
+            X: a dataset, or a table in the schema's own types.
 
         Raises:
             ArgumentError: a feature is missing, or has another public domain than in the fit.
         """
         check_is_fitted(self, "coef_")
-        dataset = encoded(X, self.schema_, self._regression_.columns)
+        dataset = encoded(X, self.schema_, self._regression_.columns, self.features)
         for name in self._regression_.columns:
             self._check_same(dataset, name)
         return self._regression_.predictor(dataset.pooled(), self.coef_, self.intercept_)
@@ -89,18 +87,20 @@ class GLMPredictions(SpendsOwnBudgets):
 
     @available_if(_has_two_classes)
     def decision_function(self, X: Records) -> np.ndarray:
-        """Eta `[N]`, above 0 for the second class."""
-        return self.linear_predictor(X)
+        """`[N]`, above 0 for the second of `classes_`: eta, or -eta where the schema lists that value first."""
+        eta = self.linear_predictor(X)
+        return eta if class_codes(self._regression_.column)[1] == 1 else -eta
 
     @available_if(_has_classes)
     def predict_proba(self, X: Records) -> np.ndarray:
         """Probabilities `[N, K]` of `classes_` at the posterior's centre."""
-        return self._mean(X)
+        mean = self._mean(X)
+        return mean[:, class_codes(self._regression_.column)]
 
     def predict(self, X: Records) -> np.ndarray:
         """The most probable class, or the mean at the posterior's centre, `[N]`, in the table's own units."""
-        mean = self._mean(X)
-        return self.classes_[mean.argmax(axis=1)] if mean.ndim == 2 else in_table_units(self._regression_.column, mean)
+        mean, column = self._mean(X), self._regression_.column
+        return values_of(column)[mean.argmax(axis=1)] if mean.ndim == 2 else in_table_units(column, mean)
 
     def predictor(
         self, reveal: str | Iterable[float] = "score", *, allow_not_dp: bool = False, backend: Backend | None = None
@@ -169,7 +169,7 @@ class GLMPredictions(SpendsOwnBudgets):
         words = "{} is {}" if mean.shape[1] == 2 else "{} is at least {}"
         events = {
             words.format(label, name): Predicted((truth >= code).astype(float), above[:, code])
-            for code, name in enumerate(self.classes_)
+            for code, name in enumerate(values_of(column))
             if code
         }
         return prediction_items(events, num_groups=num_groups)
@@ -180,7 +180,7 @@ class GLMPredictions(SpendsOwnBudgets):
         if y is not None:
             num_records = X.num_records if isinstance(X, VerticalDataset) else len(X)
             return encoded_labels(regression.column, regression.place, y, num_records)
-        dataset = encoded(X, self.schema_, [regression.label])
+        dataset = encoded(X, self.schema_, [regression.label], self.features)
         if regression.label not in dataset.schema.columns:
             raise ArgumentError(f"y: X has no column {regression.label!r} to compare with; pass y")
         self._check_same(dataset, regression.label)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
@@ -127,17 +128,23 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
         self.insecure_seed = insecure_seed
         self.backend = backend
 
-    def plan(self, num_records: int | Facts, num_features: int | None = None) -> RegressionPlan:
+    def plan(
+        self, num_records: Any, num_features: int | None = None, *, epsilon: float | None = None
+    ) -> RegressionPlan:
         """The privacy plan of a fit; reads no data.
 
         Args:
-            num_records: N; or a session of holders, or its `TableFacts`, which say the rest.
+            num_records: N; or the features, of which the shape is read alone; or a session of holders, or its
+                `TableFacts`, which say the rest.
             num_features: d.
+            epsilon: None takes the constructor's.
         """
         check_fields(self)
         holders: tuple[str, ...] = ()
+        if isinstance(num_records, np.ndarray | pd.DataFrame) and num_records.ndim == 2:
+            num_records, num_features = num_records.shape
         if not isinstance(num_records, int | np.integer):
-            facts = num_records
+            facts: Facts = num_records
             holders, num_records = facts.parties, facts.num_records
             num_features = len(self.features(facts.schema))
         elif num_features is None:
@@ -145,7 +152,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
         return RegressionPlan(
             num_records=int(num_records),
             num_features=num_features,
-            target_epsilon=self.epsilon,
+            target_epsilon=self.epsilon if epsilon is None else epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
             max_unreliable=self.max_unreliable,

@@ -48,8 +48,10 @@ class FeatureGroup:
     def of(cls, party: str, name: str, column: Column, *, expand: bool) -> FeatureGroup:
         """The group of a public column."""
         if column.masked:
-            remedy = "give it bins" if column.missing == "category" else 'set missing = "category"'
-            Place(party, name).fail(f'missing = "{column.missing}" has no feature; fill it, or {remedy}')
+            coded = {"real": "bins and ", "count": 'type = "integer", edges and '}.get(column.kind, "")
+            Place(party, name).fail(
+                f'missing = "{column.missing}" has no feature; fill it, or give it {coded}missing = "category"'
+            )
         if column.kind in ("real", "count"):
             return cls(party, name, "scalar", 1)
         scaled = column.ordered and column.missing != "category" and not expand

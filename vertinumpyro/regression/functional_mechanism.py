@@ -12,8 +12,10 @@ from scipy.special import expit
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
+from vertinumpyro.regression.labels import class_codes, classes_of, in_table_units, r2, values_of
+from vertinumpyro.regression.pooled_table import Records
 from vertinumpyro.regression.quadratic import Quadratic, Solution
-from vertinumpyro.regression.scikit import ClassifierMixin, RegressorMixin, check_is_fitted
+from vertinumpyro.regression.scikit import ClassifierMixin, RegressorMixin
 from vertinumpyro.regression.surrogates import Surrogate, curvature, fitted_curvature
 from vertinumpyro.regression.threshold import best_threshold
 from vertinumpyro.regression.vertical_estimator import Table, VerticalEstimator
@@ -31,7 +33,7 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
     sees an exact cross product, and there is one round of noise.
 
     Features are scaled to [-1, 1] by public bounds, categories become one-hot groups whose coefficients sum to zero.
-    Labels and predictions are in the dataset's model units: reals in (0, 1), codes, counts.
+    Labels and predictions are in the table's own units, coefficients in model units (reals in (0, 1), codes, counts).
 
     Args:
         schema, label, features, epsilon, delta: what a fit without `plan=` makes its own plan from, as
@@ -46,7 +48,7 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
 
     Attributes:
         coef_: `[d]`, per unit of a scaled feature.
-        intercept_: the prediction at scaled features of 0.
+        intercept_: the prediction at scaled features of 0, both in the label's model units.
         posterior_mean_, posterior_covariance_: of (intercept, coefficients); with estimator="noise_aware" only.
         status_: "usable", "partly noise" (directions were dropped) or "noise only" (coefficients are 0).
         kept_directions_, directions_: how many eigenvalues stood out from the noise, of how many.
@@ -94,9 +96,10 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
         """Spend a plan on the parties' records.
 
         Args:
-            X: the parties' aligned columns, the label among them. A DataFrame in the schema's own types is a pooled
-                table, for research: nobody should hold one.
-            y: with a DataFrame, labels in the schema's own types; None takes its column. A plan may stand here, too.
+            X: the parties' aligned columns, the label among them. A table of any library in the schema's own types is
+                a pooled one, for research: nobody should hold one. So is an array, where `features=` lists its columns.
+            y: the label's name, in the constructor's place; or, with a table, labels in the schema's own types. None
+                takes the column of X. A plan may stand here, too.
             plan: made by `plan`; spent once. None makes one from the constructor's settings, and warns where this
                 estimator or its clones did so before.
             run_dir: folder for `privacy.json`, written before anything is released, and `moments.npz`, the release.
@@ -111,21 +114,23 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
         self._store(found, (high - low) / 2, (high + low) / 2)
         return self
 
-    def predict(self, X: Table) -> np.ndarray:
-        """Predicted labels `[N]` in model units; needs the feature columns alone, at any parties."""
-        return self._scores(X)
+    def predict(self, X: Records) -> np.ndarray:
+        """Predicted labels `[N]` in the table's own units, within the public bounds; needs the features alone.
 
-    def score(self, X: Table, y: Any = None) -> float:
+        Of two values that are no numbers it is the share of the second.
+        """
+        scores = self._scores(X)
+        return in_table_units(self._label, scores)
+
+    def score(self, X: Records, y: Any = None) -> float:
         """R² of the predictions. Not DP: it reads real labels.
 
         Args:
             X: records.
-            y: labels, in model units beside a dataset and in the schema's own types beside a DataFrame; None takes
-                the column of X.
+            y: labels in the schema's own types; None takes the column of X.
         """
         predicted = self.predict(X)
-        labels = self._labels(X, y).astype(np.float64)
-        return float(1 - np.sum((labels - predicted) ** 2) / np.sum((labels - labels.mean()) ** 2))
+        return r2(in_table_units(self._label, self._labels(X, y)), predicted)
 
 
 class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
@@ -143,8 +148,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
         estimator, ridge, prior_variance, backend, insecure_seed: as in `VerticalLinearRegression`.
 
     Attributes:
-        classes_: the label's codes, (0, 1).
-        threshold_: the score above which class 1 is predicted.
+        classes_: the label's two values in ascending order, as scikit-learn has them. The schema's order says which of
+            them the coefficients' scores are for: the second.
+        threshold_: the score above which the schema's second value is predicted.
         curvature_: c of the surrogate c_0 + c m²; 1/8 for Taylor.
     """
 
@@ -186,7 +192,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
         objective = self._release(X, y, plan, run_dir, resume)
         found = self._solve(objective)
         self.curvature_ = _score_curvature(objective, found) if self.surrogate == "fitted" else c
-        self.classes_ = np.array([0, 1])
+        self.classes_ = classes_of(self._label)
         scale = 1 / (4 * self.curvature_)
         self._store(found, scale, 0.0)
         informative = self.threshold == "expected" and found.status != "noise only"
@@ -197,24 +203,29 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
         self.threshold_ = scale * cut
         return self
 
-    def decision_function(self, X: Table) -> np.ndarray:
-        """Scores xᵀw `[N]`."""
-        return self._scores(X)
+    def decision_function(self, X: Records) -> np.ndarray:
+        """Scores `[N]` for the second of `classes_`: xᵀw, or -xᵀw where the schema lists that value first."""
+        scores = self._scores(X)
+        return scores if class_codes(self._label)[1] == 1 else -scores
 
-    def predict_proba(self, X: Table) -> np.ndarray:
-        """Probabilities of both classes `[N, 2]`."""
-        positive = expit(self._scores(X))
-        return np.column_stack([1 - positive, positive])
+    def predict_proba(self, X: Records) -> np.ndarray:
+        """Probabilities of both `classes_` `[N, 2]`."""
+        scores = self._scores(X)
+        return expit(np.column_stack([-scores, scores]))[:, class_codes(self._label)]
 
-    def predict(self, X: Table) -> np.ndarray:
-        """Predicted codes `[N]`."""
-        check_is_fitted(self, "coef_")
-        return self.classes_[(self._scores(X) > self.threshold_).astype(int)]
+    def predict(self, X: Records) -> np.ndarray:
+        """Predicted labels `[N]`, in the label's own values."""
+        codes = self._codes(X)
+        return values_of(self._label)[codes]
 
-    def score(self, X: Table, y: Any = None) -> float:
+    def score(self, X: Records, y: Any = None) -> float:
         """Accuracy. Not DP: it reads real labels. Arguments as in `VerticalLinearRegression.score`."""
-        predicted = self.predict(X)
+        predicted = self._codes(X)
         return float(np.mean(predicted == self._labels(X, y)))
+
+    def _codes(self, X: Records) -> np.ndarray:
+        scores = self._scores(X)
+        return (scores > self.threshold_).astype(int)
 
 
 def _score_curvature(objective: Quadratic, found: Solution) -> float:

@@ -15,12 +15,24 @@ from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import block_bytes, slices
-from vertinumpyro.data import Facts, Schema, VerticalDataset
+from vertinumpyro.data import Column, Facts, Schema, VerticalDataset
+from vertinumpyro.data.wording import Place
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
+from vertinumpyro.regression.labels import encoded_labels
 from vertinumpyro.regression.objective import MOMENTS, MomentsWork, NoisyMoments, noisy_moments, widths
 from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
-from vertinumpyro.regression.pooled_table import encoded, part_of, schema_of, told_apart, with_labels
+from vertinumpyro.regression.pooled_table import (
+    Records,
+    as_records,
+    encoded,
+    facts_of,
+    label_of,
+    part_of,
+    schema_of,
+    told_apart,
+    with_labels,
+)
 from vertinumpyro.regression.quadratic import Quadratic, Solution, minimiser, noise_aware, quadratic
 from vertinumpyro.regression.scikit import check_is_fitted
 from vertinumpyro.secure import Backend, FixedPoint
@@ -29,7 +41,7 @@ from vertinumpyro.session import Session, recorded_plan, session_of
 
 __all__ = ["NoisyFitWarning", "VerticalEstimator"]
 
-Table = VerticalDataset | Session | pd.DataFrame
+Table = Records | Session
 
 _MATRICES = 8  # of all products at a time: exact, with noise, and what solves for their coefficients
 
@@ -41,8 +53,8 @@ class NoisyFitWarning(UserWarning):
 class VerticalEstimator(SpendsOwnBudgets):
     """The release, the noisy quadratic, and the report of how noisy it was. Abstract.
 
-    Records are `VerticalDataset`s, sessions, or pandas DataFrames in the schema's own types, which are pooled tables
-    for research: nobody should hold one.
+    Records are `VerticalDataset`s, sessions, or tables of any library in the schema's own types, which are pooled
+    tables for research: nobody should hold one. An array is one where `features=` lists its columns in order.
     """
 
     _model: Literal["linear", "logistic"]
@@ -70,20 +82,25 @@ class VerticalEstimator(SpendsOwnBudgets):
 
     @checked
     def plan(
-        self, schema: Schema | None = None, label: str | None = None, *, num_records: int,
-        epsilon: float | None = None, **settings: Any,
+        self, data: Facts | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
+        epsilon: float | None = None, schema: Schema | None = None, **settings: Any,
     ) -> FunctionalMechanismPlan:  # fmt: skip
         """A privacy plan for this regression; reads no data.
 
         Args:
-            schema: the parties' columns; this and what else is left out is taken from the constructor.
-            label: the column to predict.
-            num_records: N.
+            data: a dataset, a session or `TableFacts`; or a schema. None takes the constructor's schema.
+            label: the column to predict; this and what else is left out is taken from the constructor.
+            num_records: N, beside a schema.
             epsilon: what everyone gets at most.
+            schema: a schema in the place of `data`.
             **settings: as in `FunctionalMechanismPlan.of`.
+
+        Raises:
+            ArgumentError: names what is missing or does not fit.
         """
-        own = {"schema": self.schema, "label": self.label, "epsilon": self.epsilon}
-        given = {"schema": schema, "label": label, "epsilon": epsilon}
+        facts = facts_of(data, schema, num_records, self.schema)
+        own = {"label": self.label, "epsilon": self.epsilon}
+        given = {"label": label, "epsilon": epsilon}
         chosen = {name: own[name] if value is None else value for name, value in given.items()}
         for name, value in chosen.items():
             if value is None:
@@ -93,8 +110,8 @@ class VerticalEstimator(SpendsOwnBudgets):
                 )
         defaults = {"delta": self.delta, "features": self.features, **(self.plan_settings or {})}
         plan = FunctionalMechanismPlan.of(
-            chosen["schema"], chosen["label"], num_records=num_records, model=self._model, epsilon=chosen["epsilon"],
-            **{**defaults, **settings},
+            facts.schema, chosen["label"], num_records=facts.num_records, model=self._model,
+            epsilon=chosen["epsilon"], **{**defaults, **settings},
         )  # fmt: skip
         plan.warn_if_narrowed(stacklevel=3)
         return plan
@@ -152,11 +169,11 @@ class VerticalEstimator(SpendsOwnBudgets):
 
     def _prepared(self, X: Any, y: Any, plan: Any) -> tuple[VerticalDataset | Session, FunctionalMechanismPlan]:
         """The records under the plan's columns, and the plan, made here if there is none."""
+        X = as_records(X, self.features)
         schema = schema_of(X, self.schema)
+        label, y = label_of(y, self.label if plan is None else self._own_kind(plan).layout.label)
         if plan is None:
-            plan = self.plan(schema, num_records=len(X) if isinstance(X, pd.DataFrame) else X.num_records)
-        if not isinstance(plan, FunctionalMechanismPlan) or plan.model != self._model:
-            raise ArgumentError(f"plan must be a FunctionalMechanismPlan for a {self._model} model: make it by `plan`")
+            plan = self.plan(schema, label, num_records=len(X) if isinstance(X, pd.DataFrame) else X.num_records)
         if isinstance(X, VerticalDataset | Session):
             if y is not None:
                 raise ArgumentError(
@@ -173,8 +190,7 @@ class VerticalEstimator(SpendsOwnBudgets):
         Raises:
             ArgumentError: names what differs.
         """
-        if not isinstance(plan, FunctionalMechanismPlan) or plan.model != self._model:
-            raise ArgumentError(f"plan must be a FunctionalMechanismPlan for a {self._model} model: make it by `plan`")
+        plan = self._own_kind(plan)
         if plan.num_records != dataset.num_records:
             raise ArgumentError(f"plan was made for {plan.num_records} records, the dataset has {dataset.num_records}")
         expected = type(plan.layout).of(
@@ -189,6 +205,11 @@ class VerticalEstimator(SpendsOwnBudgets):
         for name in ("prior_variance", "ridge"):
             if not 0 <= getattr(self, name) < np.inf or (name == "prior_variance" and not self.prior_variance):
                 raise ArgumentError(f"{name} must be positive and finite, got {getattr(self, name)}")
+
+    def _own_kind(self, plan: Any) -> FunctionalMechanismPlan:
+        if not isinstance(plan, FunctionalMechanismPlan) or plan.model != self._model:
+            raise ArgumentError(f"plan must be a FunctionalMechanismPlan for a {self._model} model: make it by `plan`")
+        return plan
 
     # -- the solution ----------------------------------------------------------------------------
 
@@ -241,19 +262,25 @@ class VerticalEstimator(SpendsOwnBudgets):
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "coef_")
         layout = self.plan_.layout
-        dataset = encoded(X, self.schema_, [group.column for group in layout.feature_groups])
+        dataset = encoded(X, self.schema_, [group.column for group in layout.feature_groups], self.features)
         blocks = (layout.encode_features(dataset, rows) @ self.coef_ for rows in slices(dataset.num_records))
         return np.concatenate(list(blocks)) + self.intercept_
 
+    @property
+    def _label(self) -> Column:
+        return self.schema_.columns[self.plan_.layout.label]
+
+    def linear_predictor(self, X: Records) -> np.ndarray:
+        """Scores xᵀw `[N]`, of a linear regression the label in model units; needs the feature columns alone."""
+        return self._scores(X)
+
     def _labels(self, X: Any, y: Any) -> np.ndarray:
-        """True labels `[N]` in model units: a dataset's own or given, a DataFrame's own or given in its own types."""
+        """True labels `[N]` in model units: the records' own, or given in the table's own types."""
         label = self.plan_.layout.label
-        if isinstance(X, VerticalDataset) and y is not None:
-            labels = np.asarray(y)
-            if labels.shape != (X.num_records,):
-                raise ArgumentError(f"y has shape {labels.shape}, and X {X.num_records} records")
-            return labels
-        dataset = encoded(X if y is None else with_labels(X, label, y), self.schema_, [label])
+        if y is not None:
+            num_records = X.num_records if isinstance(X, VerticalDataset) else len(X)
+            return encoded_labels(self._label, Place(self.schema_.party_of(label), label), y, num_records)
+        dataset = encoded(X, self.schema_, [label], self.features)
         if label not in dataset.schema.columns:
             raise ArgumentError(f"y: X has no column {label!r} to compare with; pass y")
         return dataset.pooled()[label]
