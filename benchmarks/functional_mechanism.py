@@ -283,7 +283,7 @@ def linear_errors(dataset: VerticalDataset, label: str, settings: Settings, name
         for epsilon in EPSILONS:
             for method, (model, plan) in PRIVATE.items():
                 made = VerticalLinearRegression(backend=Plaintext(), **model)
-                predicted = private_fit(made, train, label, epsilon, **plan).predict(test)
+                predicted = private_fit(made, train, label, epsilon, **plan).linear_predictor(test)
                 errors[method] = np.mean((scaled(dataset.schema.columns[label], predicted) - y_test) ** 2)
             for method, error in errors.items():
                 found.setdefault(method, {}).setdefault(epsilon, []).append(float(error))
@@ -309,7 +309,7 @@ def synthetic_errors(settings: Settings, sparsity: float) -> dict[str, float]:
         settings_of_model = {"estimator": "minimiser", **model}
         made = VerticalLinearRegression(backend=Plaintext(), **settings_of_model)
         fitted = private_fit(made, train, "y", 1.0, **plan)
-        predicted = scaled(dataset.schema.columns["y"], fitted.predict(test))
+        predicted = scaled(dataset.schema.columns["y"], fitted.linear_predictor(test))
         out[method] = float(np.mean((predicted - y_test) ** 2))
         out[f"{method}_status"] = fitted.status_
     return out

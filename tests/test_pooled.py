@@ -1,6 +1,8 @@
 """A twin in one call, for whoever holds all tables."""
 
+import copy
 import json
+import pickle
 
 import jax
 import numpy as np
@@ -8,8 +10,10 @@ import pandas as pd
 import pytest
 
 import vertinumpyro as vnp
-from vertinumpyro.core.errors import AlignmentError, ArgumentError, UnprovenError
+from vertinumpyro import pooled
+from vertinumpyro.core.errors import AlignmentError, ArgumentError, LongFitWarning, UnprovenError
 from vertinumpyro.marginals import MarginalPosterior
+from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.privacy import PrivacyWarning
 
 N = 400
@@ -63,6 +67,8 @@ def test_further_tables_cost_nothing_and_are_others(made):
     tables = [made.sample(50, rng_key=jax.random.PRNGKey(seed)) for seed in (1, 2)]
     assert [len(table) for table in tables] == [50, 50]
     assert not tables[0].equals(tables[1])
+    restored = copy.deepcopy(pickle.loads(pickle.dumps(made)))
+    assert restored.sample(50, rng_key=jax.random.PRNGKey(1)).equals(tables[0])
 
 
 @pytest.mark.parametrize("library", ["polars", "pyarrow"])
@@ -128,3 +134,55 @@ def test_mistakes_are_named(arguments, error, match):
     given = {"tables": TABLES, "epsilon": 1.0, "schema": SCHEMA, **arguments}
     with pytest.raises(error, match=match):
         vnp.twin(**given)
+
+
+WIDE = vnp.Schema.from_dict(
+    {
+        "parties": {
+            party: {"columns": {name: {"type": "categorical", "categories": [f"{name}{i}" for i in range(600)]}}}
+            for party, name in (("clinic", "code"), ("insurer", "town"))
+        }
+    }
+)
+
+
+@pytest.mark.skipif(not has_engine(), reason="Markov random fields: extra `mrf`")
+def test_columns_too_wide_for_a_table_are_counted_in_groups():
+    rng, chosen = np.random.default_rng(0), {"clinic": "code", "insurer": "town"}
+    tables = {
+        p: pd.DataFrame({"id": range(N), c: [f"{c}{i}" for i in rng.integers(0, 600, N)]}) for p, c in chosen.items()
+    }
+    made = vnp.twin(tables, epsilon=5.0, schema=WIDE, rng_key=jax.random.PRNGKey(0))
+    assert "'code', 'town' in 387 groups" in made.why
+    assert set(made.table["code"]) <= set(WIDE.columns["code"].labels)
+
+
+def test_steps_that_take_long_are_told_before_anything_is_spent(monkeypatch, tmp_path):
+    def twin(**settings):
+        return vnp.twin(
+            TABLES, epsilon=5.0, schema=SCHEMA, rng_key=jax.random.PRNGKey(0), run_dir=tmp_path / "run", **settings
+        )
+
+    monkeypatch.setattr(pooled, "_candidates", lambda model, schema, on_estimate: [_stepping(on_estimate, 601.0)])
+    with pytest.raises(ArgumentError, match=r"allow_long: .*about 10 minutes.*'visits'.*allow_long=True"):
+        twin()
+    assert not (tmp_path / "run").exists()
+    with pytest.warns(LongFitWarning, match="about 10 minutes"):
+        twin(allow_long=True)
+
+
+def _stepping(on_estimate, seconds):
+    """DPVI's steps, as if they took so long."""
+    dpvi = vnp.DPVI(num_components=1, warm_start=False)
+
+    def told(found):
+        assert 0 < found < seconds
+        on_estimate(seconds)
+
+    return (
+        "steps",
+        lambda data, epsilon, delta: dpvi.plan(data, epsilon=epsilon, num_steps=2),
+        lambda data, plan, key, run_dir: dpvi.fit(
+            data, plan, key, run_dir=run_dir, on_estimate=told, progress_bar=False
+        ),
+    )

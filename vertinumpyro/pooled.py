@@ -18,13 +18,16 @@ import jax
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.arguments import checked
-from vertinumpyro.core.errors import ArgumentError, ModelContractError, UnprovenError
+from vertinumpyro.core.errors import ArgumentError, LongFitWarning, ModelContractError, UnprovenError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Schema, VerticalDataset, draft_schema
 from vertinumpyro.data.frames import Table, in_kind_of
 from vertinumpyro.dpvi import DPVI, Posterior
+from vertinumpyro.dpvi.fitting import OnEstimate
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
+from vertinumpyro.mrf.cells import cell_columns
+from vertinumpyro.mrf.graph import bins_within
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.privacy import Plan, PrivacyWarning
@@ -38,6 +41,7 @@ _UNDRAFTED = (
     "(vertinumpyro.draft_schema(table, party).to_toml() proposes them, Schema.from_toml reads what you confirmed) and "
     "give schema=. allow_unproven=True takes what the tables hold, with no guarantee for it"
 )
+_LONG_S, _LONGEST_S = 60.0, 600.0
 _DRAFTED = (
     "the schema was read from the tables, so epsilon does not cover it: a bound that only one record reaches tells of "
     "that record. Do not publish this twin; confirm made.schema by public knowledge and give it as schema="
@@ -98,11 +102,14 @@ def twin(
     run_dir: str | Path | None = None,
     unmatched: Literal["refuse", "drop"] = "refuse",
     allow_unproven: bool = False,
+    allow_long: bool = False,
 ) -> Twin:
     """A synthetic twin of all parties' tables, (epsilon, delta)-DP towards everyone who did not hold them.
 
     The method is the one that a configuration gets that names none: a Markov field of noisy tables (extra `mrf`), or
-    with `model` that model learned from noisy tables; DPVI where a model has no tables or they would be too wide.
+    with `model` that model learned from noisy tables; DPVI where a model has no tables or they would be too wide. Of
+    columns too wide for a table of two, as thousands of categories, the field counts groups of neighbours in the
+    schema's order, and draws values within a group as a noisy histogram of the column has them; `why` names them.
 
     Args:
         tables: for each party a pandas or polars DataFrame, a `pyarrow.Table`, or a dict of arrays.
@@ -115,9 +122,12 @@ def twin(
         run_dir: a new folder for the privacy record, written before anything is seen.
         unmatched: what to do with records that not all parties have; "drop" makes the number of common ones public.
         allow_unproven: without a schema, take bounds and categories from the tables.
+        allow_long: take steps even where they will take more than ten minutes, as one on stand-ins took. From one
+            minute on a `LongFitWarning` says how long.
 
     Raises:
         UnprovenError: there is no schema, and `allow_unproven` is False.
+        ArgumentError: the steps would take more than ten minutes, and `allow_long` is False; nothing is spent.
         ArgumentError, SchemaError, DataError, AlignmentError, ModelContractError: name the argument, party or column.
     """
     key = compat.random_key(secrets.randbits(31)) if rng_key is None else checked_key(rng_key)
@@ -131,7 +141,7 @@ def twin(
         warnings.warn(_DRAFTED, PrivacyWarning, stacklevel=3)
     dataset = VerticalDataset.from_frames(schema, tables, unmatched=unmatched)
     fit_key, draw_key = jax.random.split(key)
-    why, plan, fit = _method(dataset, model, epsilon, delta)
+    why, plan, fit = _method(dataset, model, epsilon, delta, _speaks_of_time(dataset.schema, allow_long))
     fitted = fit(dataset, plan, fit_key, run_dir)
     return Twin(fitted, plan, dataset.schema, why, proved, type(next(iter(tables.values()))), draw_key)
 
@@ -157,10 +167,29 @@ _Plan = Callable[[VerticalDataset, float, float], Plan]
 _Candidate = tuple[str, _Plan, _Fit]
 
 
-def _method(dataset: VerticalDataset, model: Model | None, epsilon: float, delta: float) -> tuple[str, Plan, _Fit]:
+def _speaks_of_time(schema: Schema, allow_long: bool) -> OnEstimate:
+    """Says how long steps will take, before anything is spent; refuses what takes too long and nobody allowed."""
+    widest = max(schema.columns, key=lambda name: schema.columns[name].num_values or 0)
+
+    def on_estimate(seconds: float) -> None:
+        words = f"learning by noisy steps will take about {seconds / 60:,.0f} minutes here, as one step took"
+        if seconds > _LONGEST_S and not allow_long:
+            raise ArgumentError(
+                f"allow_long: {words}; nothing was spent. Give the widest columns, as {widest!r}, fewer values in the "
+                "schema (bins, edges, fewer categories), or give allow_long=True"
+            )
+        if seconds > _LONG_S:
+            warnings.warn(words, LongFitWarning, stacklevel=2)
+
+    return on_estimate
+
+
+def _method(
+    dataset: VerticalDataset, model: Model | None, epsilon: float, delta: float, on_estimate: OnEstimate
+) -> tuple[str, Plan, _Fit]:
     """The first method whose plan can be made, and the reason for it."""
     refused = ""
-    for name, make_plan, fit in (candidates := list(_candidates(model))):
+    for name, make_plan, fit in (candidates := list(_candidates(model, dataset.schema, on_estimate))):
         try:
             return f"{name}{refused}", make_plan(dataset, epsilon, delta), fit
         except (ArgumentError, ModelContractError) as error:
@@ -170,13 +199,16 @@ def _method(dataset: VerticalDataset, model: Model | None, epsilon: float, delta
     raise AssertionError("there is no candidate")
 
 
-def _candidates(model: Model | None) -> Iterator[_Candidate]:
+def _candidates(model: Model | None, schema: Schema, on_estimate: OnEstimate) -> Iterator[_Candidate]:
     field = VertiMRF()
     if model is None and has_engine():
+        bins = bins_within({column.name: column.num_cells for column in cell_columns(schema)}, field.clique_limit)
+        grouped = VertiMRF(bins=bins)
+        groups = f", with {', '.join(map(repr, bins))} in {min(bins.values())} groups of neighbours" if bins else ""
         yield (
-            "Markov field of noisy tables",
-            lambda data, epsilon, delta: field.plan(data, epsilon=epsilon, delta=delta),
-            lambda data, plan, key, run_dir: field.fit(data, plan, run_dir=run_dir),
+            f"Markov field of noisy tables{groups}",
+            lambda data, epsilon, delta: grouped.plan(data, epsilon=epsilon, delta=delta),
+            lambda data, plan, key, run_dir: grouped.fit(data, plan, run_dir=run_dir),
         )
     inference = MarginalInference(model, law="auto" if has_engine() else "tables")
 
@@ -193,5 +225,5 @@ def _candidates(model: Model | None) -> Iterator[_Candidate]:
     yield (
         "model learned by noisy steps",
         lambda data, epsilon, delta: dpvi.plan(data, epsilon=epsilon, delta=delta),
-        lambda data, plan, key, run_dir: dpvi.fit(data, plan, key, run_dir=run_dir),
+        lambda data, plan, key, run_dir: dpvi.fit(data, plan, key, run_dir=run_dir, on_estimate=on_estimate),
     )

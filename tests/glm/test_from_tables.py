@@ -1,5 +1,7 @@
 """`MarginalGLM`: coefficients beside maximum likelihood's, every family's contract, and what stops it."""
 
+import copy
+import pickle
 from typing import Any
 
 import jax
@@ -91,6 +93,8 @@ def test_with_almost_no_noise_it_is_maximum_likelihood_with_its_standard_errors(
     assert (abs(table["mean"] - exact["mean"]) < 0.6 * exact["sd"]).all(), table
     assert ((table["sd"] > 0.85 * exact["sd"]) & (table["sd"] < 1.25 * exact["sd"])).all(), table
     assert 0.5 < found.posterior.misfit < 1.5
+    assert pickle.loads(pickle.dumps(found)).draws().equals(found.draws())
+    assert pickle.loads(pickle.dumps(regression)) == copy.deepcopy(regression) == regression
     assert table["rate ratio"]["state=poor"] == pytest.approx(np.exp(exact["mean"]["state=poor"]), rel=0.03)
     assert table["ratio low"]["age"] == pytest.approx(np.exp(table["low"]["age"]))
     with pytest.raises(ArgumentError, match="level=95 must be between 0 and 1"):

@@ -31,7 +31,7 @@ from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegr
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 N = 600
-FAST = {"epsilon": 50.0}
+FAST: Any = {"epsilon": 50.0}
 TWO = [("No", "Yes"), ("Yes", "No"), (1, 2), (2, 1), (True, False), (2.0, -1.0)]
 OF_CLASSES = {
     VerticalLogisticRegression: TWO,

@@ -1,5 +1,7 @@
 """Models fitted to one release: both laws, both methods, twins, stored posteriors, and what is refused."""
 
+import copy
+import pickle
 import warnings
 from functools import partial
 
@@ -94,6 +96,9 @@ def test_a_posterior_is_stored_and_restored(posterior, tmp_path):
     assert np.array_equal(restored.draws, posterior.draws)
     assert restored.plan.fingerprint() == posterior.plan.fingerprint()
     assert (restored.law, restored.why) == ("tables", posterior.why)
+    pickled = pickle.loads(pickle.dumps(posterior))
+    assert repr(pickled) == repr(posterior)
+    assert all(np.array_equal(a, pickled.sample(KEY, 5)[name]) for name, a in posterior.sample(KEY, 5).items())
     with pytest.raises(ArgumentError, match="saved for another model"):
         MarginalInference(num_components=3).load(tmp_path / "posterior.npz")
 
@@ -106,7 +111,7 @@ def test_a_release_is_stored_and_restored(release, tmp_path):
         np.array_equal(a.values, b.values) for a, b in zip(restored.measurements, release.measurements, strict=True)
     )
     assert restored.fine_stddevs == release.fine_stddevs
-    assert repr(restored) == repr(release)
+    assert repr(restored) == repr(release) == repr(copy.deepcopy(pickle.loads(pickle.dumps(release))))
     with pytest.raises(ArgumentError, match=r"holds no marginals\.npz"):
         vnp.Marginals.load(tmp_path / "elsewhere")
 

@@ -403,6 +403,8 @@ def test_covariates_may_be_of_any_library(dataset: VerticalDataset) -> None:
     expected = synthetic(posterior, covariates=table[["x"]])
     for other in ({"x": table["x"].to_numpy()}, {"x": list(table["x"])}, table[["x"]].set_index(table["x"].to_numpy())):
         pd.testing.assert_frame_equal(synthetic(posterior, covariates=other), expected)
+    with_ids = table[["x"]].assign(**{posterior.split.schema.id_column: range(len(table))})
+    pd.testing.assert_frame_equal(synthetic(posterior, covariates=with_ids), expected)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +413,7 @@ def test_covariates_may_be_of_any_library(dataset: VerticalDataset) -> None:
         (None, None, ArgumentError, ["'x'", "covariates="]),
         ({}, None, ArgumentError, ["no column 'x'"]),
         ({"X": [1.0]}, None, ArgumentError, ["no column 'x'", "'X'"]),
-        ({"x": [1.0], "y": [2.0]}, None, ArgumentError, ["'y'", "draws itself", "leave it out"]),
+        ({"x": [1.0], "y": [2.0]}, None, ArgumentError, ["'y'", "draws itself", "covariates=table[['x']]"]),
         ({"x": [1.0], "cost": [2.0]}, None, ArgumentError, ["'cost'", "does not read", "leave it out"]),
         ({"x": [1.0], "age": [2.0]}, None, ArgumentError, ["'age'", "schema"]),
         ({"x": [1.0, 2.0]}, 3, ArgumentError, ["num_records=3", "2 rows"]),

@@ -63,3 +63,7 @@ class BackendError(VertinumpyroError, RuntimeError):
 
 class InferenceWarning(UserWarning):
     """A fit has not converged, or its model cannot have made what it was fitted to."""
+
+
+class LongFitWarning(UserWarning):
+    """A fit will take long, as a step of it on stand-ins took."""

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.arguments import checked, shown
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.core.workers import HERE, Columns, Workers, workers_of
 from vertinumpyro.data.alignment import align, record_ids
 from vertinumpyro.data.files import CsvFormat, read_table
@@ -252,6 +252,21 @@ class VerticalDataset:
     def fingerprint(self) -> str:
         """Return a text that names the public schema and N. Nothing in it depends on a value."""
         return f"{self.schema.digest()}-{self.num_records}"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be pickled: a copy would hold all secret columns, in a file or a process that nobody planned.
+
+        Raises:
+            PrivacyError: always.
+        """
+        raise PrivacyError(
+            "a VerticalDataset is not pickled or deep-copied, as its columns are secret and a copy would lie wherever "
+            "pickles do; load it from its files where it is needed, or share this one, which nothing changes"
+        )
+
+    def __copy__(self) -> "VerticalDataset":
+        """Return itself: nothing of it changes."""
+        return self
 
     def __repr__(self) -> str:
         """Show public facts alone: parties, columns, types and N."""

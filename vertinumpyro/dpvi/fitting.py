@@ -25,9 +25,12 @@ from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
 from vertinumpyro.session import InProcessSession, Run, Session
 
-__all__ = ["CHECKPOINT", "AfterChunk", "first_step", "rehearsed", "restored", "run_steps"]
+__all__ = ["CHECKPOINT", "AfterChunk", "OnEstimate", "first_step", "rehearsed", "restored", "run_steps"]
 
 CHECKPOINT = "checkpoint.npz"
+
+OnEstimate = Callable[[float], None]
+"""Called with the seconds that all steps will take at least, as a step on stand-ins took."""
 
 AfterChunk = Callable[[int, Params], None]
 """Called with the number of steps so far and the guide's parameters, which follow from what was released."""
@@ -55,17 +58,19 @@ def first_step(run: Run, plan: NoisySumPlan) -> int:
     return first
 
 
-def rehearsed(session: Session, kernel: Kernel, state: DPVIState, plan: PrivacyPlan) -> ChunkRunner | None:
+def rehearsed(
+    session: Session, kernel: Kernel, state: DPVIState, plan: PrivacyPlan
+) -> tuple[ChunkRunner | None, float | None]:
     """The compiled loop where all parties are in this process, tried on stand-ins; elsewhere the update alone is.
 
+    :returns: the loop, and the seconds that the plan's steps will take at least, as one of them took.
     :raises ArgumentError: what follows a release would fail; nothing is spent.
     """
     if not isinstance(session, InProcessSession):
         rehearse_update(kernel, state)
-        return None
+        return None, None
     runner = ChunkRunner(kernel, device_columns(session.dataset))
-    rehearse_steps(kernel, state, runner, plan)
-    return runner
+    return runner, plan.num_gradients * rehearse_steps(kernel, state, runner, plan)
 
 
 def run_steps(

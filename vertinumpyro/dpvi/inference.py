@@ -12,6 +12,7 @@ import jax
 from vertinumpyro.core import compat
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, RangeError
+from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Facts, Schema, VerticalDataset
@@ -20,7 +21,7 @@ from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_sampling, check_settings
 from vertinumpyro.dpvi.clipping import COMPILER_BYTES, batch_shape, check_clip, chosen_clip, planned_shape
 from vertinumpyro.dpvi.defaults import default_batch, default_components, default_guide, default_init
-from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, rehearsed, restored, run_steps
+from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, OnEstimate, rehearsed, restored, run_steps
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.loop import spread_over
 from vertinumpyro.dpvi.optimizers import Optimizer
@@ -105,6 +106,11 @@ class DPVI:
     def __post_init__(self) -> None:
         """Before any schema is known, as `check_settings` says."""
         check_settings(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings; split models and their programs are made again."""
+        require_names("DPVI", {name: getattr(self, name) for name in ("model", "guide", "optimizer", "init_loc_fn")})
+        return public_state(self, _splits={}, _twins={}, _starts={})
 
     def split(self, schema: Schema, plan: PrivacyPlan | None = None) -> SplitModel:
         """The model split between the schema's parties.
@@ -286,6 +292,7 @@ class DPVI:
         resume: bool = False,
         progress_bar: bool = True,
         after_chunk: AfterChunk | None = None,
+        on_estimate: OnEstimate | None = None,
         insecure_seed: int | None = None,
     ) -> Posterior:
         """Spend the plan: run its steps and return the posterior over the global latents.
@@ -296,13 +303,16 @@ class DPVI:
             record is what stops a second process from spending the same plan.
         :param resume: continue the run of `run_dir` at its recorded step; a run that is complete costs nothing.
         :param after_chunk: called every few steps.
+        :param on_estimate: called with the steps' seconds, as one on stand-ins took, before anything is spent.
         :param insecure_seed: draw noise and batches from a seeded generator, for tests: no privacy at all.
         :raises ArgumentError: if the guide or the optimiser cannot take a step; nothing is spent.
         :raises PlanSpentError: if the plan was spent before.
         """
         session = session_of(data, self.backend)
         kernel, state = self.kernel(session, plan, rng_key)
-        runner = rehearsed(session, kernel, state, plan)
+        runner, seconds = rehearsed(session, kernel, state, plan)
+        if on_estimate is not None and seconds is not None:
+            on_estimate(seconds)
         warm = self._warm(plan.num_records)
         warm.rehearse(session, plan, kernel, state)
         with session.open(
@@ -312,15 +322,9 @@ class DPVI:
             if released is not None and run.state() is None:
                 state = warm.state(released, plan, kernel, state, rng_key, progress_bar=progress_bar)
             state, diagnostics = run_steps(
-                session,
-                run,
-                kernel,
-                runner,
-                restored(run, state),
-                insecure_seed=insecure_seed,
-                progress_bar=progress_bar,
-                after_chunk=after_chunk,
-            )
+                session, run, kernel, runner, restored(run, state), insecure_seed=insecure_seed,
+                progress_bar=progress_bar, after_chunk=after_chunk,
+            )  # fmt: skip
         tables = released if isinstance(released, Marginals) else None
         return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=tables)
 
@@ -337,12 +341,9 @@ class DPVI:
             return self._posterior(kernel, restored(run, state), plan, Diagnostics.empty(), run)
 
     @staticmethod
-    def _posterior(
-        kernel: Kernel, state: DPVIState, plan: PrivacyPlan, diagnostics: Diagnostics, run: Run
-    ) -> Posterior:
-        return Posterior(
-            guide=kernel.guide, params=state.params, plan=plan, diagnostics=diagnostics, secure_noise=run.secure_noise
-        )
+    def _posterior(kernel: Kernel, state: DPVIState, plan: PrivacyPlan, how: Diagnostics, run: Run) -> Posterior:
+        found: dict[str, Any] = {"guide": kernel.guide, "params": state.params, "plan": plan, "diagnostics": how}
+        return Posterior(**found, secure_noise=run.secure_noise)
 
     def computations(self, facts: Facts, plan: PrivacyPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: the start's, and a clipped sum for each block of a step."""

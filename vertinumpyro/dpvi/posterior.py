@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from vertinumpyro.core.pickling import public_state
 from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals
@@ -58,6 +59,10 @@ class Posterior(PredictivePosterior):
     diagnostics: Diagnostics
     secure_noise: bool
     marginals: Marginals | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the objective, which is not DP."""
+        return public_state(self, diagnostics=dataclasses.replace(self.diagnostics, objective=None))
 
     @property
     def guide_params(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from numpyro.infer.initialization import init_to_uniform
 from vertinumpyro.core.arguments import check_fields, checked
 from vertinumpyro.core.compat import jit_fast
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
+from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import Schema
@@ -92,6 +93,11 @@ class MarginalInference:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ArgumentError(f"{name}={value} must be at least {least}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings; what was compiled is made again."""
+        require_names("MarginalInference", {"model": self.model, "guide": self.guide})
+        return public_state(self, _programs={})
 
     def split(self, schema: Schema, num_records: int) -> SplitModel:
         """The model split between the schema's parties.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -52,16 +54,29 @@ def mixture_model(schema: Schema, num_components: int = 20, *, shape_rate: float
     if not 0 < shape_rate < math.inf:
         raise ArgumentError(f"shape_rate={shape_rate} must be positive; 1 is the paper's")
 
-    names = _Names(schema)
+    return _Mixture(schema, num_components, shape_rate)
 
-    def model(data: Mapping[str, Any], num_records: int) -> None:
-        with numpyro.plate(names.components, num_components):
-            likelihoods = {
-                name: _likelihood(names.latents[name], column, shape_rate) for name, column in schema.columns.items()
-            }
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Mixture:
+    """`mixture_model`'s model: a function that pickles."""
+
+    schema: Schema
+    num_components: int
+    shape_rate: float
+
+    @functools.cached_property
+    def _names(self) -> _Names:
+        return _Names(self.schema)
+
+    def __call__(self, data: Mapping[str, Any], num_records: int) -> None:
+        names, columns = self._names, self.schema.columns
+        with numpyro.plate(names.components, self.num_components):
+            likelihoods = {name: _likelihood(names.latents[name], c, self.shape_rate) for name, c in columns.items()}
             present = {name: _latent(names.latents[name]["present"], dist.Beta(1.0, 1.0)) for name in names.masks}
-        z = _component(names, num_components, num_records)
-        for party, part in schema.parties.items():
+        z = _component(names, self.num_components, num_records)
+        for party, part in self.schema.parties.items():
             with party_plate(party, num_records):
                 for name, column in part.columns.items():
                     _observe(names.sites[name], name, column, likelihoods[name](z), data)
@@ -69,8 +84,6 @@ def mixture_model(schema: Schema, num_components: int = 20, *, shape_rate: float
                         mask = data.get(f"{name}{OBSERVED_SUFFIX}")  # True of `UNOBSERVED`, and then it is drawn
                         given = None if mask is True else mask
                         numpyro.sample(names.masks[name], dist.Bernoulli(present[name][z]), obs=given)
-
-    return model
 
 
 def components_at(schema: Schema, records: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:

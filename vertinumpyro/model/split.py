@@ -15,6 +15,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 
 from vertinumpyro.core import compat
+from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
 from vertinumpyro.data import Schema
 from vertinumpyro.model import local_gradient
@@ -48,6 +49,15 @@ class SplitModel:
     groups: Mapping[str, tuple[SiteGroup, ...]]
     plated: Mapping[str, Mapping[str, int]]
     shared: Mapping[str, tuple[str, ...]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields; compiled programs are made again."""
+        require_names("posterior's model", {"model": self.model})
+        return public_state(self)
+
+    def __deepcopy__(self, memo: Any) -> SplitModel:
+        """Itself: nothing of it changes, and its programs are worth sharing."""
+        return self
 
     # -- layout -----------------------------------------------------------------------------------
 

@@ -19,7 +19,14 @@ from vertinumpyro.mrf.dependence import dependence, significance
 from vertinumpyro.mrf.graphical_model import FEW_COLUMNS, junction_tree_cells
 from vertinumpyro.mrf.release import Measurement
 
-__all__ = ["DEFAULT_CLIQUE_LIMIT", "check_clique_limit", "pair_scores", "select_measurements", "strong_measurements"]
+__all__ = [
+    "DEFAULT_CLIQUE_LIMIT",
+    "bins_within",
+    "check_clique_limit",
+    "pair_scores",
+    "select_measurements",
+    "strong_measurements",
+]
 
 DEFAULT_CLIQUE_LIMIT = 300_000
 
@@ -39,12 +46,20 @@ def check_clique_limit(sizes: Mapping[str, int], clique_limit: int) -> None:
         return
     (first, a), (second, b) = sorted(sizes.items(), key=lambda item: -item[1])[:2]
     if a * b + sum(sizes.values()) > clique_limit:
-        fits = max(2, math.isqrt(clique_limit // 2))
-        example = {first: min(a, fits), second: min(b, fits)}
+        example = {name: cells for name, cells in bins_within(sizes, clique_limit).items() if name in (first, second)}
         raise ArgumentError(
             f"columns {first!r} ({a} cells) and {second!r} ({b} cells) make a table beyond "
             f"clique_limit={clique_limit}; bin them, for instance bins={example}, or raise clique_limit"
         )
+
+
+def bins_within(sizes: Mapping[str, int], clique_limit: int) -> dict[str, int]:
+    """Cells for the columns that are too wide, so that any two make a table within the limit; none where all do."""
+    fits = math.isqrt(clique_limit // 2)
+    while fits > 2 and fits**2 + sum(min(size, fits) for size in sizes.values()) > clique_limit:
+        fits = fits * 9 // 10
+    fits = max(2, fits)
+    return {name: fits for name, size in sizes.items() if size > fits}
 
 
 def pair_scores(measurements: Sequence[Measurement], num_records: int) -> dict[Key, float]:

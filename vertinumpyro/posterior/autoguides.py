@@ -25,7 +25,16 @@ from numpyro.infer.autoguide import (
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import Model
 
-__all__ = ["SUPPORTED", "GuideFactory", "build_guide", "check_guide", "chosen_init", "has_location", "is_point"]
+__all__ = [
+    "SUPPORTED",
+    "GuideFactory",
+    "build_guide",
+    "check_guide",
+    "chosen_init",
+    "chosen_settings",
+    "has_location",
+    "is_point",
+]
 
 GuideFactory = Callable[..., Any]
 """An autoguide, its class, or a `functools.partial` of the class; or a function called as it would be."""
@@ -101,6 +110,12 @@ def build_guide(guide: GuideFactory, model: Model, init_loc_fn: Callable[..., An
     if not isinstance(built, SUPPORTED):
         raise _unsupported(guide, f"called with a model and init_loc_fn it returns a {type(built).__name__}")
     return built
+
+
+def chosen_settings(guide: AutoGuide) -> dict[str, Any]:
+    """Those of `_settings` that are not the family's defaults."""
+    defaults = inspect.signature(type(guide).__init__).parameters
+    return {name: value for name, value in _settings(guide).items() if value is not defaults[name].default}
 
 
 def _settings(guide: AutoGuide) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,10 +18,11 @@ from numpyro.distributions import biject_to
 from numpyro.infer.autoguide import AutoDelta, AutoGuide, AutoNormal
 from numpyro.infer.initialization import init_to_value
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.model.enumeration import Site
 from vertinumpyro.model.split import SplitModel
-from vertinumpyro.posterior.autoguides import GuideFactory, build_guide, chosen_init
+from vertinumpyro.posterior.autoguides import GuideFactory, build_guide, chosen_init, chosen_settings
 
 __all__ = ["GuideFactory", "Params", "ReparameterisedGuide"]
 
@@ -69,21 +71,37 @@ class ReparameterisedGuide:
         if start is None:
             start = split.init(chosen_init(factory) or init_loc_fn, init_key)
         _check_start(split, start)
+        made, values = cls._built(factory, split, start, guide_key)
+        transforms = made.transforms
+        params = jax.jit(lambda v: {n: x if transforms[n] is None else transforms[n].inv(x) for n, x in v.items()})(
+            values
+        )
+        return made, params
+
+    @classmethod
+    def _built(
+        cls, factory: GuideFactory, split: SplitModel, start: Float[Array, " theta"], rng_key: jax.Array
+    ) -> tuple[ReparameterisedGuide, dict[str, Any]]:
+        """The guide about `start`, and its constrained parameters there."""
         at_start: Any = init_to_value(values={_THETA: start})
         guide = build_guide(factory, _theta_model(split.num_parameters), at_start)
         try:
-            trace = handlers.trace(handlers.seed(guide, guide_key)).get_trace()
+            trace = handlers.trace(handlers.seed(guide, rng_key)).get_trace()
         except (ValueError, TypeError, RuntimeError) as error:  # settings that do not fit; nothing here is secret
             raise ArgumentError(
                 f"guide={type(guide).__name__} does not fit the model's {split.num_parameters} parameters: {error}"
             ) from error
         sites = {name: site for name, site in trace.items() if site["type"] == "param"}
         transforms = {name: _transform(site) for name, site in sites.items()}
-        values = {name: site["value"] for name, site in sites.items()}
-        params = jax.jit(lambda v: {n: x if transforms[n] is None else transforms[n].inv(x) for n, x in v.items()})(
-            values
-        )
-        return cls(split, guide, transforms), params
+        return cls(split, guide, transforms), {name: site["value"] for name, site in sites.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The model, and what the guide is made from again: NumPyro's own objects hold functions without a name."""
+        return _rebuilt, (self.split, type(self.guide), chosen_settings(self.guide))
+
+    def __deepcopy__(self, memo: Any) -> ReparameterisedGuide:
+        """Itself: nothing of it changes."""
+        return self
 
     def constrain_params(self, params: Params) -> dict[str, Any]:
         """The guide's parameters as NumPyro names and constrains them (`auto_loc`, `auto_scale`, ...)."""
@@ -140,6 +158,11 @@ class ReparameterisedGuide:
         auxiliary = (s for s in trace.values() if s["type"] == "sample" and (s["infer"] or {}).get("is_auxiliary"))
         site = next(auxiliary, trace[_THETA])  # AutoNormal and AutoDelta draw theta itself
         return site["value"], site
+
+
+def _rebuilt(split: SplitModel, family: type[AutoGuide], settings: Mapping[str, Any]) -> ReparameterisedGuide:
+    start = jnp.zeros(split.num_parameters)
+    return ReparameterisedGuide._built(partial(family, **settings), split, start, compat.random_key(0))[0]
 
 
 def _check_start(split: SplitModel, start: jax.Array) -> None:

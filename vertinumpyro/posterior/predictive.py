@@ -18,6 +18,7 @@ from jax.scipy.special import logsumexp
 
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.pickling import public_state
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.writing import write_in_blocks
@@ -38,6 +39,10 @@ _RECORDS_AT_A_TIME = 4096
 
 class PredictivePosterior(abc.ABC):
     """A posterior of the global latents of a split model."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, which are public; compiled programs are made again on demand."""
+        return public_state(self)
 
     @property
     @abc.abstractmethod
@@ -137,8 +142,8 @@ class PredictivePosterior(abc.ABC):
         :param num_tables: return so many tables in a list, each from one draw of the latents: what
             `evaluation.combine_estimates` needs for intervals that know all uncertainty.
         :param covariates: the columns that the model reads and does not draw (`twin_columns.given`), as a table of
-            any library in the schema's units, with a row for each synthetic record. They stand in the result as they
-            are and nothing protects them: give public or synthetic ones.
+            any library in the schema's units, with a row for each synthetic record; the id column may stand beside
+            them. They stand in the result as they are and nothing protects them: give public or synthetic ones.
         :returns: a data frame, or a list of them.
         :raises ArgumentError: the model draws no column, covariates are missing or too many, or the numbers of records
             differ; names the columns.

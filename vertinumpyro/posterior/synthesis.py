@@ -203,6 +203,7 @@ def encoded_covariates(
             )
         return pd.DataFrame(), {}
     frame = as_frame(covariates, "covariates").reset_index(drop=True)
+    frame = frame.drop(columns=schema.id_column, errors="ignore")  # records of a table are known by it, draws are not
     _check_names([str(name) for name in frame.columns], schema, twin)
     if not len(frame):
         raise ArgumentError("covariates has no row; give one for each synthetic record")
@@ -221,13 +222,14 @@ def _check_names(found: list[str], schema: Schema, twin: TwinColumns) -> None:
     for name in twin.given:
         if name not in found:
             raise ArgumentError(f"covariates has no column {name!r}, which the model reads; {suggest(name, found)}")
+    kept = f"leave it out, as in covariates=table[{list(twin.given)}]" if twin.given else "leave it out"
     for name in found:
         if name in twin.given:
             continue
         if name in twin.drawn:
-            raise ArgumentError(f"covariates has {name!r}, which the model draws itself; leave it out")
+            raise ArgumentError(f"covariates has {name!r}, which the model draws itself; {kept}")
         if name in schema.columns:
-            raise ArgumentError(f"covariates has {name!r}, which the model does not read; leave it out")
+            raise ArgumentError(f"covariates has {name!r}, which the model does not read; {kept}")
         raise ArgumentError(f"covariates has {name!r}, which the schema does not list; {suggest(name, twin.given)}")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
@@ -129,22 +128,19 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
         self.backend = backend
 
     def plan(
-        self, num_records: Any, num_features: int | None = None, *, epsilon: float | None = None
+        self, num_records: int | Facts, num_features: int | None = None, *, epsilon: float | None = None
     ) -> RegressionPlan:
         """The privacy plan of a fit; reads no data.
 
         Args:
-            num_records: N; or the features, of which the shape is read alone; or a session of holders, or its
-                `TableFacts`, which say the rest.
+            num_records: N; or a session of holders, or its `TableFacts`, which say the rest.
             num_features: d.
             epsilon: None takes the constructor's.
         """
         check_fields(self)
         holders: tuple[str, ...] = ()
-        if isinstance(num_records, np.ndarray | pd.DataFrame) and num_records.ndim == 2:
-            num_records, num_features = num_records.shape
         if not isinstance(num_records, int | np.integer):
-            facts: Facts = num_records
+            facts = num_records
             holders, num_records = facts.parties, facts.num_records
             num_features = len(self.features(facts.schema))
         elif num_features is None:
