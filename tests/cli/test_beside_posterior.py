@@ -9,6 +9,7 @@ import pytest
 
 from vertinumpyro.cli.beside_posterior import Predictive
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.dpvi.posterior import GUIDES_OWN
 from vertinumpyro.evaluation import ReportFigure, ReportTable
 
 SCHEMA = Schema(
@@ -56,12 +57,13 @@ def test_the_pairs_that_hang_together_have_their_interval(predictive: Predictive
     assert all(isinstance(figure, ReportFigure) and not figure.not_dp for figure in figures)
     assert isinstance(table, ReportTable)
     assert not table.not_dp
+    assert GUIDES_OWN in table.caption
     assert table.frame.index[0] == "ill and claims"
-    low, high = (float(x) for x in re.findall(r"[\d.]+", table.frame["95 % of tables"].iloc[0]))
+    low, high = (float(x) for x in re.findall(r"[\d.]+", table.frame["in 95 % of tables drawn anew"].iloc[0]))
     # 2 P(ill) P(not ill) 0.8 is its distance from independence
     assert low < 2 * 0.3 * 0.7 * 0.8 < high
     assert low < table.frame["dependence in the twin"].iloc[0] < high
-    assert "are not in it" in table.caption
+    assert "is not in it" in table.caption
 
 
 def test_one_column_has_no_pairs():

@@ -1,6 +1,7 @@
 """Models fitted to one release: both laws, both methods, twins, stored posteriors, and what is refused."""
 
 import copy
+import dataclasses
 import pickle
 import warnings
 from functools import partial
@@ -98,6 +99,9 @@ def test_a_posterior_is_stored_and_restored(posterior, tmp_path):
     assert (restored.law, restored.why) == ("tables", posterior.why)
     pickled = pickle.loads(pickle.dumps(posterior))
     assert repr(pickled) == repr(posterior)
+    assert posterior.is_interval
+    assert not dataclasses.replace(posterior, law="field").is_interval
+    assert "is no interval" in repr(dataclasses.replace(posterior, law="field"))
     assert all(np.array_equal(a, pickled.sample(KEY, 5)[name]) for name, a in posterior.sample(KEY, 5).items())
     with pytest.raises(ArgumentError, match="saved for another model"):
         MarginalInference(num_components=3).load(tmp_path / "posterior.npz")

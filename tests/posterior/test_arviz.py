@@ -76,9 +76,15 @@ def test_draws_come_with_their_sites_and_plates(posterior):
     for name, dims in DIMS.items():
         assert found.posterior[name].dims == ("chain", "draw", *dims)
         np.testing.assert_array_equal(found.posterior[name].values[0], draws[name])
+    assert found.posterior.attrs["spread_note"] == posterior.spread_note
     assert len(arviz.summary(found, var_names=["loc", "scale"])) == K + 1
     groups = found.groups() if callable(found.groups) else [group.strip("/") for group in found.groups]
     assert [group for group in groups if group] == ["posterior"], "nothing of the records"
+
+
+def test_the_spread_is_said_to_be_no_interval(posterior):
+    assert not posterior.is_interval
+    assert "the guide's own: it leaves out the noise of the steps, and is no interval" in repr(posterior)
 
 
 def test_without_arviz_the_extra_is_named(posterior, monkeypatch):

@@ -20,6 +20,7 @@ from vertinumpyro.cli.outputs import (
 from vertinumpyro.cli.wording import count
 from vertinumpyro.data import Schema
 from vertinumpyro.dpvi import Posterior
+from vertinumpyro.dpvi.posterior import GUIDES_OWN
 from vertinumpyro.evaluation import (
     ReleasedShares,
     ReportFigure,
@@ -41,13 +42,11 @@ _STRONGEST = 10
 _TAIL = 2.5  # percent
 _LABEL = "drawn anew, ± 2 standard deviations"
 _LIKE = "What the posterior says of the twin"
-_CLAIM = (
-    "They vary as the guide's posterior and a sample's size have it. The noise in the gradients, and what the model "
-    "itself has wrong, are not in it."
-)
+_CLAIM = f"They vary as the guide and a sample's size have it: {GUIDES_OWN}, and what the model has wrong is not in it."
 _SPREAD = ErrorMeaning(
     "spread of a share, ± 2 sd",
-    "The last column is how far the share of one of its values lies apart in tables drawn anew from the posterior.",
+    "The last column is how far the share of one of its values lies apart in tables drawn anew from the posterior: "
+    f"{GUIDES_OWN}.",
 )
 
 
@@ -129,7 +128,7 @@ class Predictive:
         rows = {
             f"{names[i]} and {names[j]}": {
                 "dependence in the twin": float(scores[i, j]),
-                "95 % of tables": f"{low[i, j]:.2g} to {high[i, j]:.2g}",
+                "in 95 % of tables drawn anew": f"{low[i, j]:.2g} to {high[i, j]:.2g}",
             }
             for i, j in pairs
         }

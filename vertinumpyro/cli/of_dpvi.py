@@ -108,7 +108,8 @@ class OfDPVI(CommandMethod):
 
     def notes(self, result: Posterior) -> Sequence[str]:
         """See `CommandMethod`."""
-        return () if self._twin is not None else [f"no synthetic table: {self._twin_columns(result).describe()}"]
+        missing = [] if self._twin is not None else [f"no synthetic table: {self._twin_columns(result).describe()}"]
+        return [*missing, f"posterior.npz: {result.spread_note}"]
 
     def _twin_columns(self, result: Posterior) -> TwinColumns:
         return self.method.twin_columns(result.guide.split.schema)
@@ -144,7 +145,7 @@ class OfDPVI(CommandMethod):
             result,
             self.method,
             title="A private synthetic twin" if twin.needs_nothing else "A private posterior",
-            summary=[*self.released(text), *note],
+            summary=[*self.released(text), *note, *self.released(f"Of the posterior, {result.spread_note}.")],
             items=list(items),
             extra_configuration={"seed of the model's randomness": str(self.config.run.seed)},
         )

@@ -235,9 +235,9 @@ class OfHorizontal(CommandMethod):
 
     def notes(self, result: Posterior) -> Sequence[str]:
         """See `CommandMethod`."""
-        if self._twin is not None:
-            return ()
-        return [f"no synthetic table: {self.dpvi.twin_columns(result.guide.split.schema).describe()}"]
+        lacks = self.dpvi.twin_columns(result.guide.split.schema)
+        missing = [] if self._twin is not None else [f"no synthetic table: {lacks.describe()}"]
+        return [*missing, f"posterior.npz: {result.spread_note}"]
 
     def items(self, result: Posterior) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""
@@ -262,7 +262,7 @@ class OfHorizontal(CommandMethod):
             plan,
             items,
             title="A private posterior" if self._twin is None else "A private synthetic twin",
-            summary=self.released(text),
+            summary=[*self.released(text), *self.released(f"Of the posterior, {result.spread_note}.")],
             facts=self.facts(plan),
             configuration={
                 **outputs.configuration(result, self.dpvi),

@@ -82,7 +82,8 @@ class OfMarginals(OfTables):
 
     def notes(self, result: MarginalPosterior) -> Sequence[str]:
         """See `CommandMethod`."""
-        return () if self._twin is not None else [f"no synthetic table: {result.twin_columns.describe()}"]
+        missing = [] if self._twin is not None else [f"no synthetic table: {result.twin_columns.describe()}"]
+        return [*missing, *([] if result.is_interval else [f"posterior.npz: {result.spread_note}"])]
 
     def items(self, result: MarginalPosterior) -> Sequence[ReportFigure | ReportTable]:
         """See `CommandMethod`."""
@@ -106,7 +107,7 @@ class OfMarginals(OfTables):
             result.plan,
             items,
             title="A private synthetic twin" if self._twin is not None else "A private posterior",
-            summary=self.released(text),
+            summary=self.released(text if result.is_interval else f"{text} Of the posterior, {result.spread_note}."),
             facts=self.facts(result.plan),
             configuration={
                 "model": self.config.model.function or "the library's mixture",

@@ -20,7 +20,10 @@ from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.posterior.predictive import PredictivePosterior
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan
 
-__all__ = ["Diagnostics", "Posterior"]
+__all__ = ["GUIDES_OWN", "Diagnostics", "Posterior"]
+
+GUIDES_OWN = "the spread of these draws is the guide's own: it leaves out the noise of the steps, and is no interval"
+"""Of every posterior that was learned by noisy steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +45,12 @@ class Diagnostics:
         return cls(np.zeros(0), None, 0.0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Posterior(PredictivePosterior):
     """A variational posterior learned under a plan. All of it is released but `diagnostics.objective` and `.seconds`.
+
+    The spread of its draws is the guide's own and no interval (`is_interval`, `spread_note`): the steps' noise moves
+    the guide about the posterior, and is in no width of it. Intervals come from `MarginalInference` and `MarginalGLM`.
 
     :ivar marginals: the noisy tables that the steps started from, for further models at no further cost; None where
         they started elsewhere, and in a posterior that was loaded: `Marginals.save` keeps them.
@@ -78,6 +84,16 @@ class Posterior(PredictivePosterior):
     def num_learned(self) -> int:
         """N of the plan."""
         return self.plan.num_records
+
+    @property
+    def spread_note(self) -> str:
+        """See `PredictivePosterior.spread_note`."""
+        return GUIDES_OWN
+
+    def __repr__(self) -> str:
+        """Shows public facts."""
+        guide = type(self.guide.guide).__name__
+        return f"Posterior({self.split.num_parameters} parameters, {guide}, N={self.num_learned}; {self.spread_note})"
 
     def sample_flat(self, rng_key: jax.Array, num_samples: int) -> jax.Array:
         """Draws of the guide, [num_samples, theta]."""

@@ -39,9 +39,10 @@ class VerticalGLM(GLMPredictions):
     computed from that. The model is `glm_model`: an ordinary NumPyro function with normal priors, whose linear
     predictor the parties add up without showing it to anybody.
 
-    Coefficients are a point, the mode under the prior, unless `guide="normal"`, and no interval is given: the widths
-    of the guide in `posterior_` are the model's own and know nothing of the noise that privacy added, so intervals
-    made of them are too narrow. Where intervals of a real label matter, take `VerticalLinearRegression`.
+    Coefficients are a point, the mode under the prior, unless `guide="normal"`, and no interval is given: the spread of
+    `posterior_`'s draws is the guide's own, leaves out the noise of the steps, and is no interval
+    (`posterior_.is_interval`): what is made of it is too narrow. Where intervals matter, take `MarginalGLM`, or of a
+    real label `VerticalLinearRegression`.
 
     Args:
         family: "bernoulli" (log odds), "probit", "ordinal", "normal" or "poisson"; `families` has the labels they take.

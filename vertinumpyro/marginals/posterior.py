@@ -20,6 +20,10 @@ __all__ = ["Law", "MarginalPosterior"]
 
 Law = Literal["tables", "field"]
 
+_OF_FIELD = (
+    "the spread of these draws is of the field's records: it leaves out the noise of the tables, and is no interval"
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class MarginalPosterior(PredictivePosterior):
@@ -54,6 +58,11 @@ class MarginalPosterior(PredictivePosterior):
         """N of the plan."""
         return self.plan.num_records
 
+    @property
+    def spread_note(self) -> str:
+        """See `PredictivePosterior.spread_note`."""
+        return "" if self.law == "tables" else _OF_FIELD
+
     def sample_flat(self, rng_key: jax.Array, num_samples: int) -> jax.Array:
         """Some of the stored draws; with repetition where more are asked for than there are."""
         replace = num_samples > len(self.draws)
@@ -82,4 +91,5 @@ class MarginalPosterior(PredictivePosterior):
 
     def __repr__(self) -> str:
         """Shows public facts."""
-        return f"MarginalPosterior({len(self.draws)} draws of {self.draws.shape[1]} parameters, law={self.law!r})"
+        note = f"; {self.spread_note}" if self.spread_note else ""
+        return f"MarginalPosterior({len(self.draws)} draws of {self.draws.shape[1]} parameters, law={self.law!r}{note})"

@@ -16,9 +16,10 @@ from vertinumpyro.model.enumeration import trace_at
 __all__ = ["as_arviz"]
 
 
-def as_arviz(split: SplitModel, draws: Mapping[str, jax.Array]) -> Any:
+def as_arviz(split: SplitModel, draws: Mapping[str, jax.Array], spread_note: str) -> Any:
     """Draws [num_samples, ...] of the global latents as one chain, with the model's plates as dimensions.
 
+    :param spread_note: an attribute of the group, unless it is empty.
     :returns: `arviz.InferenceData`, from ArviZ 1 on an `xarray.DataTree`, with the group `posterior` alone.
     :raises ArgumentError: arviz is not installed.
     """
@@ -28,9 +29,13 @@ def as_arviz(split: SplitModel, draws: Mapping[str, jax.Array]) -> Any:
         raise ArgumentError("this needs arviz: install it with `pip install 'vertinumpyro[arviz]'`") from error
     chain = {name: np.asarray(values)[None] for name, values in draws.items()}
     dims = _dimensions(split)
-    if int(arviz.__version__.split(".")[0]) < 1:
-        return arviz.from_dict(posterior=chain, dims=dims)
-    return arviz.from_dict({"posterior": chain}, dims=dims)
+    old = int(arviz.__version__.split(".")[0]) < 1
+    found: Any = (
+        arviz.from_dict(posterior=chain, dims=dims) if old else arviz.from_dict({"posterior": chain}, dims=dims)
+    )
+    if spread_note:
+        found["posterior"].attrs["spread_note"] = spread_note
+    return found
 
 
 def _dimensions(split: SplitModel) -> dict[str, list[str]]:

@@ -54,6 +54,16 @@ class PredictivePosterior(abc.ABC):
     def num_learned(self) -> int:
         """N, the number of records that it was learned from, public."""
 
+    @property
+    @abc.abstractmethod
+    def spread_note(self) -> str:
+        """What the spread of the draws leaves out; empty where it knows the sampling and the noise of privacy."""
+
+    @property
+    def is_interval(self) -> bool:
+        """Whether quantiles of the draws are intervals; `spread_note` says why not."""
+        return not self.spread_note
+
     @abc.abstractmethod
     def sample_flat(self, rng_key: jax.Array, num_samples: int) -> jax.Array:
         """Draws of flat unconstrained theta, [num_samples, theta]."""
@@ -87,12 +97,13 @@ class PredictivePosterior(abc.ABC):
     def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000) -> Any:
         """Draws of the global latents for ArviZ's tables and plots: one chain, plates as named dimensions.
 
-        Post-processing, as `sample`. Nothing of the records is in it, so no observed data and no log likelihood.
+        Post-processing, as `sample`. Nothing of the records is in it, so no observed data and no log likelihood. Where
+        the draws' spread is no interval, the group's attribute `spread_note` says so.
 
         :returns: `arviz.InferenceData`, or from ArviZ 1 on an `xarray.DataTree`.
         :raises ArgumentError: arviz (extra `arviz`) is not installed.
         """
-        return as_arviz(self.split, self.sample(rng_key, num_samples))
+        return as_arviz(self.split, self.sample(rng_key, num_samples), self.spread_note)
 
     @cached_property
     def twin_columns(self) -> TwinColumns:
@@ -140,7 +151,7 @@ class PredictivePosterior(abc.ABC):
 
         :param num_records: by default N of the plan, or the number of covariates' rows.
         :param num_tables: return so many tables in a list, each from one draw of the latents: what
-            `evaluation.combine_estimates` needs for intervals that know all uncertainty.
+            `evaluation.combine_estimates` needs for intervals that know all uncertainty, where `is_interval`.
         :param covariates: the columns that the model reads and does not draw (`twin_columns.given`), as a table of
             any library in the schema's units, with a row for each synthetic record; the id column may stand beside
             them. They stand in the result as they are and nothing protects them: give public or synthetic ones.
