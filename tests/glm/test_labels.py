@@ -206,7 +206,7 @@ def test_plans_are_asked_for_in_one_way(kind):
     own: Any = {"schema": schema, "label": "late", "family": "bernoulli"} if kind is MarginalGLM else {}
     model, facts = kind(**own), TableFacts(schema, 2000)
     plans = [
-        model.plan(facts, "late", epsilon=5),
+        model.plan(facts, "late", epsilon=5.0),
         model.plan(schema, "late", num_records=2000, epsilon=5.0),
         model.plan(schema=schema, label="late", num_records=2000, epsilon=5.0),
     ]
