@@ -1,6 +1,8 @@
 """Dates and times as columns: what is read, which unit it is in, and what comes back."""
 
+import dataclasses
 import datetime
+import zoneinfo
 
 import numpy as np
 import pandas as pd
@@ -85,13 +87,51 @@ def test_missing_dates_come_back_missing():
     assert back.dtype == np.dtype("datetime64[ns]")
 
 
+HELSINKI = zoneinfo.ZoneInfo("Europe/Helsinki")
+MIDNIGHTS = [datetime.datetime(2022, month, 1, 0, 30, tzinfo=HELSINKI) for month in (3, 7)]  # +02:00 and +03:00
+ZONED = {
+    "texts": ([time.isoformat() for time in MIDNIGHTS], None),
+    "with a space": ([f"{time:%Y-%m-%d %H:%M %z}" for time in MIDNIGHTS], None),
+    "a format": ([f"{time:%d.%m.%Y %H:%M%z}" for time in MIDNIGHTS], "%d.%m.%Y %H:%M%z"),
+    "an offset within": ([f"{time:%a %b %d %H:%M:%S %z %Y}" for time in MIDNIGHTS], "%a %b %d %H:%M:%S %z %Y"),
+    "objects": (pd.Series(MIDNIGHTS, dtype=object), None),
+    "objects and texts": (pd.Series([MIDNIGHTS[0], MIDNIGHTS[1].isoformat()], dtype=object), None),
+    "pandas": (pd.Series(MIDNIGHTS).astype("datetime64[us, Europe/Helsinki]"), None),
+    "arrow": (pd.Series(MIDNIGHTS).astype("timestamp[us, tz=Europe/Helsinki][pyarrow]"), None),
+    "a category": (pd.Categorical([time.isoformat() for time in MIDNIGHTS]), None),
+}
+
+
+@pytest.mark.parametrize(("values", "form"), ZONED.values(), ids=ZONED.keys())
+def test_a_time_with_a_zone_keeps_its_own_date_or_moves_to_one_place_s(values, form):
+    column = DateColumn(bounds=("2021-01-01", "2022-12-31"), unit="month", format=form)
+    assert encoded(column, values) == [14, 18]
+    moved = {name: dataclasses.replace(column, timezone=name) for name in ("UTC", "Europe/Helsinki", "Asia/Tokyo")}
+    assert [encoded(column, values) for column in moved.values()] == [[13, 17], [14, 18], [14, 18]]
+    twin = column.decode(np.array([14, 18]), np.random.default_rng(0))
+    assert encoded(column, twin) == encoded(moved["UTC"], twin) == [14, 18]  # a twin's times are there already
+
+
+def test_a_draft_of_times_with_zones_reads_them():
+    texts = [*(["2022-03-01T00:30:00+02:00", "2022-07-01 00:30:00+03:00"] * 20), "2022-01-01"]
+    tables = {"texts": texts, "objects": pd.Series(MIDNIGHTS * 20, dtype=object), "zoned": pd.Series(MIDNIGHTS * 20)}
+    tables |= {"days": pd.Series([datetime.date(2022, 3, day) for day in range(1, 29)]).astype("date32[day][pyarrow]")}
+    tables |= {"a format": [f"{time:%d.%m.%Y %H:%M %z}" for time in MIDNIGHTS * 20]}
+    for name, values in tables.items():
+        frame = pd.DataFrame({"id": range(len(values)), "seen": values})
+        draft = draft_schema(frame, "p")
+        assert draft.columns["seen"].fields["bounds"] == ["2022-01-01", "2022-12-31"], name
+        assert ("keeps its own date" in draft.columns["seen"].note) == (name != "days")
+        schema = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true"))
+        assert VerticalDataset.from_frames(schema, {"p": frame}).arrays("p")["seen"][0] == 2
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
         (["05.03.2019"], r"no date in ISO 8601 \(2023-12-31\); repair it, or set format"),
         (["2019-02-30"], "no date"),
         ([20190305], "holds numbers"),
-        (pd.to_datetime(["2019-03-05"]).tz_localize("UTC"), "has a time zone"),
         (["2018-12-31"], "outside"),
         ([True], "numbers|no date"),
     ],
@@ -119,6 +159,7 @@ def test_what_is_no_date_here_is_refused_without_being_quoted(values, says):
         ({"bounds": ("2019-01-01", "2019-05-01"), "unit": "fortnight"}, "unit = 'fortnight'"),
         ({"bounds": ("2019-01-01", "2019-05-01"), "format": "dd.mm.yyyy"}, "strptime"),
         ({"bounds": ("2019-01-01", "2019-05-01"), "bins": 1}, "bins = 1"),
+        ({"bounds": ("2019-01-01", "2019-05-01"), "timezone": "Helsinki"}, "timezone = 'Helsinki' is no known place"),
         ({"bounds": ("2019-01-01", "2019-05-01"), "dtype": "int64"}, "stored as time or text"),
     ],
 )

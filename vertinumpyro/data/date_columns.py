@@ -3,11 +3,14 @@
 import dataclasses
 import datetime
 import functools
+import re
+import zoneinfo
 from typing import ClassVar, Literal, final
 
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import SchemaError
 from vertinumpyro.data import binning, dtypes
 from vertinumpyro.data.column import CodedColumn, Kind, OutOfBounds, within
@@ -30,17 +33,25 @@ _MONTHS = {"month": 1, "quarter": 3, "year": 12}
 _WEEK = 7
 _SHOWN = {"month": "%Y-%m", "quarter": "%Y-%m", "year": "%Y"}
 _MOST_UNITS = 2**22
+_OFFSETS = r"\s*(?P<offset>Z|z|UTC|GMT|[+-]\d{2}(?::?\d{2}(?::?\d{2})?)?)$"
+_OFFSET = re.compile(rf"^(?P<local>.*?){_OFFSETS}")
+_ISO_OFFSET = re.compile(
+    rf"^(?P<local>.*[Tt ]\d{{2}}[\d:.,]*){_OFFSETS}"
+)  # behind a time: the day in 2023-12-31 is none
 _FIRST, _LAST = 1678, 2261  # what nanoseconds in 64 bits hold
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DateColumn(CodedColumn):
-    """A date, or a time without a time zone, between public bounds; the model sees the number of its unit.
+    """A date, or a time on one place's clock, between public bounds; the model sees the number of its unit.
 
     Months, quarters and years are the calendar's, cut off at the bounds; weeks begin at the lower bound. ``bins``
     groups neighbouring units. What is decoded is uniform within its group: a day, or an hour or a minute where that is
     the unit.
+
+    Of a time with a UTC offset or a zone the date is the one that it is written with, half past midnight at +02:00 its
+    own day and not the day before, unless `timezone` moves all of them to one place. What is decoded has no zone.
 
     Args:
         bounds: public (first, last), both included: ISO 8601 texts as "2019-01-01", dates, or TOML's dates. A last
@@ -48,7 +59,9 @@ class DateColumn(CodedColumn):
         unit: "minute", "hour", "day", "week", "month", "quarter" or "year".
         bins: how many groups of equal numbers of units (up to one).
         format: how texts are written, in `strptime`'s letters, as "%d.%m.%Y"; None is ISO 8601. Where it is given,
-            decoded values are such texts.
+            decoded values are such texts, without a UTC offset even if the format has %z.
+        timezone: a place, as "Europe/Helsinki", to whose clock times with an offset or a zone are moved; a time without
+            either is taken to be there already. By default each keeps the date that it is written with.
         out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
     """
 
@@ -56,6 +69,7 @@ class DateColumn(CodedColumn):
     unit: Unit = "day"
     bins: int | None = None
     format: str | None = None
+    timezone: str | None = None
     out_of_bounds: OutOfBounds = "error"
 
     type_name: ClassVar[str] = "date"
@@ -68,6 +82,8 @@ class DateColumn(CodedColumn):
         require_choice("unit", self.unit, _UNITS)
         require(self.format is None or (isinstance(self.format, str) and "%" in self.format),
                 f'format = {self.format!r}; give strptime\'s letters, e.g. "%d.%m.%Y"')  # fmt: skip
+        require(self.timezone is None or _is_zone(self.timezone),
+                f'timezone = {shown(self.timezone)} is no known place; give its name, as "Europe/Helsinki"')  # fmt: skip
         require_list("bounds", self.bounds)
         require(len(self.bounds) == 2, f'bounds = {list(self.bounds)}; give ["2019-01-01", "2023-12-31"]')
         object.__setattr__(self, "bounds", tuple(_iso(bound) for bound in self.bounds))
@@ -134,19 +150,9 @@ class DateColumn(CodedColumn):
 
     def _parsed(self, series: pd.Series, place: Place) -> np.ndarray:
         """Values that are dates or times, or texts of them. The conversion's own errors may quote a cell."""
-        arrow = getattr(series.dtype, "pyarrow_dtype", None)
-        if isinstance(series.dtype, pd.DatetimeTZDtype) or getattr(arrow, "tz", None):
-            place.fail("has a time zone; convert it to one place's time and drop the zone")
-        is_text = pd.api.types.infer_dtype(series, skipna=True) == "string"
         if pd.api.types.is_numeric_dtype(series.dtype):
             place.fail('holds numbers, the schema says dates; convert the column, or use type = "integer"')
-        written = (self.format or "ISO8601") if is_text else None
-        try:
-            texts = series.astype(str).str.strip() if is_text else series.astype(object)
-            found = pd.to_datetime(texts, format=written, errors="coerce")
-            moments = found.to_numpy(dtype="datetime64[ns]")
-        except (TypeError, ValueError, OverflowError, pd.errors.OutOfBoundsDatetime):
-            moments = np.array(["NaT"], "datetime64[ns]")
+        moments = read_moments(series, self.format, self.timezone)
         if np.isnat(moments).any():
             how = "ISO 8601 (2023-12-31)" if self.format is None else f"the format {self.format!r}"
             place.fail(f"holds a value that is no date in {how}; repair it, or set format in the schema")
@@ -159,8 +165,102 @@ class DateColumn(CodedColumn):
     def _stored(self, decoded: pd.Series) -> pd.Series:
         dtype = None if self.dtype is None else dtypes.parse(self.dtype)
         if self.format is not None or (dtype is not None and dtypes.kind(dtype) == "text"):
-            decoded = decoded.dt.strftime(self.format or self._iso_format)
+            decoded = decoded.dt.strftime(_without_offset(self.format) if self.format else self._iso_format)
         return decoded if dtype is None else decoded.astype(dtype)
+
+
+def read_moments(series: pd.Series, written: str | None = None, timezone: str | None = None) -> np.ndarray:
+    """Return dates and times on the clock of the place, datetime64[s] [n]; NaT where a value is none.
+
+    :param series: dates, times, or texts of them, with zones or without, none missing.
+    :param written: the texts' format; None is ISO 8601.
+    :param timezone: as in `DateColumn`.
+    """
+    if _has_zone(series):
+        return _seconds(_on_clock(series, timezone))
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind == "M":
+        return _seconds(series)
+    values = pd.Series(series.astype(object)).reset_index(drop=True)
+    is_text = values.map(lambda value: isinstance(value, str)).to_numpy(bool)
+    found = np.full(len(values), "NaT", "datetime64[s]")
+    found[is_text] = _read_texts(pd.Series(values[is_text].astype(str)), written, timezone)
+    others = values[~is_text].map(lambda value: _on_its_clock(value, timezone))
+    found[~is_text] = _parsed(pd.Series(others), None)
+    return found
+
+
+def _has_zone(series: pd.Series) -> bool:
+    arrow = getattr(series.dtype, "pyarrow_dtype", None)
+    return isinstance(series.dtype, pd.DatetimeTZDtype) or getattr(arrow, "tz", None) is not None
+
+
+def _on_clock(zoned: pd.Series, timezone: str | None) -> pd.Series:
+    moved = zoned if timezone is None else zoned.dt.tz_convert(timezone)
+    return moved.dt.tz_localize(None)
+
+
+def _on_its_clock(value: object, timezone: str | None) -> object:
+    """One object: a time without its zone; anything else as it is."""
+    if not isinstance(value, datetime.datetime) or value.tzinfo is None:
+        return value
+    moved = value if timezone is None else value.astimezone(zoneinfo.ZoneInfo(timezone))
+    return moved.replace(tzinfo=None)
+
+
+def _read_texts(texts: pd.Series, written: str | None, timezone: str | None) -> np.ndarray:
+    texts = texts.str.strip()
+    if written is not None and "%z" in written.removesuffix("%z").lower():  # within the text: one by one
+        values = texts.map(lambda text: _on_its_clock(_strptime(text, written), timezone))
+        one_by_one, plain = _parsed(values, None), _parsed(texts, _without_offset(written))
+        return np.where(np.isnat(one_by_one), plain, one_by_one)
+    if written is not None and not written.lower().endswith("%z"):
+        return _parsed(texts, written)
+    # pandas would move a text with an offset to UTC, and takes no two offsets in one column.
+    parts = texts.str.extract(_ISO_OFFSET if written is None else _OFFSET)
+    local = _parsed(parts["local"].fillna(texts), "ISO8601" if written is None else _without_offset(written))
+    if timezone is None:
+        return local
+    offsets = parts["offset"].map(_offset_seconds, na_action="ignore").astype(float).to_numpy()
+    with_offset = ~np.isnan(offsets) & ~np.isnat(local)
+    instants = pd.Series(local[with_offset] - offsets[with_offset].astype("timedelta64[s]"))
+    local[with_offset] = _seconds(_on_clock(instants.dt.tz_localize("UTC"), timezone))
+    return local
+
+
+def _without_offset(written: str) -> str:
+    return re.sub(r"\s*%[zZ]", "", written)
+
+
+def _offset_seconds(offset: str) -> int:
+    digits = re.sub(r"\D", "", offset).ljust(6, "0")
+    hours, minutes, seconds = int(digits[:2]), int(digits[2:4]), int(digits[4:6])
+    return (-1 if offset.startswith("-") else 1) * (hours * 3600 + minutes * 60 + seconds)
+
+
+def _strptime(text: str, written: str) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.strptime(text, written)
+    except ValueError:
+        return None
+
+
+def _parsed(values: pd.Series, written: str | None) -> np.ndarray:
+    """Values without zones; the conversion's own errors may quote a cell."""
+    try:
+        return _seconds(pd.to_datetime(values, format=written, errors="coerce"))
+    except (TypeError, ValueError, OverflowError, pd.errors.OutOfBoundsDatetime):
+        return np.full(len(values), "NaT", "datetime64[s]")
+
+
+def _seconds(times: pd.Series) -> np.ndarray:
+    return times.to_numpy(dtype="datetime64[s]", na_value=np.datetime64("NaT"), copy=True)
+
+
+def _is_zone(name: object) -> bool:
+    try:
+        return isinstance(name, str) and bool(zoneinfo.ZoneInfo(name))
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return False
 
 
 def _iso(bound: object) -> str:

@@ -18,7 +18,8 @@ import pandas as pd
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, DataError
 from vertinumpyro.core.visible import hidden_in, visible
-from vertinumpyro.data import schema_text
+from vertinumpyro.data import dtypes, schema_text
+from vertinumpyro.data.date_columns import read_moments
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.frames import Table, as_frame
 from vertinumpyro.data.number_texts import looks_like_numbers
@@ -45,6 +46,8 @@ _DATE_FORMATS = (
     *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%Y%m%d"),
     *(f"{day} {time}" for time in ("%H:%M", "%H:%M:%S") for day in _DAYS),
 )
+_ZONES = {" %z": r":\d\d [+-]\d\d:?\d\d$", "%z": r":\d\d[+-]\d\d:?\d\d$"}
+_FAR_EAST = "Etc/GMT-14"
 _UNITS_A_YEAR = {"month": 12, "quarter": 4, "year": 1}
 _MOST_DATES = 60
 _YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
@@ -139,7 +142,7 @@ def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
     also = "; some values are missing" if missing else ""
     if present.empty:
         return ColumnDraft({}, "holds no value; left out")
-    if pd.api.types.is_datetime64_any_dtype(present) or (text and _most(present, _DATES)):
+    if _is_time(present) or (text and _most(present, _DATES)):
         return _dates(present, missing, also, text=text)
     if pd.api.types.is_bool_dtype(present) or set(present.astype(str).unique()) in _YES_NO:
         return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
@@ -154,13 +157,8 @@ def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
 
 def _dates(present: pd.Series, missing: Mapping[str, str], also: str, *, text: bool) -> ColumnDraft:
     """A date, by whole years and the unit that gives some tens of categories."""
-    values = present.astype(str).str.strip() if text else present
-    compact = text and bool(values.str.fullmatch(r"\d{8}").all())
-    forms: list[str | None] = (["%Y%m%d"] if compact else [None, *_DATE_FORMATS]) if text else [None]
-    read = {
-        form: pd.to_datetime(values, format=form or ("ISO8601" if text else None), errors="coerce") for form in forms
-    }
-    fitting = [form for form in forms if not read[form].isna().any()]
+    read = {form: pd.Series(read_moments(present, form)) for form in (_date_forms(present) if text else [None])}
+    fitting = [form for form in read if not read[form].isna().any()]
     if not fitting:
         return ColumnDraft({}, "looks like dates, which are not all written in one way; left out")
     form, found = fitting[0], read[fitting[0]]
@@ -171,8 +169,25 @@ def _dates(present: pd.Series, missing: Mapping[str, str], also: str, *, text: b
     fields |= {} if form is None else {"format": form}
     if {"%d/%m/%Y", "%m/%d/%Y"} <= set(fitting):
         also = f"; is the day written before the month? format says so{also}"
+    if (read_moments(present, form, _FAR_EAST) != found.to_numpy()).any():  # those without an offset stay
+        also = (
+            f'; a time with a UTC offset keeps its own date, timezone = "Europe/Helsinki" moves all to that place{also}'
+        )
     note = f"bounds are the records', by whole years{also}"
     return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, note)
+
+
+def _is_time(present: pd.Series) -> bool:
+    return bool(pd.api.types.is_datetime64_any_dtype(present)) or dtypes.kind(present.dtype) == "time"
+
+
+def _date_forms(present: pd.Series) -> list[str | None]:
+    """How these texts may be written, the likeliest first."""
+    texts = present.astype(str).str.strip()
+    if texts.str.fullmatch(r"\d{8}").all():
+        return ["%Y%m%d"]
+    zone = next((zone for zone, ending in _ZONES.items() if texts.str.contains(ending).any()), "")
+    return [None, *(f"{form}{zone}" for form in _DATE_FORMATS if not zone or "%H" in form)]
 
 
 def _numbers(present: pd.Series, decimal: str) -> pd.Series | None:
