@@ -40,7 +40,7 @@ init` makes it.
 """
 
 
-_OF_EVERY_COLUMN = ("missing", "dtype")
+_OF_EVERY_COLUMN = ("missing", "missing_codes", "dtype")
 
 
 def write_pages(folder: Path) -> None:

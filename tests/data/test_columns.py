@@ -1,4 +1,5 @@
 import ast
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -17,6 +18,7 @@ from vertinumpyro.data import (
     CountColumn,
     IntegerColumn,
     RealColumn,
+    binning,
 )
 from vertinumpyro.data.column import plain
 from vertinumpyro.data.schema_spec import COLUMN_TYPES
@@ -272,6 +274,86 @@ def test_decimals_round_inside_the_bounds():
     decoded = column.decode(column.example(200, rng()), rng())
     assert decoded.between(17.4, 90).all()
     assert (decoded[decoded > 18] % 1 == 0).all()
+
+
+@given(binned(), st.integers(0, 3), st.integers(0, 2**32 - 1))
+def test_decimals_of_a_bin_stay_in_it(column, decimals, seed):
+    if not binning.have_decimals(column.bin_edges, decimals):
+        with pytest.raises(SchemaError, match="a bin holds no such number"):
+            dataclasses.replace(column, decimals=decimals)
+        return
+    column = dataclasses.replace(column, decimals=decimals)
+    codes = column.example(100, rng(seed))
+    decoded = column.decode(codes, rng(seed), observed=codes < column.num_cells)
+    np.testing.assert_array_equal(encode(column, decoded), codes)
+    values, edges = decoded.dropna().to_numpy(), set(column.bin_edges)
+    assert all(value in edges or value == round(value, decimals) for value in values)
+
+
+def test_decimals_leave_the_zeros_to_their_bin():
+    column = BinnedColumn(edges=(0, 0, 0.02, 5), decimals=2)
+    decoded = column.decode(np.repeat([0, 1, 2], 300), rng())
+    assert (decoded[:300] == 0).all()
+    assert (decoded[300:600] == 0.01).all()
+    assert decoded[600:].between(0.02, 5).all()
+    assert decoded[600:].nunique() > 200
+    narrow = dataclasses.replace(column, dtype="float32")
+    codes = np.repeat([0, 1, 2], 300)
+    np.testing.assert_array_equal(encode(narrow, narrow.decode(codes, rng())), codes)
+
+
+def test_two_equal_last_edges_are_an_integer_of_its_own():
+    column = IntegerColumn(edges=(0, 50, 100, 100))
+    assert encode(column, [0, 49, 50, 99, 100]).tolist() == [0, 0, 1, 1, 2]
+    assert set(column.decode(np.repeat(2, 50), rng())) == {100}
+    assert column.decode(np.repeat(1, 500), rng()).between(50, 99).all()
+
+
+CODES = (-999, 99.5, "n.d.")
+CODED = {
+    "real": (RealColumn, {"bounds": (0, 10)}, [2.5, -999, 99.5, 7.5]),
+    "bins": (BinnedColumn, {"bounds": (0, 10), "bins": 4, "out_of_bounds": "clip"}, [2.5, -999, 99.5, 7.5]),
+    "integer": (IntegerColumn, {"bounds": (-1000, 10), "bins": 4}, [2, -999, None, 7]),
+    "count": (CountColumn, {"upper": 10}, [2, -999, -999, 7]),
+    "text": (CategoricalColumn, {"categories": ("a", "b")}, ["a", "n.d.", " -999 ", "b"]),
+    "numbers": (CategoricalColumn, {"categories": (1, 2)}, [1, -999, np.nan, 2]),
+    "binary": (BinaryColumn, {}, [0, -999, 99.5, 1]),
+    "objects": (CountColumn, {"upper": 10}, pd.Series([2, "n.d.", "-999", 7], dtype=object)),
+    "a category": (IntegerColumn, {"bounds": (0, 9)}, pd.Categorical([2, -999, None, 7])),
+    "nullable": (IntegerColumn, {"bounds": (0, 9)}, pd.array([2, -999, None, 7], "Int64")),
+    "arrow": (IntegerColumn, {"bounds": (0, 9)}, pd.Series([2, -999, None, 7], dtype="int64[pyarrow]")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", ["category", "mask", "forbid"])
+@pytest.mark.parametrize(("column_class", "domain", "values"), CODED.values(), ids=CODED.keys())
+def test_codes_for_missing_are_what_the_rule_for_missing_says(column_class, domain, values, missing):
+    column = column_class(**domain, missing=missing, missing_codes=CODES)
+    series = pd.Series(values)
+    assert column.observed(series).tolist() == [True, False, False, True]
+    if missing == "forbid":
+        with pytest.raises(DataError, match="has missing values"):
+            encode(column, series)
+        return
+    plainly = dataclasses.replace(column, missing_codes=())
+    blank = series.astype(object).where(pd.Series([True, False, False, True]), None).infer_objects()
+    np.testing.assert_array_equal(encode(column, series), encode(plainly, blank))
+    assert column.discretise(series, 4).codes.tolist()[1:3] == [column.discretise(series, 4).num_cells - 1] * 2
+    assert column.describe().endswith("(-999, 99.5, n.d.)")
+    decoded = column.decode(encode(column, series), rng(), observed=column.observed(series))
+    assert decoded.isna().tolist() == [False, True, True, False]  # missing, never the code
+    if column_class is IntegerColumn:
+        drawn = column.decode(np.repeat(0, 3000), rng())
+        assert not drawn.isin(CODES).any()
+
+
+def test_codes_for_missing_are_checked():
+    for codes, why in (((np.inf,), "finite"), (("",), "texts"), ((None,), "texts"), (-999, "give a list")):
+        with pytest.raises(SchemaError, match=why):
+            RealColumn(bounds=(0, 1), missing_codes=codes)
+    with pytest.raises(SchemaError, match="missing_codes holds 9, a category"):
+        CategoricalColumn(categories=(1, 9), missing_codes=(9,))
+    assert RealColumn(bounds=(0, 1), missing_codes=(np.float64(-9.0), 1.5)).missing_codes == (-9, 1.5)
 
 
 DESCRIBED = [

@@ -87,6 +87,20 @@ def test_missing_dates_come_back_missing():
     assert back.dtype == np.dtype("datetime64[ns]")
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["2020-05-05", "1900-01-01", "9999-12-31T00:00:00", "n.a."],
+        pd.Series([datetime.date(2020, 5, 5), datetime.date(1900, 1, 1), datetime.date(9999, 12, 31), None]),
+        pd.Series(np.array(["2020-05-05", "1900-01-01", "9999-12-31", "NaT"], "datetime64[s]")),
+    ],
+)
+def test_dates_that_stand_for_missing_ones(values):
+    codes = {"missing": "category", "missing_codes": ("1900-01-01", "9999-12-31", "n.a.")}
+    column = DateColumn(bounds=("2019-01-01", "2023-12-31"), unit="year", out_of_bounds="clip", **codes)
+    assert encoded(column, values) == [1, 5, 5, 5]
+
+
 HELSINKI = zoneinfo.ZoneInfo("Europe/Helsinki")
 MIDNIGHTS = [datetime.datetime(2022, month, 1, 0, 30, tzinfo=HELSINKI) for month in (3, 7)]  # +02:00 and +03:00
 ZONED = {

@@ -31,12 +31,13 @@ SCHEMA = Schema({
         "sex": CategoricalColumn(categories=("f", "m", "None"), missing="category"),
         "visits": CountColumn(upper=200, missing="category"),
         "born": DateColumn(bounds=("1990-01-01", "1999-12-31"), unit="year"),
+        "seen": DateColumn(bounds=("2021-01-01", "2022-12-31"), unit="month"),
     }),
     "bank": PartySchema({
         "late": BinaryColumn(missing="category"),
         "debt": BinnedColumn(bounds=(-5.0, 5.0), bins=7, out_of_bounds="clip"),
         "age": IntegerColumn(bounds=(18, 98)),
-        "code": CountColumn(upper=40_000),
+        "code": CountColumn(upper=40_000, missing="mask", missing_codes=(-1,)),
     }),
 })  # fmt: skip
 N = 57
@@ -57,8 +58,11 @@ def frames(texts=False):
     clinic.loc[10:25, ["dose", "visits"]] = np.nan
     clinic["sex"] = np.array(["f", "m", "None", None], object)[rng.integers(0, 4, N)]
     clinic["born"] = pd.to_datetime("1990-01-01") + pd.to_timedelta(rng.integers(0, 3650, N), unit="D")
+    midnights = pd.Series(pd.date_range("2021-01-01", periods=N, freq="11D") + pd.Timedelta(minutes=30))
+    clinic["seen"] = midnights.dt.tz_localize("Europe/Helsinki")  # winter and summer; of the month before in UTC
     bank = pd.DataFrame({"late": rng.integers(0, 2, N).astype(bool), "id": ids, "debt": rng.normal(0, 4, N)})
     bank["age"], bank["code"], bank["unused"] = rng.integers(18, 99, N), rng.integers(0, 40_001, N), "x"
+    bank.loc[5:9, "code"] = -1
     bank = bank.astype({"late": object, "age": "category"})
     bank.loc[40:, "late"] = None
     return {"clinic": clinic, "bank": bank.sample(frac=1, random_state=1)}
@@ -89,6 +93,9 @@ def test_a_spooled_dataset_equals_the_one_in_memory(tmp_path, suffix, texts):
             np.testing.assert_array_equal(kept, array, err_msg=name)
             assert not kept.flags.writeable
             assert model_units(kept).dtype == array.dtype
+    months = frames(texts)["clinic"].sort_values("id", key=lambda ids: ids.astype(str))["seen"]
+    np.testing.assert_array_equal(whole.arrays("clinic")["seen"], months.dt.month + 12 * (months.dt.year - 2021) - 1)
+    assert whole.arrays("bank")["code_observed"].sum() == N - 5
     pd.testing.assert_frame_equal(spooled.to_frame(), whole.to_frame())
     widths = {name: array.dtype for name, array in spooled.pooled().items()}
     assert widths["sex"] == widths["late"] == np.int8, "three codes take one byte"

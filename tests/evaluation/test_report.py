@@ -1,6 +1,7 @@
 import base64
 import html
 import re
+import warnings
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -12,6 +13,7 @@ from vertinumpyro.evaluation import (
     ReportFigure,
     ReportTable,
     ReportText,
+    palette,
     plot_adversaries,
     plot_objective,
     render_report,
@@ -185,3 +187,23 @@ def test_errors_name_the_argument(content, tmp_path):
         write_report(tmp_path / "nowhere" / "report.html", content)
     with pytest.raises(ArgumentError, match=r"adversary_rows\[0\].*'eps'"):
         render_report(ReportContent(title="t", adversary_rows=[{"eps": "1"}]))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("東京", "svg+xml"), ("서울", "svg+xml"), ("\U0001d49c", "png"), ("$1 to $2", "png")]
+)
+def test_names_in_any_script_are_no_boxes_and_nothing_is_warned_of(name, kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = plot_adversaries([ROW | {"adversary": name}])
+        if kind == "svg+xml" and not palette.lacks_glyphs(figure):
+            pytest.skip("a font for it is installed")
+        text = render_report(
+            ReportContent(title="Twin", figures=[ReportFigure(figure=figure, caption="c", not_dp=False)])
+        )
+    (found,) = re.findall(r'src="data:image/([^;]*);base64,([^"]*)"', text)
+    assert found[0] == kind
+    if kind == "svg+xml":  # the reader's browser writes it
+        assert f">{name}<" in base64.b64decode(found[1]).decode()
+    else:
+        assert not palette.lacks_glyphs(figure)

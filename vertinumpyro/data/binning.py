@@ -60,14 +60,44 @@ def real_codes(edges: Array, values: Array) -> Array:
     return np.where(in_atom, first, codes)
 
 
-def draw_reals(edges: Array, codes: Array, rng: np.random.Generator, float_type: np.dtype = _FLOAT) -> Array:
-    """Return one uniform draw from each coded bin, as floats of a type that has some in every bin."""
+def draw_reals(
+    edges: Array, codes: Array, rng: np.random.Generator, float_type: np.dtype = _FLOAT, decimals: int | None = None
+) -> Array:
+    """Return one uniform draw from each coded bin, as floats of a type that has some in every bin.
+
+    With `decimals` a draw is rounded to so many, to the nearest number of its bin that has them; an atom's stays.
+    """
     low, high = edges[codes], edges[codes + 1]
     draws = low + rng.random(len(codes)) * (high - low)
-    # An edge may belong to the neighbour (the next bin or an atom), so stay strictly inside: a decoded
+    if decimals is not None:
+        lowest, highest = _grid_limits(edges, decimals)
+        draws = np.where(low == high, low, np.clip(np.round(draws, decimals), lowest[codes], highest[codes]))
+    cast = draws.astype(float_type)
+    # An edge may belong to the neighbour (the next bin or an atom), so stay strictly inside where it does: a decoded
     # value then always encodes to the bin it came from.
     first, last = bin_limits(edges, float_type)
-    return np.clip(draws.astype(float_type), first[codes], last[codes])
+    stays = (decimals is not None) & _is_in(edges, cast.astype(np.float64), codes)
+    return np.where(stays, cast, np.clip(cast, first[codes], last[codes]))
+
+
+def have_decimals(edges: Array, decimals: int) -> bool:
+    """Whether every bin but the atoms holds a number of so many decimals."""
+    lowest, highest = _grid_limits(edges, decimals)
+    return bool(((lowest <= highest) | (edges[:-1] == edges[1:])).all())
+
+
+def _grid_limits(edges: Array, decimals: int) -> tuple[Array, Array]:
+    """The smallest and the largest number of so many decimals that each bin's code is read from."""
+    step, bins = 10.0**-decimals, np.arange(len(edges) - 1)
+    lowest, highest = np.ceil(edges[:-1] / step), np.floor(edges[1:] / step)
+    lowest, highest = np.round(lowest * step, decimals), np.round(highest * step, decimals)
+    lowest = np.where(_is_in(edges, lowest, bins), lowest, np.round(lowest + step, decimals))
+    return lowest, np.where(_is_in(edges, highest, bins), highest, np.round(highest - step, decimals))
+
+
+def _is_in(edges: Array, values: Array, codes: Array) -> Array:
+    within = np.clip(values, edges[0], edges[-1])
+    return (within == values) & (real_codes(edges, within) == codes)
 
 
 def bin_limits(edges: Array, float_type: np.dtype) -> tuple[Array, Array]:

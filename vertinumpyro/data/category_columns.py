@@ -8,7 +8,7 @@ import pandas as pd
 
 from vertinumpyro.core.arguments import shown
 from vertinumpyro.data.column import CodedColumn, Kind, numbers
-from vertinumpyro.data.domain import MISSING_RULES, require, require_choice, require_list
+from vertinumpyro.data.domain import require, require_list
 from vertinumpyro.data.dtypes import DtypeKind, holds
 from vertinumpyro.data.wording import Place
 
@@ -36,7 +36,7 @@ class CategoricalColumn(CodedColumn):
     def __post_init__(self) -> None:
         """Check the public domain."""
         object.__setattr__(self, "categories", _natives(self.categories))
-        require_choice("missing", self.missing, MISSING_RULES)
+        self._check_missing()
         _check_labels(self.categories)
         listed = isinstance(self.unknown, Label) and self.unknown in ("error", *self.categories)
         require(listed, f'unknown = {shown(self.unknown)}; give "error" or one of the categories')
@@ -112,7 +112,7 @@ class BinaryColumn(CodedColumn):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, MISSING_RULES)
+        self._check_missing()
         if self.categories is not None:
             object.__setattr__(self, "categories", _natives(self.categories))
             _check_labels(self.categories)

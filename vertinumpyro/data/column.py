@@ -21,7 +21,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.data import binning, dtypes
-from vertinumpyro.data.domain import require
+from vertinumpyro.data.domain import MISSING_RULES, missing_codes, require, require_choice
 from vertinumpyro.data.wording import Place
 
 Kind = Literal["real", "categorical", "binary", "count"]
@@ -50,12 +50,15 @@ class Column(abc.ABC):
             of the likelihood; encoded as the placeholder, and reported as not observed by `observed`. "category": it is
             learned that it is missing, and a twin has it missing again: of codes it is one more, the last one; of
             reals and counts, which have none, it is masked (`masked`), and the model has a site for the mask.
+        missing_codes: numbers or texts that stand for a missing value in the table, as -999 or "unknown"; `missing`
+            then says what becomes of them. A twin has missing values there, never the codes.
         dtype: the storage type of decoded values, e.g. "int16" or "category" (`data.dtypes` has the names). By default
             int64, float64, pandas' default for text, or a nullable type where values may be missing. It is public, and
             says nothing that the model sees.
     """
 
     missing: Missing = "forbid"
+    missing_codes: tuple[float | str, ...] = ()
     dtype: str | None = None
 
     #: The TOML `type` that stands for this class.
@@ -160,7 +163,8 @@ class Column(abc.ABC):
         """Return the public domain in words, say "0 to 60 in 15 bins, may be missing"."""
         learned = ", missing is learned" if self.masked else ", missing is a category"
         rule = {"forbid": "", "mask": ", may be missing", "category": learned}[self.missing]
-        return self._domain_in_words() + rule
+        codes = f" ({', '.join(map(str, self.missing_codes))})" if self.missing_codes else ""
+        return f"{self._domain_in_words()}{rule}{codes}"
 
     def encode(self, series: pd.Series, *, party: str, name: str) -> np.ndarray:
         """Return the column in model units.
@@ -186,10 +190,21 @@ class Column(abc.ABC):
 
     def observed(self, series: pd.Series) -> np.ndarray:
         """Return bool [n]: True where a value is present. It matters to columns that are `masked`."""
-        if pd.api.types.is_float_dtype(series.dtype) and pd.api.types.is_extension_array_dtype(series.dtype):
-            # Nullable and Arrow storage tell NaN from NA; both are missing values here.
-            return ~np.isnan(series.to_numpy(dtype=np.float64, na_value=np.nan))
-        return series.notna().to_numpy(dtype=bool)
+        present = _not_missing(series)
+        return _narrowed(present, ~self._is_code(plain(series.loc[present]))) if self.missing_codes else present
+
+    def _is_code(self, present: pd.Series) -> np.ndarray:
+        """Which of these values, none missing, stand for a missing one."""
+        of_numbers = [code for code in self.missing_codes if not isinstance(code, str)]
+        if pd.api.types.is_numeric_dtype(present.dtype):
+            return np.isin(present.to_numpy(np.float64), of_numbers)
+        as_numbers = present.isin(of_numbers).to_numpy(bool)
+        is_text = present.map(lambda value: isinstance(value, str)).to_numpy(bool)
+        return np.where(is_text, self._texts(present).isin(list(map(str, self.missing_codes))), as_numbers)
+
+    def _texts(self, present: pd.Series) -> pd.Series:
+        """Values as codes would write them."""
+        return present.astype(str).str.strip()
 
     def decode(self, values: np.ndarray, rng: np.random.Generator, *, observed: np.ndarray | None = None) -> pd.Series:
         """Return model units as a Series of the type that `dtype` names.
@@ -217,6 +232,9 @@ class Column(abc.ABC):
         decoded = self._stored(self._decode_present(encoded[present], rng))
         if self.missing == "forbid" and present.all():
             return decoded
+        if self.missing_codes:  # drawn from a domain that holds one, it would be read as missing
+            kept = ~self._is_code(plain(decoded))
+            decoded, present = pd.Series(decoded[kept]), _narrowed(present, kept)
         nullable = decoded.astype(dtypes.nullable(decoded.dtype))
         return nullable.set_axis(np.flatnonzero(present)).reindex(range(len(encoded)))
 
@@ -230,8 +248,17 @@ class Column(abc.ABC):
     def _float_type(self) -> np.dtype:
         return np.dtype(np.float64) if self.dtype is None else dtypes.number_type(dtypes.parse(self.dtype))
 
+    def _check_missing(self) -> None:
+        """Raise a `SchemaError` unless it is said well what is missing; the first line of a subclass's checks."""
+        require_choice("missing", self.missing, MISSING_RULES)
+        object.__setattr__(self, "missing_codes", missing_codes(self.missing_codes))
+
     def _check_dtype(self) -> None:
         """Raise a `SchemaError` unless `dtype` holds this column; the last line of a subclass's checks."""
+        both = [] if self.ordered else [code for code in self.missing_codes if code in self.labels]
+        require(
+            not both, f"missing_codes holds {', '.join(map(repr, both))}, a category; drop it from one of the lists"
+        )
         if self.dtype is None:
             return
         require(isinstance(self.dtype, str), f'dtype = {self.dtype!r}; give its name, e.g. "int16"')
@@ -281,6 +308,20 @@ class Column(abc.ABC):
                 f"model, or {self._value_for_missing}"
             )
         return absent
+
+
+def _narrowed(chosen: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """A choice of rows, without those of the chosen that are not kept."""
+    narrowed = chosen.copy()
+    narrowed[chosen] = kept
+    return narrowed
+
+
+def _not_missing(series: pd.Series) -> np.ndarray:
+    if pd.api.types.is_float_dtype(series.dtype) and pd.api.types.is_extension_array_dtype(series.dtype):
+        # Nullable and Arrow storage tell NaN from NA; both are missing values here.
+        return ~np.isnan(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    return series.notna().to_numpy(dtype=bool)
 
 
 class CodedColumn(Column):

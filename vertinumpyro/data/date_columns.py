@@ -16,7 +16,6 @@ from vertinumpyro.data import binning, dtypes
 from vertinumpyro.data.column import CodedColumn, Kind, OutOfBounds, within
 from vertinumpyro.data.domain import (
     MAX_CELLS,
-    MISSING_RULES,
     OUT_OF_BOUNDS_RULES,
     require,
     require_bins,
@@ -35,9 +34,8 @@ _SHOWN = {"month": "%Y-%m", "quarter": "%Y-%m", "year": "%Y"}
 _MOST_UNITS = 2**22
 _OFFSETS = r"\s*(?P<offset>Z|z|UTC|GMT|[+-]\d{2}(?::?\d{2}(?::?\d{2})?)?)$"
 _OFFSET = re.compile(rf"^(?P<local>.*?){_OFFSETS}")
-_ISO_OFFSET = re.compile(
-    rf"^(?P<local>.*[Tt ]\d{{2}}[\d:.,]*){_OFFSETS}"
-)  # behind a time: the day in 2023-12-31 is none
+_ISO_OFFSET = re.compile(rf"^(?P<local>.*[Tt ]\d{{2}}[\d:.,]*){_OFFSETS}")  # behind a time only
+_MIDNIGHT = r"[T ]00:00(:00(\.0+)?)?$"
 _FIRST, _LAST = 1678, 2261  # what nanoseconds in 64 bits hold
 
 
@@ -77,13 +75,13 @@ class DateColumn(CodedColumn):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, MISSING_RULES)
+        self._check_missing()
         require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
         require_choice("unit", self.unit, _UNITS)
         require(self.format is None or (isinstance(self.format, str) and "%" in self.format),
                 f'format = {self.format!r}; give strptime\'s letters, e.g. "%d.%m.%Y"')  # fmt: skip
-        require(self.timezone is None or _is_zone(self.timezone),
-                f'timezone = {shown(self.timezone)} is no known place; give its name, as "Europe/Helsinki"')  # fmt: skip
+        known = self.timezone is None or _is_zone(self.timezone)
+        require(known, f'timezone = {shown(self.timezone)} is no known place; give one\'s name, as "Europe/Helsinki"')
         require_list("bounds", self.bounds)
         require(len(self.bounds) == 2, f'bounds = {list(self.bounds)}; give ["2019-01-01", "2023-12-31"]')
         object.__setattr__(self, "bounds", tuple(_iso(bound) for bound in self.bounds))
@@ -158,6 +156,13 @@ class DateColumn(CodedColumn):
             place.fail(f"holds a value that is no date in {how}; repair it, or set format in the schema")
         return moments
 
+    def _is_code(self, present: pd.Series) -> np.ndarray:
+        """As of every column, and of dates that are no texts by how ISO 8601 writes them."""
+        return super()._is_code(pd.Series(present.astype(object).map(str), dtype=object))
+
+    def _texts(self, present: pd.Series) -> pd.Series:
+        return super()._texts(present).str.replace(_MIDNIGHT, "", regex=True)
+
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         last = _outer(self.bounds, self.unit)[1]
         return pd.Series(self._moments(binning.draw_integers(self.starts, last, self._checked(values), rng)))
@@ -184,7 +189,7 @@ def read_moments(series: pd.Series, written: str | None = None, timezone: str | 
     is_text = values.map(lambda value: isinstance(value, str)).to_numpy(bool)
     found = np.full(len(values), "NaT", "datetime64[s]")
     found[is_text] = _read_texts(pd.Series(values[is_text].astype(str)), written, timezone)
-    others = values[~is_text].map(lambda value: _on_its_clock(value, timezone))
+    others = pd.Series(values[~is_text]).map(lambda value: _on_its_clock(value, timezone))
     found[~is_text] = _parsed(pd.Series(others), None)
     return found
 

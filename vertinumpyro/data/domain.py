@@ -56,6 +56,17 @@ def whole_numbers(field: str, values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(v) for v in values)
 
 
+def missing_codes(codes: tuple[float | str, ...]) -> tuple[float | str, ...]:
+    """Return a field's codes for a missing value, whole numbers as integers, or raise a `SchemaError`."""
+    require_list("missing_codes", codes)
+    plain = [code.item() if isinstance(code, np.generic) else code for code in codes]
+    fine = all(
+        code.strip() != "" if isinstance(code, str) else _is_number(code) and math.isfinite(code) for code in plain
+    )
+    require(fine, f"missing_codes = {_listed(plain)}; give finite numbers or texts")
+    return tuple(code.strip() if isinstance(code, str) else int(code) if code == int(code) else code for code in plain)
+
+
 def _listed(values: Iterable[object]) -> str:
     return f"[{', '.join(map(shown, values))}]"
 

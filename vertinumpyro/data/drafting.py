@@ -9,7 +9,7 @@ which `Schema` refuses: a person replaces the domain by public knowledge (a code
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ import pandas as pd
 from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, DataError
 from vertinumpyro.core.visible import hidden_in, visible
-from vertinumpyro.data import dtypes, schema_text
+from vertinumpyro.data import binning, dtypes, schema_text
 from vertinumpyro.data.date_columns import read_moments
+from vertinumpyro.data.drafted_bins import amount_bins, codes_for_missing, common_decimals, is_code
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.frames import Table, as_frame
 from vertinumpyro.data.number_texts import looks_like_numbers
@@ -170,9 +171,7 @@ def _dates(present: pd.Series, missing: Mapping[str, str], also: str, *, text: b
     if {"%d/%m/%Y", "%m/%d/%Y"} <= set(fitting):
         also = f"; is the day written before the month? format says so{also}"
     if (read_moments(present, form, _FAR_EAST) != found.to_numpy()).any():  # those without an offset stay
-        also = (
-            f'; a time with a UTC offset keeps its own date, timezone = "Europe/Helsinki" moves all to that place{also}'
-        )
+        also = f'; a time with a UTC offset keeps its own date; timezone = "Europe/Helsinki" moves all there{also}'
     note = f"bounds are the records', by whole years{also}"
     return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, note)
 
@@ -206,25 +205,70 @@ def _begins_with_zero(texts: pd.Series) -> bool:
     return bool(texts.str.fullmatch(r"0\d+").any())
 
 
-def _quantity(numbers: pd.Series, missing: Mapping[str, str], also: str) -> ColumnDraft:
+def _quantity(numbers: pd.Series, missing: Mapping[str, Any], also: str) -> ColumnDraft:
+    if codes := codes_for_missing(numbers.to_numpy(np.float64), RARE):
+        missing = {"missing": "category", "missing_codes": [int(c) if c == int(c) else c for c in codes]}
+        also = f"; {_listed(codes)} looks like a code for a missing value: if it is a value, drop missing_codes{also}"
+        numbers = pd.Series(numbers[~numbers.isin(codes)])
     low, high = float(numbers.min()), float(numbers.max())
     whole = bool((numbers == np.floor(numbers)).all()) and max(abs(low), abs(high)) < 2**53
     if low == high:
-        return ColumnDraft({}, "holds one value; left out")
+        return ColumnDraft({}, f"holds one value; left out{also if codes else ''}")
     counts = numbers.value_counts()
+    if set(counts.index) == {0, 1}:
+        return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
     if not whole and len(counts) <= _MOST_DOSES and counts.min() >= RARE:
         values = sorted(float(str(value)) for value in counts.index)
         return ColumnDraft({"type": "categorical", "categories": values, **missing}, f"values are the records'{also}")
     if whole and len(counts) <= _MOST_CODES and high - low > _SPARSE * len(counts) and counts.min() >= RARE:
-        codes = sorted(int(float(str(value))) for value in counts.index)
-        return ColumnDraft({"type": "categorical", "categories": codes, **missing}, f"codes are the records'{also}")
-    bottom, top = _rounded(low, high)
-    fields: dict[str, Any] = {"type": "integer" if whole else "real"}
-    fields["bounds"] = [int(bottom), int(top)] if whole else [bottom, top]
-    if not whole or top - bottom >= _MOST_INTEGERS:
-        fields["bins"] = _BINS
-    note = f"bounds are the records', rounded outwards{also}"
-    return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, note)
+        listed = sorted(int(float(str(value))) for value in counts.index)
+        return ColumnDraft({"type": "categorical", "categories": listed, **missing}, f"codes are the records'{also}")
+    fields, note = _amounts(numbers.to_numpy(np.float64), _rounded(low, high), whole=whole)
+    return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, f"{note}{also}")
+
+
+def _amounts(values: np.ndarray, bounds: tuple[float, float], *, whole: bool) -> tuple[dict[str, Any], str]:
+    """The fields of a bounded quantity, and what is said of them."""
+    number = int if whole else float
+    fields: dict[str, Any] = {"type": "integer" if whole else "real", "bounds": [number(bound) for bound in bounds]}
+    if whole and bounds[1] - bounds[0] < _MOST_INTEGERS:
+        return fields, "bounds are the records', rounded outwards"
+    found = amount_bins(values, bounds, _BINS, RARE, whole=whole)
+    if found.edges:
+        fields = {"type": fields["type"], "edges": [number(edge) for edge in found.edges]}
+        beyond = "; a few records lie beyond the outer ones, and count as these" if found.clipped else ""
+        note = f"edges are near the records' quantiles, rounded{beyond}{_of_atoms(values, found.atoms)}"
+    else:
+        fields |= {"bins": _BINS}
+        note = "bounds are the records', rounded outwards"
+    if not whole and (decimals := common_decimals(values)) is not None:
+        fields |= {"decimals": decimals} if _have_decimals(fields, decimals) else {}
+    return fields, note
+
+
+def _of_atoms(values: np.ndarray, atoms: Sequence[float]) -> str:
+    """What a person should know of values with a bin of their own."""
+    if not atoms:
+        return ""
+    most = [atom for atom in atoms if (values == atom).mean() > 0.5]
+    told = f"; {_listed(atoms)} is frequent, and a bin of its own"
+    told += " with most of the records: what else the column says rests on the others" if most else ""
+    codes = [atom for atom in atoms if abs(atom) > 9 and is_code(atom)]
+    return told + (f"; if {_listed(codes)} means missing, write missing_codes = [{_listed(codes)}]" if codes else "")
+
+
+def _have_decimals(fields: Mapping[str, Any], decimals: int) -> bool:
+    """Whether the drafted bins hold numbers of so many decimals."""
+    edges = (
+        fields["edges"]
+        if "edges" in fields
+        else binning.equal_width_edges(fields["bounds"], fields["bins"], "identity")
+    )
+    return binning.have_decimals(np.asarray(edges, np.float64), decimals)
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.10g}" for value in values)
 
 
 def _rounded(low: float, high: float) -> tuple[float, float]:

@@ -289,7 +289,10 @@ class _Csv:
 
     def _options(self, id_column: str, columns: Mapping[str, Column]) -> dict[str, Any]:
         texts = [name for name, column in columns.items() if "text" in column.dtype_kinds]
-        missing = {name: [t for t in MISSING_TEXTS if t not in column.labels] for name, column in columns.items()}
+        missing = {
+            name: [*(t for t in MISSING_TEXTS if t not in column.labels), *map(str, column.missing_codes)]
+            for name, column in columns.items()
+        }
         return {
             "usecols": [id_column, *columns],
             "dtype": dict.fromkeys([id_column, *texts], str),

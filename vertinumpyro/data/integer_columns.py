@@ -11,7 +11,6 @@ from vertinumpyro.data import binning
 from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, integers, within
 from vertinumpyro.data.domain import (
     MAX_CELLS,
-    MISSING_RULES,
     OUT_OF_BOUNDS_RULES,
     require,
     require_bins,
@@ -30,12 +29,13 @@ class IntegerColumn(CodedColumn):
 
     Each integer is a category, unless `bins` or `edges` group them; a group is decoded to a uniform
     integer from it. ``bounds=(0, 9), bins=2`` has the groups 0..4 and 5..9;
-    ``edges=(0, 1, 5, 77)`` has {0}, 1..4 and 5..77 (only the last group holds its upper edge).
+    ``edges=(0, 1, 5, 77)`` has {0}, 1..4 and 5..77 (only the last group holds its upper edge), and
+    ``edges=(0, 1, 5, 77, 77)`` has {77} as a group of its own.
 
     Args:
         bounds: public (lo, hi), both included.
         bins: how many groups of equal size (up to one).
-        edges: strictly ascending edges, instead of `bounds` and `bins`.
+        edges: ascending edges, of which only the last two may be equal, instead of `bounds` and `bins`.
         out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
     """
 
@@ -49,14 +49,15 @@ class IntegerColumn(CodedColumn):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, MISSING_RULES)
+        self._check_missing()
         require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
         if self.edges is None:
             self._check_run()
         else:
             require(self.bounds is None and self.bins is None, "give bounds, or edges, not both")
             object.__setattr__(self, "edges", whole_numbers("edges", self.edges))
-            ascending = len(self.edges) >= 3 and bool((np.diff(np.asarray(self.edges)) > 0).all())
+            steps = np.diff(np.asarray(self.edges))
+            ascending = len(steps) >= 2 and bool((steps[:-1] > 0).all()) and bool(steps[-1] >= 0)
             require(ascending, f"edges = {list(self.edges)}; give at least three, strictly ascending")
         self._check_dtype()
 
@@ -150,7 +151,7 @@ class CountColumn(Column):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, MISSING_RULES)
+        self._check_missing()
         require_choice("out_of_bounds", self.out_of_bounds, OUT_OF_BOUNDS_RULES)
         (upper,) = whole_numbers("upper", (self.upper,))
         require(1 <= upper < 2**31, f"upper = {upper}; give an integer from 1 to 2^31 - 1")

@@ -23,6 +23,7 @@ _WRITTEN = {
     "decimal points": rf"{_SIGN}\d*\.\d+",
     _THOUSANDS: rf"{_SIGN}\d{{1,3}}([,. '\u00a0\u202f]\d{{3}})+([.,]\d+)?",
 }
+_CURRENCY = re.compile(r"US|[A-Z]{3}|Rs\.?|[Kk]r\.?|[Ff]r\.?")
 _WITH_SIGNS = re.compile(rf"(?P<before>[^\d+-]{{0,4}}?)\s*{_SIGN}\d[\d.,' ]*(?P<behind>[^\d.,' ].{{0,7}})?")
 
 
@@ -39,7 +40,7 @@ def numbers_as_text(series: pd.Series, column: Column, decimal: str) -> str:
     if len(texts) <= _FEW and len(texts) < len(different):
         return (
             "holds texts among its numbers: where they stand for a missing value, leave the cell empty and set missing "
-            "in the schema"
+            "in the schema, or list them there as missing_codes too"
         )
     if _with_signs(texts):
         return f"holds numbers with a sign or a unit at each: {_NO_SIGNS}"
@@ -61,7 +62,7 @@ def looks_like_numbers(texts: pd.Series, decimal: str, rare: int) -> str:
     others = [text for text in counts if not usual.fullmatch(text)]
     if written := _otherwise(others, decimal, whole=False):
         return f"looks like {written}"
-    if signs := _with_signs(list(counts)):
+    if len(counts) > _MANY and (signs := _with_signs(list(counts), but_labels=True)):
         return f"numbers with {signs} at each: {_NO_SIGNS}"
     if len(counts) - len(others) > _MANY and sum(counts[text] for text in others) < (1 - _MOST / 2) * len(texts):
         named = [repr(text) for text in others if counts[text] >= rare][:_FEW]
@@ -88,11 +89,17 @@ def _otherwise(texts: Sequence[str], decimal: str, *, whole: bool) -> str:
     return ""
 
 
-def _with_signs(texts: Sequence[str]) -> str:
-    """What stands before or behind most numbers, a percent sign or a unit; empty where it is not one thing."""
+def _with_signs(texts: Sequence[str], *, but_labels: bool = False) -> str:
+    """What stands before or behind most numbers, a percent sign or a unit; empty where it is not one thing.
+
+    :param but_labels: whether to leave out words before a number that are no currency's: J40 and "Plan 2" are labels.
+    """
     found = [match for match in map(_WITH_SIGNS.fullmatch, texts) if match]
     signs = {(match["before"].strip(), (match["behind"] or "").strip()) for match in found}
     if len(signs) != 1 or len(found) < max(_FEW, _MOST * len(texts)) or signs == {("", "")}:
+        return ""
+    ((before, _),) = signs
+    if but_labels and re.search(r"[^\W\d_]", before) and not _CURRENCY.fullmatch(before):
         return ""
     (sign,) = (" and ".join(repr(part) for part in pair if part) for pair in signs)
     return sign

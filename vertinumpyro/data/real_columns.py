@@ -7,12 +7,12 @@ from typing import ClassVar, final
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.data import binning
 from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, numbers, within
 from vertinumpyro.data.domain import (
     MAX_CELLS,
-    MISSING_RULES,
     OUT_OF_BOUNDS_RULES,
     floats,
     require,
@@ -55,12 +55,9 @@ class RealColumn(Column):
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, MISSING_RULES)
+        self._check_missing()
         _check_scale(self.bounds, self.transform, self.out_of_bounds)
-        require(
-            self.decimals is None or type(self.decimals) is int,
-            f"decimals = {self.decimals!r}; give an integer",
-        )
+        _check_decimals(self.decimals)
         object.__setattr__(self, "bounds", floats(self.bounds))
         self._check_dtype()
 
@@ -148,6 +145,7 @@ class BinnedColumn(CodedColumn):
         edges: the bins' edges in ascending order, instead of `bounds` and `bins`.
         transform: "identity", "log1p" or "sqrt": the scale on which `bins` are equal.
         out_of_bounds: what to do with a value outside the outer edges: "error" or "clip".
+        decimals: round what is drawn from a bin to so many decimals, within the bin; None leaves it as it is.
     """
 
     bounds: tuple[float, float] | None = None
@@ -155,13 +153,14 @@ class BinnedColumn(CodedColumn):
     edges: tuple[float, ...] | None = None
     transform: binning.Transform = "identity"
     out_of_bounds: OutOfBounds = "error"
+    decimals: int | None = None
 
     type_name: ClassVar[str] = "real"
     ordered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the public domain."""
-        require_choice("missing", self.missing, MISSING_RULES)
+        self._check_missing()
         if self.edges is None:
             require(self.bounds is not None and self.bins is not None, "give bounds and bins, or edges")
         else:
@@ -174,6 +173,10 @@ class BinnedColumn(CodedColumn):
             require_bins(self.bins, MAX_CELLS)
         _check_scale(self.bounds or self._outer(), self.transform, self.out_of_bounds)
         _check_edges(self.bin_edges)
+        _check_decimals(self.decimals)
+        if self.decimals is not None:
+            fit = binning.have_decimals(self.bin_edges, self.decimals)
+            require(fit, f"decimals = {self.decimals}: a bin holds no such number; give more, or wider bins")
         self._check_dtype()
 
     @property
@@ -232,7 +235,8 @@ class BinnedColumn(CodedColumn):
         return binning.real_codes(self.bin_edges, values)
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
-        return pd.Series(binning.draw_reals(self.bin_edges, self._checked(values), rng, self._float_type))
+        codes = self._checked(values)
+        return pd.Series(binning.draw_reals(self.bin_edges, codes, rng, self._float_type, self.decimals))
 
 
 def _inside(unit: np.ndarray) -> np.ndarray:
@@ -246,6 +250,10 @@ def _check_scale(bounds: tuple[float, float], transform: str, out_of_bounds: str
     least = {"identity": -math.inf, "log1p": -1.0, "sqrt": 0.0}[transform]
     reachable = bounds[0] > least or (transform == "sqrt" and bounds[0] == 0)
     require(reachable, f"bounds = {list(bounds)}; {transform} needs lo above {least:g}")
+
+
+def _check_decimals(decimals: object) -> None:
+    require(decimals is None or type(decimals) is int, f"decimals = {shown(decimals)}; give an integer")
 
 
 def _check_edges(edges: np.ndarray) -> None:

@@ -1,7 +1,10 @@
-"""Colours, type sizes and the lazy import of matplotlib that every figure shares.
+"""Colours, type, and the lazy import of matplotlib that every figure shares.
 
 The colours are Okabe and Ito's set, distinct for the common kinds of colour blindness; where colours tell
 lines apart, line styles or markers do too.
+
+Names of columns and categories may be in any script. A text whose font lacks some of its characters gets further fonts
+that have them; where no installed font has, `lacks_glyphs` says so, and whoever draws leaves the text to a browser.
 """
 
 import functools
@@ -13,6 +16,7 @@ from vertinumpyro.core.errors import ArgumentError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 INK = "#1f2933"  # text and the darkest lines
 MUTED = "#616e7c"  # secondary text, axes
@@ -41,6 +45,7 @@ _RC: dict[Any, Any] = {
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
     "text.color": INK,
+    "text.parse_math": False,  # a category may be called "$10 to $20"
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.labelcolor": INK,
@@ -74,9 +79,69 @@ def styled(plot: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
         except ImportError as error:
             raise missing_extra("matplotlib") from error
         with matplotlib.rc_context(_RC):
-            return plot(*args, **kwargs)
+            return _with_glyphs(plot(*args, **kwargs))
 
     return wrapper
+
+
+def lacks_glyphs(figure: "Figure") -> bool:
+    """Whether some character of a figure is in none of its text's fonts: it would be drawn as a box."""
+    return any(_missing(text) for text in _texts(figure))
+
+
+def _with_glyphs(result: _Result) -> _Result:
+    """A figure whose texts have fonts for all of their characters, as far as some are installed."""
+    from matplotlib.figure import Figure
+
+    for text in _texts(result) if isinstance(result, Figure) else ():
+        if missing := _missing(text):
+            text.set_fontfamily([*text.get_fontfamily(), *_families_with(missing)])
+    return result
+
+
+def _texts(figure: "Figure") -> "list[Text]":
+    from matplotlib.text import Text
+
+    return [artist for artist in figure.findobj(Text) if isinstance(artist, Text)]
+
+
+def _missing(text: "Text") -> frozenset[str]:
+    """The characters of a text that none of its fonts has."""
+    from matplotlib.font_manager import findfont
+
+    left = frozenset(character for character in text.get_text() if not character.isascii() and character.isprintable())
+    properties = text.get_fontproperties().copy()
+    for family in text.get_fontfamily() if left else ():
+        properties.set_family([family])
+        left -= _characters(findfont(properties), left)
+    return left
+
+
+@functools.lru_cache(maxsize=256)
+def _families_with(characters: frozenset[str]) -> tuple[str, ...]:
+    """Installed fonts that have as many of the characters as any has, those without serifs first."""
+    from matplotlib.font_manager import fontManager
+
+    found: list[str] = []
+    fonts = {font.name: font.fname for font in fontManager.ttflist if not font.name.startswith("Last Resort")}
+    for name in sorted(fonts, key=lambda name: ("sans" not in name.lower() and "gothic" not in name.lower(), name)):
+        if have := _characters(fonts[name], characters):
+            found.append(name)
+            characters -= have
+        if not characters:
+            break
+    return tuple(found)
+
+
+def _characters(font: str, characters: frozenset[str]) -> frozenset[str]:
+    """Those of the characters that the font in a file has."""
+    from matplotlib.font_manager import get_font
+
+    try:
+        opened = get_font(font)
+    except (OSError, RuntimeError):  # a file that is gone, or in a format that matplotlib does not read
+        return frozenset()
+    return frozenset(character for character in characters if opened.get_char_index(ord(character)))
 
 
 def new_figure(width: float, height: float) -> "Figure":

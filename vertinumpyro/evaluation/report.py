@@ -1,8 +1,8 @@
 """One self-contained HTML file about a run: what was released, who learns how much, and how good it is.
 
-The file has no scripts and loads nothing: its style is inline and its figures are PNGs in data URIs. What
-was computed on real data outside the mechanism carries the badge "not DP - internal", and is listed in a
-box of its own.
+The file has no scripts and loads nothing: its style is inline and its figures are PNGs in data URIs, or SVGs where
+they hold characters of which no font is installed here: whoever reads the file has fonts for them. What was computed
+on real data outside the mechanism carries the badge "not DP - internal", and is listed in a box of its own.
 """
 
 import base64
@@ -11,6 +11,7 @@ import html
 import importlib.resources
 import io
 import string
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.core.visible import visible
-from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.evaluation.palette import NOT_DP_NOTE, lacks_glyphs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -300,18 +301,26 @@ def _cell(cell: object) -> str:
 
 
 def _figure(item: ReportFigure) -> str:
-    image = f'<img src="{_png(item.figure)}" alt="{_text(item.alt or item.caption)}" {_size(item.figure)}>'
+    image = f'<img src="{_image(item.figure)}" alt="{_text(item.alt or item.caption)}" {_size(item.figure)}>'
     if item.narrow is not None:
-        source = f'<source media="{_NARROW}" srcset="{_png(item.narrow)}" {_size(item.narrow)}>'
+        source = f'<source media="{_NARROW}" srcset="{_image(item.narrow)}" {_size(item.narrow)}>'
         image = f"<picture>{source}{image}</picture>"
     return f"<figure>{image}<figcaption>{_badge(item.not_dp)}{_text(item.caption)}</figcaption></figure>"
 
 
-def _png(figure: "Figure") -> str:
-    buffer = io.BytesIO()
-    # without the software's name, equal figures make equal files
-    figure.savefig(buffer, format="png", dpi=_PNG_DPI, metadata={"Software": None})
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+def _image(figure: "Figure") -> str:
+    import matplotlib
+
+    of_texts, buffer = lacks_glyphs(figure), io.BytesIO()
+    # without the software's name, a date and random names, equal figures make equal files
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "vertinumpyro"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a reader's browser has it
+        if of_texts:
+            figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None})
+        else:
+            figure.savefig(buffer, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+    kind = "svg+xml" if of_texts else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def _size(figure: "Figure") -> str:
