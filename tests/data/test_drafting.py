@@ -2,11 +2,13 @@
 
 import re
 
+import jax
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 
+import vertinumpyro as vnp
 from vertinumpyro.core.errors import ArgumentError, DataError, SchemaError
 from vertinumpyro.data import (
     BinaryColumn,
@@ -126,6 +128,26 @@ def test_dates_are_known_as_they_are_written(form):
     assert VerticalDataset.from_frames(Schema.from_toml(text), {"p": pd.DataFrame(frame)}).num_records == N
 
 
+LABELS = {
+    "quarters": ["Q1", "Q2", "Q3", "Q4"],
+    "diagnoses": ["J40", "J44.1", "J45"],
+    "plans": ["Plan 1", "Plan 2", "Plan 3"],
+    "behind": ["1A", "2A", "3A"],
+    "doses": ["5 mg", "10 mg", "20 mg"],
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS.keys())
+def test_few_labels_with_numbers_in_them_are_categories(labels):
+    draft = draft_schema({"id": range(N), "x": RNG.choice(labels, N)}, "p").columns["x"]
+    assert draft.fields == {"type": "categorical", "categories": sorted(labels)}
+
+
+def test_many_labels_with_numbers_in_them_are_given_no_advice_that_spoils_them():
+    note = draft_schema({"id": range(N), "x": [f"J{i % 90}" for i in range(N)]}, "p").columns["x"].note
+    assert "leave it out" not in note
+
+
 def test_labels_among_numbers_stay_labels_and_doses_become_some():
     frame = {
         "id": range(N),
@@ -141,11 +163,12 @@ def test_labels_among_numbers_stay_labels_and_doses_become_some():
 
 
 def test_no_record_stands_out_in_a_draft():
-    text = drafted().to_toml()
+    frame = table()
+    text = drafted(frame).to_toml()
     assert "isolation" not in text  # three records
     assert not re.search(r"\b\d+ missing", text)  # how many is nobody's business who reads the schema later
-    costs = table()["cost"].str.replace(",", ".").astype(float)
-    low, high = Schema.from_toml(confirmed(drafted())).columns["cost"].limits
+    costs = frame["cost"].str.replace(",", ".").astype(float)
+    low, high = Schema.from_toml(confirmed(drafted(frame))).columns["cost"].limits
     assert low <= costs.min()
     assert high >= costs.max()
     assert high not in set(costs)
@@ -173,6 +196,125 @@ def test_bounds_hold_all_records_and_are_rounded(seed):
         assert low <= frame[name].min()
         assert high >= frame[name].max()
         assert high - low <= 40 * (frame[name].max() - frame[name].min()) or low == 0
+
+
+M = 20_000
+
+
+def log_normal(mean, sigma, seed=1):
+    return np.exp(np.random.default_rng(seed).normal(mean, sigma, M)).round(2)
+
+
+def mixed(share, of, others, seed=2):
+    return np.where(np.random.default_rng(seed).random(M) < share, of, others)
+
+
+def pareto(scale, seed=3):
+    return (scale * (1 + np.random.default_rng(seed).pareto(2.5, M))).round(2)
+
+
+AMOUNTS = {
+    "a tail": log_normal(6, 2),
+    "zeros and a tail": mixed(0.7, 0, log_normal(6, 2)),
+    "hardly anything but zeros": mixed(0.99, 0, log_normal(6, 1)),
+    "pareto": pareto(1000),
+    "pareto and zeros": mixed(0.3, 0, pareto(100)),
+    "negative": -log_normal(6, 2),
+    "gains and losses": mixed(0.5, log_normal(6, 1.5), -log_normal(5, 1.5, 4)),
+    "two groups": mixed(0.5, log_normal(4.6, 0.05), log_normal(8.5, 0.2, 5)),
+    "three prices": mixed(0.4, np.resize([10.0, 20.0, 49.99], M), log_normal(4, 1)),
+    "normal": np.random.default_rng(6).normal(26, 5, M).round(1),
+    "exponential": np.random.default_rng(7).exponential(50, M),
+    "small numbers": log_normal(0, 2) * 1e-6,
+    "counts": mixed(0.3, 0, log_normal(6, 2).round()),
+    "scores": np.minimum(np.random.default_rng(8).integers(0, 180, M), 100.0),
+}
+
+
+@pytest.mark.parametrize("values", AMOUNTS.values(), ids=AMOUNTS.keys())
+def test_what_is_drawn_from_drafted_bins_has_the_records_mean_median_and_zeros(values):
+    draft = draft_schema({"id": range(M), "x": values}, "p")
+    column = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true")).columns["x"]
+    series = pd.Series(values)
+    drawn = column.decode(column.encode(series, party="p", name="x"), np.random.default_rng(0))
+    assert 1 / 1.15 < drawn.mean() / series.mean() < 1.15
+    assert (drawn == 0).mean() == pytest.approx((series == 0).mean(), abs=0.01)
+    assert series.quantile([0.45, 0.55]).is_monotonic_increasing
+    assert series.quantile(0.45) <= drawn.median() <= series.quantile(0.55)
+    assert column.num_values <= 40
+    shares = np.bincount(column.encode(series, party="p", name="x"), minlength=column.num_values) / M
+    said = {text for text in draft.columns["x"].note.split("; ") if "most of the records" in text}
+    assert bool(said) == bool(shares.max() > 0.5)
+    assert str(int(series.max())) not in draft.to_toml() or series.max() <= 100  # no record's own
+
+
+CODED = {
+    "income": (np.where(np.arange(N) % 9 == 0, -999, RNG.normal(30000, 8000, N).clip(0).round(2)), [-999]),
+    "age": (np.where(np.arange(N) % 9 == 0, 999, RNG.integers(18, 95, N)), [999]),
+    "few are coded": (np.where(np.arange(N) < 2, 9999, RNG.integers(18, 95, N)), [9999]),
+    "answers": (np.where(np.arange(N) % 9 < 2, np.arange(N) % 9 + 8, RNG.integers(1, 6, N)), [8, 9]),
+    "yes or no": (np.where(np.arange(N) % 9 == 0, 9, RNG.integers(0, 2, N)), [9]),
+    "amounts": (np.where(np.arange(N) % 9 == 0, -1, RNG.gamma(2, 100, N).round(1)), [-1]),
+    "temperatures": (np.where(np.arange(N) % 9 == 0, -99.9, RNG.normal(5, 9, N).round(1)), [-99.9]),
+    "digits": (RNG.integers(0, 10, N), []),
+    "below zero": (RNG.normal(0, 5, N).round(1), []),
+    "a scale": (RNG.integers(-2, 3, N), []),
+    "percent": (RNG.integers(0, 100, N), []),
+}
+
+
+@pytest.mark.parametrize(("values", "codes"), CODED.values(), ids=CODED.keys())
+def test_numbers_that_look_like_codes_for_missing_are_named_and_are_no_bounds(values, codes):
+    draft = draft_schema({"id": range(N), "x": values}, "p")
+    fields = draft.columns["x"].fields
+    assert fields.get("missing_codes", []) == codes
+    assert ("code for a missing value" in draft.columns["x"].note) == bool(codes)
+    column = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true")).columns["x"]
+    present = values[~np.isin(values, codes)]
+    if column.limits:
+        width = present.max() - present.min()
+        assert column.limits[0] >= min(0, present.min()) - width / 2
+        assert column.limits[1] <= present.max() + width
+    coded = column.encode(pd.Series(values), party="p", name="x")
+    assert (coded == column.num_values).sum() == np.isin(values, codes).sum()
+
+
+def test_a_frequent_code_among_the_values_is_asked_about():
+    values = np.where(np.arange(N) % 5 == 0, -999, RNG.normal(0, 3000, N).round(2))
+    assert "if -999 means missing, write missing_codes = [-999]" in draft_schema(
+        {"id": range(N), "x": values}, "p"
+    ).columns["x"].note  # fmt: skip
+
+
+def test_texts_for_missing_among_numbers_may_be_listed(tmp_path):
+    path = tmp_path / "p.csv"
+    pd.DataFrame({"id": range(N), "x": ["n.d." if i < 20 else f"{i}.5" for i in range(N)]}).to_csv(path, index=False)
+    column = {"type": "real", "bounds": [0, 500], "missing": "category"}
+    schema = Schema.from_dict({"parties": {"p": {"columns": {"x": column}}}})
+    with pytest.raises(DataError, match="list them there as missing_codes too"):
+        VerticalDataset.from_files(schema, {"p": path})
+    schema = Schema.from_dict({"parties": {"p": {"columns": {"x": column | {"missing_codes": ["n.d."]}}}}})
+    assert (~VerticalDataset.from_files(schema, {"p": path}).arrays("p")["x_observed"]).sum() == 20
+
+
+def test_a_drafted_schema_confirmed_as_it_stands_makes_a_twin_with_the_tables_mean_median_and_zeros():
+    pytest.importorskip("mbi")
+    claim = AMOUNTS["zeros and a tail"]
+    income = np.where(np.arange(M) % 10 == 0, -999, log_normal(10, 0.5, 9))
+    tables = {
+        "a": pd.DataFrame({"id": range(M), "claim": claim}),
+        "b": pd.DataFrame({"id": range(M), "income": income}),
+    }
+    texts = [draft_schema(table, party).to_toml(with_id=party == "a") for party, table in tables.items()]
+    schema = Schema.from_toml("\n".join(texts).replace("confirmed = false", "confirmed = true"))
+    twin = vnp.twin(tables, epsilon=1.0, schema=schema, rng_key=jax.random.key(0)).table
+    assert 1 / 1.3 < twin["claim"].mean() / claim.mean() < 1.3
+    assert 1 / 1.3 < twin["income"].mean() / income[income > 0].mean() < 1.3
+    assert twin["claim"].median() == 0
+    assert (twin["claim"] == 0).mean() == pytest.approx((claim == 0).mean(), abs=0.03)
+    assert twin["income"].isna().mean() == pytest.approx(0.1, abs=0.03)
+    assert twin["income"].min() >= 0
+    assert (twin["claim"] == twin["claim"].round(2)).all()
 
 
 def test_frames_of_every_library_are_drafted():

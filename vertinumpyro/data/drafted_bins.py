@@ -19,14 +19,14 @@ _SURVEY_CODE = 7  # codes nearer to 0 than this may be values
 _MOST_CODES = 4
 _LUMP = 3  # times the records of a usual value
 _LEVELS = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
-_LEAST_SHARE = 0.005  # of a bin; a smaller one would be noise
+_LEAST_SHARE = 0.0075  # of a bin; a smaller one would be noise
 _ATOM_SHARE = 0.03
 _MOST_ATOMS = 8
 _MOST_DECIMALS = 4
 _LARGEST_SHARE = 0.2  # of equal bins
 _ASTRAY = 0.03  # of the size of a usual value
 _NOISE_SHARE = 0.002  # what noise may put into an empty bin
-_HEAVY, _TAIL_ASTRAY = 4.0, 0.1
+_HEAVY, _TAIL_ASTRAY = 4.0, 0.06
 
 
 class AmountBins(NamedTuple):
@@ -92,9 +92,10 @@ def amount_bins(values: np.ndarray, bounds: tuple[float, float], bins: int, rare
     :param whole: whether values are integers, and bins theirs.
     """
     different, counts = np.unique(values, return_counts=True)
-    many = np.flatnonzero(counts >= max(rare, _ATOM_SHARE * len(values), _LUMP * np.median(counts)))
-    many = np.sort(many[np.argsort(counts[many], kind="stable")[-_MOST_ATOMS:]])
-    atoms = different[many]
+    lumps = (counts >= _LUMP * np.median(counts)) | (different == 0)
+    many = np.flatnonzero(lumps & (counts >= max(rare, _ATOM_SHARE * len(values))))
+    by_records = np.lexsort((counts[many], different[many] == 0))  # a zero before all others
+    atoms = np.sort(different[many[by_records[-_MOST_ATOMS:]]])
     if not len(atoms) and _equal_do(values, bounds, bins):
         return AmountBins((), (), clipped=False)
     rest = np.sort(values[np.isin(values, atoms, invert=True)])

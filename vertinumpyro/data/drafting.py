@@ -1,7 +1,7 @@
 """A draft of a schema from a party's own table, for that party to look through before anybody else sees it.
 
 A public domain may not follow from private records: an upper bound of 103 says that somebody is 103. So a draft is no
-schema yet. Bounds are rounded outwards, rare categories are not named, and every column says ``confirmed = false``,
+schema yet. Bounds and edges are rounded, rare categories are not named, and every column says ``confirmed = false``,
 which `Schema` refuses: a person replaces the domain by public knowledge (a code book, a law, common sense), or says
 ``confirmed = true`` where it is public as it stands. What a column holds otherwise is outside every guarantee.
 """
