@@ -22,6 +22,7 @@ NAMES = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1,
     lambda name: not name.endswith("_observed") and name != "record"
 )
 MISSING = st.sampled_from(["forbid", "mask", "category"])
+CODES = st.sampled_from([(), (-9999, 0.125, "not given")])
 RULES = st.sampled_from(["error", "clip"])
 TRANSFORMS = st.sampled_from(["identity", "log1p", "sqrt"])
 
@@ -45,12 +46,12 @@ def edges(draw):
 @st.composite
 def reals(draw):
     options = {"bounds": draw(real_bounds()), "transform": draw(TRANSFORMS), "out_of_bounds": draw(RULES)}
-    return RealColumn(**options, missing=draw(MISSING))
+    return RealColumn(**options, missing=draw(MISSING), missing_codes=draw(CODES))
 
 
 @st.composite
 def binned(draw):
-    options = {"missing": draw(MISSING), "out_of_bounds": draw(RULES)}
+    options = {"missing": draw(MISSING), "missing_codes": draw(CODES), "out_of_bounds": draw(RULES)}
     if draw(st.booleans()):
         return BinnedColumn(edges=draw(edges()), **options)
     bins = draw(st.integers(2, 20))
@@ -59,7 +60,7 @@ def binned(draw):
 
 @st.composite
 def integers(draw):
-    options = {"missing": draw(MISSING), "out_of_bounds": draw(RULES)}
+    options = {"missing": draw(MISSING), "missing_codes": draw(CODES), "out_of_bounds": draw(RULES)}
     low, count = draw(st.integers(-1000, 1000)), draw(st.integers(2, 60))
     if draw(st.booleans()):
         inner = draw(st.sets(st.integers(low + 1, low + count), min_size=2))
@@ -96,8 +97,16 @@ def dates(draw):
     form = draw(st.sampled_from([None, "%d.%m.%Y %H:%M"]))
     bins = draw(st.sampled_from([None, 2]))
     bounds = (low.isoformat(), high.isoformat())
+    zone = draw(st.sampled_from([None, "Europe/Helsinki"]))
     return DateColumn(
-        bounds=bounds, unit=unit, bins=bins, format=form, missing=draw(MISSING), out_of_bounds=draw(RULES)
+        timezone=zone,
+        missing_codes=draw(CODES),
+        bounds=bounds,
+        unit=unit,
+        bins=bins,
+        format=form,
+        missing=draw(MISSING),
+        out_of_bounds=draw(RULES),
     )
 
 

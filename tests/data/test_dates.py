@@ -101,6 +101,18 @@ def test_dates_that_stand_for_missing_ones(values):
     assert encoded(column, values) == [1, 5, 5, 5]
 
 
+@pytest.mark.parametrize("stored", [str, "datetime64[s]", "date32[day][pyarrow]"])
+def test_a_draft_names_dates_that_stand_for_missing_ones(stored):
+    texts = pd.Series([*(f"2020-{month:02}-15" for month in range(1, 13)), "9999-12-31", *["1900-01-01"] * 10])
+    values = texts.astype("datetime64[s]").astype(stored) if stored is not str else texts
+    frame = pd.DataFrame({"id": range(len(values)), "seen": values})
+    draft = draft_schema(frame, "p")
+    assert draft.columns["seen"].fields["missing_codes"] == ["1900-01-01", "9999-12-31"]
+    schema = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true"))
+    assert schema.columns["seen"].bounds == ("2020-01-01", "2020-12-31")
+    assert (VerticalDataset.from_frames(schema, {"p": frame}).arrays("p")["seen"] == 12).sum() == 11
+
+
 HELSINKI = zoneinfo.ZoneInfo("Europe/Helsinki")
 MIDNIGHTS = [datetime.datetime(2022, month, 1, 0, 30, tzinfo=HELSINKI) for month in (3, 7)]  # +02:00 and +03:00
 ZONED = {

@@ -190,7 +190,7 @@ class Column(abc.ABC):
 
     def observed(self, series: pd.Series) -> np.ndarray:
         """Return bool [n]: True where a value is present. It matters to columns that are `masked`."""
-        present = _not_missing(series)
+        present = dtypes.are_present(series)
         return _narrowed(present, ~self._is_code(plain(series.loc[present]))) if self.missing_codes else present
 
     def _is_code(self, present: pd.Series) -> np.ndarray:
@@ -199,12 +199,8 @@ class Column(abc.ABC):
         if pd.api.types.is_numeric_dtype(present.dtype):
             return np.isin(present.to_numpy(np.float64), of_numbers)
         as_numbers = present.isin(of_numbers).to_numpy(bool)
-        is_text = present.map(lambda value: isinstance(value, str)).to_numpy(bool)
-        return np.where(is_text, self._texts(present).isin(list(map(str, self.missing_codes))), as_numbers)
-
-    def _texts(self, present: pd.Series) -> pd.Series:
-        """Values as codes would write them."""
-        return present.astype(str).str.strip()
+        texts = present.astype(str).str.strip().isin(list(map(str, self.missing_codes)))
+        return np.where(dtypes.are_texts(present), texts, as_numbers)
 
     def decode(self, values: np.ndarray, rng: np.random.Generator, *, observed: np.ndarray | None = None) -> pd.Series:
         """Return model units as a Series of the type that `dtype` names.
@@ -315,13 +311,6 @@ def _narrowed(chosen: np.ndarray, kept: np.ndarray) -> np.ndarray:
     narrowed = chosen.copy()
     narrowed[chosen] = kept
     return narrowed
-
-
-def _not_missing(series: pd.Series) -> np.ndarray:
-    if pd.api.types.is_float_dtype(series.dtype) and pd.api.types.is_extension_array_dtype(series.dtype):
-        # Nullable and Arrow storage tell NaN from NA; both are missing values here.
-        return ~np.isnan(series.to_numpy(dtype=np.float64, na_value=np.nan))
-    return series.notna().to_numpy(dtype=bool)
 
 
 class CodedColumn(Column):

@@ -158,10 +158,7 @@ class DateColumn(CodedColumn):
 
     def _is_code(self, present: pd.Series) -> np.ndarray:
         """As of every column, and of dates that are no texts by how ISO 8601 writes them."""
-        return super()._is_code(pd.Series(present.astype(object).map(str), dtype=object))
-
-    def _texts(self, present: pd.Series) -> pd.Series:
-        return super()._texts(present).str.replace(_MIDNIGHT, "", regex=True)
+        return super()._is_code(days_of(present))
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         last = _outer(self.bounds, self.unit)[1]
@@ -172,6 +169,11 @@ class DateColumn(CodedColumn):
         if self.format is not None or (dtype is not None and dtypes.kind(dtype) == "text"):
             decoded = decoded.dt.strftime(_without_offset(self.format) if self.format else self._iso_format)
         return decoded if dtype is None else decoded.astype(dtype)
+
+
+def days_of(series: pd.Series) -> pd.Series:
+    """Dates, times and texts as texts, a midnight by its day alone."""
+    return series.astype(object).map(str).astype(object).str.strip().str.replace(_MIDNIGHT, "", regex=True)
 
 
 def read_moments(series: pd.Series, written: str | None = None, timezone: str | None = None) -> np.ndarray:
@@ -186,9 +188,10 @@ def read_moments(series: pd.Series, written: str | None = None, timezone: str | 
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "M":
         return _seconds(series)
     values = pd.Series(series.astype(object)).reset_index(drop=True)
-    is_text = values.map(lambda value: isinstance(value, str)).to_numpy(bool)
+    is_text = dtypes.are_texts(values)
     found = np.full(len(values), "NaT", "datetime64[s]")
-    found[is_text] = _read_texts(pd.Series(values[is_text].astype(str)), written, timezone)
+    numbers, different = pd.factorize(values.to_numpy(object)[is_text])  # days repeat
+    found[is_text] = _read_texts(pd.Series(different, dtype=str), written, timezone)[numbers]
     others = pd.Series(values[~is_text]).map(lambda value: _on_its_clock(value, timezone))
     found[~is_text] = _parsed(pd.Series(others), None)
     return found

@@ -19,7 +19,7 @@ from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, DataError
 from vertinumpyro.core.visible import hidden_in, visible
 from vertinumpyro.data import binning, dtypes, schema_text
-from vertinumpyro.data.date_columns import read_moments
+from vertinumpyro.data.date_columns import days_of, read_moments
 from vertinumpyro.data.drafted_bins import amount_bins, codes_for_missing, common_decimals, is_code
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.frames import Table, as_frame
@@ -51,6 +51,7 @@ _ZONES = {" %z": r":\d\d [+-]\d\d:?\d\d$", "%z": r":\d\d[+-]\d\d:?\d\d$"}
 _FAR_EAST = "Etc/GMT-14"
 _UNITS_A_YEAR = {"month": 12, "quarter": 4, "year": 1}
 _MOST_DATES = 60
+_DATED, _LONG_AFTER = (1800, 2200), 1920
 _YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
 _OTHER = "other"
 _UNSEEN = "its name holds a character that is not seen, {}: rename it in the file, and draft again"
@@ -156,13 +157,18 @@ def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
     return _quantity(numbers, missing, also)
 
 
-def _dates(present: pd.Series, missing: Mapping[str, str], also: str, *, text: bool) -> ColumnDraft:
+def _dates(present: pd.Series, missing: Mapping[str, Any], also: str, *, text: bool) -> ColumnDraft:
     """A date, by whole years and the unit that gives some tens of categories."""
     read = {form: pd.Series(read_moments(present, form)) for form in (_date_forms(present) if text else [None])}
     fitting = [form for form in read if not read[form].isna().any()]
     if not fitting:
         return ColumnDraft({}, "looks like dates, which are not all written in one way; left out")
     form, found = fitting[0], read[fitting[0]]
+    if (odd := _no_days(found)).any() and not odd.all():
+        codes = sorted(set(days_of(pd.Series(present[odd]))))
+        missing = {"missing": "category", "missing_codes": codes}
+        also = f"; what missing_codes lists looks like no date but a code for a missing one{also}"
+        present, found = pd.Series(present[~odd]), pd.Series(found[~odd])
     years = int(found.dt.year.min()), int(found.dt.year.max())
     count = years[1] - years[0] + 1
     unit = next((unit for unit, a_year in _UNITS_A_YEAR.items() if count * a_year <= _MOST_DATES), "year")
@@ -178,6 +184,14 @@ def _dates(present: pd.Series, missing: Mapping[str, str], also: str, *, text: b
 
 def _is_time(present: pd.Series) -> bool:
     return bool(pd.api.types.is_datetime64_any_dtype(present)) or dtypes.kind(present.dtype) == "time"
+
+
+def _no_days(found: pd.Series) -> np.ndarray:
+    """Which dates stand for a missing one, as the last day of 9999, or the first of 1900 where decades follow it."""
+    years, origin = found.dt.year.to_numpy(), (found == pd.Timestamp("1900-01-01")).to_numpy()
+    odd = (years < _DATED[0]) | (years > _DATED[1])
+    followed = (years[~odd & ~origin] < _LONG_AFTER).any()
+    return odd if followed or origin.sum() < RARE else odd | origin
 
 
 def _date_forms(present: pd.Series) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""Storage types of decoded columns, by name, as the public schema may say them.
+"""Storage types of columns: those of decoded ones by name, as the public schema may say them, and what values are.
 
 A name is pandas' own (``"int16"``, ``"boolean"``, ``"string[python]"``, ``"float[pyarrow]"``), ``"category"``, or
 ``"category[ordered]"`` for categories in the schema's order. ``"utf8[pyarrow]"`` is Arrow's plain string, whose own
@@ -89,3 +89,18 @@ def name_of(dtype: Dtype) -> str:
     if isinstance(dtype, pd.StringDtype):
         return f"string[{dtype.storage}]"
     return "utf8[pyarrow]" if str(dtype) == "string[pyarrow]" else dtype.name
+
+
+def are_present(series: pd.Series) -> np.ndarray:
+    """Which of the values are not missing."""
+    if pd.api.types.is_float_dtype(series.dtype) and pd.api.types.is_extension_array_dtype(series.dtype):
+        # Nullable and Arrow storage tell NaN from NA; both are missing values here.
+        return ~np.isnan(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    return series.notna().to_numpy(dtype=bool)
+
+
+def are_texts(series: pd.Series) -> np.ndarray:
+    """Which of the values, none missing, are texts."""
+    if pd.api.types.infer_dtype(series, skipna=False) == "string":
+        return np.ones(len(series), bool)
+    return series.map(lambda value: isinstance(value, str)).to_numpy(bool)
