@@ -107,10 +107,10 @@ def test_a_value_is_encoded_alone(name):
     inner = complete(column).decode(complete(column).example(N, rng), rng).tolist()
     values = pd.Series(edge_values(column) + inner)
     together = column.encode(values, party="", name=name)
-    alone = np.concatenate([column.encode(values[i : i + 1], party="", name=name) for i in range(len(values))])
+    alone = np.concatenate([column.encode(values.iloc[[i]], party="", name=name) for i in range(len(values))])
     np.testing.assert_array_equal(together, alone)
     assert together.dtype == alone.dtype
-    seen = [column.observed(values[i : i + 1])[0] for i in range(len(values))]
+    seen = [column.observed(values.iloc[[i]])[0] for i in range(len(values))]
     np.testing.assert_array_equal(column.observed(values), seen)
 
 

@@ -21,6 +21,7 @@ import pytest
 
 from tests.contracts.record_tables import COLUMNS, PARTIES, Table, dealt, drawn, taken
 from vertinumpyro.core import compat, row_blocks
+from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinaryColumn, Column, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, moments
@@ -39,6 +40,7 @@ from vertinumpyro.regression.features import FeatureGroup
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.linear_work import StatisticsWork, feature_columns
 from vertinumpyro.secure import fixed_point
+from vertinumpyro.secure.formats import EXP_BITS
 from vertinumpyro.secure.inputs import PartyInputs, without_tables
 from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session import Work
@@ -175,7 +177,7 @@ def regression(schema: Schema) -> Callable[..., None]:
         for party, name, column in ((p, n, c) for p, part in schema.parties.items() for n, c in part.columns.items()):
             if name != "y":
                 size = column.num_categories if column.kind == "categorical" else 1
-                w = numpyro.sample(f"{name}_w", dist.Normal(0.0, 1.0).expand([size]).to_event(1))
+                w: Any = numpyro.sample(f"{name}_w", dist.Normal(0.0, 1.0).expand([size]).to_event(1))
                 parts[party] = parts[party] + (w[data[name]] if size > 1 else w[0] * data[name])
         with party_plate(PARTIES[0], num_records):
             numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
@@ -214,7 +216,8 @@ def steps_total(dpvi: DPVI, settings: Mapping[str, Any], schema: Schema, pool: T
         given = [entering(work, rows, chosen, "clipped_noisy_sum") for work in works]
         shape, layout, _, prior, mask, _ = given[0]
         blocks = zip(*(own for _, _, own, *_ in given), strict=True)
-        return sum(_added_up(shape, layout, own, prior, kept) for own, kept in zip(blocks, mask, strict=True))
+        sums = [_added_up(shape, layout, own, prior, kept) for own, kept in zip(blocks, mask, strict=True)]
+        return np.sum(sums, axis=0)
 
     return total
 
@@ -224,13 +227,19 @@ def _added_up(shape: Any, layout: Any, parties: Sequence[PartyInputs], prior: An
     n, K = mask.size, shape.num_components
     with compat.x64():
         inputs = fixed_point.Encoded(
-            (*(jnp.asarray(one.log_density) for one in own), jnp.asarray(prior.log_weights)),
+            tuple(_in_ring(shape, numbers) for numbers in (*(one.log_density for one in own), prior.log_weights)),
             tuple(jnp.asarray(one.plated.transpose(1, 0, 2)) for one in own),
             tuple(jnp.asarray(one.shared.reshape(n, K, -1)) for one in own),
             tuple(() for _ in own),
             jnp.asarray(prior.scores),
         )
         return np.asarray(_ring_sum(shape, inputs, jnp.asarray(mask)))
+
+
+def _in_ring(shape: Any, numbers: np.ndarray) -> jax.Array:
+    """A party's own numbers are encoded as CrypTen's weights are; in one process weights are finer."""
+    own = np.arange(numbers.shape[-1]) >= shape.link.sums_of(shape.num_components)
+    return jnp.asarray(np.where(own, numbers << (EXP_FRACTIONAL_BITS - EXP_BITS), numbers))
 
 
 _ring_sum = jax.jit(fixed_point.ring_sum, static_argnums=0)

@@ -114,7 +114,7 @@ def test_the_release_carries_the_stated_noise_in_every_entry(dataset, delta, run
 
 
 def test_what_a_party_publishes_without_noise_says_nothing_of_its_records(dataset):
-    """A one-hot coordinate's square is its exact count: others fill it in from the noisy sum, and are never sent it."""
+    """A one-hot coordinate's square is its exact count: others fill it in from the noisy sum, and are not sent it."""
     plan = linear_plan(dataset.num_records)
     session = InProcessSession(dataset, Plaintext())
     session.engage(VerticalLinearRegression(), plan, InsecureSeededSource(11).spawn(3))
