@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -302,17 +302,22 @@ def _complete() -> Schema:
     return dealt({"y": CLASSES, **columns, "level": COLUMNS["category_category"]})
 
 
-def _mixed(parties: Sequence[str] = PARTIES) -> Schema:
-    """Of a mixture: every type, and every rule of missing values for some of them."""
+def _mixed(names: Collection[str], parties: Sequence[str] = PARTIES) -> Schema:
+    """Of a mixture: columns under one rule for missing values each, all rules among them."""
     rules = {"real": "mask", "atoms": "category", "groups": "forbid", "count": "mask", "category": "category",
              "binary": "mask", "days": "forbid"}  # fmt: skip
-    return dealt({name: COLUMNS[f"{name}_{rule}"] for name, rule in rules.items()}, parties)
+    return dealt({name: COLUMNS[f"{name}_{rules[name]}"] for name in names}, parties)
+
+
+_KINDS = ("real", "atoms", "count", "binary")
+_TYPES = (*_KINDS, "groups", "category", "days")
 
 
 @functools.cache
 def cases() -> dict[str, Case]:
     """Every work of the library, with the columns that its method takes."""
-    everything, functional, complete_, mixed, one = dealt(COLUMNS), _functional(), _complete(), _mixed(), _mixed(["t"])
+    everything, functional, complete_ = dealt(COLUMNS), _functional(), _complete()
+    mixed, one = _mixed(_TYPES), _mixed(_KINDS, ["t"])
     named = [tuple(everything.parties[p].columns)[i : i + 2] for p in PARTIES for i in range(0, 18, 2)]
     across = list(zip(*(part.columns for part in everything.parties.values()), strict=True))
     mixture, linear = DPVI(num_components=2, warm_start=False), DPVI(regression(complete_), warm_start=False)
@@ -331,7 +336,7 @@ def cases() -> dict[str, Case]:
         "linear regression of holders": Case(StatisticsWork, _linear(), statistics_total),
         "second moments": Case(moments.MomentsWork, complete_, moments_total),
         "steps of a mixture": Case(StepsWork, mixed, partial(steps_total, mixture, {"clip_norm": 2.0})),
-        "steps of a mixture, in process": Case(StepsWork, mixed, partial(in_process_total, mixture)),
+        "steps of a mixture, in process": Case(StepsWork, _mixed(_KINDS), partial(in_process_total, mixture)),
         "steps of a regression": Case(
             StepsWork, complete_, partial(steps_total, linear, {"clip": "joint", "clip_norm": 0.5})
         ),
