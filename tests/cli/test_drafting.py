@@ -38,6 +38,16 @@ def test_a_date_is_shown_by_its_years(files):
     assert "2019-01-01 to 2021-12-31" in result.output
 
 
+def test_skewed_amounts_are_shown_by_their_outer_edges_and_notes_are_no_markup(files):
+    amounts = np.where(np.arange(200) % 2, -999, np.where(np.arange(200) % 4, 0, np.arange(200) ** 3 / 8))
+    pd.DataFrame({"nr": range(200), "betrag": amounts}).to_csv(files / "ward.csv", index=False)
+    result = drafted(files, "ward.csv", "ward")
+    assert result.exit_code == 0, result.stderr
+    assert "0 to 1e+06" in result.output
+    assert "missing_codes" in result.output
+    assert "missing_codes = [-999]" in (files / "s.toml").read_text(encoding="utf-8")
+
+
 def test_two_parties_drafts_make_one_schema(files, monkeypatch):
     monkeypatch.setattr(drafting.console, "width", 80)
     first = drafted(files, "clinic.csv", "clinic", *WRITTEN)

@@ -266,3 +266,23 @@ def test_python_objects_are_checked_too():
         PartySchema({"age": "real"})  # type: ignore[dict-item]
     with pytest.raises(SchemaError, match="PartySchema"):
         Schema({"clinic": {"age": BinaryColumn()}})  # type: ignore[dict-item]
+
+
+def test_a_schema_s_text_has_the_keys_that_were_given_and_no_others():
+    columns = {
+        "born": {"type": "date", "bounds": ["1990-01-01", "1999-12-31"], "unit": "year"},
+        "paid": {"type": "real", "edges": [0.0, 0.0, 5.0, 9.0]},
+        "age": {"type": "integer", "bounds": [18, 98]},
+    }
+    given = {"id_column": "id", "parties": {"p": {"columns": columns}}}
+    assert Schema.from_dict(given).to_dict() == given
+    columns["born"] |= {"timezone": "Europe/Helsinki", "missing": "mask", "missing_codes": ["9999-12-31"]}
+    columns["paid"] |= {"decimals": 2}
+    columns["age"] |= {"missing": "category", "missing_codes": [-1, 99.5, "none"]}
+    schema = Schema.from_dict(given)
+    assert {name: set(spec) for name, spec in schema.to_dict()["parties"]["p"]["columns"].items()} == {
+        name: set(spec) for name, spec in columns.items()
+    }
+    assert Schema.from_toml(schema.to_toml()) == Schema.from_dict(schema.to_dict()) == schema
+    assert schema.digest() != Schema.from_dict({**given, "parties": {"p": {"columns": columns | {"age": {
+        "type": "integer", "bounds": [18, 98]}}}}}).digest()  # fmt: skip

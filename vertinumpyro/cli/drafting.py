@@ -67,7 +67,8 @@ def _show(made: SchemaDraft, out: Path) -> None:
 def _domain(fields: Mapping[str, Any]) -> str:
     if "categories" in fields:
         return f"{len(fields['categories'])} categories"
-    if "bounds" not in fields:
+    ends = fields.get("bounds") or fields.get("edges")
+    if not ends:
         return ""
-    low, high = (end if isinstance(end, str) else f"{end:g}" for end in fields["bounds"])  # dates are texts
+    low, high = (end if isinstance(end, str) else f"{end:g}" for end in (ends[0], ends[-1]))  # dates are texts
     return f"{low} to {high}"
