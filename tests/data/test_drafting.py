@@ -256,6 +256,7 @@ CODED = {
     "yes or no": (np.where(np.arange(N) % 9 == 0, 9, RNG.integers(0, 2, N)), [9]),
     "amounts": (np.where(np.arange(N) % 9 == 0, -1, RNG.gamma(2, 100, N).round(1)), [-1]),
     "temperatures": (np.where(np.arange(N) % 9 == 0, -99.9, RNG.normal(5, 9, N).round(1)), [-99.9]),
+    "children's ages": (np.where(np.arange(N) % 9 == 0, 8, RNG.integers(20, 95, N)), []),
     "digits": (RNG.integers(0, 10, N), []),
     "below zero": (RNG.normal(0, 5, N).round(1), []),
     "a scale": (RNG.integers(-2, 3, N), []),
@@ -277,6 +278,15 @@ def test_numbers_that_look_like_codes_for_missing_are_named_and_are_no_bounds(va
         assert column.limits[1] <= present.max() + width
     coded = column.encode(pd.Series(values), party="p", name="x")
     assert (coded == column.num_values).sum() == np.isin(values, codes).sum()
+
+
+@pytest.mark.parametrize("n", [12, 19, 25, 40])
+def test_few_skewed_records_make_a_schema_all_the_same(n):
+    tail = np.exp(np.linspace(0, 12, n))
+    for values in (tail.round(2), tail.round(), -tail, np.where(np.arange(n) % 2, 0, tail)):
+        draft = draft_schema({"id": range(n), "x": values}, "p")
+        column = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true")).columns["x"]
+        assert column.encode(pd.Series(values), party="p", name="x").max() < column.num_values
 
 
 def test_a_frequent_code_among_the_values_is_asked_about():

@@ -15,7 +15,7 @@ import numpy as np
 __all__ = ["AmountBins", "amount_bins", "codes_for_missing", "common_decimals", "is_code"]
 
 _CODE = re.compile(r"-[1-9]|-?(9*[789]|8{2,}|9+\.9+)")  # -1, 9, 98, -999, 8888, 99.9
-_SURVEY_CODE = 7  # codes nearer to 0 than this may be values
+_NO_VALUE = -70  # below it, the only negative numbers of a column are codes, however few
 _MOST_CODES = 4
 _LUMP = 3  # times the records of a usual value
 _LEVELS = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
@@ -47,8 +47,8 @@ def codes_for_missing(values: np.ndarray, rare: int) -> tuple[float, ...]:
     different, counts = np.unique(values, return_counts=True)
     found: list[float] = []
     for end in (-1, 1):
-        ordered = different[::end][::-1]  # from this end on
-        known = list(itertools.takewhile(is_code, ordered.tolist()))
+        from_the_end = different[::-end].tolist()
+        known = list(itertools.takewhile(lambda value, sign=end: value * sign > 0 and is_code(value), from_the_end))
         rest = np.isin(different, known, invert=True)
         if 0 < len(known) <= _MOST_CODES and rest.sum() > 1:
             is_apart = _negatives_apart if end < 0 and different[rest].min() >= 0 else _apart
@@ -72,7 +72,7 @@ def _negatives_apart(
     known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, counts: np.ndarray, rare: int
 ) -> bool:
     """Of the only negative numbers of a column."""
-    if _apart(known, known_counts, rest, counts, rare) or known.max() < -10 * _SURVEY_CODE:
+    if _apart(known, known_counts, rest, counts, rare) or known.max() < _NO_VALUE:
         return True
     return bool(known_counts.min() >= max(rare, _LUMP * np.median(counts)))
 
@@ -91,21 +91,27 @@ def amount_bins(values: np.ndarray, bounds: tuple[float, float], bins: int, rare
     :param rare: a bin has so many records at least.
     :param whole: whether values are integers, and bins theirs.
     """
+    atoms = _atoms(values, rare)
+    if not atoms and _equal_do(values, bounds, bins):
+        return AmountBins((), (), clipped=False)
+    rest = np.sort(values[np.isin(values, atoms, invert=True)])
+    inner = _cuts(rest, max(rare, min(_LEAST_SHARE * len(values), len(rest) / 4)), whole=whole)
+    ends = [_end(rest, cut, bound, values) for cut, bound in zip((inner[:1], inner[-1:]), bounds, strict=True)]
+    low, high = (float(round(end)) for end in ends) if whole else ends
+    low, high = min([low, *atoms]), max([high, *atoms])
+    edges = _joined(low, [cut for cut in inner if low < cut < high], high, atoms, whole=whole)
+    if len(edges) < 3:  # few records
+        return AmountBins((), (), clipped=False)
+    return AmountBins(tuple(edges), atoms, clipped=bool(values.min() < low or values.max() > high))
+
+
+def _atoms(values: np.ndarray, rare: int) -> tuple[float, ...]:
+    """Single values that many records share, the zero before all others."""
     different, counts = np.unique(values, return_counts=True)
     lumps = (counts >= _LUMP * np.median(counts)) | (different == 0)
     many = np.flatnonzero(lumps & (counts >= max(rare, _ATOM_SHARE * len(values))))
-    by_records = np.lexsort((counts[many], different[many] == 0))  # a zero before all others
-    atoms = np.sort(different[many[by_records[-_MOST_ATOMS:]]])
-    if not len(atoms) and _equal_do(values, bounds, bins):
-        return AmountBins((), (), clipped=False)
-    rest = np.sort(values[np.isin(values, atoms, invert=True)])
-    least = max(rare, min(_LEAST_SHARE * len(values), len(rest) / 4))
-    inner = _cuts(rest, least, whole=whole)
-    low, high = _end(rest, inner[:1], bounds[0], values), _end(rest, inner[-1:], bounds[1], values)
-    low, high = min([low, *atoms]), max([high, *atoms])
-    edges = _joined(low, [cut for cut in inner if low < cut < high], high, atoms.tolist(), whole=whole)
-    clipped = bool(values.min() < low or values.max() > high)
-    return AmountBins(tuple(edges), tuple(atoms.tolist()), clipped)
+    by_records = np.lexsort((counts[many], different[many] == 0))
+    return tuple(np.sort(different[many[by_records[-_MOST_ATOMS:]]]).tolist())
 
 
 def _equal_do(values: np.ndarray, bounds: tuple[float, float], bins: int) -> bool:
