@@ -1,1 +1,1 @@
-"""Floor 8: the command line, the only place that prints or exits."""
+"""The command line, the only place that prints or exits."""

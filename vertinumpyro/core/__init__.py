@@ -1,1 +1,1 @@
-"""Floor 1: errors, randomness, fixed-point arithmetic and the types that every floor shares."""
+"""Errors, randomness, fixed-point arithmetic and the types that every package shares."""

@@ -1,4 +1,4 @@
-"""Floor 2: the public schema, the parties' tables, their alignment, and data sets to start with."""
+"""The public schema, the parties' tables, their alignment, and data sets to start with."""
 
 from vertinumpyro.data.alignment import align, alignment_digest, check_digests, record_ids
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn

@@ -17,6 +17,7 @@ so that whoever holds a schema alone (a stored posterior, a party's process) dec
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -156,6 +157,11 @@ class Schema:
 
     def to_toml(self) -> str:
         """Return TOML text that `from_toml` reads back to an equal schema."""
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
+        """Made once: schemas are compared and looked up at every step of the way."""
         return schema_text.dump(self.to_dict())
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Floor 7: private variational inference."""
+"""Private variational inference."""
 
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel, StepInfo, StepInput

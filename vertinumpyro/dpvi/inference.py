@@ -328,18 +328,6 @@ class DPVI:
         tables = released if isinstance(released, Marginals) else None
         return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=tables)
 
-    @checked
-    def recover(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array, *, run_dir: str | Path) -> Posterior:
-        """The posterior at the last checkpoint of a run, without going on with it. Spends nothing.
-
-        :raises ArgumentError: if the folder holds no checkpoint of this plan.
-        """
-        kernel, state = self.kernel(dataset, plan, rng_key)
-        with Run.opened(plan, run_dir, results=CHECKPOINT, resume=True) as run:
-            if run.state() is None:
-                raise ArgumentError(f"run_dir holds no {CHECKPOINT}; nothing of the run can be recovered")
-            return self._posterior(kernel, restored(run, state), plan, Diagnostics.empty(), run)
-
     @staticmethod
     def _posterior(kernel: Kernel, state: DPVIState, plan: PrivacyPlan, how: Diagnostics, run: Run) -> Posterior:
         found: dict[str, Any] = {"guide": kernel.guide, "params": state.params, "plan": plan, "diagnostics": how}

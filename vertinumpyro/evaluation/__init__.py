@@ -1,4 +1,4 @@
-"""Floor 2: how close a synthetic twin is to the real table, in numbers, figures and one report.
+"""How close a synthetic twin is to the real table, in numbers, figures and one report.
 
 Whatever takes a real table here is exact, not differentially private, and marked so.
 """

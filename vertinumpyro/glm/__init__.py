@@ -1,4 +1,4 @@
-"""Floor 7b: generalised linear models across parties, by noisy steps as scikit-learn estimators, or from tables."""
+"""Generalised linear models across parties, by noisy steps as scikit-learn estimators, or from tables."""
 
 from vertinumpyro.glm.between import VerticalPredictor
 from vertinumpyro.glm.cells import cell_model

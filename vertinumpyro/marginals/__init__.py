@@ -1,4 +1,4 @@
-"""Floor 6: NumPyro models learned from one release of noisy tables: as many as you like, at no further cost."""
+"""NumPyro models learned from one release of noisy tables: as many as you like, at no further cost."""
 
 from vertinumpyro.core.errors import InferenceWarning
 from vertinumpyro.marginals.inference import MarginalInference

@@ -1,4 +1,4 @@
-"""Floor 3: NumPyro models of vertically split tables: the contract, the split, and the ready mixture."""
+"""NumPyro models of vertically split tables: the contract, the split, and the ready mixture."""
 
 from vertinumpyro.model.column_roles import DrawnAt
 from vertinumpyro.model.contract import ModelStructure, inspect_model

@@ -1,4 +1,4 @@
-"""Floor 4: what every posterior of a split model shares, whatever it was learned from: guides, draws, twins."""
+"""What every posterior of a split model shares, whatever it was learned from: guides, draws, twins."""
 
 from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import PredictivePosterior

@@ -1,4 +1,4 @@
-"""Floor 5: regressions learned from one or two noisy sums."""
+"""Regressions learned from one or two noisy sums."""
 
 from vertinumpyro.regression.bayesian_linear import BayesianLinearRegression
 from vertinumpyro.regression.functional_mechanism import VerticalLinearRegression, VerticalLogisticRegression

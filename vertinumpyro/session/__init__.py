@@ -1,4 +1,4 @@
-"""Floor 5: parties that work on one plan together: in one process, or each in its own."""
+"""Parties that work on one plan together: in one process, or each in its own."""
 
 from vertinumpyro.session.in_process import InProcessSession
 from vertinumpyro.session.joined import JoinedSession

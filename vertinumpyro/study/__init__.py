@@ -1,4 +1,4 @@
-"""Floor 4c: what organisations agree on before anything runs, who approved it, and how they meet."""
+"""What organisations agree on before anything runs, who approved it, and how they meet."""
 
 from vertinumpyro.study.agreement import LINKAGE, Agreement, Member
 from vertinumpyro.study.approval import Approval, check_approvals

@@ -1,4 +1,4 @@
-"""Floor 3b: links between processes, the processes themselves, and the one counter of what travels."""
+"""Links between processes, the processes themselves, and the one counter of what travels."""
 
 from vertinumpyro.transport.group import Group, GroupSeat, Member
 from vertinumpyro.transport.identity import Certificate, Identity, make_identity
