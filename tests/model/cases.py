@@ -34,6 +34,7 @@ SCHEMA = Schema(
         "insurer": PartySchema({"cost": MASKED, "plan": PLANS}),
     }
 )
+COMPLETE = Schema({**SCHEMA.parties, "insurer": PartySchema({"cost": UNIT, "plan": PLANS})})
 
 Sites = Mapping[str, jax.Array]
 Data = Mapping[str, Any]
@@ -264,6 +265,7 @@ CASES = {
         shared_parameters_marginal,
         {"clinic": {"loc": 0, "logits": 0}, "insurer": {}},
         {"clinic": ("both", "scale"), "insurer": ("both", "loc")},
+        COMPLETE,
     ),
     "hierarchical": Case(
         hierarchical,
@@ -282,12 +284,14 @@ CASES = {
         permuted_marginal,
         {"clinic": {}, "insurer": {"loc": 0}},
         {"clinic": ("loc",), "insurer": ()},
+        COMPLETE,
     ),
     "one_component": Case(
         one_component,
         one_component_marginal,
         {"clinic": {}, "insurer": {}},
         {"clinic": ("loc", "scale"), "insurer": ("loc", "scale")},
+        COMPLETE,
     ),
     "mixture": mixture_case(2),
 }

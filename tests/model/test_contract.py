@@ -11,7 +11,7 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.primitives import mutable
 
-from tests.model.cases import SCHEMA, K, component, uniform_weights
+from tests.model.cases import COMPLETE, SCHEMA, K, component, uniform_weights
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import PartySchema, RealColumn, Schema
 from vertinumpyro.model import inspect_model, party_plate, split_model
@@ -359,7 +359,7 @@ def test_inspect_model_says_who_reads_what():
             numpyro.deterministic("unused", loc[z] * 2)
         observe("insurer", "cost", scale, num_records, data)
 
-    structure = inspect_model(model, SCHEMA)
+    structure = inspect_model(model, COMPLETE)
     assert structure.latents == {"loc": (K,), "scale": (), "top": (), "weights": (K - 1,)}
     assert list(structure.latents) == sorted(structure.latents)
     assert structure.component_site == "z"

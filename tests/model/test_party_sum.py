@@ -14,6 +14,7 @@ from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import potential_energy
 
+from tests.model.cases import MASKED, UNIT
 from tests.model.reference import own_columns, random_theta
 from tests.model.sum_cases import OUTCOMES, data_of, joint_model_of, joint_schema_of, model_of, schema_of
 from vertinumpyro.core import compat
@@ -194,7 +195,7 @@ def test_a_party_may_have_no_part_and_a_part_no_latent():
 SCHEMA = Schema(
     {
         "bank": PartySchema({"income": RealColumn(bounds=(0, 1)), "default": BinaryColumn()}),
-        "telco": PartySchema({"usage": RealColumn(bounds=(0, 1), missing="mask"), "late": BinaryColumn()}),
+        "telco": PartySchema({"usage": UNIT, "debt": MASKED, "late": BinaryColumn()}),
     }
 )
 REFUSED = {}
@@ -227,9 +228,9 @@ def part_with_anothers_column(data, num_records):
     outcome(predictor(data, bank=latent("b", ()) * data["usage"]), data, num_records)
 
 
-@refused("party_sum 'eta'", "'bank'", "'usage_observed'", "'telco'")
+@refused("party_sum 'eta'", "'bank'", "'debt_observed'", "'telco'")
 def part_with_anothers_mask(data, num_records):
-    outcome(predictor(data, bank=latent("b", ()) * data["usage_observed"]), data, num_records)
+    outcome(predictor(data, bank=latent("b", ()) * data["debt_observed"]), data, num_records)
 
 
 @refused("party_sum 'eta'", "'shop'", "no such party", "'bank', 'telco'")
@@ -342,10 +343,10 @@ def another_distribution(data, num_records):
         numpyro.sample("default", dist.Laplace(eta, 1.0), obs=data["default"])
 
 
-@refused("site 'late' of party 'telco'", "masked by ['usage_observed']", "leave such records out")
+@refused("site 'late' of party 'telco'", "masked by ['debt_observed']", "leave such records out")
 def masked_outcome(data, num_records):
     eta = predictor(data)
-    with party_plate("telco", num_records), handlers.mask(mask=data["usage_observed"]):
+    with party_plate("telco", num_records), handlers.mask(mask=data["debt_observed"]):
         numpyro.sample("late", dist.Bernoulli(logits=eta), obs=data["late"])
 
 

@@ -21,6 +21,7 @@ from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.privacy import Plan
 from vertinumpyro.session import Session
 
@@ -54,6 +55,7 @@ class OfMarginals(OfTables):
         """
         plan = super().plan(facts)
         self.inference.rehearse(facts.schema, plan)
+        rehearse_twin(self.inference.split(facts.schema, plan.num_records)).warn(stacklevel=2)
         return plan
 
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarginalPosterior:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 __all__ = [
     "at_precision",
+    "bound",
     "compiled_fast",
     "jit_fast",
     "overwritable",
@@ -83,6 +84,13 @@ def overwritable(*arguments: int) -> tuple[int, ...]:
     """
     kept = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     return arguments if _AFTER_0_4 or kept is None else ()
+
+
+def bound(equation: Any, arguments: Sequence[Any]) -> Any:
+    """What an equation of a jaxpr gives, as `jax.core.eval_jaxpr` computes it."""
+    found = equation.primitive.get_bind_params(equation.params)
+    functions, params = found if isinstance(found, tuple) else ((), found)  # newer releases have the functions inside
+    return equation.primitive.bind(*functions, *arguments, **params)
 
 
 def at_precision(enabled: bool, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -154,13 +154,20 @@ class MarginalInference:
     def rehearse(self, schema: Schema, plan: MRFPlan) -> None:
         """Tries on uniform tables whether a release by this plan could be fitted; before it is spent.
 
-        :raises ModelContractError: the model breaks the contract, or its tables cannot be computed; names the site.
-        :raises ArgumentError: the engine of Markov fields, which the law may need, is missing.
+        :raises ModelContractError: the model breaks the contract, its tables cannot be computed, or it raises something
+            where its derivatives are taken; names the site.
+        :raises ArgumentError: the engine of Markov fields, which the law may need, is missing, or the model cannot be
+            drawn from, which the law of the tables needs.
         """
         if self.law != "tables":
             require_engine()
         release = self.settings.stand_in(schema, plan)
-        self._program(release).of.cells(release)
+        of = self._program(release).of
+        cells = of.cells(release)
+        if self._asked:
+            _check_drawn(of)
+        if self.model is not None and self.law != "field" and of.split.num_parameters <= MOST_PARAMETERS:
+            of.rehearse(cells)
 
     def load(self, path: str | Path) -> MarginalPosterior:
         """The posterior that `MarginalPosterior.save` wrote, of this model.
@@ -174,6 +181,11 @@ class MarginalInference:
             raise ArgumentError(f"{Path(path).name} was saved for another model")
         kept = {name: words[name] for name in ("law", "why", "misfit", "secure_noise")}
         return MarginalPosterior(model=split, plan=plan, draws=arrays["draws"], middle=arrays["middle"], **kept)
+
+    @property
+    def _asked(self) -> bool:
+        """Whether it is the tables' law or none."""
+        return self.law == "tables" or self.method == "nuts"
 
     # -- the laws ---------------------------------------------------------------------------------
 
@@ -191,7 +203,11 @@ class MarginalInference:
         if self.law == "field":
             return None, "law='field' was asked for"
         split, count = of.split, int(cells.modelled.sum())
-        asked = self.law == "tables" or self.method == "nuts"
+        asked = self._asked
+        if asked:
+            _check_drawn(of)
+        elif of.undrawn:
+            return None, f"the law of the tables simulates records, and {of.undrawn}"
         if not asked and split.num_parameters > min(count, MOST_PARAMETERS):
             return None, f"{count} cells of tables cannot determine {split.num_parameters} parameters"
         if not asked and self.model is None and split.num_components > 1:
@@ -236,3 +252,11 @@ class MarginalInference:
         draws = draw(jax.random.split(draw_key, kept))
         location = found.guide.location(found.params)
         return Draws(draws, draws.mean(0) if location is None else location)
+
+
+def _check_drawn(of: TableLaw) -> None:
+    if of.undrawn:
+        raise ArgumentError(
+            f"the law of the tables simulates records of the model, and {of.undrawn}. Give its distributions a sample "
+            'method, or take law="field" and method="svi"'
+        )

@@ -207,6 +207,16 @@ class ModelTables:
                     f"of '{name}' with others has no probability under it. Observe '{name}' at a site of its own, or "
                     "fit the model by DPVI"
                 )
+            own = next(
+                (s for s in sites if name in structure.site_covariates[s] and structure.is_observed_at(name, s)), None
+            )
+            if own is not None:
+                raise ModelContractError(
+                    f"site '{own}' of party '{party}' observes column '{name}', and its distribution or its mask reads "
+                    f"'{name}' too: what it gives the column's values are no probabilities, and tables of them cannot "
+                    "be computed. Give it a distribution over all of the column's values, as a mixture or a truncated "
+                    "one, or fit the model by DPVI"
+                )
             at = structure.modelled_columns.get(name)
             if at is None or at.site not in sites:
                 raise ModelContractError(

@@ -32,8 +32,10 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.marginals.model_tables import ModelTables, Sums, TableKey
 from vertinumpyro.model import SplitModel
+from vertinumpyro.model.stand_ins import errors_on_stand_ins
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.synthesis import Records, rehearse_twin
+from vertinumpyro.posterior.twin_columns import TwinColumns
 
 __all__ = ["MOST_PARAMETERS", "Law", "ReleasedCells", "TableLaw", "table_keys"]
 
@@ -150,6 +152,23 @@ class TableLaw:
                 (values.ravel(), np.full(values.size, stddev), np.full(values.size, total), 1.0 * here.ravel())
             )
         return ReleasedCells(*(np.concatenate(part) for part in zip(*parts, strict=True)), sums=self.tables.sums)
+
+    @cached_property
+    def undrawn(self) -> str:
+        """Why no records of the model can be simulated, as the law needs them; empty where they can."""
+        columns = {name for key in self.tables.keys for name in key.columns}
+        return "" if columns.issubset(self._twin.drawn) else self._twin.describe()
+
+    def rehearse(self, cells: ReleasedCells) -> None:
+        """Traces what the law computes of the model, derivatives and all.
+
+        Raises:
+            ModelContractError: the model raises something; says what and where.
+        """
+        flat = jax.ShapeDtypeStruct((self.split.num_parameters,), jnp.result_type(float))
+        with errors_on_stand_ins():
+            jax.eval_shape(self._derivatives, flat, cells)
+            jax.eval_shape(self._prior_curvature, flat)
 
     def _present(self, key: TableKey, shape: tuple[int, ...]) -> np.ndarray:
         """Cells in which no masked value is missing; a missing value has the last cell of its column."""
@@ -270,7 +289,11 @@ class TableLaw:
 
     @cached_property
     def _records(self) -> Records:
-        return Records(self.split, rehearse_twin(self.split))
+        return Records(self.split, self._twin)
+
+    @cached_property
+    def _twin(self) -> TwinColumns:
+        return rehearse_twin(self.split)
 
 
 def table_keys(release: Marginals) -> list[TableKey]:

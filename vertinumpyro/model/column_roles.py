@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +12,22 @@ import numpy as np
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
+from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
-from vertinumpyro.data import OBSERVED_SUFFIX
+from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model.enumeration import Site, start_value
 from vertinumpyro.model.party_plate import PARTY
 from vertinumpyro.model.provenance import Reads
 
-__all__ = ["ColumnRoles", "DrawnAt", "ObservedValues", "column_roles", "covariates_of", "observed_values"]
+__all__ = [
+    "ColumnRoles",
+    "DrawnAt",
+    "ObservedValues",
+    "check_masks",
+    "column_roles",
+    "covariates_of",
+    "observed_values",
+]
 
 # Half of float32's digits: exp(log x) is still x.
 _TOLERANCE = 1e-3
@@ -101,6 +110,33 @@ def covariates_of(site: str, reads: Reads) -> tuple[str, ...]:
     """Columns that the site's distribution reads; the mask of a column that the site itself observes is not one."""
     own = {column + OBSERVED_SUFFIX for column in reads.value_columns[site]}
     return tuple(sorted({column.removesuffix(OBSERVED_SUFFIX) for column in reads.distribution_columns[site] - own}))
+
+
+def check_masks(readers: Mapping[str, Collection[str]], values: Mapping[str, Collection[str]], schema: Schema) -> None:
+    """Refuses a site, or a part of a `party_sum`, that reads a masked column and not where it is missing.
+
+    There the column holds a placeholder, the same for every table, which the site would take for a value.
+
+    :param readers: the columns that each of them reads, by what it is in words.
+    :param values: those of which it observes the value.
+    :raises ModelContractError: names the site or the sum, the column, and the line to write.
+    """
+    for what, columns in readers.items():
+        for column in columns:
+            mask = column + OBSERVED_SUFFIX
+            if column in schema.columns and schema.columns[column].masked and mask not in columns:
+                raise ModelContractError(_without_mask(what, column, mask, column in values.get(what, ())))
+
+
+def _without_mask(what: str, column: str, mask: str, is_observed: bool) -> str:
+    line = f'`with numpyro.handlers.mask(mask=data["{mask}"]):`'
+    instead = f'`jnp.where(data["{mask}"], data["{column}"], 0.5)`'
+    fix = f"put the site under {line}" if is_observed else f"write {instead}, or put the site under {line}"
+    return (
+        f"{what} reads column '{column}', which may be missing, and not its mask: where it is missing it holds a "
+        f"placeholder, which would be learned as a value; {fix}. Or choose another rule in the schema: missing = "
+        '"forbid" where the tables are complete, "category" for codes'
+    )
 
 
 def observed_values(model: Model, columns: Columns, others: Columns, num_records: int) -> ObservedValues:

@@ -17,7 +17,15 @@ from typing import Any
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
-from vertinumpyro.model.column_roles import DrawnAt, ObservedValues, column_roles, covariates_of, observed_values
+from vertinumpyro.model.column_roles import (
+    DrawnAt,
+    ObservedValues,
+    check_masks,
+    column_roles,
+    covariates_of,
+    observed_values,
+)
+from vertinumpyro.model.domain_support import SiteRoles, check_domains
 from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE
 from vertinumpyro.model.provenance import Reads, provenance
 from vertinumpyro.model.record_independence import check_records_are_independent
@@ -82,6 +90,11 @@ class ModelStructure:
     site_covariates: Mapping[str, tuple[str, ...]]
     summed: tuple[SummedOutcome, ...] = ()
 
+    def is_observed_at(self, column: str, site: str) -> bool:
+        """Whether a site that reads a column observes it, or something that is computed from it."""
+        at = self.modelled_columns.get(column)
+        return column not in self.site_covariates[site] or (at is not None and at.site == site)
+
 
 def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> ModelStructure:
     """Check the contract and derive which party and which component read which parameter.
@@ -108,7 +121,34 @@ def inspected(model: Model, schema: Schema, model_kwargs: Mapping[str, Any]) -> 
         of_records=(*parties, *component),
     ).compiled()
     check_records_are_independent(runs, parties)
+    roles = _roles(structure, parties)
+    check_masks(_readers(structure), {f"site '{site}'": names for site, names in roles.observes.items()}, schema)
+    check_domains(model, schema, roles)
     return structure, runs
+
+
+def _roles(structure: ModelStructure, parties: Mapping[str, str]) -> SiteRoles:
+    reads = {
+        s: tuple(n for n in names if not n.endswith(OBSERVED_SUFFIX)) for s, names in structure.site_columns.items()
+    }
+    return SiteRoles(
+        latents=structure.latents,
+        component_site=structure.component_site,
+        num_components=structure.num_components,
+        parties=parties,
+        observes={site: tuple(n for n in reads[site] if structure.is_observed_at(n, site)) for site in parties},
+        reads=reads,
+    )
+
+
+def _readers(structure: ModelStructure) -> dict[str, tuple[str, ...]]:
+    """All columns that a part of a sum or a site reads, masks too; a site of a sum as the model has it, parts aside."""
+    parts = {
+        f"the part of party '{party}' of party_sum '{found.sum_name}'": columns
+        for found in structure.summed
+        for party, columns in found.columns.items()
+    }
+    return {**parts, **{f"site '{site}'": columns for site, columns in structure.site_columns.items()}}
 
 
 def _structure(model: Model, schema: Schema) -> ModelStructure:

@@ -17,7 +17,16 @@ from vertinumpyro.core.types import Model, Theta
 from vertinumpyro.model.party_plate import PARTY
 from vertinumpyro.model.transforms import transform_to
 
-__all__ = ["Site", "constrain", "is_discrete", "log_densities", "log_jacobian", "start_value", "trace_at"]
+__all__ = [
+    "Site",
+    "constrain",
+    "is_discrete",
+    "log_densities",
+    "log_density_of",
+    "log_jacobian",
+    "start_value",
+    "trace_at",
+]
 
 Site = dict[str, Any]
 
@@ -78,6 +87,11 @@ def trace_at(
     return handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)
 
 
+def log_density_of(name: str, site: Site) -> jax.Array:
+    """The site's log density at its value; where that fails, `user_code.where` finds the name here."""
+    return site["fn"].log_prob(site["value"])
+
+
 def log_jacobian(trace: Mapping[str, Site], theta: Theta) -> jax.Array:
     """Of the transforms of unconstrained theta, at which the trace was taken."""
     jacobians = (
@@ -95,7 +109,7 @@ def log_densities(
     :raises ModelContractError: for a site whose log densities have another shape.
     """
     K, n = num_components, num_records
-    found = {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in sites}
+    found = {name: log_density_of(name, trace[name]) for name in sites}
     for name, log_density in found.items():
         if log_density.shape not in ((n,), (1, n), (K, n), (K, 1), (1, 1)):
             party = trace[name]["infer"].get(PARTY)

@@ -12,8 +12,9 @@ from numpyro.ops.provenance import eval_provenance
 
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model, Theta
-from vertinumpyro.model.enumeration import Site, trace_at
+from vertinumpyro.model.enumeration import Site, log_density_of, trace_at
 from vertinumpyro.model.party_sum import PartySums
+from vertinumpyro.model.user_code import text_of, where
 
 __all__ = ["Reads", "provenance"]
 
@@ -88,8 +89,9 @@ def provenance(
         if isinstance(error, ModelContractError) or component_site is None:
             raise
         raise ModelContractError(
-            f"the model fails (see the cause above) when its component '{component_site}' is enumerated as "
-            "an array [K, 1]; index parameters by the component, as in a[z], and let the other axes broadcast"
+            f"the model raises {type(error).__name__}{where(error)} when its component '{component_site}' is "
+            f"enumerated as an array [K, 1] ({text_of(error)}); index parameters by the component, as in a[z], and let "
+            "the other axes broadcast"
         ) from error
 
     def only(found: Mapping[Any, Any], kind: str, *parts: str) -> dict[Any, frozenset[str]]:
@@ -114,7 +116,7 @@ def provenance(
 def _parts(site: Site) -> dict[str, Any]:
     fn, value = site["fn"], site["value"]
     without_data = fn.log_prob(jnp.ones_like(value)) if site["is_observed"] else ()
-    return dict(zip(_PARTS, (value, fn.log_prob(value), without_data), strict=True))
+    return dict(zip(_PARTS, (value, log_density_of(site["name"], site), without_data), strict=True))
 
 
 def _reads(

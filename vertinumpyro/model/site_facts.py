@@ -14,7 +14,7 @@ from numpyro.distributions import Distribution, biject_to
 
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model
-from vertinumpyro.model.enumeration import Site, is_discrete, start_value
+from vertinumpyro.model.enumeration import Site, is_discrete, log_density_of, start_value
 from vertinumpyro.model.party_plate import PARTY, RECORDS_PLATE
 from vertinumpyro.model.party_sum import PartySums
 
@@ -113,7 +113,7 @@ def _facts_of(site: Site, columns: Mapping[str, Any], densities: bool) -> SiteFa
         party=infer.get(PARTY),
         observes=next((name for name, column in columns.items() if column is site["value"]), None),
         is_factor=is_sample and bool(infer.get("is_auxiliary")),
-        density_shape=site["fn"].log_prob(site["value"]).shape if is_sample and densities else (),
+        density_shape=log_density_of(site["name"], site).shape if is_sample and densities else (),
         support_size=_support_size(site["fn"]) if latent and discrete else 0,
         unconstrained_shape=biject_to(site["fn"].support).inv(site["value"]).shape if latent and not discrete else (),
     )

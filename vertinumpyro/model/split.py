@@ -17,7 +17,7 @@ from numpyro.distributions import biject_to
 from vertinumpyro.core import compat
 from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
-from vertinumpyro.data import Schema
+from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model import local_gradient
 from vertinumpyro.model.contract import ModelStructure, inspected
 from vertinumpyro.model.enumeration import constrain, log_densities, log_jacobian, trace_at
@@ -27,6 +27,8 @@ from vertinumpyro.model.stand_ins import errors_on_stand_ins, stand_in_columns
 from vertinumpyro.model.summed import PartLatents, part_contribution, part_inputs
 
 __all__ = ["SplitModel", "split_model"]
+
+_NUM_TRACED = 1025  # more than a table of codes has rows, so that a party's tables are traced as such
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -275,18 +277,27 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
     with errors_on_stand_ins():
         structure, runs = inspected(model, schema, model_kwargs or {})
         if structure.summed:
-            return _split_sum(partial(model, **(model_kwargs or {})), schema, structure)
+            return _traced(_split_sum(partial(model, **(model_kwargs or {})), schema, structure))
         groups = {party: _groups(structure, schema, party) for party in structure.party_sites}
         read = {party: tuple(name for group in groups[party] for name in group.latents) for party in groups}
         plated = plated_sites(runs, structure, read)
-    return SplitModel(
-        model=partial(model, **(model_kwargs or {})),
-        schema=schema,
-        structure=structure,
-        groups=groups,
-        plated=plated,
-        shared={party: tuple(name for name in read[party] if name not in plated[party]) for party in groups},
-    )
+        shared = {party: tuple(name for name in read[party] if name not in plated[party]) for party in groups}
+        whole = partial(model, **(model_kwargs or {}))
+        return _traced(
+            SplitModel(model=whole, schema=schema, structure=structure, groups=groups, plated=plated, shared=shared)
+        )
+
+
+def _traced(split: SplitModel) -> SplitModel:
+    """The model, after tracing what a fit computes of it: what it raises only where derivatives are taken, too."""
+    flat = jax.ShapeDtypeStruct((split.num_parameters,), jnp.result_type(float))
+    columns = split.stand_ins(_NUM_TRACED)
+    jax.eval_shape(jax.grad(split.log_prior), flat)
+    jax.eval_shape(split.component_prior, flat)
+    for party, part in split.schema.parties.items():
+        own = {n: column for n, column in columns.items() if n.removesuffix(OBSERVED_SUFFIX) in part.columns}
+        jax.eval_shape(partial(split.contribution, party), flat, own)
+    return split
 
 
 def _split_sum(model: Model, schema: Schema, structure: ModelStructure) -> SplitModel:

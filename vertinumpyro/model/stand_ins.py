@@ -13,6 +13,7 @@ import numpy as np
 from vertinumpyro.core.errors import ModelContractError, VertinumpyroError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
+from vertinumpyro.model.user_code import text_of, where
 
 __all__ = ["check_signature", "errors_on_stand_ins", "stand_in_columns"]
 
@@ -53,14 +54,13 @@ def errors_on_stand_ins() -> Iterator[None]:
         raise
     except _ASKS_FOR_VALUES as error:
         raise ModelContractError(
-            "the model uses a column or a latent as a plain Python number, array or condition (see the cause "
-            "above), as np.unique, int(), if and x[x > 0] do; use jnp.where and the like, and pass public numbers, "
-            "such as how many groups the schema allows, in model_kwargs"
+            f"the model{where(error)} uses a column or a latent as a plain Python number, array or condition (see the "
+            "cause above), as np.unique, int(), if and x[x > 0] do; use jnp.where and the like, and pass public "
+            "numbers, such as how many groups the schema allows, in model_kwargs"
         ) from error
     except Exception as error:
-        first_line = (str(error).splitlines() or [""])[0]
         raise ModelContractError(
-            f"the model raised {type(error).__name__} on stand-in records: {first_line}"
+            f"the model raised {type(error).__name__} on stand-in records{where(error)}: {text_of(error)}"
         ) from error
 
 

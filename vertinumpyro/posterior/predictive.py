@@ -26,8 +26,8 @@ from vertinumpyro.model import SplitModel
 from vertinumpyro.posterior.arviz_export import as_arviz
 from vertinumpyro.posterior.columns import device_columns, score_link
 from vertinumpyro.posterior.keys import checked_key
-from vertinumpyro.posterior.synthesis import Records, encoded_covariates, twin_frame
-from vertinumpyro.posterior.twin_columns import TwinColumns, twin_columns
+from vertinumpyro.posterior.synthesis import Records, encoded_covariates, rehearse_twin, twin_frame
+from vertinumpyro.posterior.twin_columns import TwinColumns
 
 __all__ = ["ROWS_DRAWN", "PredictivePosterior"]
 
@@ -108,7 +108,7 @@ class PredictivePosterior(abc.ABC):
     @cached_property
     def twin_columns(self) -> TwinColumns:
         """Which columns a synthetic table has, which covariates it needs, and what it leaves out."""
-        return twin_columns(self.split.structure)
+        return self._shared("twin columns", lambda: rehearse_twin(self.split))
 
     @overload
     def sample_synthetic(

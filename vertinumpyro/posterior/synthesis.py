@@ -22,7 +22,8 @@ from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema, decode_table
 from vertinumpyro.data.frames import as_frame
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.contract import stand_in_columns
+from vertinumpyro.model.stand_ins import stand_in_columns
+from vertinumpyro.model.user_code import text_of, where
 from vertinumpyro.posterior.stratified import Stratified
 from vertinumpyro.posterior.twin_columns import TwinColumns, restricted, twin_columns
 
@@ -40,11 +41,12 @@ def rehearse_twin(split: SplitModel) -> TwinColumns:
     """
     try:
         twin = twin_columns(split.structure)
-        if twin.drawn:
-            jax.eval_shape(partial(_draw_at_zeros, split, twin), stand_in_columns(split.schema, _REHEARSED_RECORDS))
+        columns = stand_in_columns(split.schema, _REHEARSED_RECORDS)
+        for stratified in (False, True) if twin.drawn else ():
+            jax.eval_shape(partial(_draw_at_zeros, split, twin, stratified=stratified), columns)
     except Exception as error:  # whatever the model's distributions raise when they are drawn from
-        problem = (str(error).splitlines() or [""])[0]
-        reason = problem if isinstance(error, ArgumentError) else f"drawing raises {type(error).__name__}: {problem}"
+        raised = f"drawing raises {type(error).__name__}{where(error)}: {text_of(error)}"
+        reason = str(error) if isinstance(error, VertinumpyroError) else raised.removesuffix(": ")
         return TwinColumns(given=(), drawn=(), left_out=dict.fromkeys(split.schema.columns, reason), rounds=())
     return twin
 
@@ -245,6 +247,6 @@ def twin_frame(
     return pd.DataFrame(whole[[name for name in schema.columns if name in whole.columns]])
 
 
-def _draw_at_zeros(split: SplitModel, twin: TwinColumns, columns: Columns) -> dict[str, jax.Array]:
+def _draw_at_zeros(split: SplitModel, twin: TwinColumns, columns: Columns, *, stratified: bool) -> dict[str, jax.Array]:
     latents = split.constrain(jnp.zeros(split.num_parameters))
-    return draw_records(split, twin, latents, compat.random_key(0), columns)
+    return draw_records(split, twin, latents, compat.random_key(0), columns, stratified=stratified)

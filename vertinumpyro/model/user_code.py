@@ -1,0 +1,88 @@
+"""Where in the user's own code something happened, for messages that send their reader to a file and a line."""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpyro
+
+from vertinumpyro.model.enumeration import log_density_of
+
+__all__ = ["UserLine", "line_of", "text_of", "user_line", "where"]
+
+_OURS = Path(__file__).parents[1]
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_LIBRARIES = frozenset({"jax", "jaxlib", "numpyro", "numpy"})
+_STANDARD = Path(sysconfig.get_paths()["stdlib"])
+_INTERACTIVE = ("<stdin>", "<ipython")
+_OF_A_SITE = (numpyro.sample.__code__, log_density_of.__code__)
+"""Functions whose `name` is that of the site that they were called for."""
+
+
+class UserLine(NamedTuple):
+    """A line of a user's file, by the file's name without its folder."""
+
+    file: str
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        """As in "my_models.py:8"."""
+        return f"{self.file}:{self.number}"
+
+
+def line_of(error: BaseException) -> UserLine | None:
+    """The innermost line of the user's that an error passed on its way to this library; None where there is none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    ours = (place for place, (name, _) in enumerate(frames) if Path(name).is_relative_to(_OURS))
+    return user_line(reversed(frames[next(ours, 0) :]))
+
+
+def user_line(frames: Iterable[tuple[str, int]]) -> UserLine | None:
+    """The first of these frames that is the user's, of an installed package if there is no other.
+
+    :param frames: files' names and line numbers, innermost first.
+    """
+    found = list(frames)
+    for is_users in (_is_own_file, _is_installed):
+        for name, number in found:
+            if is_users(name):
+                return UserLine(Path(name).name, number, linecache.getline(name, number).strip())
+    return None
+
+
+def where(error: BaseException) -> str:
+    """The site and the line of the user's, as ", of site 'age', at my_models.py:8"; what is known of it."""
+    site, line = _site_of(error), line_of(error)
+    return ("" if site is None else f", of site {site!r},") + ("" if line is None else f" at {line}")
+
+
+def text_of(error: BaseException) -> str:
+    """The error's first line; of one without words, as most asserts, the line that raised it."""
+    line = line_of(error)
+    return next(filter(None, map(str.strip, str(error).splitlines())), "" if line is None else line.text)
+
+
+def _site_of(error: BaseException) -> str | None:
+    """The site that was being drawn, or whose log density was being computed."""
+    frames: list[Any] = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [frame.f_locals.get("name") for frame in frames if frame.f_code in _OF_A_SITE]
+    return names[-1] if names else None
+
+
+def _is_own_file(name: str) -> bool:
+    path = Path(name)
+    if name.startswith("<"):
+        return name.startswith(_INTERACTIVE)
+    return not (path.is_relative_to(_OURS) or _INSTALLED.intersection(path.parts) or path.is_relative_to(_STANDARD))
+
+
+def _is_installed(name: str) -> bool:
+    parts = Path(name).parts
+    at = next((place for place, part in enumerate(parts) if part in _INSTALLED), len(parts))
+    return at + 1 < len(parts) and parts[at + 1] not in (*_LIBRARIES, _OURS.name)
