@@ -133,9 +133,10 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], offset: j
     for equation in jaxpr.eqns:
         given = [of(variable) for variable in equation.invars]
         if (inner := _inner(equation)) is not None and _reads_arrays(inner):
-            outs = _evaluated(*_opened(inner), given, offset)
+            program, constants = _opened(inner)
+            outs = _evaluated(program, constants, given, offset)
         elif _is_unsaid(equation):
-            outs = [_read(equation, *given, offset)]
+            outs = [_read(equation, given[0], given[1], offset)]
         else:
             outs = bound(equation, given)
             outs = outs if equation.primitive.multiple_results else [outs]

@@ -26,6 +26,7 @@ from vertinumpyro.model.column_roles import (
     observed_values,
 )
 from vertinumpyro.model.domain_support import SiteRoles, check_domains
+from vertinumpyro.model.mixture import is_mixture_of
 from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE
 from vertinumpyro.model.provenance import Reads, provenance
 from vertinumpyro.model.record_independence import check_records_are_independent
@@ -108,7 +109,7 @@ def inspect_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] 
 def inspected(model: Model, schema: Schema, model_kwargs: Mapping[str, Any]) -> tuple[ModelStructure, StandInRuns]:
     """`inspect_model`, with the model's programs on stand-ins; call it under `errors_on_stand_ins`."""
     check_signature(model, model_kwargs)
-    model = partial(model, **model_kwargs)
+    given, model = model, partial(model, **model_kwargs)
     structure = _structure(model, schema)
     parties = {site: party for party, names in structure.party_sites.items() for site in names}
     component = [] if structure.component_site is None else [structure.component_site]
@@ -121,9 +122,10 @@ def inspected(model: Model, schema: Schema, model_kwargs: Mapping[str, Any]) -> 
         of_records=(*parties, *component),
     ).compiled()
     check_records_are_independent(runs, parties)
-    roles = _roles(structure, parties)
-    check_masks(_readers(structure), {f"site '{site}'": names for site, names in roles.observes.items()}, schema)
-    check_domains(model, schema, roles)
+    if not is_mixture_of(given, schema):
+        roles = _roles(structure, parties)
+        check_masks(_readers(structure), {f"site '{site}'": names for site, names in roles.observes.items()}, schema)
+        check_domains(model, schema, roles)
     return structure, runs
 
 

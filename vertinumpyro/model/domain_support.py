@@ -64,10 +64,10 @@ class _Found(NamedTuple):
     doubtful: or at an end of it, or the support is not known: only the log density says whether it is possible.
     """
 
-    log_density: Mapping[str, jax.Array]
-    outside: Mapping[str, jax.Array]
-    doubtful: Mapping[str, jax.Array]
-    parts: Mapping[str, jax.Array]
+    log_density: Mapping[str, Any]
+    outside: Mapping[str, Any]
+    doubtful: Mapping[str, Any]
+    parts: Mapping[str, Any]
 
 
 def check_domains(model: Model, schema: Schema, roles: SiteRoles) -> None:

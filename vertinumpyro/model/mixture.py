@@ -57,6 +57,11 @@ def mixture_model(schema: Schema, num_components: int = 20, *, shape_rate: float
     return _Mixture(schema, num_components, shape_rate)
 
 
+def is_mixture_of(model: Model, schema: Schema) -> bool:
+    """Whether a model is this library's own for a schema, whose domains and derivatives tests answer for."""
+    return isinstance(model, _Mixture) and model.schema == schema
+
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Mixture:

@@ -13,15 +13,14 @@ is marked, and left to the check by numbers.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
-import jax
 import numpy as np
-import numpyro
 
 from vertinumpyro.model import enumeration
+from vertinumpyro.model.user_code import user_line
 
 __all__ = [
     "LATENT",
@@ -41,9 +40,6 @@ LATENT = np.uint64(1 << 62)  # a latent, or a number that is not worked out here
 UNCLEAR = np.uint64(1 << 63)  # an operation that has no rule
 _RECORDS = np.uint64((1 << 62) - 1)
 _NOTHING = np.uint64(0)
-_LIBRARIES = tuple(
-    f"{Path(file).parent}/" for file in (jax.__file__, np.__file__, numpyro.__file__, Path(__file__).parent)
-)
 
 _LONGEST_UNROLLED = 64  # of a scan; of a longer one all turns are taken together
 
@@ -112,18 +108,16 @@ def records_read(closed: Any, arguments: Iterable[Dependence]) -> list[Dependenc
 
 
 def written_at(origin: Any) -> str:
-    """Where the user's model has an operation, "mean at model.py, line 12"; its name alone where that is not known.
+    """Where the user's model has an operation, as "mean at my_models.py:12"; its name alone where that is not known.
 
     :param origin: see `Dependence`.
     """
     name = str(origin.params.get("name", "a call")) if origin.primitive.name in _CALLS else origin.primitive.name
-    traceback = origin.source_info.traceback
-    for frame in [] if traceback is None else traceback.frames:
-        if frame.file_name == enumeration.__file__:
-            break  # what is further out called the model
-        if not frame.file_name.startswith(_LIBRARIES):
-            return f"{name} at {Path(frame.file_name).name}, line {frame.line_num}"
-    return name
+    frames = getattr(getattr(origin.source_info, "traceback", None), "frames", ())
+    # what is further out called the model
+    of_model = itertools.takewhile(lambda frame: frame.file_name != enumeration.__file__, frames)
+    line = user_line((frame.file_name, frame.line_num) for frame in of_model)
+    return name if line is None else f"{name} at {line}"
 
 
 def reads_others(found: Dependence, num_records: int) -> bool:

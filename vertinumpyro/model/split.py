@@ -17,18 +17,19 @@ from numpyro.distributions import biject_to
 from vertinumpyro.core import compat
 from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
-from vertinumpyro.data import OBSERVED_SUFFIX, Schema
+from vertinumpyro.data import Schema
 from vertinumpyro.model import local_gradient
 from vertinumpyro.model.contract import ModelStructure, inspected
-from vertinumpyro.model.enumeration import constrain, log_densities, log_jacobian, trace_at
+from vertinumpyro.model.enumeration import constrain, log_densities, log_density_of, log_jacobian, trace_at
 from vertinumpyro.model.grouping import SiteGroup, site_groups
+from vertinumpyro.model.mixture import is_mixture_of
 from vertinumpyro.model.plated import plated_sites
 from vertinumpyro.model.stand_ins import errors_on_stand_ins, stand_in_columns
 from vertinumpyro.model.summed import PartLatents, part_contribution, part_inputs
 
 __all__ = ["SplitModel", "split_model"]
 
-_NUM_TRACED = 1025  # more than a table of codes has rows, so that a party's tables are traced as such
+_NUM_TRACED = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -283,20 +284,20 @@ def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | 
         plated = plated_sites(runs, structure, read)
         shared = {party: tuple(name for name in read[party] if name not in plated[party]) for party in groups}
         whole = partial(model, **(model_kwargs or {}))
-        return _traced(
-            SplitModel(model=whole, schema=schema, structure=structure, groups=groups, plated=plated, shared=shared)
-        )
+        split = SplitModel(model=whole, schema=schema, structure=structure, groups=groups, plated=plated, shared=shared)
+        return split if is_mixture_of(model, schema) else _traced(split)
 
 
 def _traced(split: SplitModel) -> SplitModel:
-    """The model, after tracing what a fit computes of it: what it raises only where derivatives are taken, too."""
-    flat = jax.ShapeDtypeStruct((split.num_parameters,), jnp.result_type(float))
-    columns = split.stand_ins(_NUM_TRACED)
-    jax.eval_shape(jax.grad(split.log_prior), flat)
-    jax.eval_shape(split.component_prior, flat)
-    for party, part in split.schema.parties.items():
-        own = {n: column for n, column in columns.items() if n.removesuffix(OBSERVED_SUFFIX) in part.columns}
-        jax.eval_shape(partial(split.contribution, party), flat, own)
+    """The model, after tracing its whole density's derivative once: what it raises only there would end a fit."""
+
+    def density(flat: jax.Array) -> jax.Array:
+        theta, columns = split.unflatten(flat), split.stand_ins(_NUM_TRACED)
+        trace = trace_at(split.model, theta, split.structure.component_site, columns, _NUM_TRACED)
+        densities = (log_density_of(name, site) for name, site in trace.items() if site["type"] == "sample")
+        return sum((jnp.sum(one) for one in densities), start=log_jacobian(trace, theta))
+
+    jax.eval_shape(jax.grad(density), jax.ShapeDtypeStruct((split.num_parameters,), jnp.result_type(float)))
     return split
 
 
