@@ -19,6 +19,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.defaults import default_guide
+from vertinumpyro.model.user_code import text_of, where
 from vertinumpyro.secure import BACKENDS
 
 __all__ = ["build_dpvi", "import_model", "model_settings"]
@@ -93,7 +94,8 @@ def _import(name: str, folder: Path) -> Any:
                 f"[model] function: no module {name!r}; put {name.replace('.', '/')}.py beside the configuration"
             ) from None
         except Exception as error:
-            raise ArgumentError(f"[model] function: importing {name} raised {type(error).__name__}: {error}") from error
+            raised = f"{type(error).__name__}{where(error)}: {text_of(error)}"
+            raise ArgumentError(f"[model] function: importing {name} raised {raised}") from error
 
 
 @contextmanager

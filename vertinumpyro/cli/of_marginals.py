@@ -54,8 +54,7 @@ class OfMarginals(OfTables):
         :raises ModelContractError: they cannot, or the model breaks the contract; names the site.
         """
         plan = super().plan(facts)
-        self.inference.rehearse(facts.schema, plan)
-        rehearse_twin(self.inference.split(facts.schema, plan.num_records)).warn(stacklevel=2)
+        rehearse_twin(self.inference.rehearse(facts.schema, plan)).warn(stacklevel=2)
         return plan
 
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarginalPosterior:

@@ -98,12 +98,15 @@ def redirected(one: Console, file: Any) -> Iterator[None]:
 
 @contextmanager
 def warnings_as_lines() -> Iterator[None]:
-    """Show the library's own warnings as one line each, and other libraries' as they are."""
+    """Show the library's own warnings as one line each, no line twice, and other libraries' as they are."""
     with warnings.catch_warnings():
-        shown_before = warnings.showwarning
+        shown_before, told = warnings.showwarning, set[str]()
 
         def show(message: Any, category: type[Warning], *where: Any, **rest: Any) -> None:
             if category.__module__.startswith("vertinumpyro."):
+                if str(message) in told:
+                    return
+                told.add(str(message))
                 error_console.print(Text(f"! {message}", style="yellow"))
             else:
                 shown_before(message, category, *where, **rest)

@@ -151,9 +151,10 @@ class MarginalInference:
             )
         return posterior
 
-    def rehearse(self, schema: Schema, plan: MRFPlan) -> None:
+    def rehearse(self, schema: Schema, plan: MRFPlan) -> SplitModel:
         """Tries on uniform tables whether a release by this plan could be fitted; before it is spent.
 
+        :returns: the model, of which `rehearse_twin` says what a synthetic table would hold.
         :raises ModelContractError: the model breaks the contract, its tables cannot be computed, or it raises something
             where its derivatives are taken; names the site.
         :raises ArgumentError: the engine of Markov fields, which the law may need, is missing, or the model cannot be
@@ -168,6 +169,7 @@ class MarginalInference:
             _check_drawn(of)
         if self.model is not None and self.law != "field" and of.split.num_parameters <= MOST_PARAMETERS:
             of.rehearse(cells)
+        return of.split
 
     def load(self, path: str | Path) -> MarginalPosterior:
         """The posterior that `MarginalPosterior.save` wrote, of this model.
@@ -204,14 +206,14 @@ class MarginalInference:
             return None, "law='field' was asked for"
         split, count = of.split, int(cells.modelled.sum())
         asked = self._asked
-        if asked:
-            _check_drawn(of)
-        elif of.undrawn:
-            return None, f"the law of the tables simulates records, and {of.undrawn}"
         if not asked and split.num_parameters > min(count, MOST_PARAMETERS):
             return None, f"{count} cells of tables cannot determine {split.num_parameters} parameters"
         if not asked and self.model is None and split.num_components > 1:
             return None, f"the {split.num_components} components of a mixture can change places"
+        if asked:
+            _check_drawn(of)
+        elif of.undrawn:
+            return None, f"the law of the tables simulates records, and {of.undrawn}"
         starts = jnp.stack([split.init(_START, key) for key in jax.random.split(start_key, self.num_starts)])
         tangent = of.tangent(of.estimate(starts, cells, self.num_steps), cells)
         left_open = "the tables leave some parameters to the prior"

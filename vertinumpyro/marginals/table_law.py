@@ -35,7 +35,6 @@ from vertinumpyro.model import SplitModel
 from vertinumpyro.model.stand_ins import errors_on_stand_ins
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.synthesis import Records, rehearse_twin
-from vertinumpyro.posterior.twin_columns import TwinColumns
 
 __all__ = ["MOST_PARAMETERS", "Law", "ReleasedCells", "TableLaw", "table_keys"]
 
@@ -153,11 +152,12 @@ class TableLaw:
             )
         return ReleasedCells(*(np.concatenate(part) for part in zip(*parts, strict=True)), sums=self.tables.sums)
 
-    @cached_property
+    @property
     def undrawn(self) -> str:
         """Why no records of the model can be simulated, as the law needs them; empty where they can."""
         columns = {name for key in self.tables.keys for name in key.columns}
-        return "" if columns.issubset(self._twin.drawn) else self._twin.describe()
+        twin = rehearse_twin(self.split)
+        return "" if columns.issubset(twin.drawn) else twin.describe()
 
     def rehearse(self, cells: ReleasedCells) -> None:
         """Traces what the law computes of the model, derivatives and all.
@@ -289,11 +289,7 @@ class TableLaw:
 
     @cached_property
     def _records(self) -> Records:
-        return Records(self.split, self._twin)
-
-    @cached_property
-    def _twin(self) -> TwinColumns:
-        return rehearse_twin(self.split)
+        return Records(self.split, rehearse_twin(self.split))
 
 
 def table_keys(release: Marginals) -> list[TableKey]:

@@ -33,7 +33,7 @@ __all__ = ["SiteRoles", "check_domains"]
 _MOST_VALUES = 64  # of a column; of more, evenly spaced ones, both ends among them
 _REAL_VALUES = 9
 _BLOCKS = 3
-_SCALES = (0.5, 0.1, 1.0, 2.0, 4.0, 0.5, 1.0, 2.0)  # standard deviations of random unconstrained latents
+_SCALES = (0.5, 0.0, 0.1, 1.0, 2.0, 4.0, 0.5, 0.0)  # standard deviations of random unconstrained latents
 _MOST_CONFIRMED = 3
 
 Columns = Mapping[str, np.ndarray]
@@ -223,7 +223,7 @@ def _check_supports(runs: _Runs, found: _Found) -> None:
 
 def _impossible(found: _Found, site: str) -> np.ndarray:
     """Records that no component can have made, [n]."""
-    return (found.outside[site] | ~np.isfinite(found.log_density[site])).all(0)
+    return np.all(np.asarray(found.outside[site]) | ~np.isfinite(found.log_density[site]), axis=0)
 
 
 def _suspected(runs: _Runs, name: str, impossible: np.ndarray) -> list[Any]:
@@ -309,9 +309,11 @@ def _check_reads(runs: _Runs, found: _Found, beyond: list[ArrayRead]) -> None:
     moved = runs.at(0, runs.columns, offset=1.0)
     for part, values in found.parts.items():
         party = part.rpartition("'")[0].rpartition("'")[2]
-        _check_unmoved(runs, part, list(runs.schema.parties[party].columns), values != moved.parts[part], beyond)
+        _check_unmoved(
+            runs, part, list(runs.schema.parties[party].columns), np.not_equal(values, moved.parts[part]), beyond
+        )
     for site, values in found.log_density.items():
-        same = (values == moved.log_density[site]) | (np.isnan(values) & np.isnan(moved.log_density[site]))
+        same = np.isclose(values, moved.log_density[site], rtol=0, atol=0, equal_nan=True)
         what = f"site '{site}' of party '{runs.roles.parties[site]}'"
         _check_unmoved(runs, what, runs.roles.reads[site], ~same.all(0), beyond)
 

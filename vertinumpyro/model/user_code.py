@@ -13,7 +13,7 @@ import numpyro
 
 from vertinumpyro.model.enumeration import log_density_of
 
-__all__ = ["UserLine", "line_of", "text_of", "user_line", "where"]
+__all__ = ["UserLine", "line_in_model", "line_of", "text_of", "user_line", "where"]
 
 _OURS = Path(__file__).parents[1]
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -38,9 +38,19 @@ class UserLine(NamedTuple):
 
 def line_of(error: BaseException) -> UserLine | None:
     """The innermost line of the user's that an error passed on its way to this library; None where there is none."""
+    return user_line(_below(error, _OURS))
+
+
+def line_in_model(error: BaseException) -> UserLine | None:
+    """The same of a model that this library ran, in no installed package: of an error of whatever origin."""
+    return next((_line(*frame) for frame in _below(error, _OURS / "model") if _is_own_file(frame[0])), None)
+
+
+def _below(error: BaseException, folder: Path) -> list[tuple[str, int]]:
+    """Frames that files of a folder called, innermost first."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    ours = (place for place, (name, _) in enumerate(frames) if Path(name).is_relative_to(_OURS))
-    return user_line(reversed(frames[next(ours, 0) :]))
+    first = next((place for place, (name, _) in enumerate(frames) if Path(name).is_relative_to(folder)), len(frames))
+    return frames[: first - 1 if first else None : -1]
 
 
 def user_line(frames: Iterable[tuple[str, int]]) -> UserLine | None:
@@ -49,11 +59,12 @@ def user_line(frames: Iterable[tuple[str, int]]) -> UserLine | None:
     :param frames: files' names and line numbers, innermost first.
     """
     found = list(frames)
-    for is_users in (_is_own_file, _is_installed):
-        for name, number in found:
-            if is_users(name):
-                return UserLine(Path(name).name, number, linecache.getline(name, number).strip())
-    return None
+    users = (_line(*frame) for is_users in (_is_own_file, _is_installed) for frame in found if is_users(frame[0]))
+    return next(users, None)
+
+
+def _line(name: str, number: int) -> UserLine:
+    return UserLine(Path(name).name, number, linecache.getline(name, number).strip())
 
 
 def where(error: BaseException) -> str:

@@ -108,7 +108,7 @@ class PredictivePosterior(abc.ABC):
     @cached_property
     def twin_columns(self) -> TwinColumns:
         """Which columns a synthetic table has, which covariates it needs, and what it leaves out."""
-        return self._shared("twin columns", lambda: rehearse_twin(self.split))
+        return rehearse_twin(self.split)
 
     @overload
     def sample_synthetic(

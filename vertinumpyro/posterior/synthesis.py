@@ -39,14 +39,20 @@ def rehearse_twin(split: SplitModel) -> TwinColumns:
 
     Where that fails, no synthetic table can be had, and `left_out` says why. It has not seen a record.
     """
+    if "twin columns" not in split.compiled:
+        split.compiled["twin columns"] = _rehearsed(split)
+    return split.compiled["twin columns"]
+
+
+def _rehearsed(split: SplitModel) -> TwinColumns:
     try:
         twin = twin_columns(split.structure)
         columns = stand_in_columns(split.schema, _REHEARSED_RECORDS)
         for stratified in (False, True) if twin.drawn else ():
             jax.eval_shape(partial(_draw_at_zeros, split, twin, stratified=stratified), columns)
     except Exception as error:  # whatever the model's distributions raise when they are drawn from
-        raised = f"drawing raises {type(error).__name__}{where(error)}: {text_of(error)}"
-        reason = str(error) if isinstance(error, VertinumpyroError) else raised.removesuffix(": ")
+        raised = f"drawing{where(error)} raises {type(error).__name__}: {text_of(error)}"
+        reason = str(error) if isinstance(error, VertinumpyroError) else raised
         return TwinColumns(given=(), drawn=(), left_out=dict.fromkeys(split.schema.columns, reason), rounds=())
     return twin
 
