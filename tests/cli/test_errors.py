@@ -6,6 +6,7 @@ import pytest
 
 from tests.cli.conftest import Project, draw_tables, one_line
 from vertinumpyro.cli import commands
+from vertinumpyro.model import user_code
 
 SETTINGS = {
     "unknown section": ("[fit]", "[fits]", "unknown key 'fits'; did you mean 'fit'?"),
@@ -250,6 +251,22 @@ def test_a_bug_keeps_its_message_to_itself(project: Project, monkeypatch: pytest
     assert "unexpected RuntimeError" in result.stderr
     assert "somebody" not in result.output + result.stderr
     assert "somebody" in project.run("check", project.config, "--debug").stderr
+
+
+def test_what_a_model_raises_only_in_a_fit_is_not_called_ours(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """`errors_on_stand_ins` stands for any code of ours that calls a model's, of the test here."""
+    monkeypatch.setattr(commands, "check", lambda path, **_: user_code.where(_Raises()))
+    result = project.run("check", project.config)
+    assert result.exit_code == 2
+    assert "RuntimeError at test_errors.py:" in result.stderr
+    assert 'raise RuntimeError("a value of somebody")' not in result.stdout
+    assert "not your doing" not in result.stderr
+
+
+class _Raises:
+    @property
+    def __traceback__(self):
+        raise RuntimeError("a value of " + "somebody")
 
 
 def test_debug_shows_the_traceback(project: Project):

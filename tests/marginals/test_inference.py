@@ -18,12 +18,14 @@ from numpyro.infer.initialization import init_to_median
 
 import vertinumpyro as vnp
 from tests.marginals.conftest import SETTINGS, TRUTH, apart, by_age
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.evaluation import combine_estimates, cross_party_tvd, k_way_tvd, pairwise_tvd
 from vertinumpyro.marginals import InferenceWarning, MarginalInference, inference, release_marginals
+from vertinumpyro.marginals.table_law import TableLaw
 from vertinumpyro.model import party_plate
 from vertinumpyro.mrf.graphical_model import require_engine
+from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.posterior.twin_columns import TwinWarning
 
 KEY = jax.random.PRNGKey(0)
@@ -269,3 +271,35 @@ def test_bad_settings_are_refused(settings, words):
 def test_what_is_no_release_is_refused(dataset):
     with pytest.raises(ArgumentError, match="release_marginals"):
         MarginalInference().fit(dataset, KEY)
+
+
+class WithoutSample(dist.BernoulliProbs):
+    def sample(self, key, sample_shape=()):
+        raise NotImplementedError("no sampler")
+
+
+def of_old(distribution):
+    def model(data, num_records):
+        p = numpyro.sample("p", dist.Beta(1.0, 1.0))
+        with party_plate("clinic", num_records):
+            numpyro.sample("old", distribution(p, data), obs=data["old"])
+        with party_plate("bank", num_records):
+            numpyro.sample("plan", dist.Categorical(logits=p * jnp.arange(3.0)), obs=data["plan"])
+
+    return model
+
+
+def test_what_the_release_could_not_be_used_for_is_told_before_it(release):
+    masked_by_itself = of_old(lambda p, data: dist.Bernoulli(p).mask(data["old"] > 0))
+    with pytest.raises(ModelContractError, match=r"site 'old' of party 'clinic' .* or its mask reads 'old' too"):
+        MarginalInference(masked_by_itself, settings=SETTINGS).rehearse(release.schema, release.plan)
+    undrawn = of_old(lambda p, data: WithoutSample(p))
+    with pytest.raises(ArgumentError, match=r"simulates records .* NotImplementedError: no sampler"):
+        MarginalInference(undrawn, law="tables", settings=SETTINGS).rehearse(release.schema, release.plan)
+    split = MarginalInference(undrawn, settings=SETTINGS).rehearse(release.schema, release.plan)
+    assert not rehearse_twin(split).drawn
+    law, why = MarginalInference(undrawn, settings=SETTINGS)._law(
+        TableLaw(split, release), TableLaw(split, release).cells(release), *jax.random.split(jax.random.PRNGKey(0))
+    )
+    assert law is None
+    assert "no sampler" in why

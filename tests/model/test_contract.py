@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -13,8 +14,8 @@ from numpyro.primitives import mutable
 
 from tests.model.cases import COMPLETE, SCHEMA, K, component, uniform_weights
 from vertinumpyro.core.errors import ModelContractError
-from vertinumpyro.data import PartySchema, RealColumn, Schema
-from vertinumpyro.model import inspect_model, party_plate, split_model
+from vertinumpyro.data import BinaryColumn, CategoricalColumn, IntegerColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.model import inspect_model, party_plate, party_sum, split_model
 
 REFUSED = {}
 
@@ -300,6 +301,23 @@ def with_an_argument_that_nobody_gives(data, num_records, scale):
     observe("clinic", "age", latent()[0] * scale, num_records, data)
 
 
+@refused("raised AssertionError on stand-in records at test_contract.py:", ": raise AssertionError")
+def an_assert_without_words(data, num_records):
+    raise AssertionError
+
+
+class WithoutDensity(dist.Normal):
+    def log_prob(self, value):
+        raise TypeError("no density")
+
+
+@refused("raised TypeError on stand-in records, of site 'age', at test_contract.py:", "no density")
+def an_error_inside_a_distribution(data, num_records):
+    loc = latent()
+    with party_plate("clinic", num_records):
+        numpyro.sample("age", WithoutDensity(loc[0], 1.0), obs=data["age"])
+
+
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_refused_with_names_and_without_values(name):
     model, needles = REFUSED[name]
@@ -415,3 +433,114 @@ def test_names_of_sites_and_columns_are_free(name):
         observe("clinic", name, loc + fn, num_records, data)
 
     assert inspect_model(model, schema).party_latents == {"clinic": tuple(sorted([f"{name}_loc", "self"]))}
+
+
+# -- public domains -----------------------------------------------------------------------------------
+
+DOMAINS = Schema(
+    {
+        "clinic": PartySchema(
+            {
+                "smoke": CategoricalColumn(categories=("n", "y", "ex"), missing="category"),
+                "dose": RealColumn(bounds=(0, 1)),
+                "bmi": RealColumn(bounds=(10, 60), missing="mask"),
+            }
+        ),
+        "insurer": PartySchema({"kids": IntegerColumn(bounds=(0, 5)), "late": BinaryColumn()}),
+    }
+)
+
+
+def at(column, distribution, party="clinic"):
+    """A model of one site, whose distribution is a function of three numbers, their positive values, and the data."""
+
+    def model(data, num_records):
+        b = latent()
+        with party_plate(party, num_records):
+            numpyro.sample(column, distribution(b, jnp.exp(b[0]), data), obs=data[column])
+
+    return model
+
+
+def summed(part):
+    def model(data, num_records):
+        eta = party_sum("eta", {"clinic": part(latent(), data), "insurer": latent("t", ())})
+        with party_plate("insurer", num_records):
+            numpyro.sample("late", dist.Bernoulli(logits=eta), obs=data["late"])
+
+    return model
+
+
+NARROW = {
+    "too few categories": (
+        at("smoke", lambda b, p, d: dist.Categorical(logits=b)),
+        ("site 'smoke' of party 'clinic'", "code 3 (a missing value)", "0 to 2", "codes 0 to 3", "4 probabilities"),
+    ),
+    "two values of six": (
+        at("kids", lambda b, p, d: dist.Bernoulli(logits=b[0]), "insurer"),
+        ("'kids'", "code 2", "Bernoulli, with support 0 and 1", "codes 0 to 5"),
+    ),
+    "zero": (at("kids", lambda b, p, d: dist.LogNormal(b[0], p), "insurer"), ("code 0", "positive")),
+    "counts for a real": (at("dose", lambda b, p, d: dist.Poisson(p)), ("'dose'", "integer nonnegative")),
+    "narrower bounds": (at("dose", lambda b, p, d: dist.Uniform(0.25, 0.75)), ("the lower end of column 'dose'",)),
+    "bounds from latents": (at("dose", lambda b, p, d: dist.Uniform(0, p / (2 + 2 * p))), ("numbers", "'dose'")),
+    "short coefficients": (
+        at("dose", lambda b, p, d: dist.Normal(b[d["smoke"]], 1)),
+        ("site 'dose'", "an array of 3", "code 3 of column 'smoke'", "codes 0 to 3", "test_contract.py:"),
+    ),
+    "short by one axis": (
+        at("dose", lambda b, p, d: dist.Normal(jnp.stack([b, b])[1, d["smoke"]], 1)),
+        ("an array of 2 x 3", "code 3 of column 'smoke'"),
+    ),
+    "short by take": (at("dose", lambda b, p, d: dist.Normal(jnp.take(b, d["smoke"]), 1)), ("column 'smoke'",)),
+    "short in a part": (summed(lambda b, d: b[d["smoke"]]), ("party_sum 'eta', part of party 'clinic'", "'smoke'")),
+    "no mask": (
+        at("bmi", lambda b, p, d: dist.Normal(b[0], p)),
+        ("site 'bmi'", 'numpyro.handlers.mask(mask=data["bmi_observed"])', "placeholder", "another rule"),
+    ),
+    "covariate without mask": (
+        at("dose", lambda b, p, d: dist.Normal(b[0] * d["bmi"], p)),
+        ("site 'dose'", "'bmi'", 'jnp.where(data["bmi_observed"]'),
+    ),
+    "part without mask": (
+        summed(lambda b, d: b[0] * d["bmi"]),
+        ("the part of party 'clinic' of party_sum 'eta'", 'data["bmi_observed"]'),
+    ),
+    "its gradient raises": (
+        at("dose", lambda b, p, d: dist.Normal(_without_gradient(b[0]), 1)),
+        ("raised ZeroDivisionError on stand-in records at test_contract.py:",),
+    ),
+}  # fmt: skip
+
+
+@jax.custom_vjp
+def _without_gradient(x):
+    return x
+
+
+_without_gradient.defvjp(lambda x: (x, None), lambda _, cotangent: (1 / 0,))
+
+
+@pytest.mark.parametrize("name", list(NARROW))
+def test_what_does_not_cover_a_public_domain_is_refused(name):
+    model, needles = NARROW[name]
+    with pytest.raises(ModelContractError) as caught:
+        split_model(model, DOMAINS)
+    for needle in needles:
+        assert needle in str(caught.value)
+
+
+WIDE = {
+    "masked by its value": at("kids", lambda b, p, d: dist.Gamma(p, p).mask(d["kids"] > 0), "insurer"),
+    "bounds that latents reach": at("dose", lambda b, p, d: dist.Uniform(0, p)),
+    "clipped": at("dose", lambda b, p, d: dist.Normal(jnp.take(b, d["smoke"], mode="clip"), 1)),
+    "thrown away": at("dose", lambda b, p, d: dist.Normal(jnp.where(d["smoke"] < 3, b[d["smoke"]], 0), 1)),
+    "a reference level": at("dose", lambda b, p, d: dist.Normal(jax.nn.one_hot(d["smoke"], 3) @ b, 1)),
+    "from the end": at("dose", lambda b, p, d: dist.Normal(b[d["smoke"] - 1], 1)),
+    "filled in": summed(lambda b, d: b[0] * jnp.where(d["bmi_observed"], d["bmi"], 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", list(WIDE))
+def test_what_the_user_says_is_meant_is_accepted(name):
+    split_model(WIDE[name], DOMAINS)

@@ -136,7 +136,8 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], offset: j
             program, constants = _opened(inner)
             outs = _evaluated(program, constants, given, offset)
         elif _is_unsaid(equation):
-            outs = [_read(equation, given[0], given[1], offset)]
+            operand, indices = given
+            outs = [_read(equation, operand, indices, offset)]
         else:
             outs = bound(equation, given)
             outs = outs if equation.primitive.multiple_results else [outs]

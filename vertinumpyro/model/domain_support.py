@@ -223,7 +223,7 @@ def _check_supports(runs: _Runs, found: _Found) -> None:
 
 def _impossible(found: _Found, site: str) -> np.ndarray:
     """Records that no component can have made, [n]."""
-    return np.all(np.asarray(found.outside[site]) | ~np.isfinite(found.log_density[site]), axis=0)
+    return np.all(np.asarray(found.outside[site]) | ~np.isfinite(np.asarray(found.log_density[site])), axis=0)
 
 
 def _suspected(runs: _Runs, name: str, impossible: np.ndarray) -> list[Any]:
@@ -313,9 +313,9 @@ def _check_reads(runs: _Runs, found: _Found, beyond: list[ArrayRead]) -> None:
             runs, part, list(runs.schema.parties[party].columns), np.not_equal(values, moved.parts[part]), beyond
         )
     for site, values in found.log_density.items():
-        same = np.isclose(values, moved.log_density[site], rtol=0, atol=0, equal_nan=True)
+        same = np.isclose(np.asarray(values), moved.log_density[site], rtol=0, atol=0, equal_nan=True)
         what = f"site '{site}' of party '{runs.roles.parties[site]}'"
-        _check_unmoved(runs, what, runs.roles.reads[site], ~same.all(0), beyond)
+        _check_unmoved(runs, what, runs.roles.reads[site], np.asarray(~same.all(0)), beyond)
 
 
 def _check_unmoved(runs: _Runs, what: str, names: Iterable[str], moved: np.ndarray, beyond: list[ArrayRead]) -> None:
