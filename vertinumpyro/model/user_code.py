@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import sysconfig
 import traceback
@@ -20,7 +21,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = frozenset({"jax", "jaxlib", "numpyro", "numpy"})
 _STANDARD = Path(sysconfig.get_paths()["stdlib"])
 _INTERACTIVE = ("<stdin>", "<ipython")
-_OF_A_SITE = (numpyro.sample.__code__, log_density_of.__code__)
+_OF_A_SITE = tuple(inspect.unwrap(function).__code__ for function in (numpyro.sample, log_density_of))
 """Functions whose `name` is that of the site that they were called for."""
 
 
