@@ -13,7 +13,6 @@ from rich.text import Text
 
 from vertinumpyro.cli.terminal import error_console, error_panel, for_programs, warnings_as_lines
 from vertinumpyro.core.errors import VertinumpyroError
-from vertinumpyro.model.user_code import line_in_model
 
 __all__ = ["reported"]
 
@@ -72,6 +71,8 @@ def _explained(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, OSError) and error.filename is not None:
         return type(error).__name__, f"{error.strerror}: {error.filename}", _ERROR
     hidden = "Its text is not shown, since it could quote the data; --debug shows it."
+    from vertinumpyro.model.user_code import line_in_model  # brings jax, which most commands end without
+
     if (line := line_in_model(error)) is not None:
         return f"{type(error).__name__} at {line}", f"Your own code raised it: {line.text}\n{hidden}", _ERROR
     return f"unexpected {type(error).__name__}", f"This is not your doing. {hidden}", _BUG
