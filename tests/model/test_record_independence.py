@@ -169,6 +169,16 @@ RARE = {
     ),
     "a scatter": regression(lambda d, n: jnp.zeros(11).at[d["claims"] // 10**6].add(d["x"])[10] + d["x"]),
     "a matrix product": regression(lambda d, n: jnp.ones((n, n)) @ (d["claims"] == MOST) + d["x"]),
+    "a loop": regression(
+        lambda d, n: jax.lax.while_loop(
+            lambda c: (c[1] < 3) & (d["claims"] == MOST).any(), lambda c: (2 * c[0], c[1] + 1), (d["x"], 0)
+        )[0]
+    ),
+    "a loop that ends at once": regression(
+        lambda d, n: jax.lax.while_loop(
+            lambda x: (x == MOST).any(), lambda x: x / x.max(), d["claims"].astype(d["x"].dtype)
+        )
+    ),
     "jitted": regression(lambda d, n: jax.jit(lambda x, v: x + (v == MOST).any())(d["x"], d["claims"])),
 }
 
@@ -538,7 +548,7 @@ def stable_sum_of_exponentials(data, num_records):
 
 @accepted
 def a_loop_that_each_record_ends(data, num_records):
-    """Newton's square roots until each is exact enough: one `while` for all records, which has no rule."""
+    """Newton's square roots until each is exact enough: one `while` for all records."""
     b = latent()
 
     def root(x):
@@ -547,6 +557,14 @@ def a_loop_that_each_record_ends(data, num_records):
         )
 
     observe("y", dist.Normal(b[0] + jax.vmap(root)(data["x"] + 0.5), 1.0), data, num_records)
+
+
+@accepted
+def an_operation_without_a_rule(data, num_records):
+    b = latent()
+    rows = jnp.stack([data["x"], data["height"], data["y"]], axis=-1)
+    smooth = jax.vmap(lambda row: jnp.convolve(row, jnp.ones(2), mode="same"))(rows)
+    observe("y", dist.Normal(b[0] + smooth.sum(axis=-1), 1.0), data, num_records)
 
 
 @accepted
@@ -621,7 +639,7 @@ def test_models_of_independent_records_pass(name):
     split_model(model, schema, model_kwargs)
 
 
-WITHOUT_A_RULE = {"a_loop_that_each_record_ends"}
+WITHOUT_A_RULE = {"an_operation_without_a_rule"}
 
 
 @pytest.mark.parametrize("name", list(ACCEPTED))

@@ -6,8 +6,7 @@ elementwise one unites those of the elements that it reads, a sum those of the a
 only grow too large, never too small; where they hold one record each, no record's number reads another one, whatever
 the values are.
 
-What has no rule here (a `while` that goes on for as long as some record asks for it, a primitive of another library)
-is marked, and left to the check by numbers.
+What has no rule here (a convolution, a primitive of another library) is marked, and left to the check by numbers.
 """
 
 from __future__ import annotations
@@ -530,14 +529,21 @@ def _settled(turn: Callable[[list[Dependence]], list[Dependence]], carry: list[D
 
 
 def _while(params: Mapping[str, Any], operands: list[Dependence]) -> list[Dependence]:
+    """Under `vmap` a loop asks each of a batch by itself, with a truth value for each; else one that stops them all."""
     of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
     asked, body = operands[:of_cond], operands[of_cond : of_cond + of_body]
-    carry = _settled(lambda now: _closed(params["body_jaxpr"], [*body, *now]), operands[of_cond + of_body :])
-    (goes_on,) = _closed(params["cond_jaxpr"], [*asked, *carry])
-    asking = _union([goes_on.bits])
-    if asking & _RECORDS:  # one turn for everybody for as long as any record asks: by rules alone all depend on all
-        return [Dependence(np.full(one.bits.shape, UNCLEAR | LATENT)) for one in carry]
-    return [dataclasses.replace(one, bits=one.bits | asking) for one in carry]
+
+    def turn(now: list[Dependence]) -> list[Dependence]:
+        (goes_on,) = _closed(params["cond_jaxpr"], [*asked, *now])
+        after = _closed(params["body_jaxpr"], [*body, *now])
+        return [dataclasses.replace(one, bits=one.bits | _leading(goes_on.bits, one.bits.ndim)) for one in after]
+
+    return _settled(turn, operands[of_cond + of_body :])
+
+
+def _leading(bits: Array, num_axes: int) -> Array:
+    """With axes of 1 behind, to be broadcast along what each of a batch has of its own."""
+    return np.reshape(bits, (*np.shape(bits), *[1] * (num_axes - np.ndim(bits))))
 
 
 def _scan(params: Mapping[str, Any], operands: list[Dependence]) -> list[Dependence]:
