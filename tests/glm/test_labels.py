@@ -98,6 +98,15 @@ def test_labels_are_the_tables_own_and_scorers_are_right(kind, values):
         assert get_scorer("roc_auc_ovr")(model, X, y) > 0.7
 
 
+def test_a_class_that_is_a_group_of_values_is_said_to_be_its_number():
+    schema = schema_of({"type": "integer", "edges": [0, 5, 9]})
+    x, y = table(range(10))
+    with pytest.warns(UserWarning, match="groups of values.*the estimator's own score"):
+        model = VerticalLogisticRegression(schema=schema, label="late", **FAST).fit(x, y)
+    assert list(model.classes_) == [0, 1]
+    assert model.score(x, y) > 0.7
+
+
 @pytest.mark.parametrize("values", [("Yes", "No"), (2, 1)], ids=str)
 def test_cross_validation_and_grids_score_the_labels_own_values(values):
     X, y = table(values)

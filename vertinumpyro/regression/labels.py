@@ -6,6 +6,7 @@ take that for granted (`log_loss` the columns of probabilities, `roc_auc` the se
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,18 @@ def class_codes(column: Column) -> np.ndarray:
 
 
 def classes_of(column: Column) -> np.ndarray:
-    """The label's values in ascending order, as scikit-learn has its classes."""
+    """The label's values in ascending order, as scikit-learn has its classes.
+
+    Warns where a class is a group of values, whose number it then is: scorers that hold predictions against the values
+    themselves would be wrong without a word.
+    """
+    if len(column.labels) != column.num_categories:
+        warnings.warn(
+            "the label's classes are groups of values, and classes_ and predictions their numbers from 0 on: use the "
+            "estimator's own score, as scikit-learn's scorers compare predictions with the values themselves",
+            UserWarning,
+            stacklevel=3,
+        )
     return np.sort(values_of(column))
 
 
