@@ -15,6 +15,8 @@ import numpy as np
 __all__ = [
     "at_precision",
     "bound",
+    "called",
+    "calls",
     "compiled_fast",
     "jit_fast",
     "overwritable",
@@ -91,6 +93,29 @@ def bound(equation: Any, arguments: Sequence[Any]) -> Any:
     found = equation.primitive.get_bind_params(equation.params)
     functions, params = found if isinstance(found, tuple) else ((), found)  # newer releases have the functions inside
     return equation.primitive.bind(*functions, *arguments, **params)
+
+
+_CALLS = frozenset(
+    """
+    checkpoint closed_call composite core_call custom_jvp_call custom_jvp_call_jaxpr custom_vjp_call
+    custom_vjp_call_jaxpr custom_vmap_call jit pjit remat remat2 remat_opt
+    """.split()  # noqa: SIM905 (a list of strings)
+)
+
+
+def calls(equation: Any) -> bool:
+    """Whether an equation of a jaxpr runs another program, and nothing else of it matters to the values."""
+    return equation.primitive.name in _CALLS
+
+
+def called(equation: Any) -> tuple[Any, Sequence[Any]] | None:
+    """The jaxpr that such an equation runs on its own arguments, and its constants; None where it is no such one."""
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call") if calls(equation) else ():
+        program: Any = equation.params.get(name)
+        jaxpr = getattr(program, "jaxpr", program)
+        if jaxpr is not None and len(jaxpr.invars) == len(equation.invars):
+            return jaxpr, getattr(program, "consts", ())
+    return None
 
 
 def at_precision(enabled: bool, fn: Callable[..., Any]) -> Callable[..., Any]:

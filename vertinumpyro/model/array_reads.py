@@ -16,17 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vertinumpyro.core.compat import bound
-from vertinumpyro.model.user_code import UserLine, user_line
+from vertinumpyro.core.compat import bound, called
+from vertinumpyro.model.user_code import UserLine, traced_at
 
 __all__ = ["ArrayRead", "TracedProgram"]
 
 _CLIP, _FILL = jax.lax.GatherScatterMode.CLIP, jax.lax.GatherScatterMode.FILL_OR_DROP
-_NESTED = {
-    "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "jit",
-    "pjit", "remat", "remat2",
-}  # fmt: skip
-"""Primitives of which only the program inside matters to the values; loops and branches are run as they are."""
 
 
 class ArrayRead(NamedTuple):
@@ -102,13 +97,12 @@ class _Frame:
 
     def _inside(self, place: int) -> _Frame | None:
         equation = self._equations[place]
-        program = _inner(equation)
-        if program is None or not _reads_arrays(program):
+        inner = called(equation)
+        if inner is None or not _reads_arrays(inner[0]):
             return None
         if place not in self._inner:
             given = [lambda one=one: self.of(one) for one in equation.invars]
-            jaxpr, consts = _opened(program)
-            self._inner[place] = _Frame(jaxpr, consts, given, self._line or _line_of(equation))
+            self._inner[place] = _Frame(*inner, given, self._line or traced_at(equation))
         return self._inner[place]
 
     def beyond(self) -> Iterator[ArrayRead]:
@@ -120,7 +114,7 @@ class _Frame:
                 operand, indices = equation.invars
                 if not _inside_array(equation, operand.aval.shape, self.of(indices)).all():
                     axes = equation.params["dimension_numbers"].start_index_map
-                    yield ArrayRead(tuple(operand.aval.shape[axis] for axis in axes), self._line or _line_of(equation))
+                    yield ArrayRead(tuple(operand.aval.shape[axis] for axis in axes), self._line or traced_at(equation))
 
 
 def _evaluated(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], offset: jax.Array) -> list[Any]:
@@ -132,9 +126,8 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], offset: j
 
     for equation in jaxpr.eqns:
         given = [of(variable) for variable in equation.invars]
-        if (inner := _inner(equation)) is not None and _reads_arrays(inner):
-            program, constants = _opened(inner)
-            outs = _evaluated(program, constants, given, offset)
+        if (inner := called(equation)) is not None and _reads_arrays(inner[0]):
+            outs = _evaluated(inner[0], inner[1], given, offset)
         elif _is_unsaid(equation):
             operand, indices = given
             outs = [_read(equation, operand, indices, offset)]
@@ -171,25 +164,7 @@ def _is_unsaid(equation: Any) -> bool:
     return bool(np.isnan(fill)) or (jnp.issubdtype(dtype, jnp.integer) and int(fill) == jnp.iinfo(dtype).min)
 
 
-def _inner(equation: Any) -> Any:
-    """The program inside, where nothing else of the equation matters to its values."""
-    if equation.primitive.name not in _NESTED:
-        return None
-    return next((equation.params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in equation.params), None)
-
-
-def _opened(program: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and its constants."""
-    return getattr(program, "jaxpr", program), getattr(program, "consts", ())
-
-
-def _reads_arrays(program: Any) -> bool:
+def _reads_arrays(jaxpr: Any) -> bool:
     """Whether a read is somewhere in it: any other is left whole, which is sooner run."""
-    equations = _opened(program)[0].eqns
-    inner = (_inner(equation) for equation in equations)
-    return any(map(_is_unsaid, equations)) or any(one is not None and _reads_arrays(one) for one in inner)
-
-
-def _line_of(equation: Any) -> UserLine | None:
-    frames = getattr(getattr(equation.source_info, "traceback", None), "frames", ())
-    return user_line([(frame.file_name, frame.line_num) for frame in frames])
+    inner = (called(equation) for equation in jaxpr.eqns)
+    return any(map(_is_unsaid, jaxpr.eqns)) or any(one is not None and _reads_arrays(one[0]) for one in inner)

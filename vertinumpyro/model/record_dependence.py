@@ -12,14 +12,13 @@ What has no rule here (a convolution, a primitive of another library) is marked,
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from vertinumpyro.model import enumeration
-from vertinumpyro.model.user_code import user_line
+from vertinumpyro.core.compat import called, calls
+from vertinumpyro.model.user_code import traced_at
 
 __all__ = [
     "LATENT",
@@ -64,12 +63,6 @@ _MATRICES = {
     **dict.fromkeys(("geqp3", "hessenberg", "symmetric_product", "tridiagonal"), 2),
     **dict.fromkeys(("lu_pivots_to_permutation", "tridiagonal_solve"), 1),
 }
-_CALLS = frozenset(
-    """
-    checkpoint closed_call composite core_call custom_jvp_call custom_jvp_call_jaxpr custom_vjp_call
-    custom_vjp_call_jaxpr custom_vmap_call jit pjit remat remat2 remat_opt
-    """.split()  # noqa: SIM905
-)
 _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
     "rem": np.fmod, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
@@ -111,11 +104,8 @@ def written_at(origin: Any) -> str:
 
     :param origin: see `Dependence`.
     """
-    name = str(origin.params.get("name", "a call")) if origin.primitive.name in _CALLS else origin.primitive.name
-    frames = getattr(getattr(origin.source_info, "traceback", None), "frames", ())
-    # what is further out called the model
-    of_model = itertools.takewhile(lambda frame: frame.file_name != enumeration.__file__, frames)
-    line = user_line((frame.file_name, frame.line_num) for frame in of_model)
+    name = str(origin.params.get("name", "a call")) if calls(origin) else origin.primitive.name
+    line = traced_at(origin)
     return name if line is None else f"{name} at {line}"
 
 
@@ -200,9 +190,9 @@ def _by_rule(equation: Any, operands: list[Dependence], shapes: list[tuple[int, 
         return [Dependence((_WITH_INDICES.get(name) or _scatter)(params, operands, shapes[0]))]
     if name in _MATRICES:
         return [Dependence(found) for found in _of_matrices(_MATRICES[name], bits, shapes)]
-    if name in _CALLS and (called := _called(params, len(operands))) is not None:
-        jaxpr, constants = called
-        return _run(jaxpr, constants, operands)
+    if (inner := called(equation)) is not None:
+        jaxpr, constants = inner
+        return _run(jaxpr, [_constant(const) for const in constants], operands)
     if name in _CONTROL:
         return _CONTROL[name](params, operands)
     return None
@@ -483,20 +473,6 @@ _WITH_INDICES = {"gather": _gather, "dynamic_slice": _dynamic_slice, "dynamic_up
 # -- rules: programs within programs ----------------------------------------------------------------------
 
 
-def _called(params: Mapping[str, Any], num_operands: int) -> tuple[Any, list[Dependence]] | None:
-    """The program that a call runs, and its constants."""
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
-        found: Any = params.get(name)
-        inner = getattr(found, "jaxpr", found)
-        if inner is not None and len(inner.invars) == num_operands:
-            return inner, [_constant(const) for const in getattr(found, "consts", ())]
-    return None
-
-
-def _closed(closed: Any, operands: Sequence[Dependence]) -> list[Dependence]:
-    return records_read(closed, operands)
-
-
 def _merged(first: Sequence[Dependence], *others: Sequence[Dependence], also: np.uint64) -> list[Dependence]:
     """Results that come from one of several programs; their values are not worked out."""
     return [
@@ -507,7 +483,7 @@ def _merged(first: Sequence[Dependence], *others: Sequence[Dependence], also: np
 
 def _cond(params: Mapping[str, Any], operands: list[Dependence]) -> list[Dependence]:
     which, *rest = operands
-    first, *others = (_closed(branch, rest) for branch in params["branches"])
+    first, *others = (records_read(branch, rest) for branch in params["branches"])
     return _merged(first, *others, also=_union([which.bits]) | LATENT)
 
 
@@ -515,7 +491,7 @@ def _linear_solve(params: Mapping[str, Any], operands: list[Dependence]) -> list
     lengths, solve = params["const_lengths"], params["jaxprs"].solve
     before = lengths.matvec + lengths.vecmat
     sides = operands[before + lengths.solve + lengths.transpose_solve :]
-    return _closed(solve, [*operands[before : before + lengths.solve], *sides])
+    return records_read(solve, [*operands[before : before + lengths.solve], *sides])
 
 
 def _settled(turn: Callable[[list[Dependence]], list[Dependence]], carry: list[Dependence]) -> list[Dependence]:
@@ -534,8 +510,8 @@ def _while(params: Mapping[str, Any], operands: list[Dependence]) -> list[Depend
     asked, body = operands[:of_cond], operands[of_cond : of_cond + of_body]
 
     def turn(now: list[Dependence]) -> list[Dependence]:
-        (goes_on,) = _closed(params["cond_jaxpr"], [*asked, *now])
-        after = _closed(params["body_jaxpr"], [*body, *now])
+        (goes_on,) = records_read(params["cond_jaxpr"], [*asked, *now])
+        after = records_read(params["body_jaxpr"], [*body, *now])
         return [dataclasses.replace(one, bits=one.bits | _leading(goes_on.bits, one.bits.ndim)) for one in after]
 
     return _settled(turn, operands[of_cond + of_body :])
@@ -555,7 +531,7 @@ def _scan(params: Mapping[str, Any], operands: list[Dependence]) -> list[Depende
     outputs: list[Any] = [None] * length
     for i in turns:
         rows = [Dependence(x.bits[i], None if x.value is None else x.value[i], x.origin) for x in xs]
-        found = _closed(params["jaxpr"], [*consts, *carry, *rows])
+        found = records_read(params["jaxpr"], [*consts, *carry, *rows])
         carry, outputs[i] = found[:num_carry], found[num_carry:]
     return [*carry, *(_stacked(rows) for rows in zip(*outputs, strict=True))]
 
@@ -569,8 +545,8 @@ def _long_scan(
     jaxpr: Any, consts: list[Dependence], carry: list[Dependence], xs: list[Dependence], length: int
 ) -> list[Dependence]:
     anywhere = [Dependence(np.bitwise_or.reduce(x.bits, axis=0) | LATENT, origin=x.origin) for x in xs]
-    found = _settled(lambda now: _closed(jaxpr, [*consts, *now, *anywhere])[: len(carry)], carry)
-    rows = _closed(jaxpr, [*consts, *found, *anywhere])[len(carry) :]
+    found = _settled(lambda now: records_read(jaxpr, [*consts, *now, *anywhere])[: len(carry)], carry)
+    rows = records_read(jaxpr, [*consts, *found, *anywhere])[len(carry) :]
     return [*found, *(dataclasses.replace(r, bits=np.broadcast_to(r.bits, (length, *r.bits.shape))) for r in rows)]
 
 

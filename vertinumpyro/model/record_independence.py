@@ -27,8 +27,7 @@ _SCALES = (0.1, 0.5, 1.0)
 _NUMBERS = (1, 1009)
 
 # Relative to the log density (or to 1), in double and in single precision. One program does the same arithmetic on a
-# record whatever stands beside it: only what a model computes from all records and takes out again, such as a
-# maximum inside log-sum-exp, rounds differently.
+# record whatever stands beside it.
 _SAME_PROGRAM = {True: 1e-9, False: 1e-5}
 # Two programs may round everything differently. 1e-4 leaves room for 12 of double precision's 16 digits to be lost,
 # or for a part that the model computes in single precision.

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpyro
 
+from vertinumpyro.model import enumeration
 from vertinumpyro.model.enumeration import log_density_of
 
-__all__ = ["UserLine", "line_in_model", "line_of", "text_of", "user_line", "where"]
+__all__ = ["UserLine", "line_in_model", "line_of", "text_of", "traced_at", "where"]
 
 _OURS = Path(__file__).parents[1]
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -39,7 +41,7 @@ class UserLine(NamedTuple):
 
 def line_of(error: BaseException) -> UserLine | None:
     """The innermost line of the user's that an error passed on its way to this library; None where there is none."""
-    return user_line(_below(error, _OURS))
+    return _user_line(_below(error, _OURS))
 
 
 def line_in_model(error: BaseException) -> UserLine | None:
@@ -54,13 +56,17 @@ def _below(error: BaseException, folder: Path) -> list[tuple[str, int]]:
     return frames[: first - 1 if first else None : -1]
 
 
-def user_line(frames: Iterable[tuple[str, int]]) -> UserLine | None:
-    """The first of these frames that is the user's, of an installed package if there is no other.
+def traced_at(equation: Any) -> UserLine | None:
+    """The line of the user's model that an equation of its jaxpr was traced for; None where it is a library's."""
+    frames = getattr(getattr(equation.source_info, "traceback", None), "frames", ())
+    # what is further out than this library's run of the model called it
+    of_model = itertools.takewhile(lambda frame: frame.file_name != enumeration.__file__, frames)
+    return _user_line([(frame.file_name, frame.line_num) for frame in of_model])
 
-    :param frames: files' names and line numbers, innermost first.
-    """
-    found = list(frames)
-    users = (_line(*frame) for is_users in (_is_own_file, _is_installed) for frame in found if is_users(frame[0]))
+
+def _user_line(frames: Sequence[tuple[str, int]]) -> UserLine | None:
+    """The first of these frames, innermost first, that is the user's; of an installed package if there is no other."""
+    users = (_line(*frame) for is_users in (_is_own_file, _is_installed) for frame in frames if is_users(frame[0]))
     return next(users, None)
 
 
