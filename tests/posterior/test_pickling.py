@@ -46,7 +46,7 @@ def posterior_of(model: Any, factory: Any = AutoDiagonalNormal) -> Posterior:
         sampling=PoissonSampling.for_batch_size(20, 100, 2), clip_norm=1.0, num_records=100, parties=split.parties,
         noise=NoiseSource(kind="collaborative", num_parties=2), delta=1e-5, noise_multiplier=2.0, grid_bits=24,
     )  # fmt: skip
-    traced = dataclasses.replace(Diagnostics.empty(), objective=np.array([0.123456]))
+    traced = dataclasses.replace(Diagnostics.empty(), objective=np.array([0.123456]), seconds=7.0)
     return Posterior(guide=guide, params=params, plan=plan, diagnostics=traced, secure_noise=True)
 
 
@@ -94,6 +94,7 @@ def test_guides_of_every_kind_are_made_again(factory):
 def test_what_is_not_released_is_in_no_pickle():
     made = posterior_of(apart)
     assert by_pickle(made).diagnostics.objective is None
+    assert by_pickle(made).diagnostics.seconds == 0.0
     assert made.diagnostics.objective is not None
 
 

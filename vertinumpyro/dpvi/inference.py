@@ -322,16 +322,25 @@ class DPVI:
             if released is not None and run.state() is None:
                 state = warm.state(released, plan, kernel, state, rng_key, progress_bar=progress_bar)
             state, diagnostics = run_steps(
-                session, run, kernel, runner, restored(run, state), insecure_seed=insecure_seed,
-                progress_bar=progress_bar, after_chunk=after_chunk,
-            )  # fmt: skip
+                session,
+                run,
+                kernel,
+                runner,
+                restored(run, state),
+                insecure_seed=insecure_seed,
+                progress_bar=progress_bar,
+                after_chunk=after_chunk,
+            )
         tables = released if isinstance(released, Marginals) else None
         return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=tables)
 
     @staticmethod
-    def _posterior(kernel: Kernel, state: DPVIState, plan: PrivacyPlan, how: Diagnostics, run: Run) -> Posterior:
-        found: dict[str, Any] = {"guide": kernel.guide, "params": state.params, "plan": plan, "diagnostics": how}
-        return Posterior(**found, secure_noise=run.secure_noise)
+    def _posterior(
+        kernel: Kernel, state: DPVIState, plan: PrivacyPlan, diagnostics: Diagnostics, run: Run
+    ) -> Posterior:
+        return Posterior(
+            guide=kernel.guide, params=state.params, plan=plan, diagnostics=diagnostics, secure_noise=run.secure_noise
+        )
 
     def computations(self, facts: Facts, plan: PrivacyPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: the start's, and a clipped sum for each block of a step."""

@@ -67,8 +67,8 @@ class Posterior(PredictivePosterior):
     marginals: Marginals | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the objective, which is not DP."""
-        return public_state(self, diagnostics=dataclasses.replace(self.diagnostics, objective=None))
+        """Without what is not DP: the objective, and how long the steps took."""
+        return public_state(self, diagnostics=dataclasses.replace(self.diagnostics, objective=None, seconds=0.0))
 
     @property
     def guide_params(self) -> dict[str, Any]:
