@@ -183,3 +183,43 @@ def test_whole_methods_have_a_key_for_each_backend_that_is_not_here():
     assert found["linear"]["adult"] == {"crypten": None, "spu": {"equal": True}}
     assert set(found["vertimrf"]) == {"nltcs", "adult"}
     assert set(found) == {"vertimrf", "logistic", "linear", "dpvi"}
+
+
+# -- house: what is counted ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def toy_package(tmp_path):
+    """a and b import each other, one of them for the type checker and by way of their package; c is alone."""
+    files = {
+        "__init__": '"""Short."""\n',
+        "low/__init__": '"""Two."""\nfrom toy.low.b import B\n\n__all__ = ["B"]\n',
+        "low/a": '"""Says why.\n\nShort because it is a toy.\n"""\nimport typing\nif typing.TYPE_CHECKING:\n'
+        "    from toy.low import B\n",
+        "low/b": '"""B."""\n\n\ndef b(x):\n    """B.\n\n    :param x: no.\n    """\n    from .a import A\n',
+        "c": '"""C."""\nfrom toy.low.b import B\n\n\ndef c():\n    """C.\n\n    Returns:\n        No.\n    """\n',
+    }
+    for name, text in files.items():
+        path = tmp_path / "toy" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    return tmp_path / "toy"
+
+
+def test_house_counts_circles_lines_and_styles(toy_package):
+    found = load("house").Layout.of(toy_package)
+    assert found.circles() == [["toy.low.a", "toy.low.b"]]
+    assert (len(found.modules), found.lines, found.median) == (5, 31, 9)
+    assert [module.name for module in found.short_without_reason] == ["toy.low.b", "toy.c"]
+    assert found.styles == {"fields": 1, "google": 1}
+
+
+def test_house_fails_where_a_target_is_missed_and_skips_what_is_not_there(capsys):
+    house = load("house")
+    found = {"modules": 235, "lines": 48_000, "median": 180, "circles_in": {"secure": 0, "dpvi": 0}}
+    found |= {"docstrings": {"google": 0}, "step": {"files": 6}, **{n: house.counts(None) for n in house.NEEDS}}
+    assert house.judged(found)
+    assert not house.judged({**found, "median": 179.5})
+    shown = capsys.readouterr().out
+    assert "skipped dpvi.calls" in shown
+    assert "FAIL    median: 179.5, at least 180" in shown
