@@ -87,6 +87,7 @@ from common import (
     written,
 )
 from matplotlib.figure import Figure
+from paper_protocol.backends import Paper
 from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
@@ -328,8 +329,8 @@ def figure2(task: Task) -> tuple[Results, Figures]:
 
 _FIGURE2_ARMS: Mapping[str, Callable[[], Backend]] = {
     "plaintext": Plaintext,
-    "paper": lambda: FixedPoint(formulation="paper"),
-    "no_renormalisation": lambda: FixedPoint(formulation="paper", renormalise=False),
+    "paper": lambda: Paper(),
+    "no_renormalisation": lambda: Paper(renormalise=False),
 }
 
 

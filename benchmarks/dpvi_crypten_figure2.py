@@ -44,6 +44,7 @@ from common import (
     regrouped,
     with_stored,
 )
+from paper_protocol.backends import Paper
 from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
@@ -129,7 +130,7 @@ ARMS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "fixed_point": lambda args: arm("fixed_point", in_one_process(args, FixedPoint(), "fixed point")),
     "no_renormalisation": lambda args: arm(
         "no_renormalisation",
-        in_one_process(args, FixedPoint(formulation="paper", renormalise=False), "no renormalisation"),
+        in_one_process(args, Paper(renormalise=False), "no renormalisation"),
     ),
 }
 LABELS = {

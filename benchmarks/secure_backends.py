@@ -57,6 +57,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from common import SIGMA, adult, environment, finish, interleaved, median, parser, regrouped, with_stored
+from paper_protocol.crypten import CryptenPaper
 from secure_parts.methods import measured_methods, with_nulls
 
 from vertinumpyro.core import compat
@@ -77,6 +78,11 @@ def rehearsal(**settings: Any) -> InsecureRehearsal:
     return InsecureRehearsal(Crypten(**settings), timeout_s=300.0)
 
 
+def paper(**settings: Any) -> InsecureRehearsal:
+    """The same processes on the paper's formulation."""
+    return InsecureRehearsal(CryptenPaper(**settings), timeout_s=300.0)
+
+
 def backends() -> dict[str, InProcess]:
     """Every arm's backend, by key."""
     return {
@@ -85,10 +91,10 @@ def backends() -> dict[str, InProcess]:
         "crypten": rehearsal(dealer="first_party"),
         "crypten_ttp": rehearsal(),
         "crypten_ttp_without_prefetch": rehearsal(prefetch=False),
-        "crypten_paper": rehearsal(dealer="first_party", formulation="paper"),
-        "crypten_paper_ttp": rehearsal(formulation="paper"),
-        "crypten_paper_lean": rehearsal(dealer="first_party", formulation="paper_lean"),
-        "crypten_paper_lean_ttp": rehearsal(formulation="paper_lean"),
+        "crypten_paper": paper(dealer="first_party"),
+        "crypten_paper_ttp": paper(),
+        "crypten_paper_lean": paper(dealer="first_party", lean=True),
+        "crypten_paper_lean_ttp": paper(lean=True),
         "spu_aby3": InsecureRehearsal(Spu()),
         "spu_semi2k": InsecureRehearsal(Spu(protocol="SEMI2K")),
         "spu_cheetah": InsecureRehearsal(Spu(protocol="CHEETAH"), timeout_s=600.0),

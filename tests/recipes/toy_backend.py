@@ -22,7 +22,7 @@ class Backwards(InProcess):
     def grid_bits(self, shape):
         return fixed_point_format(shape).grid_bits
 
-    def error_bound(self, shape, *, score_norm=1.0, least_evidence=0.0):
+    def error_bound(self, shape, *, score_norm=1.0):
         return 1e-11 * shape.batch_size * shape.clip_norm
 
     def clipped_noisy_sum(self, shape, contributions, prior, mask, noise_shares):

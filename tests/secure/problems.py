@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
-from vertinumpyro.secure import BatchShape, fixed_point, paper
+from vertinumpyro.secure import BatchShape, fixed_point
 from vertinumpyro.secure.link import SOFTMAX
 
 LOG_DENSITIES = (0.0, -1e-3, -0.7, -5.0, -22.0, -40.0, -1024.0, -1e30, 3.0, -np.inf, np.inf, np.nan)
@@ -113,10 +113,6 @@ def jitted(shape, what="fused"):
         "encoded": lambda contributions, prior: fixed_point.encoded(shape, contributions, prior),
         "ring_sum": lambda inputs, mask: fixed_point.ring_sum(shape, inputs, mask),
         "fused": lambda c, p, mask: fixed_point.clipped_sum(shape, c, p, mask),
-        "paper": lambda c, p, mask: paper.ring_clipped_sum(shape, c, p, mask, renormalise=True),
-        "paper without renormalisation": (
-            lambda c, p, mask: paper.ring_clipped_sum(shape, c, p, mask, renormalise=False)
-        ),
     }
     return jax.jit(functions[what])
 

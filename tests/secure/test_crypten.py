@@ -164,12 +164,6 @@ def test_the_first_party_dealer_computes_the_same():
     assert distance <= backend.error_bound(shape, score_norm=norm)
 
 
-def test_the_papers_formulation_is_for_simulations_only():
-    with pytest.raises(ArgumentError, match="formulation='paper' has no proved clip; it needs an InsecureRehearsal"):
-        Crypten(formulation="paper").check_release()
-    assert InsecureRehearsal(Crypten(formulation="paper")).info().unproven
-
-
 def test_the_first_party_dealer_is_for_simulations_only():
     with pytest.raises(ArgumentError, match=r"dealer='first_party'.*InsecureRehearsal"):
         Crypten(dealer="first_party").check_release()

@@ -177,7 +177,7 @@ def test_the_sum_is_that_of_the_exact_clipped_gradients_within_the_stated_bound(
     with compat.x64():
         exact = exact_sum(link, shape.clip_norm, problem)
     norm = problems.score_norm(problem[0], problem[1], shape.clip_norm)
-    bound = backend.error_bound(shape, score_norm=norm, least_evidence=1.0)
+    bound = backend.error_bound(shape, score_norm=norm)
     assert np.linalg.norm(run(backend, shape, problem) - exact) <= bound
     assert bound < 0.02 * shape.batch_size * shape.clip_norm
 
@@ -219,7 +219,7 @@ def test_a_local_clip_is_that_of_the_exact_residuals_within_the_stated_bound(bac
     with compat.x64():
         exact = exact_local_sum(shape, problem)
     norm = problems.score_norm(*problem[:2], shape.clip_norm)
-    bound = backend.error_bound(shape, score_norm=norm, least_evidence=1.0)
+    bound = backend.error_bound(shape, score_norm=norm)
     assert np.linalg.norm(run(backend, shape, problem) - exact) <= bound
     assert bound < 1e-4 * sizes["K"] * shape.batch_size * shape.clip_norm  # tighter than a clip with a root can be
 
@@ -317,10 +317,3 @@ def test_an_outcomes_own_numbers_are_its_partys_alone():
     short = contributions[0]._replace(log_density=contributions[0].log_density[:, :2])
     with pytest.raises(ArgumentError, match=r"takes \[3, 3\] numbers of the parties and 2 of the prior; got \[2, 3\]"):
         run(Plaintext(), shape, ([short, contributions[1]], prior, mask))
-
-
-@pytest.mark.parametrize("kind", [Plaintext, FixedPoint, Crypten])
-def test_the_papers_formulation_is_a_mixtures(kind):
-    shape = problems.shape_of(K=1, link=toy_links.Residual())
-    with pytest.raises(ArgumentError, match=r"'residual'; choose formulation='fused'"):
-        kind(formulation="paper").grid_bits(shape)

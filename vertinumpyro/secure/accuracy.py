@@ -14,9 +14,9 @@ from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, EXP_MAX_ERROR_ULP
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.secure.local_clip import local_error_bound
-from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, fixed_point_format
+from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
 
-__all__ = ["fused_error_bound", "paper_error_bound"]
+__all__ = ["fused_error_bound"]
 
 _UNIT = 2.0**-EXP_FRACTIONAL_BITS
 _FLOAT64 = 2.0**-40  # float64's own rounding of z, exp and quotients, per party, with room to spare
@@ -51,26 +51,3 @@ def fused_error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> 
     scores = math.sqrt(D) * 2.0 ** -(bits + 1)
     record = (responsibilities + 2 * K * _UNIT) * longest + scores + clip * C
     return shape.num_padded * record
-
-
-def paper_error_bound(shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
-    """Bound on the L2 distance of `paper.ring_clipped_sum` from `paper.clipped_sum`.
-
-    Given den >= least_evidence (at least 2^-20), renormalised; with u = 2^-32, per record:
-
-    1. responsibilities: P truncated densities, P - 1 products, pi and its product are off by (2P + 1) u for
-       each k, in the numerator and in den; Newton's quotient by 4 u. So 2 K (2P + 1) u / den + 4 u, times M;
-    2. each coordinate: scores u, dmat K u / den, products (K + 1) u, where K counts truncations summed over
-    components;
-    3. the clip, relative to C: squares D u / (2 C^2), 1 / C by C u, the root u / C, Newton's quotient 2 (1 +
-    512) u.
-    """
-    if least_evidence < 2.0**-20:
-        return math.inf
-    P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
-    unit = 2.0**-PAPER_BITS
-    longest = score_norm * C * math.sqrt(P + 1)
-    responsibilities = 2.02 * K * (2 * P + 1) * unit / least_evidence + 4 * unit + (P + 1) * _FLOAT64
-    coordinates = math.sqrt(D) * unit * (3 + K + K / least_evidence) + K * unit * longest
-    clip = unit * (D / (2 * C**2) + C + 1 / C + 1026)
-    return shape.num_padded * (responsibilities * longest + 1.01 * coordinates + 1.01 * clip * C)

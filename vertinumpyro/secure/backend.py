@@ -155,13 +155,11 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def error_bound(self, shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
+    def error_bound(self, shape: BatchShape, *, score_norm: float) -> float:
         """Largest L2 distance between the revealed sum, without its noise, and the exact one on float64 numbers.
 
         :param score_norm: a bound, in clip norms, on a record's scores under one component, joined over the
             component prior and each party; `local.SCORE_BOUND` holds for each of them whatever the columns hold.
-        :param least_evidence: the smallest sum_k pi_k prod_p mat^p_nk (Eq. 24); only the paper's formulation
-            depends on it.
         """
 
 

@@ -10,8 +10,10 @@ import time
 from typing import ClassVar, final
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.secure.backend import Backend
+from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.secure.backend import Backend, BatchShape
 from vertinumpyro.secure.computation import Computation
+from vertinumpyro.secure.inputs import PartyInputs, PriorInputs, encode_party_traced, encode_prior_traced
 from vertinumpyro.secure.party_end import PartyEnd, Watch
 from vertinumpyro.transport import Line, Member, Seat, Traffic
 
@@ -66,12 +68,10 @@ class Cost:
 class BetweenProcesses(Backend):
     """A secure backend whose parties are processes of their own: numbers 0 to P - 1 of a group, helpers behind them.
 
-    :cvar formulation: of the clipped sum; only what is compared with has another one.
     :cvar own_links: whether its engine has links of its own, which between machines need a seat's `carriers`.
     :cvar libraries: heavy modules that its processes will import, none of which begins a thread when it is read.
     """
 
-    formulation: str = "fused"
     own_links: ClassVar[bool] = False
     libraries: ClassVar[tuple[str, ...]] = ()
 
@@ -99,6 +99,14 @@ class BetweenProcesses(Backend):
         :param watch: in a rehearsal, called with all that is opened. None in a run, which insecure settings refuse.
         :raises ArgumentError: the settings are good for a rehearsal only, and this is none.
         """
+
+    def encode_party(self, shape: BatchShape, contribution: Contribution, party: int) -> PartyInputs:
+        """What a rehearsed party puts in, inside a JAX program in 64-bit mode."""
+        return encode_party_traced(shape, contribution, party)
+
+    def encode_prior(self, shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
+        """What is public, likewise."""
+        return encode_prior_traced(shape, prior)
 
     @abc.abstractmethod
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:

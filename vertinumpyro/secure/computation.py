@@ -15,7 +15,6 @@ from typing import Any, ClassVar, TypeAlias, final
 import numpy as np
 
 from vertinumpyro.core.row_blocks import RowBlocks, rows_at_a_time, slices
-from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, norm_width
 from vertinumpyro.secure.links import link_of
@@ -31,16 +30,12 @@ _COPIES = 8 * 8  # bytes of a number, as often as a protocol holds it: as it is,
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClippedSum:
-    """`PartyEnd.clipped_noisy_sum`.
-
-    :ivar formulation: "fused", the library's; "paper" and "paper_lean" are for comparison, in rehearsals only.
-    """
+    """`PartyEnd.clipped_noisy_sum`."""
 
     repeated: ClassVar[bool] = True
 
     shape: BatchShape
     layout: Layout
-    formulation: str = "fused"
 
     @property
     def num_parties(self) -> int:
@@ -59,11 +54,9 @@ class ClippedSum:
 
     def at(self, end: Any, inputs: Arrays) -> np.ndarray:
         """Computes it at a `PartyEnd`, on that party's inputs, by name."""
-        fused = self.formulation == "fused"
-        party, prior = (PartyInputs, PriorInputs) if fused else (paper.PartyInputs, paper.PriorInputs)
-        common = prior(*(inputs[f"prior_{name}"] for name in prior._fields))
+        common = PriorInputs(*(inputs[f"prior_{name}"] for name in PriorInputs._fields))
         numbers = range(self.shape.num_blocks) if self.shape.num_blocks > 1 else [...]
-        own = (party(*(inputs[name][number] for name in party._fields)) for number in numbers)
+        own = (PartyInputs(*(inputs[name][number] for name in PartyInputs._fields)) for number in numbers)
         mask = inputs["mask"] if self.shape.num_blocks > 1 else inputs["mask"][None]
         return end.clipped_noisy_sum(self.shape, self.layout, own, common, mask, inputs["noise"])
 
@@ -73,7 +66,7 @@ class ClippedSum:
         return dataclasses.replace(self, shape=dataclasses.replace(self.shape, num_blocks=1))
 
     def zeros(self, rank: int) -> dict[str, np.ndarray]:
-        """Inputs of a party, for a dry run of the fused formulation on one block."""
+        """Inputs of a party, for a dry run on one block."""
         n, K, norms = self.shape.batch_size, self.shape.num_components, norm_width(self.shape)
         d, s = self.layout.written_out(rank), self.layout.shared[rank]
         tables = [table for table in self.layout.tables[rank] if table[0]]

@@ -7,18 +7,17 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from vertinumpyro.core import compat, ring
-from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
-from vertinumpyro.secure import accuracy, paper
+from vertinumpyro.secure import accuracy
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
@@ -34,7 +33,7 @@ from vertinumpyro.secure.backend import (
 from vertinumpyro.secure.link import ScoreLink
 from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_prior, weight_of_values
 from vertinumpyro.secure.local_clip import check_local_range, largest_weights, score_bound, weight_bounds
-from vertinumpyro.secure.range_proof import LOG_BITS, PAPER_BITS, check_paper_range, fixed_point_format
+from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
 
 __all__ = ["FixedPoint", "clipped_sum"]
 
@@ -48,56 +47,35 @@ _INVERSE_BITS = 60
 class FixedPoint(InProcess):
     """Integers modulo 2^64 in one process.
 
-    Formal guarantee of the fused formulation: every record adds an integer vector whose L2 norm is at most
+    Formal guarantee: every record adds an integer vector whose L2 norm is at most
     clip_norm 2^f, f the grid's fractional bits, whatever the columns hold. The norm is computed from the very
     integers that are released and every rounding in it goes up, the reciprocal square root goes down; nothing
     is truncated after the clip. Where each party clips its own part, `local_clip` has the proof. The accuracy of the
     link's weights changes what is summed, never the bound.
-
-    The paper's formulation (Eqs. 20-30, Algorithms 2-4, scale 2^32) has no such guarantee; see
-    `secure.paper`.
-
-    :ivar formulation: "fused", the library's protocol, or "paper", the reference that benchmarks compare with.
-    :ivar renormalise: False leaves out Algorithm 4, in the paper's formulation only.
     """
 
     option: ClassVar[str] = "fixed_point"
 
-    formulation: Literal["fused", "paper"] = "fused"
-    renormalise: bool = True
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_fields(self)
-        paper.check_formulation(self.formulation, self.renormalise)
-
     def info(self) -> BackendInfo:
         """Same integers as a secure run, no security."""
-        fused = self.formulation == "fused"
         weights, logs = f"weights {EXP_FRACTIONAL_BITS} fractional bits", f"log densities {LOG_BITS}"
         return BackendInfo(
-            name="fixed_point" if fused else "fixed_point (paper)",
+            name="fixed_point",
             security_model="none (simulates the secure computation in one process)",
             who_learns_what="whoever runs it learns everything; a secure run reveals the noisy sum only",
             dealer="none",
-            ring="integers modulo 2^64, products of 128 bits" if fused else "integers modulo 2^64",
-            precision=f"{weights}, scores 11 to 24, {logs}" if fused else f"{PAPER_BITS} fractional bits",
-            unproven=() if fused else (paper.UNPROVEN,),
+            ring="integers modulo 2^64, products of 128 bits",
+            precision=f"{weights}, scores 11 to 24, {logs}",
         )
 
     def grid_bits(self, shape: BatchShape) -> int:
-        """30 bits of the weights and as many of the scores as the range proof allows; the paper's has 32."""
-        if self.formulation == "fused":
-            check_local_range(shape)
-            return fixed_point_format(shape).grid_bits
-        check_paper_range(shape)
-        return PAPER_BITS
+        """30 bits of the weights and as many of the scores as the range proof allows."""
+        check_local_range(shape)
+        return fixed_point_format(shape).grid_bits
 
-    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
-        """See `Backend.error_bound`; infinite for the paper's formulation without a bound on the evidence."""
-        if self.formulation == "fused":
-            return accuracy.fused_error_bound(shape, score_norm=score_norm)
-        return accuracy.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
+    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
+        """See `Backend.error_bound`."""
+        return accuracy.fused_error_bound(shape, score_norm=score_norm)
 
     def clipped_noisy_sum(
         self,
@@ -111,9 +89,7 @@ class FixedPoint(InProcess):
         bits = self.grid_bits(shape)
 
         def summed(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
-            if self.formulation == "fused":
-                return clipped_sum(shape, contributions, prior, mask)
-            return paper.ring_clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
+            return clipped_sum(shape, contributions, prior, mask)
 
         with compat.x64():
             return ring.decode(over_blocks(summed, contributions, mask) + total(noise_shares), bits)

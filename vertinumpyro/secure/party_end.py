@@ -13,7 +13,6 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.core.row_blocks import Factor
-from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape, check_prior
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, described
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
@@ -87,8 +86,8 @@ class PartyEnd(abc.ABC):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: Iterable[PartyInputs | paper.PartyInputs],
-        prior: PriorInputs | paper.PriorInputs,
+        own: Iterable[PartyInputs],
+        prior: PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,
     ) -> np.ndarray:
@@ -164,8 +163,8 @@ class PartyEnd(abc.ABC):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: Iterable[PartyInputs | paper.PartyInputs],
-        prior: PriorInputs | paper.PriorInputs,
+        own: Iterable[PartyInputs],
+        prior: PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,
     ) -> np.ndarray:

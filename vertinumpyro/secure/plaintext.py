@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from vertinumpyro.core import compat, ring
-from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
@@ -29,7 +27,7 @@ from vertinumpyro.secure.backend import (
 )
 from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior, weight_of_values
 from vertinumpyro.secure.local_clip import check_local_range, exact_score_bound, weight_bounds
-from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
+from vertinumpyro.secure.range_proof import fixed_point_format
 
 __all__ = ["Plaintext", "clipped_sum"]
 
@@ -43,44 +41,28 @@ class Plaintext(InProcess):
 
     The noise is the same integer noise on the same grid as `FixedPoint`'s, but a floating-point sum has no
     sensitivity proof (rounding depends on the data), so a plan made for it is marked unproven.
-
-    :ivar formulation: "fused", or "paper" for Eqs. 20-30 coordinate by coordinate; in exact arithmetic both are
-        equal.
-    :ivar renormalise: False leaves out Algorithm 4, in the paper's formulation only; then records whose
-        densities underflow (float64: e^-745, not the ring's 2^-32) add nothing.
     """
 
     option: ClassVar[str] = "plaintext"
 
-    formulation: Literal["fused", "paper"] = "fused"
-    renormalise: bool = True
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_fields(self)
-        paper.check_formulation(self.formulation, self.renormalise)
-
     def info(self) -> BackendInfo:
         """No security: one process holds every column."""
         return BackendInfo(
-            name="plaintext" if self.formulation == "fused" else "plaintext (paper)",
+            name="plaintext",
             security_model="none (one process holds every party's columns)",
             who_learns_what="the process that runs it learns everything",
             dealer="none",
             ring="none (floating point)",
             precision="the dtype of the log densities",
-            unproven=(_UNPROVEN,) if self.formulation == "fused" else (_UNPROVEN, paper.UNPROVEN),
+            unproven=(_UNPROVEN,),
         )
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`, so that both take the same noise."""
-        if self.formulation == "fused":
-            check_local_range(shape)
-            return fixed_point_format(shape).grid_bits
-        check_paper_range(shape)
-        return PAPER_BITS
+        check_local_range(shape)
+        return fixed_point_format(shape).grid_bits
 
-    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
+    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
         """Float64's own rounding, with room to spare."""
         return 1e-11 * shape.num_padded * shape.clip_norm
 
@@ -97,9 +79,7 @@ class Plaintext(InProcess):
 
         def summed(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
             check_shape(shape, contributions, prior, mask)
-            if self.formulation == "fused":
-                return clipped_sum(shape, contributions, prior, mask)
-            return paper.clipped_sum(shape, contributions, prior, mask, renormalise=self.renormalise)
+            return clipped_sum(shape, contributions, prior, mask)
 
         with compat.x64():
             exact = over_blocks(summed, contributions, mask)

@@ -22,8 +22,6 @@ below 4.
 Single products W s are at most 2^30 2^31 and are summed modulo 2^64; only the final sum has to fit, and it
 does by the last line. A discrete Gaussian passes 12 standard deviations with probability below 1e-31, and
 then the sum is wrong but not less private: wrapping is post-processing.
-
-The paper's formulation keeps every value at 2^32; its proof is `check_paper_range`.
 """
 
 from __future__ import annotations
@@ -31,17 +29,14 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from vertinumpyro.core.errors import ArgumentError, RangeError
+from vertinumpyro.core.errors import RangeError
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
 from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.link import SOFTMAX
 from vertinumpyro.secure.local import SCORE_BOUND
 
-__all__ = ["LOG_BITS", "PAPER_BITS", "FixedPointFormat", "check_paper_range", "fixed_point_format"]
+__all__ = ["LOG_BITS", "FixedPointFormat", "check_common_range", "fixed_point_format"]
 
 LOG_BITS = 24
-PAPER_BITS = 32
-"""Fractional bits of every number in the paper's formulation: its scale is 2^32 (section 4.5)."""
 
 _RING_BITS = 62  # values stay below 2^62, so that a sum of two never wraps
 _SCORE_ROOM = 31  # encoded scores stay below 1.25 2^31, so that a sum of their squares fits 63 bits
@@ -68,7 +63,7 @@ def fixed_point_format(shape: BatchShape) -> FixedPointFormat:
 
     :raises RangeError: when even the coarsest format could wrap; the message says what to lower.
     """
-    _check_common_range(shape)
+    check_common_range(shape)
     _check_norm_range(shape)
     largest = shape.num_padded * shape.clip_norm + _NOISE_STDDEVS * shape.noise_stddev
     score_room = _SCORE_ROOM - math.ceil(math.log2(SCORE_BOUND * shape.clip_norm))
@@ -82,30 +77,6 @@ def fixed_point_format(shape: BatchShape) -> FixedPointFormat:
     return FixedPointFormat(score_bits=score_bits)
 
 
-def check_paper_range(shape: BatchShape) -> None:
-    """Proves that the paper's formulation cannot wrap at scale 2^32, for this shape.
-
-    `paper.score_bound` keeps a record's gradient below 2^15, so its squared norm fits 62 bits; Newton's q is
-    at most 8.16 2^26 whatever it divides by; a clipped gradient is shorter than C + sqrt(D) 2^-16, up to 1 %.
-
-    :raises ArgumentError: for another link than the mixture's, of which the paper's equations are.
-    :raises RangeError: when the sum could wrap; the message says what to lower.
-    """
-    if shape.link != SOFTMAX:
-        raise ArgumentError(
-            f"formulation='paper' computes a mixture's responsibilities, and the link is {shape.link.name!r}; choose "
-            "formulation='fused'"
-        )
-    _check_common_range(shape)
-    longest = 1.01 * (shape.clip_norm + math.sqrt(shape.num_values) * 2.0**-16)
-    largest = shape.num_padded * longest + _NOISE_STDDEVS * shape.noise_stddev
-    if largest > 2.0 ** (_RING_BITS - PAPER_BITS):
-        raise RangeError(
-            f"{_could_wrap(shape)} do not fit the {PAPER_BITS} fractional bits of the paper's formulation; "
-            "lower clip_norm, the batch size or the noise"
-        )
-
-
 def _could_wrap(shape: BatchShape) -> str:
     return (
         f"the clipped sum could wrap around the 64-bit ring: batch size {shape.num_padded}, clip_norm "
@@ -113,7 +84,11 @@ def _could_wrap(shape: BatchShape) -> str:
     )
 
 
-def _check_common_range(shape: BatchShape) -> None:
+def check_common_range(shape: BatchShape) -> None:
+    """Checks what any fixed-point format needs.
+
+    :raises RangeError: says what to lower.
+    """
     if not 2.0**-_CLIP_EXPONENT <= shape.clip_norm <= 2.0**_CLIP_EXPONENT:
         raise RangeError(
             f"clip_norm {shape.clip_norm:g} does not fit the fixed-point formats; choose one between "

@@ -17,11 +17,10 @@ from vertinumpyro.core import compat, ring
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import AnyArray, BackendInfo, BatchShape, Contributions, InProcess, check_shape, total
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
-from vertinumpyro.secure.inputs import Layout, encode_party_traced, encode_prior_traced
+from vertinumpyro.secure.inputs import Layout
 from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.transport import Group, GroupSeat, Member, Traffic
 
@@ -38,8 +37,8 @@ class InsecureRehearsal(InProcess):
     """A backend between processes, as one that takes every party's numbers: for tests, benchmarks and rehearsals.
 
     Whoever calls it knows all the numbers, so it protects nobody; the processes run the protocol for real. They start
-    at the first call and stay until `close`, or the end of a `with`. The settings that no real run may have (a dealer
-    that is a party, a formulation without a proof) are allowed here and only here.
+    at the first call and stay until `close`, or the end of a `with`. The settings that no real run may have, as a
+    dealer that is a party, are allowed here and only here.
 
     :param backend: what is rehearsed.
     :param num_parties: how many processes hold the vectors of `noisy_sum`; the other protocols' numbers say.
@@ -66,9 +65,9 @@ class InsecureRehearsal(InProcess):
         """The backend's."""
         return self.backend.grid_bits(shape)
 
-    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
+    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
         """The backend's."""
-        return self.backend.error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
+        return self.backend.error_bound(shape, score_norm=score_norm)
 
     def clipped_noisy_sum(
         self,
@@ -82,19 +81,20 @@ class InsecureRehearsal(InProcess):
 
         The parties' processes take a batch's blocks one by one; here they are all held at once.
         """
-        bits, formulation = self.grid_bits(shape), self.backend.formulation
+        bits, backend = self.grid_bits(shape), self.backend
         numbers = jnp.arange(shape.num_blocks)
         first = jax.eval_shape(contributions, numbers[0]) if callable(contributions) else contributions
         check_shape(shape, first, prior, mask.reshape(shape.num_blocks, -1)[0])
-        computation = ClippedSum(shape=shape, layout=Layout.of(first, prior), formulation=formulation)
+        computation = ClippedSum(shape=shape, layout=Layout.of(first, prior))
         with compat.x64():
             _ = total(noise_shares)  # refuses narrow noise
-            common = _encoded_prior(formulation, shape, prior)
+            public = backend.encode_prior(shape, prior)._asdict()
+            common = {f"prior_{name}": leaf for name, leaf in public.items()}
             if callable(contributions):
                 of_block = contributions
-                parties = jax.lax.map(lambda i: _encoded_parties(formulation, shape, of_block(i)), numbers)
+                parties = jax.lax.map(lambda i: _encoded_parties(backend, shape, of_block(i)), numbers)
             else:
-                parties = _encoded_parties(formulation, shape, contributions)
+                parties = _encoded_parties(backend, shape, contributions)
             run = partial(self.processes(shape.num_parties).run, computation)
             summed = handed_out(run, shape.num_values, parties, {**common, "mask": mask}, noise_shares)
             return ring.decode(summed, bits)
@@ -255,19 +255,11 @@ def run_worker(seat: GroupSeat, backend: BetweenProcesses, watched: bool) -> Non
         arrays = {f"opened_{index}_{why}": value for index, (why, value) in enumerate(seen)} | {"result": result}
 
 
-def _encoded_prior(formulation: str, shape: BatchShape, prior: ComponentPrior) -> dict[str, Any]:
-    """What is public, by name, inside a JAX program in 64-bit mode."""
-    encode = encode_prior_traced if formulation == "fused" else paper.ring_prior
-    return {f"prior_{name}": leaf for name, leaf in encode(shape, prior)._asdict().items()}
-
-
 def _encoded_parties(
-    formulation: str, shape: BatchShape, contributions: Sequence[Contribution]
+    backend: BetweenProcesses, shape: BatchShape, contributions: Sequence[Contribution]
 ) -> list[dict[str, Any]]:
     """What each party puts in, by name."""
-    if formulation != "fused":
-        return [paper.ring_party(shape, contribution, renormalise=True)._asdict() for contribution in contributions]
-    return [encode_party_traced(shape, c, party)._asdict() for party, c in enumerate(contributions)]
+    return [backend.encode_party(shape, c, party)._asdict() for party, c in enumerate(contributions)]
 
 
 def handed_out(

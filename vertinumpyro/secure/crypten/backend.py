@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BackendInfo, BatchShape
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, dry_run
 from vertinumpyro.secure.computation import Computation
@@ -17,7 +16,7 @@ from vertinumpyro.secure.crypten.member import CryptenEnd, first_party_dealer, r
 from vertinumpyro.secure.keystream import fresh_key
 from vertinumpyro.secure.local import SCORE_BOUND
 from vertinumpyro.secure.party_end import PartyEnd, Watch
-from vertinumpyro.secure.range_proof import PAPER_BITS, check_paper_range, fixed_point_format
+from vertinumpyro.secure.range_proof import fixed_point_format
 from vertinumpyro.transport import Member, Nobody, Seat, Traffic
 
 __all__ = ["Crypten"]
@@ -37,8 +36,6 @@ class Crypten(BetweenProcesses):
 
     :ivar dealer: "third_party", a process of its own; or "first_party" in a rehearsal, to measure what that process
         costs: party 0 deals and could read everything.
-    :ivar formulation: "fused", the library's protocol; or in a rehearsal, as what benchmarks compare with: "paper",
-        and "paper_lean", which is "paper" without Algorithm 2's comparisons for signs.
     :ivar prefetch: ask the dealer a step ahead; False asks at every product, to measure the gain in a rehearsal.
     """
 
@@ -46,7 +43,6 @@ class Crypten(BetweenProcesses):
     libraries: ClassVar[tuple[str, ...]] = ("vertinumpyro.secure.crypten.protocol",)
 
     dealer: Literal["third_party", "first_party"] = "third_party"
-    formulation: Literal["fused", "paper", "paper_lean"] = "fused"
     prefetch: bool = True
 
     def __post_init__(self) -> None:
@@ -56,9 +52,8 @@ class Crypten(BetweenProcesses):
     def info(self) -> BackendInfo:
         """Semi-honest parties, third-party dealer."""
         third_party = self.dealer == "third_party"
-        fused = self.formulation == "fused"
         return BackendInfo(
-            name="crypten" if fused else f"crypten ({self.formulation})",
+            name="crypten",
             security_model="semi-honest parties, one process each, and a dealer that colludes with no party"
             if third_party
             else "none: party 0 deals and can read everything",
@@ -70,10 +65,7 @@ class Crypten(BetweenProcesses):
             else "first party: party 0, which is insecure",
             ring="integers modulo 2^64, additive shares of all parties; products of 64 bits",
             precision="weights 30 fractional bits, exponentials 20, scores 11 to 24, log densities 21; truncation "
-            "never fails; the clip keeps back at most 1 % for roundings"
-            if fused
-            else f"{PAPER_BITS} fractional bits, products to 30",
-            unproven=() if fused else (paper.UNPROVEN,),
+            "never fails; the clip keeps back at most 1 % for roundings",
         )
 
     def missing(self) -> str | None:
@@ -81,11 +73,9 @@ class Crypten(BetweenProcesses):
         return None if compat.is_installed() else compat.MISSING
 
     def rehearsal_only(self) -> str | None:
-        """A dealer that is a party, a formulation without a proof, a dealer that is asked at every product."""
+        """A dealer that is a party, or one that is asked at every product."""
         if self.dealer == "first_party":
             return "dealer='first_party' lets party 0 read everything (choose 'third_party')"
-        if self.formulation != "fused":
-            return f"formulation={self.formulation!r} has no proved clip"
         return None if self.prefetch else "prefetch=False is there to measure what prefetching gains"
 
     def helpers(self, num_parties: int) -> list[Member]:
@@ -98,7 +88,7 @@ class Crypten(BetweenProcesses):
             self.check_release()
         third_party = self.dealer == "third_party"
         dealer = third_party_dealer(seat, prefetch=self.prefetch) if third_party else first_party_dealer(seat)
-        return CryptenEnd(seat.rank, seat.peers, dealer, formulation=self.formulation, watch=watch)
+        return CryptenEnd(seat.rank, seat.peers, dealer, watch=watch)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
         """Counted by running the protocol with nobody at the other end."""
@@ -113,14 +103,9 @@ class Crypten(BetweenProcesses):
 
         :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
         """
-        if self.formulation != "fused":
-            check_paper_range(shape)
-            return PAPER_BITS
         formats.check_clip(shape)
         return fixed_point_format(shape).grid_bits
 
-    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
-        """See `formats`. Only the paper's depends on the evidence."""
-        if self.formulation != "fused":
-            return formats.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
+    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
+        """See `formats`."""
         return formats.error_bound(shape, score_norm=score_norm)

@@ -37,7 +37,6 @@ import math
 
 import numpy as np
 
-from vertinumpyro.secure import accuracy
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.formats import (
     EXP_BITS,
@@ -65,7 +64,6 @@ __all__ = [
     "error_bound",
     "factor_of",
     "norm_bits",
-    "paper_error_bound",
     "power_of",
 ]
 
@@ -162,13 +160,3 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     too_large = (P + 5) * 2.0**-bits + (P + 1) * float64_room(D)
     clip = clip_share_kept(shape) + too_large / 2 + ROOT_ERROR + 6 * 2.0**-WEIGHT_BITS / least_w
     return shape.num_padded * (responsibilities * longest + scores + 1.2 * clip * C)
-
-
-def paper_error_bound(shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
-    """The bound of `accuracy.paper_error_bound` for `crypten.paper`, whose products are off by 10 units, not by one.
-
-    Besides, the clip factor's root is too short by `ROOT_ERROR`, and ||g||^2 / C^2 is off by 4 units of 2^-24, half of
-    which is in the root.
-    """
-    rounded = accuracy.paper_error_bound(shape, score_norm=score_norm, least_evidence=least_evidence)
-    return 10 * rounded + shape.num_padded * shape.clip_norm * (ROOT_ERROR + 2.0**-23)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from vertinumpyro.core.row_blocks import Factor
-from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import CrossProducts, VectorSum
 from vertinumpyro.secure.crypten.dealer import Correlations, DealerClient, FirstPartyDealer, serve
@@ -48,7 +47,6 @@ class CryptenEnd(PartyEnd):
     """A party's end, in its own process.
 
     :param links: to the other parties.
-    :param formulation: see `Crypten`.
     :param watch: called with every opened array and why it was opened; for tests.
     """
 
@@ -58,13 +56,12 @@ class CryptenEnd(PartyEnd):
         links: Mapping[int, Link],
         dealer: Correlations,
         *,
-        formulation: str = "fused",
         watch: Watch | None = None,
     ) -> None:
         from vertinumpyro.secure.crypten.engine import Engine
 
         self.rank, self.num_parties = rank, len(links) + 1
-        self._engine, self._formulation = Engine(rank, links, dealer, watch), formulation
+        self._engine = Engine(rank, links, dealer, watch)
 
     @property
     def traffic(self) -> Traffic:
@@ -98,19 +95,14 @@ class CryptenEnd(PartyEnd):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: Iterable[PartyInputs | paper.PartyInputs],
-        prior: PriorInputs | paper.PriorInputs,
+        own: Iterable[PartyInputs],
+        prior: PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,
     ) -> np.ndarray:
-        from vertinumpyro.secure.crypten import paper as formulations
         from vertinumpyro.secure.crypten import protocol
 
-        numbers: tuple[Any, ...] = (own, prior, mask, noise_share)
-        if self._formulation == "fused":
-            return protocol.clipped_noisy_sum(self._engine, shape, layout, *numbers)
-        product = formulations.mult if self._formulation == "paper" else formulations.signed_mult
-        return formulations.clipped_noisy_sum(self._engine, shape, layout, *numbers, product=product)
+        return protocol.clipped_noisy_sum(self._engine, shape, layout, own, prior, mask, noise_share)
 
     def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
         from vertinumpyro.secure.crypten import protocol

@@ -19,7 +19,6 @@ import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor
-from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BackendInfo, BatchShape
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, dry_run
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
@@ -83,7 +82,7 @@ class SecureAggregation(BetweenProcesses):
         """The grid of `FixedPoint`, whose integers each holder adds up by itself."""
         return fixed_point_format(shape).grid_bits
 
-    def error_bound(self, shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
+    def error_bound(self, shape: BatchShape, *, score_norm: float) -> float:
         """Nothing is lost here.
 
         :raises BackendError: the clipped sum is no protocol of this backend.
@@ -140,8 +139,8 @@ class _SumEnd(PartyEnd):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: Iterable[PartyInputs | paper.PartyInputs],
-        prior: PriorInputs | paper.PriorInputs,
+        own: Iterable[PartyInputs],
+        prior: PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,
     ) -> np.ndarray:

@@ -103,6 +103,6 @@ class Spu(BetweenProcesses):
         formats.check_clip(shape)
         return fixed_point_format(shape).grid_bits
 
-    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND, least_evidence: float = 0.0) -> float:
+    def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
         """Largest L2 distance from the exact sum where SPU's root is off by 1e-4; see `program`."""
         return program.error_bound(shape, score_norm=score_norm)

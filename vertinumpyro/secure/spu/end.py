@@ -9,7 +9,6 @@ import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor, factor_rows
-from vertinumpyro.secure import paper
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, norm_width, without_tables
@@ -64,8 +63,8 @@ class SpuEnd(PartyEnd):
         self,
         shape: BatchShape,
         layout: Layout,
-        own: Iterable[PartyInputs | paper.PartyInputs],
-        prior: PriorInputs | paper.PriorInputs,
+        own: Iterable[PartyInputs],
+        prior: PriorInputs,
         mask: np.ndarray,
         noise_share: np.ndarray,
     ) -> np.ndarray:
@@ -74,7 +73,7 @@ class SpuEnd(PartyEnd):
         result = np.zeros(0, np.int64)
         for number, (block, rows) in enumerate(zip(own, mask, strict=True)):
             noise = noise_share if number == shape.num_blocks - 1 else np.zeros_like(noise_share)
-            mine = without_tables(layout, self.rank, block) if isinstance(block, PartyInputs) else block
+            mine = without_tables(layout, self.rank, block)
             result = self._computed(computation, {**common, **mine._asdict(), "mask": rows, "noise": noise}, number)
         return result
 

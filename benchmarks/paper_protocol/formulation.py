@@ -7,7 +7,7 @@ What differs from the paper, on purpose: Eq. 23 has its missing factor F_p; the 
 unconstrained theta, so the block of pi is sum_k r_nk d log pi_k / d theta with r_nk = pi_k GP(n, k) (Eq. 25);
 Algorithm 4's loop is max-subtraction in closed form; any number of parties.
 
-Local bounds, all public, keep Newton's divisions inside their range (`paper_ring.LARGEST_DIVISOR` = 512):
+Local bounds, all public, keep Newton's divisions inside their range (`ring.LARGEST_DIVISOR` = 512):
 
 - scores: at most `score_bound` clip norms, so that ||g|| / C <= sqrt(P + 1) score_bound <= 512 (as sum_k r_nk
 <= 1) and
@@ -20,26 +20,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from vertinumpyro.core.errors import ArgumentError
+from paper_protocol import ring
+from paper_protocol.ring import LARGEST_DIVISOR, PAPER_BITS, mult
+from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure import paper_ring
 from vertinumpyro.secure.backend import BatchShape, check_shape
+from vertinumpyro.secure.link import SOFTMAX
 from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
-from vertinumpyro.secure.paper_ring import LARGEST_DIVISOR, mult
-from vertinumpyro.secure.range_proof import check_paper_range
+from vertinumpyro.secure.range_proof import check_common_range
 
 __all__ = [
     "UNPROVEN",
     "PartyInputs",
     "PriorInputs",
-    "check_formulation",
+    "check_range",
     "clipped_sum",
+    "error_bound",
     "ring_clipped_sum",
     "ring_party",
     "ring_prior",
@@ -47,23 +49,60 @@ __all__ = [
 ]
 
 UNPROVEN = (
-    "formulation='paper': products of local exponentials and squares of gradients are truncated at 2^-32, "
+    "the paper's formulation: products of local exponentials and squares of gradients are truncated at 2^-32, "
     "so no bound on a clipped gradient's norm is proved (many tiny coordinates pass clip_norm)"
 )
-"""What `BackendInfo.unproven` says of this formulation."""
+"""What `BackendInfo.unproven` says of it."""
 
 _LONGEST_GRADIENT = 2.0**15
+_VALUE_BITS = 62  # values stay below 2^62, so that a sum of two never wraps
+_NOISE_STDDEVS = 12
+_FLOAT64 = 2.0**-40  # float64's own rounding of a density, per party, with room to spare
 
 
-def check_formulation(formulation: str, renormalise: bool) -> None:
-    """Checks a backend's settings.
+def check_range(shape: BatchShape) -> None:
+    """Proves that the formulation cannot wrap at scale 2^32, for this shape.
 
-    :raises ArgumentError: for the fused one without renormalisation.
+    `score_bound` keeps a record's gradient below 2^15, so its squared norm fits 62 bits; Newton's q is at most
+    8.16 2^26 whatever it divides by; a clipped gradient is shorter than C + sqrt(D) 2^-16, up to 1 %.
+
+    :raises ArgumentError: for another link than the mixture's, of which the paper's equations are.
+    :raises RangeError: when the sum could wrap; the message says what to lower.
     """
-    if formulation == "fused" and not renormalise:
-        raise ArgumentError(
-            "renormalise=False needs formulation='paper': the fused protocol always subtracts the maximum"
+    if shape.link != SOFTMAX:
+        raise ArgumentError(f"the paper's formulation computes a mixture's responsibilities, no {shape.link.name!r}")
+    check_common_range(shape)
+    longest = 1.01 * (shape.clip_norm + math.sqrt(shape.num_values) * 2.0**-16)
+    largest = shape.num_padded * longest + _NOISE_STDDEVS * shape.noise_stddev
+    if largest > 2.0 ** (_VALUE_BITS - PAPER_BITS):
+        raise RangeError(
+            f"batch size {shape.num_padded}, clip_norm {shape.clip_norm:g} and noise standard deviation "
+            f"{shape.noise_stddev:g} do not fit the {PAPER_BITS} fractional bits of the paper's formulation; lower "
+            "clip_norm, the batch size or the noise"
         )
+
+
+def error_bound(shape: BatchShape, *, score_norm: float, least_evidence: float) -> float:
+    """Bound on the L2 distance of `ring_clipped_sum` from `clipped_sum`.
+
+    Given den >= least_evidence (at least 2^-20), renormalised; with u = 2^-32, per record:
+
+    1. responsibilities: P truncated densities, P - 1 products, pi and its product are off by (2P + 1) u for
+       each k, in the numerator and in den; Newton's quotient by 4 u. So 2 K (2P + 1) u / den + 4 u, times M;
+    2. each coordinate: scores u, dmat K u / den, products (K + 1) u, where K counts truncations summed over
+    components;
+    3. the clip, relative to C: squares D u / (2 C^2), 1 / C by C u, the root u / C, Newton's quotient 2 (1 +
+    512) u.
+    """
+    if least_evidence < 2.0**-20:
+        return math.inf
+    P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
+    unit = 2.0**-PAPER_BITS
+    longest = score_norm * C * math.sqrt(P + 1)
+    responsibilities = 2.02 * K * (2 * P + 1) * unit / least_evidence + 4 * unit + (P + 1) * _FLOAT64
+    coordinates = math.sqrt(D) * unit * (3 + K + K / least_evidence) + K * unit * longest
+    clip = unit * (D / (2 * C**2) + C + 1 / C + 1026)
+    return shape.num_padded * (responsibilities * longest + 1.01 * coordinates + 1.01 * clip * C)
 
 
 def score_bound(shape: BatchShape) -> float:
@@ -102,12 +141,12 @@ def ring_clipped_sum(
     renormalise: bool,
 ) -> Int[Array, " D"]:
     """Eqs. 20-29 with Algorithms 2 and 3 on integers at scale 2^32. Needs 64-bit mode."""
-    check_paper_range(shape)
+    check_range(shape)
     check_shape(shape, contributions, prior, mask)
     parties = [ring_party(shape, c, renormalise=renormalise) for c in contributions]
     pi, prior_scores = ring_prior(shape, prior)
     joint = mult(pi, reduce(mult, (own.mat for own in parties)))  # pi_k times Eq. 22
-    q = paper_ring.reciprocal(joint.sum(-1))  # 1 / Eq. 24
+    q = ring.reciprocal(joint.sum(-1))  # 1 / Eq. 24
     g = [mult(mult(q[:, None], joint)[..., None], prior_scores).sum(1)]
     for own in parties:  # Eq. 23: dmat = pi_k mat_nk times the scores; Eq. 26: dmat / den
         plated = mult(joint[..., None], own.plated)
@@ -118,35 +157,30 @@ def ring_clipped_sum(
 
 
 class PartyInputs(NamedTuple):
-    """What a party puts in, at scale 2^32: mat [n, K] (Eq. 31) and its scores [n, K, d] and [n, K, s]. Secret.
+    """What a party puts in, at scale 2^32: mat [n, K] (Eq. 31) and its scores [n, K, d] and [n, K, s]. Secret."""
 
-    NumPy's, or jax's while a program is traced; so are the public ones.
-    """
-
-    mat: Any
-    plated: Any
-    shared: Any
+    mat: jax.Array
+    plated: jax.Array
+    shared: jax.Array
 
 
 class PriorInputs(NamedTuple):
     """The public component prior at scale 2^32: pi [K] and its scores [K, d0]."""
 
-    pi: Any
-    scores: Any
+    pi: jax.Array
+    scores: jax.Array
 
 
 def ring_party(shape: BatchShape, contribution: Contribution, *, renormalise: bool) -> PartyInputs:
     """One party's inputs, from its own columns. Needs 64-bit mode."""
     own = _bounded_party(shape, as_float64(contribution), renormalise)
-    return PartyInputs(
-        *(paper_ring.encode(x) for x in (jnp.exp(own.log_density), own.plated_scores, own.shared_scores))
-    )
+    return PartyInputs(*(ring.encode(x) for x in (jnp.exp(own.log_density), own.plated_scores, own.shared_scores)))
 
 
 def ring_prior(shape: BatchShape, prior: ComponentPrior) -> PriorInputs:
     """What every party knows. Needs 64-bit mode."""
     pi, scores = _bounded_prior(shape, as_float64(prior))
-    return PriorInputs(paper_ring.encode(pi), paper_ring.encode(scores))
+    return PriorInputs(ring.encode(pi), ring.encode(scores))
 
 
 def _local(
@@ -176,9 +210,9 @@ def _density_below(log_density: jax.Array, ceiling: float) -> jax.Array:
 def _clip_factor(g: Sequence[jax.Array], clip_norm: float) -> Int[Array, " n"]:
     """1 / max(1, ||g|| / C) (Eq. 28); each square is truncated to a multiple of 2^-32."""
     squares = sum((mult(b, b).reshape(len(b), -1).sum(-1) for b in g), start=jnp.zeros(len(g[0]), jnp.int64))
-    inverse = jnp.int64(math.floor(paper_ring.SCALE / clip_norm))
-    longer = mult(paper_ring.norm(squares), inverse)
-    return paper_ring.reciprocal(jnp.maximum(paper_ring.SCALE, longer))
+    inverse = jnp.int64(math.floor(ring.SCALE / clip_norm))
+    longer = mult(ring.norm(squares), inverse)
+    return ring.reciprocal(jnp.maximum(ring.SCALE, longer))
 
 
 def _scaled_sum(block: jax.Array, factor: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The paper's formulation between processes: Eqs. 20-30 with Algorithms 2 and 3 on shares, at scale 2^32.
+"""The paper's formulation between CrypTen's processes: Eqs. 20-30 with Algorithms 2 and 3 on shares, at scale 2^32.
 
 Kept as the reference that the fused protocol is compared with. Engine, dealer and truncation are the same; what
 differs is what is computed: every coordinate of every record's gradient, four times through Algorithm 2. As in
@@ -20,16 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from paper_protocol.ring import NEWTON_STEPS, PAPER_BITS
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.crypten import fixed
 from vertinumpyro.secure.crypten.engine import Engine, torch
 from vertinumpyro.secure.crypten.formats import EXP_BITS, LOG_BITS, WEIGHT_BITS
-from vertinumpyro.secure.inputs import Layout
-from vertinumpyro.secure.paper import PartyInputs, PriorInputs
-from vertinumpyro.secure.paper_ring import NEWTON_STEPS
-from vertinumpyro.secure.range_proof import PAPER_BITS
-
-__all__ = ["clipped_noisy_sum", "mult", "signed_mult"]
+from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
 
 Product = Callable[[Engine, Any, Any], Any]
 
@@ -52,9 +48,9 @@ def clipped_noisy_sum(
     """The noisy clipped sum at scale 2^32, int64 [D].
 
     :param product: `mult` or `signed_mult`.
-    :param own: `paper.ring_party` at this party, block by block.
+    :param own: `CryptenPaper.encode_party` at this party, block by block.
     """
-    share = torch.from_numpy(np.array(noise_share))
+    share = _tensor(noise_share)
     for block, rows in zip(own, mask, strict=True):
         engine.dealer.begin(f"paper {product.__name__} {shape} {layout}")
         share = share + _clipped_sum(engine, shape, layout, block, prior, rows, product)
@@ -73,8 +69,8 @@ def _clipped_sum(
     """This party's share of the clipped sum over one block."""
     mult = partial(product, engine)
     n, K = shape.batch_size, shape.num_components
-    pi, prior_scores = (_held_by(engine, 0, known) for known in prior)
-    mats = [_input(engine, rank, own.mat, (n, K)) for rank in range(engine.num_parties)]
+    pi, prior_scores = (_held_by(engine, 0, known) for known in (prior.log_weights, prior.scores))
+    mats = [_input(engine, rank, own.log_density, (n, K)) for rank in range(engine.num_parties)]
     joint = mult(pi.expand(n, K), reduce(mult, mats))
     q = reciprocal(engine, mult, joint.sum(-1))
     r = mult(q[:, None], joint)
@@ -84,7 +80,7 @@ def _clipped_sum(
         shared = mult(joint[..., None], _input(engine, rank, own.shared, (n, K, s)))
         g += [mult(q[:, None, None], plated).reshape(n, -1), mult(q[:, None], shared.sum(1))]
     records = torch.cat(g, dim=1)
-    factor = _clip_factor(engine, mult, records, shape.clip_norm) * torch.from_numpy(np.array(mask)).long()
+    factor = _clip_factor(engine, mult, records, shape.clip_norm) * _tensor(mask).long()
     return mult(records, factor[:, None]).sum(0)
 
 
@@ -138,9 +134,13 @@ def _clip_factor(engine: Engine, mult: Callable[[Any, Any], Any], g: Any, clip_n
 
 def _held_by(engine: Engine, owner: int, array: np.ndarray) -> Any:
     """This party's share of what one party puts in: all of it there, zeros elsewhere."""
-    tensor = torch.from_numpy(np.array(array))
+    tensor = _tensor(array)
     return tensor if engine.rank == owner else torch.zeros_like(tensor)
 
 
 def _input(engine: Engine, owner: int, array: np.ndarray, dims: tuple[int, ...]) -> Any:
     return _held_by(engine, owner, array if engine.rank == owner else np.zeros(dims, np.int64))
+
+
+def _tensor(array: np.ndarray) -> Any:
+    return torch.from_numpy(np.array(array))

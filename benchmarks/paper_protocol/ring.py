@@ -13,9 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from vertinumpyro.core import ring
-from vertinumpyro.secure.range_proof import PAPER_BITS
 
-__all__ = ["LARGEST_DIVISOR", "NEWTON_STEPS", "encode", "mult", "norm", "reciprocal"]
+__all__ = ["LARGEST_DIVISOR", "NEWTON_STEPS", "PAPER_BITS", "SCALE", "encode", "mult", "norm", "reciprocal"]
+
+PAPER_BITS = 32
+"""Fractional bits of every number: the paper's scale is 2^32 (section 4.5)."""
 
 SCALE = 1 << PAPER_BITS
 """The ring element of 1."""
