@@ -6,11 +6,9 @@ from typing import ClassVar, final
 import jax
 import jax.numpy as jnp
 
-from vertinumpyro.core import ring
 from vertinumpyro.model.outcomes import Outcome
 from vertinumpyro.secure import ScoreLink
-from vertinumpyro.secure.formats import EXP_BITS
-from vertinumpyro.secure.residual_links import bounded_sums, ring_sigmoid
+from vertinumpyro.secure.residual_links import bounded_sums
 
 
 @final
@@ -58,21 +56,8 @@ class LogisticNoiseLink(ScoreLink):
     def bounded(self, contribution):
         return bounded_sums(contribution, 1)
 
-    def plaintext(self, z):
-        return -jnp.tanh(z / 2)
-
-    def ring(self, z, fractional_bits):
-        return (1 << ring.EXP_FRACTIONAL_BITS) - 2 * ring_sigmoid(z, fractional_bits)
-
-    def shares(self, engine, z):
-        from vertinumpyro.secure.crypten import fixed, waves
-
-        return fixed.public(engine, -2 * waves.sigmoids(engine, z), 1 << EXP_BITS)
-
-    def spu(self, z):
-        from vertinumpyro.secure.spu.program import sigmoid
-
-        return (1 << EXP_BITS) - 2 * sigmoid(z)
+    def weights(self, arithmetic, z):
+        return arithmetic.plus(-2 * arithmetic.sigmoid_sum(z), 1)
 
     def log_density(self, z):
         return (jax.nn.log_sigmoid(z) + jax.nn.log_sigmoid(-z)).sum(-1)

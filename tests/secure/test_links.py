@@ -35,8 +35,10 @@ from vertinumpyro.secure import (
     rehearsal,
 )
 from vertinumpyro.secure.computation import computation_of, described
+from vertinumpyro.secure.fixed_point import RingArithmetic
 from vertinumpyro.secure.inputs import Layout
 from vertinumpyro.secure.links import link_of
+from vertinumpyro.secure.plaintext import FloatArithmetic
 from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
 from vertinumpyro.secure.spu import backend as spu_backend
 
@@ -114,7 +116,7 @@ def by_outcome(link, slopes):
 def test_the_weights_are_the_derivative_of_the_log_density(link):
     with compat.x64():
         z = tried(link, 50)
-        e = link.plaintext(z)
+        e = link.weights(FloatArithmetic(), z)
         den = e.sum(-1, keepdims=True) if link.normalised else 1.0
         slopes = jax.vmap(jax.grad(link.log_density))(z)
         slopes = by_outcome(link, slopes)
@@ -134,7 +136,10 @@ def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
             assert all(np.isfinite(x).all() and np.abs(x).max() <= 1024 for x in own)
             assert all(np.abs(x[:, link.sums_of(sizes["K"]) :]).max(initial=0) <= 1 for x in own)
             z = sum(link.encoded(x, LOG_BITS, ring.EXP_FRACTIONAL_BITS) for x in own)
-            e, exact = np.asarray(link.ring(z, LOG_BITS)), np.asarray(link.plaintext(decoded(link, z)))
+            e, exact = (
+                np.asarray(link.weights(RingArithmetic(), z)),
+                np.asarray(link.weights(FloatArithmetic(), decoded(link, z))),
+            )
         assert np.abs(e - exact * one).max() <= link.error_factor * ring.EXP_MAX_ERROR_ULP
         assert np.abs(e).max() <= one
         assert link.signed or e.min() >= 0

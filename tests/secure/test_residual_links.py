@@ -1,5 +1,7 @@
 """Residuals in every arithmetic, far out and close to the ends: their bounds are exact, their errors as stated."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,9 +19,12 @@ from vertinumpyro.secure import (
     OrderedLogitLink,
     PoissonLink,
 )
+from vertinumpyro.secure.arithmetic import MOST_MILLS
 from vertinumpyro.secure.crypten import wave_table, waves
 from vertinumpyro.secure.crypten.formats import EXP_BITS, EXP_ERROR, LOG_BITS
-from vertinumpyro.secure.probit_link import MOST
+from vertinumpyro.secure.fixed_point import RingArithmetic
+from vertinumpyro.secure.plaintext import FloatArithmetic
+from vertinumpyro.secure.spu.program import SpuArithmetic
 
 LINKS = [BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]
 PROBIT = BernoulliProbitLink()
@@ -43,7 +48,7 @@ def numbers(link, num_records=4000):
 def exact(link, encoded):
     scale = np.array([2.0**-LOG_BITS] * link.num_sums + [2.0**-EXP_BITS] * link.own_inputs)
     with compat.x64():
-        return np.asarray(link.plaintext(jnp.asarray(encoded * scale)))
+        return np.asarray(link.weights(FloatArithmetic(), jnp.asarray(encoded * scale)))
 
 
 def test_the_series_is_a_sigmoid_within_its_proved_error_whatever_the_mask():
@@ -62,7 +67,7 @@ def test_the_series_is_a_sigmoid_within_its_proved_error_whatever_the_mask():
 def slope(t):
     """phi / Phi over its value at -6."""
     inverse = np.exp(t**2 / 2 + log_ndtr(t)) * np.sqrt(2 * np.pi)
-    return 1 / inverse / MOST
+    return 1 / inverse / MOST_MILLS
 
 
 def test_the_probits_waves_are_its_slope_on_a_grid_that_leaves_no_room():
@@ -98,7 +103,7 @@ def test_the_probits_sum_in_integers_is_its_slope_on_a_fine_grid():
     t = np.arange(-6, 6 + 2.0**-13, 2.0**-13)
     z = np.stack([np.rint(t * 2**24), np.full_like(t, 1 << ring.EXP_FRACTIONAL_BITS)], axis=-1).astype(np.int64)
     with compat.x64():
-        found = np.asarray(PROBIT.ring(jnp.asarray(z), 24))[:, 0]
+        found = np.asarray(PROBIT.weights(RingArithmetic(), jnp.asarray(z)))[:, 0]
     assert np.abs(found - slope(t) * 2.0**ring.EXP_FRACTIONAL_BITS).max() <= ring.EXP_MAX_ERROR_ULP
 
 
@@ -118,7 +123,9 @@ def test_a_residual_on_shares_takes_four_rounds_and_keeps_its_bounds(link, num_p
     group, encoded = ThreadGroup(num_parties), numbers(link)
 
     def weights(party, share):
-        return link.shares(party, torch.from_numpy(share)).numpy()
+        from vertinumpyro.secure.crypten.protocol import ShareArithmetic
+
+        return link.weights(ShareArithmetic(party), torch.from_numpy(share)).numpy()
 
     sums, own = encoded[:, : link.num_sums], encoded[:, link.num_sums :]
     held = [own if rank == 0 else np.zeros_like(own) for rank in range(num_parties)]  # one party's number is its share
@@ -134,7 +141,7 @@ def test_a_residual_on_shares_takes_four_rounds_and_keeps_its_bounds(link, num_p
 @pytest.mark.parametrize("link", [*LINKS, PROBIT], ids=lambda link: link.name)
 def test_a_residual_on_spus_shares_keeps_its_bounds(link):
     encoded = numbers(link, 300)
-    e = on_shares(link.spu, encoded)
+    e = on_shares(functools.partial(link.weights, SpuArithmetic()), encoded)
     assert np.abs(e).max() <= ONE
     assert np.abs(e * 2.0**-EXP_BITS - exact(link, encoded)).max() <= link.error_factor * 4e-6
 

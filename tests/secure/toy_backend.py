@@ -6,6 +6,7 @@ from vertinumpyro.core import compat, ring
 from vertinumpyro.secure import backend
 from vertinumpyro.secure.backend import BackendInfo, InProcess, check_shape, over_blocks, total
 from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior
+from vertinumpyro.secure.plaintext import FloatArithmetic
 from vertinumpyro.secure.range_proof import fixed_point_format
 
 
@@ -29,7 +30,7 @@ class Toy(InProcess):
         def summed(contributions, mask):
             check_shape(shape, contributions, prior, mask)
             parties = [bounded(c, *limits).without_tables() for c in contributions]
-            e = shape.link.plaintext(sum((c.log_density for c in parties), start=prior.log_weights))
+            e = shape.link.weights(FloatArithmetic(), sum((c.log_density for c in parties), start=prior.log_weights))
             r = e / e.sum(-1, keepdims=True)
             g = [r @ prior.scores]
             for c in parties:

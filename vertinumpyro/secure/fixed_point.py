@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure import accuracy
+from vertinumpyro.secure.arithmetic import MILLS_COEFFICIENT_BITS, MILLS_COEFFICIENTS, MILLS_REACH, chebyshev_sum
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
@@ -35,7 +36,7 @@ from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_
 from vertinumpyro.secure.local_clip import check_local_range, largest_weights, score_bound, weight_bounds
 from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
 
-__all__ = ["FixedPoint", "clipped_sum"]
+__all__ = ["FixedPoint", "RingArithmetic", "clipped_sum"]
 
 _ONE = 1 << EXP_FRACTIONAL_BITS
 _LIMB = 16  # scores are split into limbs, so that e (30 bits) times a limb, summed over K, fits 63 bits
@@ -103,6 +104,56 @@ class FixedPoint(InProcess):
         return vector_sum(vectors, noise_shares)
 
 
+@final
+class RingArithmetic:
+    """`Arithmetic` on ring elements: z with `LOG_BITS` fractional bits, e with `EXP_FRACTIONAL_BITS`."""
+
+    stack = staticmethod(jnp.stack)
+    concatenate = staticmethod(jnp.concatenate)
+
+    def exp_below_max(self, z: jax.Array, halvings: int = 0) -> jax.Array:
+        """The largest is exactly 1."""
+        return ring.exp_nonpositive(z - z.max(axis=-1, keepdims=True), LOG_BITS + halvings)
+
+    def capped_exp(self, z: jax.Array) -> jax.Array:
+        """exp(min(z, 0))."""
+        return ring.exp_nonpositive(jnp.minimum(z, 0), LOG_BITS)
+
+    def sigmoid_sum(self, z: jax.Array) -> jax.Array:
+        """Each sigmoid is in [0, 1] and within 3 units, so `EXP_MAX_ERROR_ULP` holds.
+
+        1 / (1 + u), u = exp(-|z|). Where u is at least 1/2, `ring.exp_nonpositive` is off by 3.7 units, which the
+        derivative, at most 1 / (1 + 1/2)^2, makes 1.7; below it is off by at most 2.9, and that makes 1.9 above 1/4,
+        and less further down. The quotient, 60 bits over 31, is cut off: one more unit.
+        """
+        upper = (_ONE * _ONE) // (_ONE + ring.exp_nonpositive(-jnp.abs(z), LOG_BITS))
+        return jnp.where(z < 0, _ONE - upper, upper).sum(axis=-1, keepdims=True)
+
+    def clip(self, z: jax.Array) -> jax.Array:
+        """clip(z, -1, 1), exactly."""
+        one = 1 << LOG_BITS
+        return jnp.clip(z, -one, one) << (EXP_FRACTIONAL_BITS - LOG_BITS)
+
+    def mills_ratio(self, t: jax.Array) -> jax.Array:
+        """The Chebyshev sum with 40 fractional bits, cut to [0, 1]."""
+        reach, bits = MILLS_REACH << LOG_BITS, MILLS_COEFFICIENT_BITS
+        x = (jnp.clip(t, -reach, reach) << (bits - LOG_BITS)) // MILLS_REACH
+        found = chebyshev_sum(x, MILLS_COEFFICIENTS, lambda x, b: ring.multiply_shift(x, b, bits))
+        return jnp.clip(found >> (bits - EXP_FRACTIONAL_BITS), 0, _ONE)
+
+    def sign(self, own: jax.Array) -> jax.Array:
+        """2 y - 1."""
+        return 2 * (own >> EXP_FRACTIONAL_BITS) - 1
+
+    def times(self, sign: jax.Array, x: jax.Array) -> jax.Array:
+        """The product."""
+        return sign * x
+
+    def plus(self, e: jax.Array, number: int) -> jax.Array:
+        """The sum."""
+        return e + (number << EXP_FRACTIONAL_BITS)
+
+
 class Encoded(NamedTuple):
     """Ring elements that enter the computation; from here on there is integer arithmetic only.
 
@@ -154,7 +205,7 @@ def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: Com
 
 def ring_sum(shape: BatchShape, inputs: Encoded, mask: jax.Array) -> Int[Array, " D"]:
     """sum_n W_nk s_nk in integers, the scores of the prior and of each party side by side."""
-    e = shape.link.ring(sum(inputs.log_densities[1:], start=inputs.log_densities[0]), LOG_BITS)
+    e = shape.link.weights(RingArithmetic(), sum(inputs.log_densities[1:], start=inputs.log_densities[0]))
     W = _cut_weights(shape, e, mask) if shape.clips_locally else _jointly_clipped(shape, e, inputs, mask)
     blocks = [(W.sum(0)[:, None] * inputs.prior_scores).sum(0)]
     for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):

@@ -10,17 +10,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import MOST_OUTCOMES
+from vertinumpyro.secure.arithmetic import Arithmetic
 from vertinumpyro.secure.link import ScoreLink
-
-if TYPE_CHECKING:
-    from vertinumpyro.secure.crypten.engine import Engine
 
 __all__ = ["JointLink", "joint_link"]
 
@@ -121,23 +119,18 @@ class JointLink(ScoreLink):
         sums = [numbers[..., : link.num_sums] for link, numbers in found]
         return jnp.concatenate([*sums, *(numbers[..., link.num_sums :] for link, numbers in found)], axis=-1)
 
-    def plaintext(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.plaintext`."""
-        return self._weights(z, lambda link, z: link.plaintext(z), jnp.stack, jnp.concatenate)
-
-    def ring(self, z: jax.Array, fractional_bits: int) -> jax.Array:
-        """See `ScoreLink.ring`."""
-        return self._weights(z, lambda link, z: link.ring(z, fractional_bits), jnp.stack, jnp.concatenate)
-
-    def shares(self, engine: Engine, z: Any) -> Any:
-        """See `ScoreLink.shares`; outcomes of one kind share their rounds."""
-        from vertinumpyro.secure.crypten.engine import torch
-
-        return self._weights(z, lambda link, z: link.shares(engine, z), torch.stack, torch.cat)
-
-    def spu(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.spu`."""
-        return self._weights(z, lambda link, z: link.spu(z), jnp.stack, jnp.concatenate)
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`; links that are computed alike are computed at once, and share their rounds."""
+        numbers = self._of_links(z, arithmetic.concatenate)
+        alike: dict[Any, list[int]] = {}
+        for outcome, link in enumerate(self.links):
+            alike.setdefault((type(link), link.computed_as), []).append(outcome)
+        found: dict[int, Any] = {}
+        for outcomes in alike.values():
+            together = arithmetic.stack([numbers[outcome] for outcome in outcomes], -2)
+            e = self.links[outcomes[0]].weights(arithmetic, together)
+            found |= {outcome: e[..., place, :] for place, outcome in enumerate(outcomes)}
+        return arithmetic.concatenate([found[outcome] for outcome in range(len(self.links))], -1)
 
     def log_density(self, z: jax.Array) -> jax.Array:
         """Of all outcomes."""
@@ -154,17 +147,3 @@ class JointLink(ScoreLink):
         own = list(itertools.accumulate((link.own_inputs for link in self.links), initial=self.num_sums))
         ranges = zip(itertools.pairwise(sums), itertools.pairwise(own), strict=True)
         return [beside([z[..., a:b], z[..., c:d]], -1) for (a, b), (c, d) in ranges]
-
-    def _weights(
-        self, z: Any, compute: Callable[[ScoreLink, Any], Any], stack: Callable[..., Any], beside: Callable[..., Any]
-    ) -> Any:
-        """e [n, O]: of links that are computed alike, at once."""
-        numbers = self._of_links(z, beside)
-        alike: dict[Any, list[int]] = {}
-        for outcome, link in enumerate(self.links):
-            alike.setdefault((type(link), link.computed_as), []).append(outcome)
-        found: dict[int, Any] = {}
-        for outcomes in alike.values():
-            e = compute(self.links[outcomes[0]], stack([numbers[outcome] for outcome in outcomes], -2))
-            found |= {outcome: e[..., place, :] for place, outcome in enumerate(outcomes)}
-        return beside([found[outcome] for outcome in range(len(self.links))], -1)

@@ -8,7 +8,7 @@ components (`joint_link`). What an outcome adds to that, as the y of y - sigmoid
 stand behind the sums, `own_inputs` of them, and as the other parties contribute none, they are additive shares of
 themselves.
 
-Each secure arithmetic computes e from z in its own number format, so a link has one method for each of them.
+Each secure arithmetic computes e from z in its own number format: a score function is one formula over an `Arithmetic`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,8 @@ from jaxtyping import Array, Float, Int
 
 from vertinumpyro.core import ring
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.secure.arithmetic import Arithmetic
 from vertinumpyro.secure.local import renormalised
-
-if TYPE_CHECKING:
-    from vertinumpyro.secure.crypten.engine import Engine
 
 __all__ = ["SOFTMAX", "ScoreLink", "SoftmaxLink"]
 
@@ -37,7 +35,7 @@ class ScoreLink(abc.ABC):
 
     Z is K, or `num_sums` where that is given, and `own_inputs` more, which one party alone contributes.
 
-    A subclass is a frozen dataclass of public numbers, one line in `links.LINKS`. The range proofs, the clip and the
+    A subclass is a frozen dataclass of public numbers, one line in `LINKS`. The range proofs, the clip and the
     stated error bounds hold for every link that keeps this contract, whatever the columns hold:
 
     - `bounded` gives finite numbers of magnitude at most `local.LARGEST_CONTRIBUTION`;
@@ -50,7 +48,7 @@ class ScoreLink(abc.ABC):
       signs;
     - the derivative of `log_density` by z is e / den; with `num_sums`, that by all sums of an outcome at once is its
       one of `units` times its e;
-    - e moves by at most as much as the largest z_k does, besides the error that each method below may add;
+    - e moves by at most as much as the largest z_k does, besides the error that the arithmetic adds;
     - numbers of one party's own are at most 1 in magnitude, and in the number format of e.
 
     What e is exactly never matters to the clip of a whole record: nn is computed from the very e that the scores are
@@ -59,7 +57,7 @@ class ScoreLink(abc.ABC):
     :cvar name: what messages between processes call it.
     :cvar num_sums: how many sums there are; None for one of each component.
     :cvar own_inputs: how many numbers one party has beside them.
-    :cvar error_factor: how many times the stated error of each method below e may be off.
+    :cvar error_factor: how many times the stated error of an arithmetic's operations e may be off.
     """
 
     name: ClassVar[str]
@@ -98,29 +96,11 @@ class ScoreLink(abc.ABC):
         """
 
     @abc.abstractmethod
-    def plaintext(self, z: Float[Array, "n Z"]) -> Float[Array, "n K"]:
-        """E in floating point."""
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """E [n, K] of z [n, Z], one formula for every arithmetic; its error and bounds are its operations'.
 
-    @abc.abstractmethod
-    def ring(self, z: Int[Array, "n Z"], fractional_bits: int) -> Int[Array, "n K"]:
-        """E on integers, with `ring.EXP_FRACTIONAL_BITS`; off by at most `ring.EXP_MAX_ERROR_ULP` units.
-
-        This error, and each below, times `error_factor`.
-        """
-
-    @abc.abstractmethod
-    def shares(self, engine: Engine, z: Any) -> Any:
-        """CrypTen: this party's share of e in `formats.EXP_BITS`, of z in `formats.LOG_BITS`.
-
-        Off by at most `crypten.formats.EXP_ERROR`; den itself is still at least 1, and e at most 1 and a unit, with
-        either sign. Nothing that is not uniformly masked is opened.
-        """
-
-    @abc.abstractmethod
-    def spu(self, z: jax.Array) -> jax.Array:
-        """SPU: e in `formats.EXP_BITS`, of z in `formats.LOG_BITS`, in JAX operations on integers of 128 bits.
-
-        Off by at most 4e-6; e itself still keeps the bounds above, exactly, so only operations without error are used.
+        That error may be `error_factor` times that of one operation. den itself is at least 1, and e at most 1, and a
+        unit with CrypTen, with either sign.
         """
 
     @abc.abstractmethod
@@ -196,7 +176,7 @@ class ScoreLink(abc.ABC):
             )
 
     def described(self) -> dict[str, Any]:
-        """As plain data, for a message; `links.link_of` reads it."""
+        """As plain data, for a message; `link_of` reads it."""
         return {"name": self.name, **vars(self)}
 
 
@@ -213,31 +193,9 @@ class SoftmaxLink(ScoreLink):
         """Below the party's best component, which cancels."""
         return renormalised(contribution)
 
-    def plaintext(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.plaintext`; the largest is 1."""
-        return jnp.exp(z - z.max(axis=-1, keepdims=True))
-
-    def ring(self, z: jax.Array, fractional_bits: int) -> jax.Array:
-        """See `ScoreLink.ring`; the largest is exactly 1."""
-        return ring.exp_nonpositive(z - z.max(axis=-1, keepdims=True), fractional_bits)
-
-    def shares(self, engine: Engine, z: Any) -> Any:
-        """See `ScoreLink.shares`."""
-        from vertinumpyro.secure.crypten import fixed
-
-        return fixed.exp_nonpositive(engine, z - fixed.maximum(engine, z))
-
-    def spu(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.spu`.
-
-        With one component the compiler would see that it is exp(0) and compute that in 64 bits, where powers overflow.
-        """
-        from vertinumpyro.secure.formats import EXP_BITS
-        from vertinumpyro.secure.spu.program import exp_nonpositive
-
-        if z.shape[-1] == 1:
-            return jnp.full(z.shape, 1 << EXP_BITS, jnp.int64)
-        return exp_nonpositive(z - z.max(axis=-1, keepdims=True))
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return arithmetic.exp_below_max(z)
 
     def log_density(self, z: jax.Array) -> jax.Array:
         """Of the mixture."""

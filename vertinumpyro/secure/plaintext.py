@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
+from vertinumpyro.secure.arithmetic import MILLS_REACH, MOST_MILLS, mills
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
@@ -29,10 +30,50 @@ from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior, weigh
 from vertinumpyro.secure.local_clip import check_local_range, exact_score_bound, weight_bounds
 from vertinumpyro.secure.range_proof import fixed_point_format
 
-__all__ = ["Plaintext", "clipped_sum"]
+__all__ = ["FloatArithmetic", "Plaintext", "clipped_sum"]
 
 
 _UNPROVEN = "floating-point sums have no proved sensitivity"
+
+
+@final
+class FloatArithmetic:
+    """`Arithmetic` in floating point, z and e alike."""
+
+    stack = staticmethod(jnp.stack)
+    concatenate = staticmethod(jnp.concatenate)
+
+    def exp_below_max(self, z: jax.Array, halvings: int = 0) -> jax.Array:
+        """The largest is 1."""
+        return jnp.exp((z - z.max(axis=-1, keepdims=True)) / 2**halvings)
+
+    def capped_exp(self, z: jax.Array) -> jax.Array:
+        """exp(min(z, 0))."""
+        return jnp.exp(jnp.minimum(z, 0))
+
+    def sigmoid_sum(self, z: jax.Array) -> jax.Array:
+        """Over the last axis."""
+        return jax.nn.sigmoid(z).sum(axis=-1, keepdims=True)
+
+    def clip(self, z: jax.Array) -> jax.Array:
+        """clip(z, -1, 1)."""
+        return jnp.clip(z, -1, 1)
+
+    def mills_ratio(self, t: jax.Array) -> jax.Array:
+        """Over what it is at -6."""
+        return mills(jnp.clip(t, -MILLS_REACH, MILLS_REACH)) / MOST_MILLS
+
+    def sign(self, own: jax.Array) -> jax.Array:
+        """2 y - 1."""
+        return 2 * own - 1
+
+    def times(self, sign: jax.Array, x: jax.Array) -> jax.Array:
+        """The product."""
+        return sign * x
+
+    def plus(self, e: jax.Array, number: int) -> jax.Array:
+        """The sum."""
+        return e + number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +154,7 @@ def clipped_sum(
         )
         for party, c in enumerate(contributions)
     ]
-    e = link.plaintext(sum((c.log_density for c in contributions), start=prior.log_weights))
+    e = link.weights(FloatArithmetic(), sum((c.log_density for c in contributions), start=prior.log_weights))
     if shape.clips_locally:
         largest = jnp.asarray(shape.residual_bounds, e.dtype)
         W = mask[:, None] * jnp.clip(e, -largest, largest)

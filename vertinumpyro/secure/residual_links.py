@@ -7,18 +7,14 @@ contributes as it is. `model.outcomes` has the same distributions as the models 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
 
-from vertinumpyro.core import ring
-from vertinumpyro.secure.formats import EXP_BITS, LOG_BITS
+from vertinumpyro.secure.arithmetic import Arithmetic
 from vertinumpyro.secure.link import ScoreLink
 from vertinumpyro.secure.local import LARGEST_CONTRIBUTION
-
-if TYPE_CHECKING:
-    from vertinumpyro.secure.crypten.engine import Engine
 
 __all__ = ["BernoulliLogitLink", "NormalLink", "OrderedLogitLink", "PoissonLink"]
 
@@ -42,25 +38,9 @@ class BernoulliLogitLink(ScoreLink):
         """See `ScoreLink.bounded`; what is no number counts as 0."""
         return bounded_sums(contribution, 1, least_own=0.0)
 
-    def plaintext(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.plaintext`."""
-        return z[..., 1:] - jax.nn.sigmoid(z[..., :1])
-
-    def ring(self, z: jax.Array, fractional_bits: int) -> jax.Array:
-        """See `ScoreLink.ring`."""
-        return z[..., 1:] - ring_sigmoid(z[..., :1], fractional_bits)
-
-    def shares(self, engine: Engine, z: Any) -> Any:
-        """See `ScoreLink.shares`."""
-        from vertinumpyro.secure.crypten.waves import sigmoids
-
-        return z[..., 1:] - sigmoids(engine, z[..., :1])
-
-    def spu(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.spu`."""
-        from vertinumpyro.secure.spu.program import sigmoid
-
-        return z[..., 1:] - sigmoid(z[..., :1])
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return z[..., 1:] - arithmetic.sigmoid_sum(z[..., :1])
 
     def log_density(self, z: jax.Array) -> jax.Array:
         """Of a Bernoulli outcome with z as its log odds."""
@@ -86,26 +66,9 @@ class OrderedLogitLink(ScoreLink):
         """See `ScoreLink.bounded`; what is no number counts as 0."""
         return bounded_sums(contribution, 2)
 
-    def plaintext(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.plaintext`."""
-        return 1 - jax.nn.sigmoid(z).sum(axis=-1, keepdims=True)
-
-    def ring(self, z: jax.Array, fractional_bits: int) -> jax.Array:
-        """See `ScoreLink.ring`."""
-        return (1 << ring.EXP_FRACTIONAL_BITS) - ring_sigmoid(z, fractional_bits).sum(axis=-1, keepdims=True)
-
-    def shares(self, engine: Engine, z: Any) -> Any:
-        """See `ScoreLink.shares`."""
-        from vertinumpyro.secure.crypten.fixed import public
-        from vertinumpyro.secure.crypten.waves import sigmoids
-
-        return public(engine, -sigmoids(engine, z), 1 << EXP_BITS)
-
-    def spu(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.spu`."""
-        from vertinumpyro.secure.spu.program import sigmoid
-
-        return (1 << EXP_BITS) - sigmoid(z).sum(axis=-1, keepdims=True)
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return arithmetic.plus(-arithmetic.sigmoid_sum(z), 1)
 
     def log_density(self, z: jax.Array) -> jax.Array:
         """Up to a constant of the outcome's category: log(1 - sigmoid(z_1)) + log sigmoid(z_2)."""
@@ -144,25 +107,9 @@ class NormalLink(ScoreLink):
         """See `ScoreLink.bounded`; what is no number counts as 0."""
         return bounded_sums(contribution, 1)
 
-    def plaintext(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.plaintext`."""
-        return jnp.clip(-z, -1, 1)
-
-    def ring(self, z: jax.Array, fractional_bits: int) -> jax.Array:
-        """See `ScoreLink.ring`."""
-        one = 1 << fractional_bits
-        return jnp.clip(-z, -one, one) << (ring.EXP_FRACTIONAL_BITS - fractional_bits)
-
-    def shares(self, engine: Engine, z: Any) -> Any:
-        """See `ScoreLink.shares`."""
-        from vertinumpyro.secure.crypten.fixed import clipped
-
-        return clipped(engine, -z)
-
-    def spu(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.spu`."""
-        one = 1 << LOG_BITS
-        return -(jnp.clip(z, -one, one) >> (LOG_BITS - EXP_BITS))
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return arithmetic.clip(-z)
 
     def log_density(self, z: jax.Array) -> jax.Array:
         """Up to a constant: Huber's, in units of the scale."""
@@ -202,25 +149,9 @@ class PoissonLink(ScoreLink):
         """See `ScoreLink.bounded`; what is no number counts as 0."""
         return bounded_sums(contribution, 1, least_own=0.0)
 
-    def plaintext(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.plaintext`."""
-        return z[..., 1:] - jnp.exp(jnp.minimum(z[..., :1], 0))
-
-    def ring(self, z: jax.Array, fractional_bits: int) -> jax.Array:
-        """See `ScoreLink.ring`."""
-        return z[..., 1:] - ring.exp_nonpositive(jnp.minimum(z[..., :1], 0), fractional_bits)
-
-    def shares(self, engine: Engine, z: Any) -> Any:
-        """See `ScoreLink.shares`."""
-        from vertinumpyro.secure.crypten.fixed import capped_exp
-
-        return z[..., 1:] - capped_exp(engine, z[..., :1])
-
-    def spu(self, z: jax.Array) -> jax.Array:
-        """See `ScoreLink.spu`."""
-        from vertinumpyro.secure.spu.program import exp_nonpositive
-
-        return z[..., 1:] - exp_nonpositive(jnp.minimum(z[..., :1], 0))
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return z[..., 1:] - arithmetic.capped_exp(z[..., :1])
 
     def log_density(self, z: jax.Array) -> jax.Array:
         """Up to a constant of the outcome: y z - exp(z), or what goes on straight above 0, in units of `most`."""
@@ -233,15 +164,3 @@ def bounded_sums(contribution: jax.Array, num_sums: int, *, least_own: float = -
     numbers = jnp.where(jnp.isnan(contribution), 0.0, contribution)
     sums = jnp.clip(numbers[..., :num_sums], -LARGEST_CONTRIBUTION, LARGEST_CONTRIBUTION)
     return jnp.concatenate([sums, jnp.clip(numbers[..., num_sums:], least_own, 1.0)], axis=-1)
-
-
-def ring_sigmoid(z: jax.Array, fractional_bits: int) -> jax.Array:
-    """sigmoid(z) of ring elements with 30 fractional bits, in [0, 1]; within 3 units, so `EXP_MAX_ERROR_ULP` holds.
-
-    1 / (1 + u), u = exp(-|z|). Where u is at least 1/2, `ring.exp_nonpositive` is off by 3.7 units, which the
-    derivative, at most 1 / (1 + 1/2)^2, makes 1.7; below it is off by at most 2.9, and that makes 1.9 above 1/4, and
-    less further down. The quotient, 60 bits over 31, is cut off: one more unit.
-    """
-    one = 1 << ring.EXP_FRACTIONAL_BITS
-    upper = (one * one) // (one + ring.exp_nonpositive(-jnp.abs(z), fractional_bits))
-    return jnp.where(z < 0, one - upper, upper)

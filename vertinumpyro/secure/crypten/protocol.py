@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from vertinumpyro.core.integer_product import ring_product
 from vertinumpyro.core.row_blocks import Factor, factor_rows
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import CrossProducts
-from vertinumpyro.secure.crypten import fixed
+from vertinumpyro.secure.crypten import fixed, waves
 from vertinumpyro.secure.crypten.correlations import Request
 from vertinumpyro.secure.crypten.engine import Engine, torch
 from vertinumpyro.secure.crypten.fixed import OneSided
@@ -25,7 +25,7 @@ from vertinumpyro.secure.crypten.formats import EXP_BITS, WEIGHT_BITS, norm_bits
 from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, sums_of_tables
 from vertinumpyro.secure.local_clip import largest_weights
 
-__all__ = ["clipped_noisy_sum", "noisy_cross_products", "noisy_sum"]
+__all__ = ["ShareArithmetic", "clipped_noisy_sum", "noisy_cross_products", "noisy_sum"]
 
 
 def clipped_noisy_sum(
@@ -56,12 +56,56 @@ def _clipped_sum(
     """This party's share of the clipped sum over one block."""
     own = PartyInputs(*(_tensor(array) for array in own))
     z = fixed.public(engine, own.log_density, _tensor(prior.log_weights))  # the parties' contributions are shares of it
-    e = shape.link.shares(engine, z)
+    e = shape.link.weights(ShareArithmetic(engine), z)
     if shape.clips_locally:
         W = _cut_weights(engine, shape, e)
     else:
         W = _weights(engine, shape, e, _squared_norm(engine, shape, layout, e, own, prior))
     return _weighted_scores(engine, layout, W * _tensor(mask).long()[:, None], own, prior)
+
+
+@final
+class ShareArithmetic:
+    """`Arithmetic` on this party's shares: z in `LOG_BITS`, e in `EXP_BITS`."""
+
+    stack = staticmethod(torch.stack)
+    concatenate = staticmethod(torch.cat)
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def exp_below_max(self, z: Any, halvings: int = 0) -> Any:
+        """Rounds: those of the maximum, and four."""
+        below = z - fixed.maximum(self._engine, z)
+        return fixed.exp_nonpositive(self._engine, fixed.truncate(self._engine, below, halvings) if halvings else below)
+
+    def capped_exp(self, z: Any) -> Any:
+        """Four rounds."""
+        return fixed.capped_exp(self._engine, z)
+
+    def sigmoid_sum(self, z: Any) -> Any:
+        """Four rounds."""
+        return waves.sigmoids(self._engine, z)
+
+    def clip(self, z: Any) -> Any:
+        """Four rounds."""
+        return fixed.clipped(self._engine, z)
+
+    def mills_ratio(self, t: Any) -> Any:
+        """Four rounds."""
+        return waves.mills_ratio(self._engine, t)
+
+    def sign(self, own: Any) -> Any:
+        """Y has one owner, whose share is all of it, so it may be shifted."""
+        return fixed.public(self._engine, 2 * (own >> EXP_BITS), -1)
+
+    def times(self, sign: Any, x: Any) -> Any:
+        """One round."""
+        return fixed.multiply(sign, x)
+
+    def plus(self, e: Any, number: int) -> Any:
+        """One party adds it."""
+        return fixed.public(self._engine, e, number << EXP_BITS)
 
 
 def noisy_cross_products(

@@ -37,13 +37,14 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure import formats
+from vertinumpyro.secure.arithmetic import MILLS_COEFFICIENT_BITS, MILLS_COEFFICIENTS, MILLS_REACH, chebyshev_sum
 from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.inputs import Layout
 from vertinumpyro.secure.local import SCORE_BOUND
@@ -75,6 +76,8 @@ _QUOTIENT_BITS = 24
 
 _START_BITS = 14
 
+_MILLS_BITS, _MILLS_TERMS = 34, 31
+
 _EXP_ERROR = 4e-6
 """|e - exp(z - max z)|: the limit's 1e-6 (as for CrypTen), roundings to 30 bits that later squarings double, 0.7e-6,
 and the one to 20 bits."""
@@ -87,7 +90,8 @@ def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], j
     parties = range(shape.num_parties)
 
     def program(arrays: Arrays) -> jax.Array:
-        e = shape.link.spu(arrays["prior_log_weights"] + sum(arrays[f"log_density_{p}"] for p in parties))
+        z = arrays["prior_log_weights"] + sum(arrays[f"log_density_{p}"] for p in parties)
+        e = shape.link.weights(SpuArithmetic(), z)
         W = _cut_weights(shape, e, arrays) if shape.clips_locally else _jointly_clipped(shape, layout, e, arrays)
         blocks = [W.sum(0) @ arrays["prior_scores"]]
         plated = _beside(arrays, "plated", layout.plated, lambda scores: jnp.einsum("nk,knd->kd", W, scores))
@@ -114,6 +118,55 @@ def noisy_cross_products(widths: Sequence[int], num_blocks: int = 1) -> Callable
 def noisy_sum(num_parties: int) -> Callable[[Arrays], jax.Array]:
     """The program of `VectorSum`: vectors to which their owners have added their noise."""
     return lambda arrays: reduce(jnp.add, (arrays[f"vector_{p}"] for p in range(num_parties)))
+
+
+@final
+class SpuArithmetic:
+    """`Arithmetic` in JAX operations on integers of 128 bits: z in `LOG_BITS`, e in `EXP_BITS`; no operation errs."""
+
+    stack = staticmethod(jnp.stack)
+    concatenate = staticmethod(jnp.concatenate)
+
+    def exp_below_max(self, z: jax.Array, halvings: int = 0) -> jax.Array:
+        """With one component the compiler would see that it is exp(0), and compute in 64 bits: powers overflow."""
+        if z.shape[-1] == 1:
+            return jnp.full(z.shape, 1 << EXP_BITS, jnp.int64)
+        below = z - z.max(axis=-1, keepdims=True)
+        return exp_nonpositive(_shifted_up(below, halvings) if halvings else below)
+
+    def capped_exp(self, z: jax.Array) -> jax.Array:
+        """exp(min(z, 0))."""
+        return exp_nonpositive(jnp.minimum(z, 0))
+
+    def sigmoid_sum(self, z: jax.Array) -> jax.Array:
+        """Over the last axis."""
+        return sigmoid(z).sum(axis=-1, keepdims=True)
+
+    def clip(self, z: jax.Array) -> jax.Array:
+        """clip(z, -1, 1)."""
+        one = 1 << formats.LOG_BITS
+        return _shifted_up(jnp.clip(z, -one, one), formats.LOG_BITS - EXP_BITS)
+
+    def mills_ratio(self, t: jax.Array) -> jax.Array:
+        """The Chebyshev sum with 34 fractional bits, cut to [0, 1]."""
+        reach = MILLS_REACH << formats.LOG_BITS
+        x = shifted_down(jnp.clip(t, -reach, reach) * round(2.0**39 / MILLS_REACH), formats.LOG_BITS + 9)  # 30 bits
+        cut = MILLS_COEFFICIENT_BITS - _MILLS_BITS
+        coefficients = [(c + (1 << cut - 1)) >> cut for c in MILLS_COEFFICIENTS[:_MILLS_TERMS]]
+        found = chebyshev_sum(x, coefficients, lambda x, b: shifted_down(x * b, 30))
+        return jnp.clip(shifted_down(found, _MILLS_BITS - EXP_BITS), 0, 1 << EXP_BITS)
+
+    def sign(self, own: jax.Array) -> jax.Array:
+        """2 y - 1."""
+        return 2 * shifted_down(own, EXP_BITS) - 1
+
+    def times(self, sign: jax.Array, x: jax.Array) -> jax.Array:
+        """The product."""
+        return sign * x
+
+    def plus(self, e: jax.Array, number: int) -> jax.Array:
+        """The sum."""
+        return e + (number << EXP_BITS)
 
 
 def exp_nonpositive(x: jax.Array, bits: int = EXP_BITS) -> jax.Array:
