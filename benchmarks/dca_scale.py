@@ -55,7 +55,7 @@ from matplotlib.figure import Figure
 
 from vertinumpyro.evaluation.palette import INK, MARKERS, MUTED, SERIES, grid, new_figure, styled
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, distributed_sum_on_dask
-from vertinumpyro.secure.dca.shares import NodeSums
+from vertinumpyro.secure.dca.backend import NodeSums
 
 Results = dict[str, Any]
 Figures = dict[str, Figure]

@@ -16,7 +16,6 @@ from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
-    BatchShape,
     Contributions,
     InProcess,
     cross_products,
@@ -24,7 +23,8 @@ from vertinumpyro.secure.backend import (
     total,
     vector_sum,
 )
-from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.input_bounds import SCORE_BOUND
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = ["Paper"]
 

@@ -13,14 +13,14 @@ from paper_protocol import formulation
 from paper_protocol.ring import PAPER_BITS
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure import Crypten
-from vertinumpyro.secure.backend import BackendInfo, BatchShape
-from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
+from vertinumpyro.secure.backend import BackendInfo
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, Watch
 from vertinumpyro.secure.computation import Computation
-from vertinumpyro.secure.crypten.formats import ROOT_ERROR
-from vertinumpyro.secure.crypten.member import first_party_dealer, third_party_dealer
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
-from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.party_end import Watch
+from vertinumpyro.secure.crypten.backend import first_party_dealer, third_party_dealer
+from vertinumpyro.secure.crypten.number_formats import ROOT_ERROR
+from vertinumpyro.secure.input_bounds import SCORE_BOUND
+from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Member, Seat, Traffic, everyones
 
 __all__ = ["CryptenPaper"]

@@ -2,7 +2,7 @@
 
 Kept as the reference that the fused protocol is compared with. Engine, dealer and truncation are the same; what
 differs is what is computed: every coordinate of every record's gradient, four times through Algorithm 2. As in
-`secure.paper`, Newton's step is corrected and Algorithm 4 is max-subtraction. What a 64-bit ring takes besides:
+`formulation`, Newton's step is corrected and Algorithm 4 is max-subtraction. What a 64-bit ring takes besides:
 
 - Algorithm 2's product of fractions reaches 2^64, so it is taken of 30 bits each, and a product is off by less than
   10 units of 2^-32;
@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from paper_protocol.ring import NEWTON_STEPS, PAPER_BITS
-from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.crypten import fixed
+from vertinumpyro.secure.crypten import arithmetic
 from vertinumpyro.secure.crypten.engine import Engine, torch
-from vertinumpyro.secure.crypten.formats import EXP_BITS, LOG_BITS, WEIGHT_BITS
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.crypten.number_formats import EXP_BITS, LOG_BITS, WEIGHT_BITS
+from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.shape import BatchShape
 
 Product = Callable[[Engine, Any, Any], Any]
 
@@ -87,23 +87,23 @@ def _clipped_sum(
 def mult(engine: Engine, a: Any, b: Any) -> Any:
     """Algorithm 2, elementwise with broadcasting: signs, then magnitudes."""
     both = torch.cat([a.reshape(-1), b.reshape(-1)])
-    signs = fixed.public(engine, -2 * fixed.is_negative(engine, both), 1)
+    signs = arithmetic.public(engine, -2 * arithmetic.is_negative(engine, both), 1)
     s_a, s_b = _apart(signs, a, b)
-    magnitude = signed_mult(engine, *_apart(fixed.multiply(signs, both), a, b))
-    return fixed.multiply(fixed.multiply(s_a, s_b), magnitude)
+    magnitude = signed_mult(engine, *_apart(arithmetic.multiply(signs, both), a, b))
+    return arithmetic.multiply(arithmetic.multiply(s_a, s_b), magnitude)
 
 
 def signed_mult(engine: Engine, a: Any, b: Any) -> Any:
     """Lines 10-12 of Algorithm 2 on numbers with their signs, which an exact truncation takes as well as any."""
     both = torch.cat([a.reshape(-1), b.reshape(-1)])
-    whole = fixed.truncate(engine, both, PAPER_BITS)
+    whole = arithmetic.truncate(engine, both, PAPER_BITS)
     fraction = both - (whole << PAPER_BITS)
-    high = fixed.truncate(engine, both, PAPER_BITS - _FRACTION_BITS) - (whole << _FRACTION_BITS)
+    high = arithmetic.truncate(engine, both, PAPER_BITS - _FRACTION_BITS) - (whole << _FRACTION_BITS)
     (a_int, b_int), (a_frac, b_frac), (a_high, b_high) = (_apart(x, a, b) for x in (whole, fraction, high))
     left = torch.stack(torch.broadcast_tensors(a_int << PAPER_BITS, a_int, a_frac, a_high))
     right = torch.stack(torch.broadcast_tensors(b_int, b_frac, b_int, b_high))
-    *wholes, fractions = fixed.multiply(left, right)
-    return sum(wholes) + fixed.truncate(engine, fractions, 2 * _FRACTION_BITS - PAPER_BITS)
+    *wholes, fractions = arithmetic.multiply(left, right)
+    return sum(wholes) + arithmetic.truncate(engine, fractions, 2 * _FRACTION_BITS - PAPER_BITS)
 
 
 def _apart(both: Any, a: Any, b: Any) -> tuple[Any, Any]:
@@ -114,9 +114,9 @@ def _apart(both: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 def reciprocal(engine: Engine, mult: Callable[[Any, Any], Any], b: Any) -> Any:
     """Algorithm 3's q, about 1 / b: Newton's iteration from 3 exp(1 - 2b) + 0.003."""
-    exponential = fixed.exp_nonpositive(engine, fixed.truncate(engine, -2 * b, PAPER_BITS - LOG_BITS))
-    q = fixed.truncate(engine, exponential * _THREE_E, EXP_BITS + 20 - PAPER_BITS)
-    q = fixed.public(engine, q, _OFFSET)
+    exponential = arithmetic.exp_nonpositive(engine, arithmetic.truncate(engine, -2 * b, PAPER_BITS - LOG_BITS))
+    q = arithmetic.truncate(engine, exponential * _THREE_E, EXP_BITS + 20 - PAPER_BITS)
+    q = arithmetic.public(engine, q, _OFFSET)
     for _ in range(NEWTON_STEPS):
         q = 2 * q - mult(q, mult(q, b))
     return q
@@ -126,10 +126,12 @@ def _clip_factor(engine: Engine, mult: Callable[[Any, Any], Any], g: Any, clip_n
     """1 / max(1, ||g|| / C) (Eq. 28). With C^2 between 2^e and 2^(e + 2), ||g||^2 / C^2 gets `_RATIO_BITS`."""
     e = 2 * (math.frexp(clip_norm)[1] - 1)
     squares, shift = mult(g, g).sum(-1), PAPER_BITS + e - _RATIO_BITS
-    scaled = fixed.truncate(engine, squares, shift) if shift > 0 else squares << -shift
-    ratio = fixed.truncate(engine, scaled * math.ceil(2.0 ** (16 + e) / clip_norm**2), 16)
-    one = fixed.public(engine, torch.zeros_like(ratio), 1 << _RATIO_BITS)
-    return fixed.inverse_sqrt(engine, fixed.larger(engine, ratio, one), _RATIO_BITS) << (PAPER_BITS - WEIGHT_BITS)
+    scaled = arithmetic.truncate(engine, squares, shift) if shift > 0 else squares << -shift
+    ratio = arithmetic.truncate(engine, scaled * math.ceil(2.0 ** (16 + e) / clip_norm**2), 16)
+    one = arithmetic.public(engine, torch.zeros_like(ratio), 1 << _RATIO_BITS)
+    return arithmetic.inverse_sqrt(engine, arithmetic.larger(engine, ratio, one), _RATIO_BITS) << (
+        PAPER_BITS - WEIGHT_BITS
+    )
 
 
 def _held_by(engine: Engine, owner: int, array: np.ndarray) -> Any:

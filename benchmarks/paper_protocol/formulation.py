@@ -30,10 +30,11 @@ from paper_protocol import ring
 from paper_protocol.ring import LARGEST_DIVISOR, PAPER_BITS, mult
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure.backend import BatchShape, check_shape
-from vertinumpyro.secure.link import SOFTMAX
-from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
-from vertinumpyro.secure.range_proof import check_common_range
+from vertinumpyro.secure.backend import check_shape
+from vertinumpyro.secure.input_bounds import as_float64, bounded, bounded_prior
+from vertinumpyro.secure.number_formats import check_common_range
+from vertinumpyro.secure.score_functions import SOFTMAX
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = [
     "UNPROVEN",

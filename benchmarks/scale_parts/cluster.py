@@ -29,7 +29,7 @@ from vertinumpyro.posterior.columns import device_columns
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.regression.objective import OWN, MomentsWork
 from vertinumpyro.secure.computation import CrossProducts
-from vertinumpyro.secure.inputs import encode_party
+from vertinumpyro.secure.input_encoding import encode_party
 from vertinumpyro.secure.keystream import KeyStream, fresh_key
 
 __all__ = ["dask", "local_step", "shared_product"]

@@ -38,9 +38,9 @@ from vertinumpyro.dpvi.work import state_leaves
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.privacy import Batches
 from vertinumpyro.secure import fixed_point
-from vertinumpyro.secure.formats import EXP_BITS
-from vertinumpyro.secure.inputs import without_tables
-from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.secure.between_processes import PartyProtocol
+from vertinumpyro.secure.input_encoding import without_tables
+from vertinumpyro.secure.number_formats import EXP_BITS
 from vertinumpyro.session import Work
 
 
@@ -74,7 +74,7 @@ def entering(work: Work, rank: int, rows: np.ndarray, mask: np.ndarray, state: A
     def entered(*given: Any) -> Any:
         raise _EnteredError(*(list(one) if isinstance(one, Iterator) else one for one in given))
 
-    end = mock.Mock(spec=PartyEnd, rank=rank)
+    end = mock.Mock(spec=PartyProtocol, rank=rank)
     getattr(end, protocol).side_effect = entered
     try:
         work.iterate(end, Batches(rows.astype(np.int32)[None], mask[None]), state)

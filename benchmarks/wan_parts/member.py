@@ -27,7 +27,7 @@ from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.secure import Crypten, Spu
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, computation_of
-from vertinumpyro.secure.intersection import common_places, find_common
+from vertinumpyro.secure.private_set_intersection import common_places, find_common
 from vertinumpyro.session import JoinedSession, PartyTask, RunCost, Session, rehearsed_cost
 from vertinumpyro.study.checkup import check_network, slowest_line
 from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, connected, joined

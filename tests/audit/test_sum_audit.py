@@ -29,8 +29,8 @@ from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.privacy import NeighbouringRelation
-from vertinumpyro.secure import fixed_point, local, local_clip
-from vertinumpyro.secure.residual_links import NormalLink
+from vertinumpyro.secure import fixed_point, input_bounds, number_formats
+from vertinumpyro.secure.score_functions import NormalLink
 
 RUNS = 60_000
 NUM_RECORDS = 2
@@ -235,7 +235,7 @@ def all_of_c_for_every_party(monkeypatch: pytest.MonkeyPatch) -> None:
 def insurer_skips(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug: a party leaves its scores as long as the number formats allow."""
     monkeypatch.setattr(
-        fixed_point, "score_bound", lambda shape, p: 1024.0 if p == 1 else local_clip.score_bound(shape, p)
+        fixed_point, "score_bound", lambda shape, p: 1024.0 if p == 1 else number_formats.score_bound(shape, p)
     )
 
 
@@ -250,7 +250,7 @@ def coefficients_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     def apart(plated: jax.Array, shared: jax.Array) -> jax.Array:
         return (plated**2).sum((-2, -1)) + (shared**2).sum((-2, -1))
 
-    monkeypatch.setattr(local, "_largest_square", apart)
+    monkeypatch.setattr(input_bounds, "_largest_square", apart)
 
 
 @pytest.mark.parametrize("plant", [None, coefficients_apart], ids=["honest", "coefficients apart"])

@@ -40,9 +40,9 @@ from vertinumpyro.regression.features import FeatureGroup
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.linear_work import StatisticsWork, feature_columns
 from vertinumpyro.secure import fixed_point
-from vertinumpyro.secure.formats import EXP_BITS
-from vertinumpyro.secure.inputs import PartyInputs, without_tables
-from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.secure.between_processes import PartyProtocol
+from vertinumpyro.secure.input_encoding import PartyInputs, without_tables
+from vertinumpyro.secure.number_formats import EXP_BITS
 from vertinumpyro.session import Work
 
 NUM_RECORDS = 12
@@ -195,7 +195,7 @@ def entering(work: Work, rows: np.ndarray, chosen: np.ndarray, protocol: str) ->
     def captured(*given: Any) -> Any:
         raise _EnteredError(*(list(one) if isinstance(one, Iterator) else one for one in given))
 
-    end = mock.Mock(spec=PartyEnd, rank=PARTIES.index(getattr(work, "_party", PARTIES[0])))
+    end = mock.Mock(spec=PartyProtocol, rank=PARTIES.index(getattr(work, "_party", PARTIES[0])))
     getattr(end, protocol).side_effect = captured
     with pytest.raises(_EnteredError) as found:
         work.iterate(end, Batches(rows.astype(np.int32)[None], chosen[None]), {})

@@ -23,7 +23,7 @@ from tests.session.test_processes import released
 from vertinumpyro.core.errors import VertinumpyroError
 from vertinumpyro.core.stored_arrays import save_arrays
 from vertinumpyro.privacy import Plan
-from vertinumpyro.secure.crypten.member import run_dealer
+from vertinumpyro.secure.crypten.backend import run_dealer
 from vertinumpyro.session import JoinedSession, PartyTask
 from vertinumpyro.session.run import Run
 from vertinumpyro.transport import Address, Certificate, Identity, Peer, Seat, joined

@@ -6,8 +6,8 @@ from typing import ClassVar, final
 from vertinumpyro.core import compat, ring
 from vertinumpyro.secure import BackendInfo, InProcess
 from vertinumpyro.secure.backend import cross_products, over_blocks, total, vector_sum
+from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.plaintext import clipped_sum
-from vertinumpyro.secure.range_proof import fixed_point_format
 
 
 @final

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from vertinumpyro.model.outcomes import Outcome
-from vertinumpyro.secure import ScoreLink
-from vertinumpyro.secure.residual_links import bounded_sums
+from vertinumpyro.secure import ScoreFunction
+from vertinumpyro.secure.score_functions import bounded_sums
 
 
 @final
@@ -44,7 +44,7 @@ class LogisticNoise(Outcome):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class LogisticNoiseLink(ScoreLink):
+class LogisticNoiseLink(ScoreFunction):
     """1 - 2 sigmoid(z), z = (eta - y) / spread."""
 
     name: ClassVar[str] = "logistic_noise"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure import BatchShape, fixed_point
-from vertinumpyro.secure.link import SOFTMAX
+from vertinumpyro.secure.score_functions import SOFTMAX
 
 LOG_DENSITIES = (0.0, -1e-3, -0.7, -5.0, -22.0, -40.0, -1024.0, -1e30, 3.0, -np.inf, np.inf, np.nan)
 SCORES = (0.0, 1.0, -1.0, 1e-9, 2.0**-17, 31.7, -999.0, 1e5, 1e30, -1e30, 1e308, -np.inf, np.inf, np.nan)

@@ -7,7 +7,7 @@ the code: wherever that splits numbers into limbs or wide products, this multipl
 import math
 from fractions import Fraction
 
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.number_formats import fixed_point_format
 
 ONE = 1 << 30
 TAYLOR = [round(2.0**-0.5 * (-math.log(2.0)) ** j / math.factorial(j) * 2.0**30) for j in range(12)]

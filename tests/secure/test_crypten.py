@@ -14,7 +14,7 @@ from tests.secure.problems import run
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, InsecureRehearsal, Plaintext
 from vertinumpyro.secure.crypten import Crypten, compat, is_installed
-from vertinumpyro.secure.inputs import Layout
+from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.transport.link import HEADER_BYTES
 
 needs_crypten = pytest.mark.skipif(

@@ -13,10 +13,9 @@ from tests.secure import problems
 from tests.transport.wires import wired
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.secure import InsecureRehearsal, in_process
-from vertinumpyro.secure.crypten import Crypten, formats
-from vertinumpyro.secure.crypten.correlations import Request, corrected, correction_size, deal, drawn
-from vertinumpyro.secure.crypten.dealer import DealerClient, serve
-from vertinumpyro.secure.crypten.planes import unpacked
+from vertinumpyro.secure.crypten import Crypten, number_formats
+from vertinumpyro.secure.crypten.dealer import DealerClient, Request, corrected, correction_size, deal, drawn, serve
+from vertinumpyro.secure.crypten.packing import unpacked
 from vertinumpyro.secure.keystream import KeyStream, derived_key, fresh_key
 
 REQUESTS = {
@@ -176,11 +175,11 @@ def test_the_dealer_is_waited_for_only_where_its_words_are_needed():
 
 def test_the_quadratic_is_as_good_as_its_error_says():
     m = np.linspace(1, 2, 100_001)
-    c0, c1, c2 = formats.ROOT_COEFFICIENTS
+    c0, c1, c2 = number_formats.ROOT_COEFFICIENTS
     guess = c0 + c1 * m + c2 * m**2
     after_newton = guess * (3 - m * guess**2) / 2 * np.sqrt(m)
     assert after_newton.max() <= 1 + 1e-12
-    assert 1 - after_newton.min() <= formats.ROOT_ERROR * 0.9
+    assert 1 - after_newton.min() <= number_formats.ROOT_ERROR * 0.9
 
 
 def truncated(x, shift, rng):
@@ -191,56 +190,60 @@ def truncated(x, shift, rng):
 @pytest.mark.parametrize("luck", [0, 1, None])
 def test_the_exponential_is_within_its_error_whatever_masks_are_and_however_truncations_round(luck):
     rng = random.Random(0) if luck is None else type("Fixed", (), {"choice": lambda self, options: luck})()
-    log_one, step, steps = 1 << formats.LOG_BITS, formats.POWER_STEP_BITS, formats.POWER_STEPS
+    log_one, step, steps = 1 << number_formats.LOG_BITS, number_formats.POWER_STEP_BITS, number_formats.POWER_STEPS
     masks = np.random.default_rng(1)
-    bits = formats.POWER_BITS + formats.FACTOR_BITS
+    bits = number_formats.POWER_BITS + number_formats.FACTOR_BITS
     for u in [0, 1, 2, *(round(10**e * log_one) for e in np.linspace(-6, math.log10(14), 600)), 14 * log_one - 1]:
         for r in (*masks.integers(0, 2**63, 3), 0, -1, u, (1 << step) - 1, -u):
             y = np.int64(u) + np.int64(r)
             place = ((y >> step) - (r >> step)) & (steps - 1)
-            factor = formats.factor_of(np.array([(place << step) | (y & ((1 << step) - 1))]))
-            (product,) = factor * formats.power_of(np.array([r])) + round(formats.EXP_ROUNDING * 2.0**bits)
+            factor = number_formats.factor_of(np.array([(place << step) | (y & ((1 << step) - 1))]))
+            (product,) = factor * number_formats.power_of(np.array([r])) + round(
+                number_formats.EXP_ROUNDING * 2.0**bits
+            )
             assert 0 <= product < 1 << 61
-            power = truncated(int(product), bits - formats.EXP_BITS, rng)
-            assert abs(power * 2.0**-formats.EXP_BITS - math.exp(-u / log_one)) <= formats.EXP_ERROR
-            assert power <= (1 << formats.EXP_BITS) + 1
-            assert u or power >= 1 << formats.EXP_BITS
-    assert math.exp(-formats.EXP_REACH) <= formats.EXP_ERROR
+            power = truncated(int(product), bits - number_formats.EXP_BITS, rng)
+            assert abs(power * 2.0**-number_formats.EXP_BITS - math.exp(-u / log_one)) <= number_formats.EXP_ERROR
+            assert power <= (1 << number_formats.EXP_BITS) + 1
+            assert u or power >= 1 << number_formats.EXP_BITS
+    assert math.exp(-number_formats.EXP_REACH) <= number_formats.EXP_ERROR
 
 
 def test_the_public_factors_are_whole_numbers_within_two_units():
     y = np.concatenate([np.arange(5_000), np.arange(2**25 - 5_000, 2**25), np.arange(0, 2**25, 9_973)])
-    exact = np.exp(-y * 2.0**-formats.LOG_BITS) * 2.0**formats.FACTOR_BITS
-    assert np.abs(formats.factor_of(y) - exact).max() <= 2
+    exact = np.exp(-y * 2.0**-number_formats.LOG_BITS) * 2.0**number_formats.FACTOR_BITS
+    assert np.abs(number_formats.factor_of(y) - exact).max() <= 2
 
 
 def test_the_depth_of_any_two_components_fits():
     for num_parties in (1, 2, 3, 15, 16, 40):
-        widest = 2 * (num_parties + 1) * 1024 << formats.LOG_BITS
-        assert widest < 2 ** formats.depth_bits(num_parties) <= 4 * widest
+        widest = 2 * (num_parties + 1) * 1024 << number_formats.LOG_BITS
+        assert widest < 2 ** number_formats.depth_bits(num_parties) <= 4 * widest
 
 
 def test_the_reciprocal_root_is_never_too_large_however_truncations_round():
     rng, bits = random.Random(1), 30
-    ones = 1 << formats.MANTISSA_BITS
-    c0, c1, c2 = (round(c * ones) for c in formats.ROOT_COEFFICIENTS)
-    scale = 1 << (formats.INVERSE_SQRT_BITS - formats.MANTISSA_BITS)
-    three = 3 << formats.INVERSE_SQRT_BITS
+    ones = 1 << number_formats.MANTISSA_BITS
+    c0, c1, c2 = (round(c * ones) for c in number_formats.ROOT_COEFFICIENTS)
+    scale = 1 << (number_formats.INVERSE_SQRT_BITS - number_formats.MANTISSA_BITS)
+    three = 3 << number_formats.INVERSE_SQRT_BITS
     for _ in range(3000):
         value = max(1 << bits, int(2 ** rng.uniform(bits, 61.99)))
         j = value.bit_length() - 1
-        m = truncated(value << (formats.LARGEST_BIT - j), formats.LARGEST_BIT - formats.MANTISSA_BITS, rng)
-        m2 = truncated(m * m, formats.MANTISSA_BITS, rng)
-        guess = (truncated(c1 * m + c2 * m2, formats.MANTISSA_BITS, rng) + c0) * scale
-        squared = truncated(guess * guess, formats.INVERSE_SQRT_BITS, rng)
-        near_one = truncated(m * squared, formats.MANTISSA_BITS, rng)
-        root = truncated(guess * (three - near_one), formats.INVERSE_SQRT_BITS + 1, rng)
-        down = math.floor(2.0 ** (formats.WEIGHT_BITS - (j - bits) / 2))
-        w = truncated(root * down, formats.INVERSE_SQRT_BITS, rng) - 4
-        limit = Fraction(1 + Fraction(formats.ROOT_EXCESS)) ** 2
-        assert Fraction(w, 1 << formats.WEIGHT_BITS) ** 2 * Fraction(value, 1 << bits) <= limit
-        least = (1 - formats.ROOT_ERROR) / math.sqrt(value / 2**bits) - 6 * 2.0**-formats.WEIGHT_BITS
-        assert w / 2**formats.WEIGHT_BITS >= least * (1 - 2**-15)
+        m = truncated(
+            value << (number_formats.LARGEST_BIT - j), number_formats.LARGEST_BIT - number_formats.MANTISSA_BITS, rng
+        )
+        m2 = truncated(m * m, number_formats.MANTISSA_BITS, rng)
+        guess = (truncated(c1 * m + c2 * m2, number_formats.MANTISSA_BITS, rng) + c0) * scale
+        squared = truncated(guess * guess, number_formats.INVERSE_SQRT_BITS, rng)
+        near_one = truncated(m * squared, number_formats.MANTISSA_BITS, rng)
+        root = truncated(guess * (three - near_one), number_formats.INVERSE_SQRT_BITS + 1, rng)
+        down = math.floor(2.0 ** (number_formats.WEIGHT_BITS - (j - bits) / 2))
+        w = truncated(root * down, number_formats.INVERSE_SQRT_BITS, rng) - 4
+        limit = Fraction(1 + Fraction(number_formats.ROOT_EXCESS)) ** 2
+        assert Fraction(w, 1 << number_formats.WEIGHT_BITS) ** 2 * Fraction(value, 1 << bits) <= limit
+        least = (1 - number_formats.ROOT_ERROR) / math.sqrt(value / 2**bits) - 6 * 2.0**-number_formats.WEIGHT_BITS
+        assert w / 2**number_formats.WEIGHT_BITS >= least * (1 - 2**-15)
 
 
 def test_refuses_shapes_whose_bound_does_not_hold():
@@ -248,9 +251,9 @@ def test_refuses_shapes_whose_bound_does_not_hold():
     assert backend.grid_bits(problems.shape_of(n=100, K=20)) > 0
     with pytest.raises(RangeError, match="components"):
         backend.grid_bits(problems.shape_of(K=200))
-    assert formats.clip_share_kept(problems.shape_of(K=20)) < 1e-4
+    assert number_formats.clip_share_kept(problems.shape_of(K=20)) < 1e-4
     with pytest.raises(RangeError, match="at most 1 %"):
-        formats.clip_share_kept(problems.shape_of(K=5000))
+        number_formats.clip_share_kept(problems.shape_of(K=5000))
 
 
 def test_one_process_may_not_hold_every_party_unless_asked():

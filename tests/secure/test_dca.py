@@ -25,8 +25,8 @@ from vertinumpyro.secure.dca import (
     agree,
     combine,
 )
-from vertinumpyro.secure.dca import shares as shares_module
-from vertinumpyro.secure.dca.shares import NodeSums, split
+from vertinumpyro.secure.dca import backend as shares_module
+from vertinumpyro.secure.dca.backend import NodeSums, split
 
 FALSE_FAILURE = 1e-6
 NOISY_SUM_BACKENDS = [DistributedCompute(), DistributedCompute(num_nodes=2), FixedPoint(), Plaintext()]
@@ -171,9 +171,9 @@ def test_cipher_streams_differ_and_are_uniform():
 
 
 def test_a_key_is_replaced_before_it_has_given_too_much(monkeypatch):
-    from vertinumpyro.secure.dca import streams
+    from vertinumpyro.secure.dca import backend
 
-    monkeypatch.setattr(streams, "_BYTES_PER_KEY", 64)
+    monkeypatch.setattr(backend, "_BYTES_PER_KEY", 64)
     source, keys = CipherSource(), set()
     for _ in range(4):
         source.random_bytes(48)
@@ -183,12 +183,12 @@ def test_a_key_is_replaced_before_it_has_given_too_much(monkeypatch):
 
 
 def test_a_forked_child_does_not_repeat_the_stream(monkeypatch):
-    from vertinumpyro.secure.dca import streams
+    from vertinumpyro.secure.dca import backend
 
     source = CipherSource()
     source.random_bytes(1)
     encryptor = source._encryptor
-    monkeypatch.setattr(streams.os, "getpid", lambda: -1)
+    monkeypatch.setattr(backend.os, "getpid", lambda: -1)
     source.random_bytes(1)
     assert source._encryptor is not encryptor
 

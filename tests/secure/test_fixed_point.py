@@ -13,7 +13,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure import FixedPoint
 from vertinumpyro.secure.fixed_point import _LIMB, _summed
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.number_formats import fixed_point_format
 
 SIZES = [
     {"K": 3, "P": 2, "d": 2, "s": 2, "d0": 3},

@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from vertinumpyro.core import curve
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.secure.intersection import common_places, find_common
+from vertinumpyro.secure import private_set_intersection
+from vertinumpyro.secure.private_set_intersection import common_places, find_common
 from vertinumpyro.transport import Seat, SocketLink
 
 FIELD = 2**255 - 19
@@ -68,13 +68,17 @@ def test_few_or_none_in_common_is_an_answer(lists):
 def test_what_passes_is_masked_and_as_long_as_agreed():
     """A party receives points that are no hash of any id, and lists of one length."""
     lists = [["a", "b", "c"], ["b", "c", "d", "e"]]
-    hashed = set(curve.points([t.encode() for t in "abcde"], domain=b"vertinumpyro linkage 1\n" + TOPIC + b"\n"))
+    hashed = set(
+        private_set_intersection.points(
+            [t.encode() for t in "abcde"], domain=b"vertinumpyro linkage 1\n" + TOPIC + b"\n"
+        )
+    )
     seen, lengths = [], []
     original = SocketLink.transfer
 
     def watched(self, outgoing, expected):
         data = bytes(outgoing)
-        if len(data) >= curve.POINT_BYTES:
+        if len(data) >= private_set_intersection.POINT_BYTES:
             lengths.append(len(data))
             seen.extend(data[i : i + 32] for i in range(0, len(data), 32))
         return original(self, outgoing, expected)
@@ -91,12 +95,14 @@ def test_what_passes_is_masked_and_as_long_as_agreed():
 
 def test_points_lie_on_the_curve_and_not_on_its_twist():
     """Masking keeps the side, so a side that depends on the id would tell a bit of it."""
-    found = curve.points([str(number).encode() for number in range(200)], domain=b"test")
+    found = private_set_intersection.points([str(number).encode() for number in range(200)], domain=b"test")
     assert len(set(found)) == 200
     for point in found:
         u = int.from_bytes(point, "little")
         assert pow(u * (u * u + 486662 * u + 1) % FIELD, (FIELD - 1) // 2, FIELD) == 1
-    assert curve.points([b"x"], domain=b"one") != curve.points([b"x"], domain=b"other")
+    assert private_set_intersection.points([b"x"], domain=b"one") != private_set_intersection.points(
+        [b"x"], domain=b"other"
+    )
 
 
 def test_elligator_agrees_with_the_standards_example():
@@ -104,23 +110,25 @@ def test_elligator_agrees_with_the_standards_example():
     u = 0x608D892B641F0328523802A6603427C26E55E6F27E71A91A478148D45B5093CD
     x = 0x51125222DA5E763D97F3C10FCC92EA6860B9CCBBD2EB1285728F566721C1E65B
     hashed = u.to_bytes(64, "little")
-    assert int.from_bytes(curve._elligator(hashed), "little") == x
+    assert int.from_bytes(private_set_intersection._elligator(hashed), "little") == x
 
 
 def test_masks_commute():
-    found = curve.points([b"a", b"b"], domain=b"")
-    one, other = curve.fresh_key(), curve.fresh_key()
-    both = curve.masked(curve.masked(found, key=one), key=other)
-    assert both == curve.masked(curve.masked(found, key=other), key=one)
-    assert not set(both) & set(curve.masked(found, key=one))
+    found = private_set_intersection.points([b"a", b"b"], domain=b"")
+    one, other = private_set_intersection.fresh_key(), private_set_intersection.fresh_key()
+    both = private_set_intersection.masked(private_set_intersection.masked(found, key=one), key=other)
+    assert both == private_set_intersection.masked(private_set_intersection.masked(found, key=other), key=one)
+    assert not set(both) & set(private_set_intersection.masked(found, key=one))
 
 
 def test_many_items_are_worked_on_by_several_processes(monkeypatch):
-    monkeypatch.setattr(curve, "_WORTH_PROCESSES", 10)
-    monkeypatch.setattr(curve, "_CHUNK", 16)
+    monkeypatch.setattr(private_set_intersection, "_WORTH_PROCESSES", 10)
+    monkeypatch.setattr(private_set_intersection, "_CHUNK", 16)
     texts, done = [str(number).encode() for number in range(50)], []
-    found = curve.in_parallel(partial(curve.points, domain=b""), texts, done.append)
-    assert found == curve.points(texts, domain=b"")
+    found = private_set_intersection.in_parallel(
+        partial(private_set_intersection.points, domain=b""), texts, done.append
+    )
+    assert found == private_set_intersection.points(texts, domain=b"")
     assert done == [16, 32, 48, 50]
 
 
@@ -182,6 +190,9 @@ def test_a_list_longer_than_can_be_linked_is_refused_before_it_is_read():
 
 def test_bits_of_masked_points_are_fair():
     """No bit of 2,000 masked points leans by more than five standard deviations."""
-    found = curve.masked(curve.points([str(i).encode() for i in range(2000)], domain=b""), key=curve.fresh_key())
+    found = private_set_intersection.masked(
+        private_set_intersection.points([str(i).encode() for i in range(2000)], domain=b""),
+        key=private_set_intersection.fresh_key(),
+    )
     bits = np.unpackbits(np.frombuffer(b"".join(found), np.uint8).reshape(-1, 32), axis=1, bitorder="little")[:, :254]
     assert np.abs(bits.mean(axis=0) - 0.5).max() < 5 * 0.5 / math.sqrt(2000)

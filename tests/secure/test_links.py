@@ -31,15 +31,15 @@ from vertinumpyro.secure import (
     PoissonLink,
     SoftmaxLink,
     Spu,
-    links,
-    rehearsal,
+    score_functions,
+    simulation,
 )
 from vertinumpyro.secure.computation import computation_of, described
 from vertinumpyro.secure.fixed_point import RingArithmetic
-from vertinumpyro.secure.inputs import Layout
-from vertinumpyro.secure.links import link_of
+from vertinumpyro.secure.input_encoding import Layout
+from vertinumpyro.secure.number_formats import RING_LOG_BITS, fixed_point_format
 from vertinumpyro.secure.plaintext import FloatArithmetic
-from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
+from vertinumpyro.secure.score_functions import link_of
 from vertinumpyro.secure.spu import backend as spu_backend
 
 LINKS = [
@@ -73,7 +73,7 @@ every_backend = pytest.mark.parametrize("backend", [as_parameter(backend) for ba
 @pytest.fixture(scope="module", autouse=True)
 def processes():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rehearsal, "run_worker", toy_links.run_worker_with_toys)
+        patch.setattr(simulation, "run_worker", toy_links.run_worker_with_toys)
         patch.setattr(spu_backend, "run_helper", toy_links.run_helper_with_toys)
         yield
     for backend in REHEARSALS:
@@ -91,17 +91,19 @@ def tried(link, num_records, spread=2.0):
 
 
 def declared_links():
-    """Names of the library's classes that derive from ScoreLink, by the source."""
+    """Names of the library's classes that derive from ScoreFunction, by the source."""
     root = pathlib.Path(vertinumpyro.__file__).parent
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py"))
     classes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    return {node.name for node in classes if "ScoreLink" in {ast.unparse(base).split(".")[-1] for base in node.bases}}
+    return {
+        node.name for node in classes if "ScoreFunction" in {ast.unparse(base).split(".")[-1] for base in node.bases}
+    }
 
 
 def test_no_link_is_missing():
     assert declared_links() == {type(link).__name__ for link in LINKS}
-    assert declared_links() == {kind.__name__ for kind in links.LINKS.values()}
-    assert all(name == kind.name for name, kind in links.LINKS.items())
+    assert declared_links() == {kind.__name__ for kind in score_functions.LINKS.values()}
+    assert all(name == kind.name for name, kind in score_functions.LINKS.items())
 
 
 def by_outcome(link, slopes):
@@ -135,7 +137,7 @@ def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
             own = [link.contributed(c.log_density, sizes["K"], party) for party, c in enumerate(problem[0])]
             assert all(np.isfinite(x).all() and np.abs(x).max() <= 1024 for x in own)
             assert all(np.abs(x[:, link.sums_of(sizes["K"]) :]).max(initial=0) <= 1 for x in own)
-            z = sum(link.encoded(x, LOG_BITS, ring.EXP_FRACTIONAL_BITS) for x in own)
+            z = sum(link.encoded(x, RING_LOG_BITS, ring.EXP_FRACTIONAL_BITS) for x in own)
             e, exact = (
                 np.asarray(link.weights(RingArithmetic(), z)),
                 np.asarray(link.weights(FloatArithmetic(), decoded(link, z))),
@@ -148,8 +150,8 @@ def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
     check()
 
 
-def decoded(link, z, z_bits=LOG_BITS, weight_bits=ring.EXP_FRACTIONAL_BITS):
-    """What `ScoreLink.encoded` made."""
+def decoded(link, z, z_bits=RING_LOG_BITS, weight_bits=ring.EXP_FRACTIONAL_BITS):
+    """What `ScoreFunction.encoded` made."""
     sums = z.shape[-1] - link.own_inputs
     return jnp.concatenate([ring.decode(z[..., :sums], z_bits), ring.decode(z[..., sums:], weight_bits)], axis=-1)
 
@@ -307,7 +309,7 @@ def test_signs_need_one_component():
 )
 def test_outcomes_without_a_proof_are_refused(links, message):
     with pytest.raises(ArgumentError, match=message):
-        JointLink(tuple(links), (0,) * len(links))
+        JointLink(tuple(score_functions), (0,) * len(score_functions))
 
 
 def test_an_outcomes_own_numbers_are_its_partys_alone():

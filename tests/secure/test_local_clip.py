@@ -28,13 +28,12 @@ from vertinumpyro.secure import (
     Plaintext,
     PoissonLink,
     fixed_point,
-    local,
-    local_clip,
+    input_bounds,
+    number_formats,
 )
 from vertinumpyro.secure.computation import computation_of, described
-from vertinumpyro.secure.formats import EXP_BITS
-from vertinumpyro.secure.inputs import Layout, encode_party
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.input_encoding import Layout, encode_party
+from vertinumpyro.secure.number_formats import EXP_BITS, fixed_point_format
 
 LOGIT = BernoulliLogitLink()
 SIZES = {"K": 1, "P": 3, "d": 1, "s": 1, "t": 1, "d0": 0, "link": LOGIT}
@@ -139,9 +138,9 @@ def of_scores_apart(plated, shared):
 def test_a_clip_that_forgets_signs_or_shared_coefficients_is_seen(wrong, monkeypatch):
     shape = problems.shape_of(**{**SEVERAL, "d": 0, "t": 0}, clip_parts=(1, 2, 5), residual_bound=0.4, n=1)
     if wrong is not None:
-        monkeypatch.setattr(local, "_largest_square", wrong)
+        monkeypatch.setattr(input_bounds, "_largest_square", wrong)
     integers = fixed_point_sum(shape, opposite_scores(shape))
-    kept = Fraction(local_clip.kept(shape))
+    kept = Fraction(number_formats.kept(shape))
     if wrong is None:
         assert (limit(shape) * (1 - 2 * kept)) ** 2 < squared(integers) <= limit(shape) ** 2
     else:
@@ -169,7 +168,7 @@ def longest_record(shape, scores=1e30):
 def test_the_longest_record_has_all_of_the_clip_norm_but_what_is_kept_back(residual_bound, clip_norm):
     shape = shape_of(residual_bound=residual_bound, clip_norm=clip_norm, n=1)
     integers = problems.jitted(shape)(*longest_record(shape)).tolist()
-    kept = Fraction(local_clip.kept(shape))
+    kept = Fraction(number_formats.kept(shape))
     assert (limit(shape) * (1 - 2 * kept)) ** 2 < squared(integers) <= limit(shape) ** 2
     assert kept < 0.002
 
@@ -179,7 +178,7 @@ def test_the_longest_record_has_all_of_the_clip_norm_but_what_is_kept_back(resid
     [
         pytest.param(lambda shape, party: 1024.0, id="no scaling at all"),
         pytest.param(lambda shape, party: 1.0, id="all of C for every party"),
-        pytest.param(lambda shape, party: local_clip.exact_score_bound(shape, party), id="nothing kept back"),
+        pytest.param(lambda shape, party: number_formats.exact_score_bound(shape, party), id="nothing kept back"),
     ],
 )
 def test_a_party_that_scales_too_little_is_seen(skips, monkeypatch):
@@ -225,7 +224,7 @@ def test_what_crypten_opens_of_several_outcomes_is_no_longer_than_the_clip_norm(
     shape = problems.shape_of(**{**SEVERAL, "d": 0, "t": 0}, clip_parts=(1, 2, 5), residual_bound=residual_bound, n=1)
     run(rehearsal, shape, opposite_scores(shape))
     (opened,) = (value for why, value in rehearsal.opened(3) if why == "reveal")
-    kept = Fraction(local_clip.kept(shape))
+    kept = Fraction(number_formats.kept(shape))
     assert (limit(shape) * (1 - 2 * kept)) ** 2 < squared(opened) <= limit(shape) ** 2
 
 
@@ -266,12 +265,14 @@ def test_a_step_has_only_the_rounds_of_the_residual_the_products_and_the_opening
 def test_a_weight_is_cut_on_shares_exactly_in_three_rounds(largest, num_parties):
     import torch
 
-    from vertinumpyro.secure.crypten import fixed
+    from vertinumpyro.secure.crypten import arithmetic
 
     group, most = ThreadGroup(num_parties), (1 << EXP_BITS) + 2  # a unit more than any link has
     edges = np.array([0, 1, largest - 1, largest, largest + 1, most])
     e = np.concatenate([edges, -edges, np.random.default_rng(0).integers(-most, most, 3000)])
-    cut = group.run(lambda party, share: fixed.cut(party, torch.from_numpy(share), largest, EXP_BITS + 2).numpy(), e)
+    cut = group.run(
+        lambda party, share: arithmetic.cut(party, torch.from_numpy(share), largest, EXP_BITS + 2).numpy(), e
+    )
     np.testing.assert_array_equal(sum(cut), np.clip(e, -largest, largest))
     assert group.rounds == 3
     assert looks_uniform(group.seen)

@@ -11,12 +11,12 @@ import pytest
 from tests.secure import problems
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, FixedPoint, InsecureRehearsal, Spu, VectorSum
+from vertinumpyro.secure.between_processes import _digest
 from vertinumpyro.secure.computation import computation_of, described
+from vertinumpyro.secure.crypten.backend import CryptenEnd
 from vertinumpyro.secure.crypten.dealer import DealerClient
-from vertinumpyro.secure.crypten.member import CryptenEnd
-from vertinumpyro.secure.inputs import Layout, encode_party, encode_prior
+from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
 from vertinumpyro.secure.keystream import fresh_key
-from vertinumpyro.secure.party_end import _digest
 from vertinumpyro.transport import Nobody, Seat, Traffic
 from vertinumpyro.transport.link import HEADER_BYTES
 

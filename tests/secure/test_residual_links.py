@@ -20,8 +20,8 @@ from vertinumpyro.secure import (
     PoissonLink,
 )
 from vertinumpyro.secure.arithmetic import MOST_MILLS
-from vertinumpyro.secure.crypten import wave_table, waves
-from vertinumpyro.secure.crypten.formats import EXP_BITS, EXP_ERROR, LOG_BITS
+from vertinumpyro.secure.crypten import number_formats, sigmoid
+from vertinumpyro.secure.crypten.number_formats import EXP_BITS, EXP_ERROR, LOG_BITS
 from vertinumpyro.secure.fixed_point import RingArithmetic
 from vertinumpyro.secure.plaintext import FloatArithmetic
 from vertinumpyro.secure.spu.program import SpuArithmetic
@@ -53,13 +53,15 @@ def exact(link, encoded):
 
 def test_the_series_is_a_sigmoid_within_its_proved_error_whatever_the_mask():
     rng = np.random.default_rng(1)
-    ends = np.array([-waves.REACH, 0, waves.REACH - 2.0**-LOG_BITS])
-    z = np.concatenate([np.linspace(-waves.REACH, waves.REACH, 20_001), ends])
-    encoded = np.clip(np.rint(z * 2**LOG_BITS), -waves.REACH << LOG_BITS, waves.REACH << LOG_BITS).astype(np.int64)
+    ends = np.array([-sigmoid.REACH, 0, sigmoid.REACH - 2.0**-LOG_BITS])
+    z = np.concatenate([np.linspace(-sigmoid.REACH, sigmoid.REACH, 20_001), ends])
+    encoded = np.clip(np.rint(z * 2**LOG_BITS), -sigmoid.REACH << LOG_BITS, sigmoid.REACH << LOG_BITS).astype(np.int64)
     mask = rng.integers(-(2**63), 2**63 - 1, encoded.shape, dtype=np.int64)
-    products = waves._factors((encoded + mask) & (2**40 - 1), *waves._sigmoids_waves()) * wave_table.waves_of(mask)
-    found = 0.5 + products.sum(axis=(-2, -1)) * 2.0 ** -(wave_table.FACTOR_BITS + wave_table.WAVE_BITS)
-    assert np.abs(found - 1 / (1 + np.exp(-encoded * 2.0**-LOG_BITS))).max() <= waves.WAVES_ERROR
+    products = sigmoid._factors((encoded + mask) & (2**40 - 1), *sigmoid._sigmoids_waves()) * number_formats.waves_of(
+        mask
+    )
+    found = 0.5 + products.sum(axis=(-2, -1)) * 2.0 ** -(number_formats.FACTOR_BITS + number_formats.WAVE_BITS)
+    assert np.abs(found - 1 / (1 + np.exp(-encoded * 2.0**-LOG_BITS))).max() <= sigmoid.WAVES_ERROR
     assert found.min() > 2e-7
     assert found.max() < 1 - 2e-7
 
@@ -74,14 +76,16 @@ def test_the_probits_waves_are_its_slope_on_a_grid_that_leaves_no_room():
     step = 2.0**-14
     t = np.arange(-6, 6 + step, step)
     encoded = np.rint(t * 2**LOG_BITS).astype(np.int64)
-    sines, cosines = np.array(wave_table.MILLS_SINES), np.array(wave_table.MILLS_COSINES)
-    rates = 2 * np.pi / 64 * wave_table.frequencies()
+    sines, cosines = np.array(number_formats.MILLS_SINES), np.array(number_formats.MILLS_COSINES)
+    rates = 2 * np.pi / 64 * number_formats.frequencies()
     exact_series = np.sin(np.outer(t, rates)) @ sines + np.cos(np.outer(t, rates)) @ cosines
-    between = step**2 / 8 * (np.abs(sines) + np.abs(cosines)) @ rates**2 * 2.0**-wave_table.FACTOR_BITS + step**2 / 8
-    assert np.abs(exact_series * 2.0**-wave_table.FACTOR_BITS - slope(t)).max() + between <= 1.8e-8
+    between = (
+        step**2 / 8 * (np.abs(sines) + np.abs(cosines)) @ rates**2 * 2.0**-number_formats.FACTOR_BITS + step**2 / 8
+    )
+    assert np.abs(exact_series * 2.0**-number_formats.FACTOR_BITS - slope(t)).max() + between <= 1.8e-8
     mask = np.random.default_rng(3).integers(-(2**63), 2**63 - 1, encoded.shape, dtype=np.int64)
-    products = waves._factors((encoded + mask) & (2**40 - 1), sines, cosines) * wave_table.waves_of(mask)
-    found = products.sum(axis=(-2, -1)) * 2.0 ** -(wave_table.FACTOR_BITS + wave_table.WAVE_BITS)
+    products = sigmoid._factors((encoded + mask) & (2**40 - 1), sines, cosines) * number_formats.waves_of(mask)
+    found = products.sum(axis=(-2, -1)) * 2.0 ** -(number_formats.FACTOR_BITS + number_formats.WAVE_BITS)
     assert np.abs(found - slope(t)).max() <= 1.4e-7
 
 
@@ -91,7 +95,7 @@ def test_the_probits_slope_on_shares_takes_four_rounds(num_parties):
     import torch
 
     group, encoded = ThreadGroup(num_parties), numbers(PROBIT)[:, :1]
-    shares = group.run(lambda party, share: waves.mills_ratio(party, torch.from_numpy(share)).numpy(), encoded)
+    shares = group.run(lambda party, share: sigmoid.mills_ratio(party, torch.from_numpy(share)).numpy(), encoded)
     assert group.rounds == 4
     assert looks_uniform(group.seen)
     assert -1 <= sum(shares).min() <= sum(shares).max() <= ONE + 1
@@ -109,9 +113,9 @@ def test_the_probits_sum_in_integers_is_its_slope_on_a_fine_grid():
 
 def test_sines_are_those_of_their_angles():
     angle = np.random.default_rng(2).integers(2**40, size=20_000)
-    turns = (angle % 2**wave_table.PERIOD_BITS) * 2.0**-wave_table.PERIOD_BITS * 2 * np.pi
-    for found, expected in zip(waves.sines(angle), (np.sin(turns), np.cos(turns)), strict=True):
-        assert np.abs(found - expected * 2**wave_table.SINE_BITS).max() <= 2.3
+    turns = (angle % 2**number_formats.PERIOD_BITS) * 2.0**-number_formats.PERIOD_BITS * 2 * np.pi
+    for found, expected in zip(sigmoid.sines(angle), (np.sin(turns), np.cos(turns)), strict=True):
+        assert np.abs(found - expected * 2**number_formats.SINE_BITS).max() <= 2.3
 
 
 @needs_crypten

@@ -12,8 +12,8 @@ from tests.secure import problems
 from tests.secure.problems import run
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, InsecureRehearsal, Plaintext, in_process
-from vertinumpyro.secure.inputs import Layout
-from vertinumpyro.secure.spu import Spu, compat, end, is_installed, node, program
+from vertinumpyro.secure.input_encoding import Layout
+from vertinumpyro.secure.spu import Spu, end, is_installed, node, program
 
 needs_spu = pytest.mark.skipif(not is_installed(), reason="SPU is not installed: pip install 'vertinumpyro[spu]'")
 
@@ -30,7 +30,7 @@ def simulator():
     """SPU's own simulation in threads of this process, of the ring and the protocol that the backend uses."""
     from spu.utils import simulation
 
-    spu, lib, _ = compat.load()
+    spu, lib, _ = node.load()
     config = lib.RuntimeConfig(protocol=lib.ProtocolKind.ABY3, field=spu.parse_field_type("FM128"))
     config.fxp_fraction_bits = program.FRACTION_BITS
     return simulation, simulation.Simulator(3, config)

@@ -9,8 +9,7 @@ import pytest
 from tests.secure.thread_group import ThreadGroup, ThreadParty
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure import Crypten
-from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key
-from vertinumpyro.secure.to_one import sum_to_one
+from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, sum_to_one
 from vertinumpyro.transport import SocketLink
 from vertinumpyro.transport.link import HEADER_BYTES
 
@@ -79,14 +78,14 @@ def test_what_is_no_vector_and_who_is_no_party_is_refused():
 @pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
 @pytest.mark.parametrize("num_parties", [2, 3])
 def test_bands_are_exact_on_shares(num_parties, monkeypatch):
-    from vertinumpyro.secure.crypten import bands
+    from vertinumpyro.secure.crypten import comparison
 
-    monkeypatch.setattr(bands, "_AT_A_TIME", 100)
+    monkeypatch.setattr(comparison, "_AT_A_TIME", 100)
     thresholds = [-(2**40), -1, 0, 0, 2**35]
     edges = np.array([t + step for t in thresholds for step in (-1, 0, 1)])
     x = np.concatenate([edges, np.random.default_rng(0).integers(-(2**41), 2**41, 80)])
     monkeypatch.setattr(ThreadParty, "begin", lambda party, program: None, raising=False)
     group = ThreadGroup(num_parties)
-    shares = group.run(lambda party, share: bands.bands(party, share, thresholds, 43), x)
+    shares = group.run(lambda party, share: comparison.bands(party, share, thresholds, 43), x)
     np.testing.assert_array_equal(np.sum(shares, axis=0), np.searchsorted(thresholds, x, side="right"))
     assert group.rounds == 4 * 5

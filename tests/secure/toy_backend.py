@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from vertinumpyro.core import compat, ring
 from vertinumpyro.secure import backend
 from vertinumpyro.secure.backend import BackendInfo, InProcess, check_shape, over_blocks, total
-from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior
+from vertinumpyro.secure.input_bounds import SCORE_BOUND, bounded, bounded_prior
+from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.plaintext import FloatArithmetic
-from vertinumpyro.secure.range_proof import fixed_point_format
 
 
 class Toy(InProcess):

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
 from tests.recipes.toy_outcome import LogisticNoiseLink
-from vertinumpyro.secure import ScoreLink, links
-from vertinumpyro.secure.local import LARGEST_CONTRIBUTION, renormalised
-from vertinumpyro.secure.rehearsal import run_worker
+from vertinumpyro.secure import ScoreFunction, score_functions
+from vertinumpyro.secure.input_bounds import LARGEST_CONTRIBUTION, renormalised
+from vertinumpyro.secure.simulation import run_worker
 from vertinumpyro.secure.spu.end import run_helper
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Tempered(ScoreLink):
+class Tempered(ScoreFunction):
     """2 log sum_k exp(z_k / 2): responsibilities of temperature 2."""
 
     name: ClassVar[str] = "tempered"
@@ -34,7 +34,7 @@ class Tempered(ScoreLink):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Residual(ScoreLink):
+class Residual(ScoreFunction):
     """Huber regression: z = y - the sum of the parties' predictors, e = clip(z, -1, 1)."""
 
     name: ClassVar[str] = "residual"
@@ -53,7 +53,7 @@ class Residual(ScoreLink):
 
 def _with_toys():
     """Before a rehearsal's process runs: it knows these links by name as well."""
-    links.LINKS.update({kind.name: kind for kind in (Tempered, Residual, LogisticNoiseLink)})
+    score_functions.LINKS.update({kind.name: kind for kind in (Tempered, Residual, LogisticNoiseLink)})
 
 
 def run_worker_with_toys(seat, backend, watched):

@@ -10,7 +10,7 @@ import pytest
 from vertinumpyro.core.errors import BackendError, PlanSpentError
 from vertinumpyro.privacy import Book, Ledger
 from vertinumpyro.regression import VerticalLinearRegression
-from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.opening import Openings
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.transport import Traffic
@@ -52,7 +52,7 @@ class Seat:
         return self.wire.everyones(self.rank, message)[0]
 
 
-class End(PartyEnd):
+class End(PartyProtocol):
     """Sums vectors; a message is this party's, with fresh noise. `sent` outlives the process, as a peer would."""
 
     rank = num_parties = 0

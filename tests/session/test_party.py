@@ -18,7 +18,7 @@ from vertinumpyro.privacy import DisjointBatches, NoiseSource
 from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.regression import objective as linear_steps
 from vertinumpyro.secure import Crypten
-from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session import party
 from vertinumpyro.session.toss import TossedSource
 from vertinumpyro.transport import Traffic
@@ -45,7 +45,7 @@ def test_parties_with_other_schemas_end_before_a_table_is_read(two, tmp_path):
         party.Party.seated(seat, clinic)
 
 
-class End(PartyEnd):
+class End(PartyProtocol):
     """The other party's numbers are 0; `sent` is what left this one to be opened."""
 
     rank, num_parties = 0, 2

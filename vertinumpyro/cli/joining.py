@@ -24,7 +24,7 @@ from vertinumpyro.core.programs import set_apart
 from vertinumpyro.data import Linkage, normalised_ids, read_ids
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
-from vertinumpyro.secure.intersection import check_ids, common_places, find_common
+from vertinumpyro.secure.private_set_intersection import check_ids, common_places, find_common
 from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, check_alike, held
 from vertinumpyro.study import LINKAGE, Agreement, meet
 from vertinumpyro.transport import PeerError, Seat

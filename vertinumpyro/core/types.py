@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Num
 __all__ = ["MOST_OUTCOMES", "ComponentPrior", "Contribution", "Model", "ScoreTable", "Theta"]
 
 MOST_OUTCOMES = 6
-"""Of one model: the clip of so many residuals looks at 2^5 patterns of their signs (`secure.local_clip`)."""
+"""Of one model: the clip of so many residuals looks at 2^5 patterns of their signs (`secure.number_formats`)."""
 
 Theta = Mapping[str, jax.Array]
 """Unconstrained values of the global latent sites, by site name."""

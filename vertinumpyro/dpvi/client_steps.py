@@ -17,8 +17,8 @@ from vertinumpyro.dpvi.work import state_leaves, state_of
 from vertinumpyro.posterior.columns import Columns, device_columns
 from vertinumpyro.privacy import Batches, ClientPlan
 from vertinumpyro.secure import BatchShape
+from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.fixed_point import Encoded, encoded, ring_sum
-from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.session import Payload, Work
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class HolderWork(Work):
         """Refuses everything: steps are iterated, and the holder's ledger counts them."""
         raise self.refused(step, do, what)
 
-    def iterate(self, end: PartyEnd, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
+    def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Work.iterate`: the state's leaves, and the norm of every released gradient."""
         state = state_of(self._state, arrays) if arrays else self._state
         noise = self._plan.draw_noise_share(self._num_values, len(batches.mask), self._source)

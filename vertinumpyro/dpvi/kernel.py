@@ -18,7 +18,8 @@ from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.dpvi.optimizers import first_state
 from vertinumpyro.posterior.columns import Columns
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
-from vertinumpyro.secure.backend import Backend, BatchShape, Contributions, in_process, over_blocks
+from vertinumpyro.secure.backend import Backend, Contributions, in_process, over_blocks
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = ["DPVIState", "InternalInfo", "Kernel", "StepInfo", "StepInput"]
 

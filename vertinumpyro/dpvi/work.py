@@ -18,8 +18,8 @@ from vertinumpyro.data.table import model_units
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.privacy import Batches, PrivacyPlan
-from vertinumpyro.secure.inputs import Layout, encode_party, encode_prior
-from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.secure.between_processes import PartyProtocol
+from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
 from vertinumpyro.session import Payload, Work
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class StepsWork(Work):
             raise NotImplementedError(what)
         return self._start
 
-    def iterate(self, end: PartyEnd, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
+    def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Work.iterate`: the state's leaves, and the norm of every released gradient."""
         if self._steps is None:
             kernel, first = self._dpvi.kernel(self._facts, self._plan, compat.random_key(0))
@@ -120,7 +120,7 @@ class _Steps:
         self._update = jax.jit(kernel.update)
 
     def step(
-        self, end: PartyEnd, indices: np.ndarray, mask: np.ndarray, noise_share: np.ndarray, grid_bits: int
+        self, end: PartyProtocol, indices: np.ndarray, mask: np.ndarray, noise_share: np.ndarray, grid_bits: int
     ) -> float:
         """One release; the norm of the noisy gradient."""
         prior, shape = self._prior(self.state), self.kernel.shape

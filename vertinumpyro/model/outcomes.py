@@ -1,7 +1,7 @@
 """What an observed site says about a `party_sum`: distributions whose derivative by their predictor is one residual.
 
 A record's gradient is the residual d log p(y | eta) / d eta times the scores d eta / d theta, which stand side by side,
-each at its own party. `secure.residual_links` computes the same residuals on shares.
+each at its own party. `secure.score_functions` computes the same residuals on shares.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Outcome(abc.ABC):
 
     @final
     def described(self) -> dict[str, Any]:
-        """As plain data: what `secure.links.link_of` reads."""
+        """As plain data: what `secure.score_functions.link_of` reads."""
         return {"name": self.kind, **self.link_numbers()}
 
     def link_numbers(self) -> dict[str, float]:

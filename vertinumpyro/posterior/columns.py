@@ -10,9 +10,7 @@ import jax.numpy as jnp
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.table import model_units
 from vertinumpyro.model import SplitModel
-from vertinumpyro.secure.joint_link import joint_link
-from vertinumpyro.secure.link import SOFTMAX, ScoreLink
-from vertinumpyro.secure.links import link_of
+from vertinumpyro.secure.score_functions import SOFTMAX, ScoreFunction, joint_link, link_of
 
 __all__ = ["Columns", "device_columns", "score_link"]
 
@@ -28,7 +26,7 @@ def device_columns(dataset: VerticalDataset) -> dict[str, dict[str, jax.Array]]:
     }
 
 
-def score_link(split: SplitModel) -> ScoreLink:
+def score_link(split: SplitModel) -> ScoreFunction:
     """The link of a split model: its outcomes' where parties sum up predictors, else a mixture's."""
     summed = split.structure.summed
     if not summed:

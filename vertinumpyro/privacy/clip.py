@@ -21,7 +21,7 @@ def bounds_of_outcomes(residual_bound: float | Sequence[float]) -> tuple[float, 
 def check_local_clip(
     clip_parts: Sequence[int] | None, residual_bound: float | Sequence[float], num_parties: int
 ) -> None:
-    """Refuses parts of C^2 and a bound of the residual that no clip can have; see `secure.local_clip`.
+    """Refuses parts of C^2 and a bound of the residual that no clip can have; see `secure.number_formats`.
 
     :param clip_parts: whole numbers, to which the parties' parts of C^2 are in proportion: so they add up to 1.
     :param residual_bound: b, of the link's unit; of several outcomes each one's.

@@ -23,8 +23,7 @@ from vertinumpyro.regression.release import GRID_BITS, Mechanism
 from vertinumpyro.regression.scikit import RegressorMixin, check_is_fitted, validate_data
 from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors, unpacked
 from vertinumpyro.secure import Backend
-from vertinumpyro.secure.dca.shares import check_nodes
-from vertinumpyro.secure.dca.streams import CipherSource
+from vertinumpyro.secure.dca.backend import CipherSource, check_nodes
 from vertinumpyro.session import ForHolders, Payload, Run, Session, Work, party_sources, recorded_plan
 from vertinumpyro.session.work import Columns
 

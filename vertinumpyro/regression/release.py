@@ -22,7 +22,7 @@ from vertinumpyro.privacy import (
     draw_noise_share,
     sample_discrete_gaussian,
 )
-from vertinumpyro.secure.dca.shares import NodeSums
+from vertinumpyro.secure.dca.backend import NodeSums
 
 __all__ = ["GRID_BITS", "Mechanism", "StatisticsRelease", "encode"]
 

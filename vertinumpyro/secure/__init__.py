@@ -1,18 +1,25 @@
 """Secure backends: the three cross-party protocols, their range proofs, and statements of who learns what."""
 
-from vertinumpyro.secure.backend import Backend, BackendInfo, BatchShape, InProcess, in_process
-from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
+from vertinumpyro.secure.backend import Backend, BackendInfo, InProcess, in_process
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, PartyEnd, PartyProtocol
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum
 from vertinumpyro.secure.crypten import Crypten
 from vertinumpyro.secure.fixed_point import FixedPoint
-from vertinumpyro.secure.joint_link import JointLink
-from vertinumpyro.secure.link import ScoreLink, SoftmaxLink
-from vertinumpyro.secure.links import LINKS
-from vertinumpyro.secure.party_end import PartyEnd
 from vertinumpyro.secure.plaintext import Plaintext
-from vertinumpyro.secure.probit_link import BernoulliProbitLink
-from vertinumpyro.secure.rehearsal import InsecureRehearsal
-from vertinumpyro.secure.residual_links import BernoulliLogitLink, NormalLink, OrderedLogitLink, PoissonLink
+from vertinumpyro.secure.score_functions import (
+    LINKS,
+    BernoulliLogitLink,
+    BernoulliProbitLink,
+    JointLink,
+    NormalLink,
+    OrderedLogitLink,
+    PoissonLink,
+    ScoreFunction,
+    ScoreLink,
+    SoftmaxLink,
+)
+from vertinumpyro.secure.shape import BatchShape
+from vertinumpyro.secure.simulation import InsecureRehearsal
 from vertinumpyro.secure.spu import Spu
 
 __all__ = [
@@ -36,8 +43,10 @@ __all__ = [
     "NormalLink",
     "OrderedLogitLink",
     "PartyEnd",
+    "PartyProtocol",
     "Plaintext",
     "PoissonLink",
+    "ScoreFunction",
     "ScoreLink",
     "SoftmaxLink",
     "Spu",

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, TypeAlias, final
 import numpy as np
 
 from vertinumpyro.core.row_blocks import RowBlocks, rows_at_a_time, slices
-from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, norm_width
-from vertinumpyro.secure.links import link_of
+from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs, norm_width
+from vertinumpyro.secure.score_functions import link_of
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = ["ClippedSum", "Computation", "CrossProducts", "VectorSum", "block_memory", "computation_of", "described"]
 
@@ -30,7 +30,7 @@ _COPIES = 8 * 8  # bytes of a number, as often as a protocol holds it: as it is,
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClippedSum:
-    """`PartyEnd.clipped_noisy_sum`."""
+    """`PartyProtocol.clipped_noisy_sum`."""
 
     repeated: ClassVar[bool] = True
 
@@ -53,7 +53,7 @@ class ClippedSum:
         return block_memory(self.shape)
 
     def at(self, end: Any, inputs: Arrays) -> np.ndarray:
-        """Computes it at a `PartyEnd`, on that party's inputs, by name."""
+        """Computes it at a `PartyProtocol`, on that party's inputs, by name."""
         common = PriorInputs(*(inputs[f"prior_{name}"] for name in PriorInputs._fields))
         numbers = range(self.shape.num_blocks) if self.shape.num_blocks > 1 else [...]
         own = (PartyInputs(*(inputs[name][number] for name in PartyInputs._fields)) for number in numbers)
@@ -89,7 +89,7 @@ class ClippedSum:
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossProducts:
-    """`PartyEnd.noisy_cross_products`.
+    """`PartyProtocol.noisy_cross_products`.
 
     Of many records a block at a time, so that no process holds more, nor sends more at once; blocks' products are
     added as shares, and opened once, with the noise.
@@ -133,7 +133,7 @@ class CrossProducts:
         return dataclasses.replace(self, num_records=rows.stop - rows.start)
 
     def at(self, end: Any, inputs: Mapping[str, Any]) -> np.ndarray:
-        """Computes it at a `PartyEnd`, on that party's inputs, by name."""
+        """Computes it at a `PartyProtocol`, on that party's inputs, by name."""
         return end.noisy_cross_products(inputs["matrix"], self.widths, inputs["noise"])
 
     def zeros(self, rank: int) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class CrossProducts:
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorSum:
-    """`PartyEnd.noisy_sum`."""
+    """`PartyProtocol.noisy_sum`."""
 
     repeated: ClassVar[bool] = False
 
@@ -160,7 +160,7 @@ class VectorSum:
         return _COPIES * self.num_parties * self.num_values
 
     def at(self, end: Any, inputs: Arrays) -> np.ndarray:
-        """Computes it at a `PartyEnd`, on that party's inputs, by name."""
+        """Computes it at a `PartyProtocol`, on that party's inputs, by name."""
         return end.noisy_sum(inputs["vector"], inputs["noise"])
 
     def zeros(self, rank: int) -> dict[str, np.ndarray]:

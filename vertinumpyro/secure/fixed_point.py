@@ -17,12 +17,10 @@ from vertinumpyro.core import compat, ring
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
-from vertinumpyro.secure import accuracy
 from vertinumpyro.secure.arithmetic import MILLS_COEFFICIENT_BITS, MILLS_COEFFICIENTS, MILLS_REACH, chebyshev_sum
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
-    BatchShape,
     Contributions,
     InProcess,
     check_shape,
@@ -31,10 +29,19 @@ from vertinumpyro.secure.backend import (
     total,
     vector_sum,
 )
-from vertinumpyro.secure.link import ScoreLink
-from vertinumpyro.secure.local import SCORE_BOUND, as_float64, bounded, bounded_prior, weight_of_values
-from vertinumpyro.secure.local_clip import check_local_range, largest_weights, score_bound, weight_bounds
-from vertinumpyro.secure.range_proof import LOG_BITS, fixed_point_format
+from vertinumpyro.secure.input_bounds import SCORE_BOUND, as_float64, bounded, bounded_prior, weight_of_values
+from vertinumpyro.secure.number_formats import (
+    RING_LOG_BITS,
+    check_local_range,
+    clip_slack,
+    fixed_point_error_bound,
+    fixed_point_format,
+    largest_weights,
+    score_bound,
+    weight_bounds,
+)
+from vertinumpyro.secure.score_functions import ScoreFunction
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = ["FixedPoint", "RingArithmetic", "clipped_sum"]
 
@@ -51,7 +58,7 @@ class FixedPoint(InProcess):
     Formal guarantee: every record adds an integer vector whose L2 norm is at most
     clip_norm 2^f, f the grid's fractional bits, whatever the columns hold. The norm is computed from the very
     integers that are released and every rounding in it goes up, the reciprocal square root goes down; nothing
-    is truncated after the clip. Where each party clips its own part, `local_clip` has the proof. The accuracy of the
+    is truncated after the clip. Where each party clips its own part, `number_formats` has the proof. The accuracy of the
     link's weights changes what is summed, never the bound.
     """
 
@@ -59,7 +66,7 @@ class FixedPoint(InProcess):
 
     def info(self) -> BackendInfo:
         """Same integers as a secure run, no security."""
-        weights, logs = f"weights {EXP_FRACTIONAL_BITS} fractional bits", f"log densities {LOG_BITS}"
+        weights, logs = f"weights {EXP_FRACTIONAL_BITS} fractional bits", f"log densities {RING_LOG_BITS}"
         return BackendInfo(
             name="fixed_point",
             security_model="none (simulates the secure computation in one process)",
@@ -76,7 +83,7 @@ class FixedPoint(InProcess):
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
         """See `Backend.error_bound`."""
-        return accuracy.fused_error_bound(shape, score_norm=score_norm)
+        return fixed_point_error_bound(shape, score_norm=score_norm)
 
     def clipped_noisy_sum(
         self,
@@ -106,18 +113,18 @@ class FixedPoint(InProcess):
 
 @final
 class RingArithmetic:
-    """`Arithmetic` on ring elements: z with `LOG_BITS` fractional bits, e with `EXP_FRACTIONAL_BITS`."""
+    """`Arithmetic` on ring elements: z with `RING_LOG_BITS` fractional bits, e with `EXP_FRACTIONAL_BITS`."""
 
     stack = staticmethod(jnp.stack)
     concatenate = staticmethod(jnp.concatenate)
 
     def exp_below_max(self, z: jax.Array, halvings: int = 0) -> jax.Array:
         """The largest is exactly 1."""
-        return ring.exp_nonpositive(z - z.max(axis=-1, keepdims=True), LOG_BITS + halvings)
+        return ring.exp_nonpositive(z - z.max(axis=-1, keepdims=True), RING_LOG_BITS + halvings)
 
     def capped_exp(self, z: jax.Array) -> jax.Array:
         """exp(min(z, 0))."""
-        return ring.exp_nonpositive(jnp.minimum(z, 0), LOG_BITS)
+        return ring.exp_nonpositive(jnp.minimum(z, 0), RING_LOG_BITS)
 
     def sigmoid_sum(self, z: jax.Array) -> jax.Array:
         """Each sigmoid is in [0, 1] and within 3 units, so `EXP_MAX_ERROR_ULP` holds.
@@ -126,18 +133,18 @@ class RingArithmetic:
         derivative, at most 1 / (1 + 1/2)^2, makes 1.7; below it is off by at most 2.9, and that makes 1.9 above 1/4,
         and less further down. The quotient, 60 bits over 31, is cut off: one more unit.
         """
-        upper = (_ONE * _ONE) // (_ONE + ring.exp_nonpositive(-jnp.abs(z), LOG_BITS))
+        upper = (_ONE * _ONE) // (_ONE + ring.exp_nonpositive(-jnp.abs(z), RING_LOG_BITS))
         return jnp.where(z < 0, _ONE - upper, upper).sum(axis=-1, keepdims=True)
 
     def clip(self, z: jax.Array) -> jax.Array:
         """clip(z, -1, 1), exactly."""
-        one = 1 << LOG_BITS
-        return jnp.clip(z, -one, one) << (EXP_FRACTIONAL_BITS - LOG_BITS)
+        one = 1 << RING_LOG_BITS
+        return jnp.clip(z, -one, one) << (EXP_FRACTIONAL_BITS - RING_LOG_BITS)
 
     def mills_ratio(self, t: jax.Array) -> jax.Array:
         """The Chebyshev sum with 40 fractional bits, cut to [0, 1]."""
-        reach, bits = MILLS_REACH << LOG_BITS, MILLS_COEFFICIENT_BITS
-        x = (jnp.clip(t, -reach, reach) << (bits - LOG_BITS)) // MILLS_REACH
+        reach, bits = MILLS_REACH << RING_LOG_BITS, MILLS_COEFFICIENT_BITS
+        x = (jnp.clip(t, -reach, reach) << (bits - RING_LOG_BITS)) // MILLS_REACH
         found = chebyshev_sum(x, MILLS_COEFFICIENTS, lambda x, b: ring.multiply_shift(x, b, bits))
         return jnp.clip(found >> (bits - EXP_FRACTIONAL_BITS), 0, _ONE)
 
@@ -157,7 +164,7 @@ class RingArithmetic:
 class Encoded(NamedTuple):
     """Ring elements that enter the computation; from here on there is integer arithmetic only.
 
-    log_densities:  [n, Z] for each party, then the prior's [Z], with `LOG_BITS` fractional bits; own numbers as e.
+    log_densities:  [n, Z] for each party, then the prior's [Z], with `RING_LOG_BITS` fractional bits; own numbers as e.
     plated, shared: each party's scores [n, K, d] and [n, K, s], with `score_bits` fractional bits.
     tables:         each party's tables, with `score_bits` fractional bits.
     prior_scores:   [K, d0].
@@ -195,7 +202,7 @@ def encoded(shape: BatchShape, contributions: Sequence[Contribution], prior: Com
     ]
     inputs = (*(c.log_density for c in parties), prior.log_weights)
     return Encoded(
-        tuple(link.encoded(v, LOG_BITS, EXP_FRACTIONAL_BITS) for v in inputs),
+        tuple(link.encoded(v, RING_LOG_BITS, EXP_FRACTIONAL_BITS) for v in inputs),
         tuple(ring.encode_short(c.plated_scores, bits) for c in parties),
         tuple(ring.encode_short(c.shared_scores, bits) for c in parties),
         tuple(tuple(ScoreTable(ring.encode_short(t.scores, bits), t.codes) for t in c.tables) for c in parties),
@@ -216,7 +223,7 @@ def ring_sum(shape: BatchShape, inputs: Encoded, mask: jax.Array) -> Int[Array, 
 
 
 def _cut_weights(shape: BatchShape, e: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:
-    """W = mask clip(e, -B, B), B = floor(b 2^30): the parties clipped their scores (`local_clip`)."""
+    """W = mask clip(e, -B, B), B = floor(b 2^30): the parties clipped their scores (`number_formats`)."""
     largest = largest_weights(shape, EXP_FRACTIONAL_BITS)
     return (e if largest is None else jnp.clip(e, -largest, largest)) * mask[:, None].astype(jnp.int64)
 
@@ -229,17 +236,6 @@ def _jointly_clipped(shape: BatchShape, e: jax.Array, inputs: Encoded, mask: jax
     for plated, shared, tables in zip(inputs.plated, inputs.shared, inputs.tables, strict=True):
         squared_norm += _plated_norm(magnitude, plated, tables, norm) + _shared_norm(e, shared, norm)
     return _clipped_weights(shape.link, e, squared_norm, mask)
-
-
-def clip_slack(shape: BatchShape) -> Fraction:
-    """Share of the clip norm kept back for the rounding of W in coordinates that components share.
-
-    There W_k = floor(w e_k) is off by less than 2^-30 for every component, which adds a vector of norm at
-    most K 1.25 SCORE_BOUND C 2^-30 for each of the P + 1 blocks, so sqrt(P + 1) times that together, and 1.25
-    sqrt(P + 1) < P + 1. Plated coordinates only shrink by that rounding, unless e_k is negative; the bound is of whole
-    blocks, plated coordinates included.
-    """
-    return Fraction((shape.num_parties + 1) * shape.num_components * int(SCORE_BOUND), _ONE)
 
 
 class _NormScale(NamedTuple):
@@ -318,7 +314,7 @@ def _summed(e: jax.Array, limbs: jax.Array) -> Int[Array, "n s"]:
     return in_integers(e, limbs)
 
 
-def _clipped_weights(link: ScoreLink, e: jax.Array, squared_norm: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:
+def _clipped_weights(link: ScoreFunction, e: jax.Array, squared_norm: jax.Array, mask: jax.Array) -> Int[Array, "n K"]:
     """W = mask floor(w e), w = floor(1 / sqrt(max(den^2, nn / C^2))): clip factor times the link's weight."""
     den = e.sum(-1) if link.normalised else jnp.int64(_ONE)
     den_squared = ring.multiply_shift(den, den, 2 * EXP_FRACTIONAL_BITS - NORM_FRACTIONAL_BITS)

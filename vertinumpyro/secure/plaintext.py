@@ -17,7 +17,6 @@ from vertinumpyro.secure.arithmetic import MILLS_REACH, MOST_MILLS, mills
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
-    BatchShape,
     Contributions,
     InProcess,
     check_shape,
@@ -26,9 +25,9 @@ from vertinumpyro.secure.backend import (
     total,
     vector_sum,
 )
-from vertinumpyro.secure.local import SCORE_BOUND, bounded, bounded_prior, weight_of_values
-from vertinumpyro.secure.local_clip import check_local_range, exact_score_bound, weight_bounds
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.input_bounds import SCORE_BOUND, bounded, bounded_prior, weight_of_values
+from vertinumpyro.secure.number_formats import check_local_range, exact_score_bound, fixed_point_format, weight_bounds
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = ["FloatArithmetic", "Plaintext", "clipped_sum"]
 

@@ -20,7 +20,7 @@ from typing import final
 import numpy as np
 
 from vertinumpyro.core.errors import PlanSpentError
-from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.transport import Seat
 
@@ -41,7 +41,7 @@ class Openings:
     :param party: its name, for errors.
     """
 
-    def __init__(self, seat: Seat, end: PartyEnd, run: Run, party: str) -> None:
+    def __init__(self, seat: Seat, end: PartyProtocol, run: Run, party: str) -> None:
         self._seat, self._end, self._run, self._party = seat, end, run, party
 
     def opened(self, step: int, request: str, protocol: Callable[[], np.ndarray]) -> np.ndarray:

@@ -25,8 +25,7 @@ from vertinumpyro.data import (
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
 from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
-from vertinumpyro.secure.between_processes import BetweenProcesses
-from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.secure.between_processes import BetweenProcesses, PartyProtocol
 from vertinumpyro.session.opening import Openings, lost
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
 from vertinumpyro.session.task import PartyTask
@@ -67,7 +66,7 @@ def run_party(seat: GroupSeat, task: PartyTask) -> None:
 
 
 def _own_records(
-    seat: Seat, end: PartyEnd, task: PartyTask, schema: Schema
+    seat: Seat, end: PartyProtocol, task: PartyTask, schema: Schema
 ) -> tuple[VerticalDataset, int, Sequence[str]]:
     """This party's encoded columns, in the ids' order, N, and the ids, once all parties have found the same ids.
 
@@ -106,7 +105,7 @@ class Party:
     """
 
     def __init__(
-        self, seat: Seat, end: PartyEnd, task: PartyTask, facts: TableFacts, own: VerticalDataset, method: Method,
+        self, seat: Seat, end: PartyProtocol, task: PartyTask, facts: TableFacts, own: VerticalDataset, method: Method,
         ids: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._seat, self._end, self._task, self._own, self._method = seat, end, task, own, method

@@ -21,8 +21,8 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema
 from vertinumpyro.privacy import Plan
-from vertinumpyro.secure.party_end import PartyEnd
-from vertinumpyro.secure.to_one import sum_to_one
+from vertinumpyro.secure.between_processes import PartyProtocol
+from vertinumpyro.secure.keystream import sum_to_one
 from vertinumpyro.session.work import Columns, Work
 from vertinumpyro.transport import Seat
 
@@ -121,7 +121,7 @@ def check_agreed(method: Any, digest: str) -> ForOne:
     return method
 
 
-def told_by_all(seat: Seat, end: PartyEnd, method: ForOne, receiver: int, vector: np.ndarray) -> np.ndarray | None:
+def told_by_all(seat: Seat, end: PartyProtocol, method: ForOne, receiver: int, vector: np.ndarray) -> np.ndarray | None:
     """What all parties' vectors say, int64 [N], at the party that is told; None at the others.
 
     :param receiver: that party's number.

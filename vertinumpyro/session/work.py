@@ -13,7 +13,7 @@ from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRand
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import Facts
 from vertinumpyro.privacy import Batches, Plan
-from vertinumpyro.secure.party_end import PartyEnd
+from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.run import Payload
 
 __all__ = ["Columns", "ForHolders", "Method", "Work", "party_sources"]
@@ -67,7 +67,7 @@ class Work(abc.ABC):
         """The party's noise on such a product or sum, int64 [size]. Secret."""
         raise NotImplementedError(what)
 
-    def iterate(self, end: PartyEnd, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
+    def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
         """Steps of an iterative method, a batch each, with the other parties; the public state that they reach.
 
         :param end: this party's end of the protocols.

@@ -1,25 +1,132 @@
-"""The backend `crypten`: what it states, its range proof, its processes."""
+"""The backend `crypten`: what it states, its range proof, its processes, which deal or sit at a party's end of the
+engine."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Literal, final
+
+import numpy as np
 
 from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.secure.backend import BackendInfo, BatchShape
-from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, dry_run
-from vertinumpyro.secure.computation import Computation
-from vertinumpyro.secure.crypten import compat, formats
-from vertinumpyro.secure.crypten.dealer import DealerClient
-from vertinumpyro.secure.crypten.member import CryptenEnd, first_party_dealer, run_dealer, third_party_dealer
-from vertinumpyro.secure.keystream import fresh_key
-from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.party_end import PartyEnd, Watch
-from vertinumpyro.secure.range_proof import fixed_point_format
-from vertinumpyro.transport import Member, Nobody, Seat, Traffic
+from vertinumpyro.core.row_blocks import Factor
+from vertinumpyro.secure.backend import BackendInfo
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, OnRecord, PartyProtocol, Watch, dry_run
+from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
+from vertinumpyro.secure.crypten import compat, number_formats
+from vertinumpyro.secure.crypten.dealer import Correlations, DealerClient, FirstPartyDealer, serve
+from vertinumpyro.secure.input_bounds import SCORE_BOUND
+from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.keystream import KEY_BYTES, fresh_key
+from vertinumpyro.secure.number_formats import fixed_point_format
+from vertinumpyro.secure.shape import BatchShape
+from vertinumpyro.transport import Link, Member, Nobody, Seat, Traffic, everyones
 
-__all__ = ["Crypten"]
+__all__ = ["Crypten", "CryptenEnd", "first_party_dealer", "run_dealer"]
+
+
+def run_dealer(seat: Seat) -> None:
+    """The dealer's process: sees shapes and its own randomness, nothing else."""
+    links = [seat.links[rank] for rank in sorted(seat.links)]
+    for link in links:
+        link.wait_forever()  # between two computations nobody asks; a party that dies breaks its link
+    serve(links)
+
+
+def first_party_dealer(seat: Seat) -> FirstPartyDealer:
+    """NOT secure: party 0 deals, so it could read everything."""
+    key = fresh_key()
+    if seat.rank > 0:
+        seat.links[0].send(key)
+        return FirstPartyDealer(key, seat.rank, [])
+    others = [bytes(link.receive(size=KEY_BYTES)) for link in seat.peers.values()]
+    return FirstPartyDealer(key, seat.rank, [key, *others])
+
+
+def third_party_dealer(seat: Seat, *, prefetch: bool = True) -> DealerClient:
+    """This party's side of the dealer, who sits behind the parties."""
+    return DealerClient(fresh_key(), seat.rank, seat.links[seat.num_parties], prefetch=prefetch)
+
+
+@final
+class CryptenEnd(PartyProtocol):
+    """A party's end, in its own process.
+
+    :param links: to the other parties.
+    :param watch: called with every opened array and why it was opened; for tests.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        links: Mapping[int, Link],
+        dealer: Correlations,
+        *,
+        watch: Watch | None = None,
+    ) -> None:
+        from vertinumpyro.secure.crypten.engine import Engine
+
+        self.rank, self.num_parties = rank, len(links) + 1
+        self._engine = Engine(rank, links, dealer, watch)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Between the parties."""
+        return self._engine.traffic
+
+    @property
+    def dealer_traffic(self) -> Traffic:
+        """With the dealer."""
+        return self._engine.dealer.traffic
+
+    def close(self) -> None:
+        """The dealer may go."""
+        if isinstance(self._engine.dealer, DealerClient):
+            self._engine.dealer.close()
+
+    def _set_on_record(self, on_record: OnRecord | None) -> None:
+        self._engine.on_record = on_record
+
+    def open(self, message: bytes) -> np.ndarray:
+        """See `PartyProtocol.open`."""
+        return self._engine.open(message).numpy()
+
+    def _everyones(self, digest: bytes) -> Sequence[bytes]:
+        found = everyones(self._engine.links, self.rank, digest)
+        for theirs in (*found[: self.rank], *found[self.rank + 1 :]):
+            self._engine.observed("digest", np.frombuffer(theirs, "<i8"))
+        return found
+
+    def _clipped_noisy_sum(
+        self,
+        shape: BatchShape,
+        layout: Layout,
+        own: Iterable[PartyInputs],
+        prior: PriorInputs,
+        mask: np.ndarray,
+        noise_share: np.ndarray,
+    ) -> np.ndarray:
+        from vertinumpyro.secure.crypten import protocol
+
+        return protocol.clipped_noisy_sum(self._engine, shape, layout, own, prior, mask, noise_share)
+
+    def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
+        from vertinumpyro.secure.crypten import protocol
+
+        return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)
+
+    def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
+        from vertinumpyro.secure.crypten import protocol
+
+        return protocol.noisy_sum(self._engine, noisy_vector)
+
+    def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
+        """See `PartyProtocol.bands`."""
+        from vertinumpyro.secure.crypten import comparison
+
+        return comparison.bands(self._engine, vector, thresholds, bits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +134,7 @@ class Crypten(BetweenProcesses):
     """CrypTen 0.4.1's secret sharing between processes, with a third process as the dealer of randomness.
 
     Formal guarantee: every record adds an integer vector of L2 norm at most clip_norm 2^f to the revealed sum,
-    whatever the columns hold and however truncations round (`formats`); no step can fail, so nothing is added to
+    whatever the columns hold and however truncations round (`number_formats`); no step can fail, so nothing is added to
     delta. Security is semi-honest: processes that follow the protocol, and of whom the dealer colludes with nobody,
     learn the noisy sum and nothing else, as long as AES-256 is a pseudo-random permutation.
 
@@ -82,7 +189,7 @@ class Crypten(BetweenProcesses):
         """The dealer."""
         return [Member(name="the dealer", run=run_dealer)] if self.dealer == "third_party" else []
 
-    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyEnd:
+    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()
@@ -103,9 +210,9 @@ class Crypten(BetweenProcesses):
 
         :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
         """
-        formats.check_clip(shape)
+        number_formats.check_clip(shape)
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
-        """See `formats`."""
-        return formats.error_bound(shape, score_norm=score_norm)
+        """See `number_formats`."""
+        return number_formats.error_bound(shape, score_norm=score_norm)

@@ -17,6 +17,11 @@ a mask) are uniform and independent of everything that it has seen but for the s
 whatever P - 1 parties see can be drawn without knowing x: uniform words for what is opened, uniform words for their own
 shares. Only as many low bytes of y are sent as matter: modulo 2^8m, r is as uniform.
 
+**Bands.** In which of public bands a sum of the parties' numbers lies, as shares: every threshold's [x < t] comes from
+one opening of x under a uniform mask (`comparison`), and the number of thresholds that x has reached is a sum of the
+bits as integers. Both are exact. What is opened is uniform; each party ends with a share of the band, uniform without
+all others'.
+
 Every function takes and returns this party's shares, NumPy's int64.
 """
 
@@ -29,14 +34,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vertinumpyro.secure.crypten.correlations import CHUNK_BITS, Request, num_chunks, subsets
-from vertinumpyro.secure.crypten.hidden import Hidden
-from vertinumpyro.secure.crypten.planes import Bits, packed, unpacked
+from vertinumpyro.secure.crypten.dealer import CHUNK_BITS, Request, num_chunks, subsets
+from vertinumpyro.secure.crypten.packing import Bits, Hidden, packed, unpacked
 
 if TYPE_CHECKING:
     from vertinumpyro.secure.crypten.engine import Engine
 
-__all__ = ["as_integers", "below", "borrowed", "complement", "largest", "opened_bytes", "selected"]
+__all__ = ["as_integers", "bands", "below", "borrowed", "complement", "largest", "opened_bytes", "selected"]
+
 
 _FAN_IN = 6
 """Terms of one round: a term of m variables takes 2^m conjunctions."""
@@ -182,3 +187,26 @@ def _parity(words: np.ndarray) -> np.ndarray:
     for shift in (32, 16, 8, 4, 2, 1):
         words = words ^ (words >> np.uint64(shift))
     return words & np.uint64(1)
+
+
+_AT_A_TIME = 2**16
+"""Comparisons of one block, so that memory holds some hundred megabytes of the dealer's words at most."""
+
+
+def bands(engine: Engine, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
+    """This party's share, int64 [n], of how many thresholds t the sum x of all vectors has reached: x >= t.
+
+    Four rounds for each block of 2^16 comparisons, where `bits` are more than 36, and one less up to that.
+
+    :param vector: this party's numbers, int64 [n]. Secret.
+    :param thresholds: public.
+    :param bits: so that |x - t| < 2^bits for every x and t that there may be.
+    """
+    size = max(1, _AT_A_TIME // len(thresholds))
+    shares = [np.zeros(0, np.int64)]
+    for start in range(0, len(vector), size):
+        block = vector[start : start + size]
+        engine.dealer.begin(f"bands of {len(block)} in {bits} bits by {len(thresholds)}")
+        less = as_integers(engine, below(engine, block, bits, thresholds)).sum(axis=-1)
+        shares.append((len(thresholds) if engine.rank == 0 else 0) - less)
+    return np.concatenate(shares)

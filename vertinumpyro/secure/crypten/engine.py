@@ -5,7 +5,7 @@ of correlated randomness (over `dealer`) and random words (from `KeyStream`s). A
 they are the process's own.
 
 Numbers are integers of the ring of 2^64 throughout (CrypTen's encoder at precision 0); fixed-point formats are
-`fixed`'s business.
+`arithmetic`'s business.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any, final
 import numpy as np
 
 from vertinumpyro.core.errors import BackendError
+from vertinumpyro.secure.between_processes import OnRecord, Watch
 from vertinumpyro.secure.crypten import compat
-from vertinumpyro.secure.crypten.correlations import Request
-from vertinumpyro.secure.crypten.dealer import Correlations
-from vertinumpyro.secure.crypten.hidden import Hidden, low_bytes, opened
+from vertinumpyro.secure.crypten.dealer import Correlations, Request
+from vertinumpyro.secure.crypten.packing import Hidden, low_bytes, opened
 from vertinumpyro.secure.keystream import KeyStream, ZeroSharing, derived_key, exchanged_keys, fresh_key
-from vertinumpyro.secure.party_end import OnRecord, Watch
 from vertinumpyro.transport import Link, Traffic, exchange
 
 torch, crypten = compat.load()

@@ -15,15 +15,15 @@ import numpy as np
 
 from vertinumpyro.core.integer_product import ring_product
 from vertinumpyro.core.row_blocks import Factor, factor_rows
-from vertinumpyro.secure.backend import BatchShape
 from vertinumpyro.secure.computation import CrossProducts
-from vertinumpyro.secure.crypten import fixed, waves
-from vertinumpyro.secure.crypten.correlations import Request
+from vertinumpyro.secure.crypten import arithmetic, sigmoid
+from vertinumpyro.secure.crypten.arithmetic import OneSided
+from vertinumpyro.secure.crypten.dealer import Request
 from vertinumpyro.secure.crypten.engine import Engine, torch
-from vertinumpyro.secure.crypten.fixed import OneSided
-from vertinumpyro.secure.crypten.formats import EXP_BITS, WEIGHT_BITS, norm_bits
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, sums_of_tables
-from vertinumpyro.secure.local_clip import largest_weights
+from vertinumpyro.secure.crypten.number_formats import EXP_BITS, WEIGHT_BITS, norm_bits
+from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs, sums_of_tables
+from vertinumpyro.secure.number_formats import largest_weights
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = ["ShareArithmetic", "clipped_noisy_sum", "noisy_cross_products", "noisy_sum"]
 
@@ -55,7 +55,9 @@ def _clipped_sum(
 ) -> Any:
     """This party's share of the clipped sum over one block."""
     own = PartyInputs(*(_tensor(array) for array in own))
-    z = fixed.public(engine, own.log_density, _tensor(prior.log_weights))  # the parties' contributions are shares of it
+    z = arithmetic.public(
+        engine, own.log_density, _tensor(prior.log_weights)
+    )  # the parties' contributions are shares of it
     e = shape.link.weights(ShareArithmetic(engine), z)
     if shape.clips_locally:
         W = _cut_weights(engine, shape, e)
@@ -76,36 +78,38 @@ class ShareArithmetic:
 
     def exp_below_max(self, z: Any, halvings: int = 0) -> Any:
         """Rounds: those of the maximum, and four."""
-        below = z - fixed.maximum(self._engine, z)
-        return fixed.exp_nonpositive(self._engine, fixed.truncate(self._engine, below, halvings) if halvings else below)
+        below = z - arithmetic.maximum(self._engine, z)
+        return arithmetic.exp_nonpositive(
+            self._engine, arithmetic.truncate(self._engine, below, halvings) if halvings else below
+        )
 
     def capped_exp(self, z: Any) -> Any:
         """Four rounds."""
-        return fixed.capped_exp(self._engine, z)
+        return arithmetic.capped_exp(self._engine, z)
 
     def sigmoid_sum(self, z: Any) -> Any:
         """Four rounds."""
-        return waves.sigmoids(self._engine, z)
+        return sigmoid.sigmoids(self._engine, z)
 
     def clip(self, z: Any) -> Any:
         """Four rounds."""
-        return fixed.clipped(self._engine, z)
+        return arithmetic.clipped(self._engine, z)
 
     def mills_ratio(self, t: Any) -> Any:
         """Four rounds."""
-        return waves.mills_ratio(self._engine, t)
+        return sigmoid.mills_ratio(self._engine, t)
 
     def sign(self, own: Any) -> Any:
         """Y has one owner, whose share is all of it, so it may be shifted."""
-        return fixed.public(self._engine, 2 * (own >> EXP_BITS), -1)
+        return arithmetic.public(self._engine, 2 * (own >> EXP_BITS), -1)
 
     def times(self, sign: Any, x: Any) -> Any:
         """One round."""
-        return fixed.multiply(sign, x)
+        return arithmetic.multiply(sign, x)
 
     def plus(self, e: Any, number: int) -> Any:
         """One party adds it."""
-        return fixed.public(self._engine, e, number << EXP_BITS)
+        return arithmetic.public(self._engine, e, number << EXP_BITS)
 
 
 def noisy_cross_products(
@@ -168,32 +172,32 @@ def _squared_norm(
     weighted = e @ _tensor(prior.gram)
     if any(layout.shared):
         gram = own.gram + torch.diag_embed(own.squared_norm)
-        weighted = weighted + fixed.matmul(gram, e.unsqueeze(-1)).squeeze(-1)
+        weighted = weighted + arithmetic.matmul(gram, e.unsqueeze(-1)).squeeze(-1)
     else:
-        weighted = weighted + fixed.multiply(e, own.squared_norm)
-    truncated = fixed.truncate(engine, weighted, EXP_BITS)
+        weighted = weighted + arithmetic.multiply(e, own.squared_norm)
+    truncated = arithmetic.truncate(engine, weighted, EXP_BITS)
     if shape.link.signed:
-        return fixed.public(engine, fixed.multiply(e, truncated).sum(-1), 1 << EXP_BITS)
-    return fixed.multiply(e, fixed.public(engine, truncated, 1)).sum(-1)
+        return arithmetic.public(engine, arithmetic.multiply(e, truncated).sum(-1), 1 << EXP_BITS)
+    return arithmetic.multiply(e, arithmetic.public(engine, truncated, 1)).sum(-1)
 
 
 def _weights(engine: Engine, shape: BatchShape, e: Any, squared_norm: Any) -> Any:
     """Shares of W = w e with 30 fractional bits, w = 1 / sqrt(max(den^2, nn / C'^2))."""
     bits = EXP_BITS + norm_bits(shape)
     if shape.link.normalised:
-        den = fixed.truncate(engine, fixed.square(e.sum(-1)), EXP_BITS - norm_bits(shape))
-        least = fixed.public(engine, den, 1)
+        den = arithmetic.truncate(engine, arithmetic.square(e.sum(-1)), EXP_BITS - norm_bits(shape))
+        least = arithmetic.public(engine, den, 1)
     else:
-        least = fixed.public(engine, torch.zeros_like(squared_norm), 1 << bits)
-    value = fixed.larger(engine, least, squared_norm)
-    w = fixed.inverse_sqrt(engine, value, bits)
-    return fixed.truncate(engine, fixed.multiply(w[:, None], e), EXP_BITS)
+        least = arithmetic.public(engine, torch.zeros_like(squared_norm), 1 << bits)
+    value = arithmetic.larger(engine, least, squared_norm)
+    w = arithmetic.inverse_sqrt(engine, value, bits)
+    return arithmetic.truncate(engine, arithmetic.multiply(w[:, None], e), EXP_BITS)
 
 
 def _cut_weights(engine: Engine, shape: BatchShape, e: Any) -> Any:
     """Shares of W = clip(e, -b, b) with 30 fractional bits; no work where b = 1, as |e| is at most 1 and a unit."""
     largest = largest_weights(shape, EXP_BITS)
-    return (e if largest is None else fixed.cut(engine, e, largest, EXP_BITS + 2)) * (1 << WEIGHT_BITS - EXP_BITS)
+    return (e if largest is None else arithmetic.cut(engine, e, largest, EXP_BITS + 2)) * (1 << WEIGHT_BITS - EXP_BITS)
 
 
 def _weighted_scores(engine: Engine, layout: Layout, W: Any, own: PartyInputs, prior: PriorInputs) -> Any:
@@ -210,7 +214,7 @@ def _weighted_scores(engine: Engine, layout: Layout, W: Any, own: PartyInputs, p
     shared = [OneSided(p, flat, own.shared, (n * K, layout.shared[p])) for p in parties]
     indicators = _indicators(own.codes, [num_values for num_values, _ in tables[engine.rank]])
     by_value = [OneSided(p, W, indicators, (n, sum(num_values for num_values, _ in tables[p]))) for p in parties]
-    found = fixed.one_sided(engine, [*plated, *shared, *by_value])
+    found = arithmetic.one_sided(engine, [*plated, *shared, *by_value])
     plated_sums, shared_sums, weights = (found[i : i + len(parties)] for i in range(0, len(found), len(parties)))
     table_sums = iter(_times_tables(engine, tables, weights, own.tables))
     blocks = [W.sum(0) @ _tensor(prior.scores)]
@@ -237,7 +241,7 @@ def _times_tables(engine: Engine, tables: Sequence[Sequence[tuple[int, int]]], w
             scores = own[start : start + math.prod(shape)].view(shape) if party == engine.rank else None
             start += math.prod(shape) if party == engine.rank else 0
             products.append(OneSided(party, weight.unsqueeze(-1), scores, shape))
-    return [sums.squeeze(1) for sums in fixed.one_sided(engine, products)] if products else []
+    return [sums.squeeze(1) for sums in arithmetic.one_sided(engine, products)] if products else []
 
 
 def _tensor(array: Any) -> Any:

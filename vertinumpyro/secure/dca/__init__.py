@@ -6,12 +6,9 @@ each in its own process; `Client`, `ComputeNode` and `combine` are its roles whe
 """
 
 from vertinumpyro.secure.dca.aggregation import SecureAggregation
-from vertinumpyro.secure.dca.backend import DistributedCompute, SumBackend
-from vertinumpyro.secure.dca.channel import ChannelKey, Envelope
+from vertinumpyro.secure.dca.backend import CipherSource, DistributedCompute, SumBackend
 from vertinumpyro.secure.dca.dask_engine import distributed_sum_on_dask
-from vertinumpyro.secure.dca.roles import Client, ComputeNode, agree, combine
-from vertinumpyro.secure.dca.round import Round
-from vertinumpyro.secure.dca.streams import CipherSource
+from vertinumpyro.secure.dca.roles import ChannelKey, Client, ComputeNode, Envelope, Round, agree, combine
 
 __all__ = [
     "ChannelKey",

@@ -19,13 +19,13 @@ import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor
-from vertinumpyro.secure.backend import BackendInfo, BatchShape
-from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, dry_run
+from vertinumpyro.secure.backend import BackendInfo
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, OnRecord, PartyProtocol, Watch, dry_run
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
 from vertinumpyro.secure.keystream import ZeroSharing, exchanged_keys
-from vertinumpyro.secure.party_end import OnRecord, PartyEnd, Watch
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.number_formats import fixed_point_format
+from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Link, Member, Nobody, Seat, Traffic, everyones, exchange
 
 __all__ = ["SecureAggregation"]
@@ -69,7 +69,7 @@ class SecureAggregation(BetweenProcesses):
         """None."""
         return []
 
-    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyEnd:
+    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
         return _SumEnd(seat.rank, seat.peers, watch)
 
@@ -91,7 +91,7 @@ class SecureAggregation(BetweenProcesses):
 
 
 @final
-class _SumEnd(PartyEnd):
+class _SumEnd(PartyProtocol):
     """A holder's end, in its own process."""
 
     def __init__(self, rank: int, links: Mapping[int, Link], watch: Watch | None = None) -> None:
@@ -116,7 +116,7 @@ class _SumEnd(PartyEnd):
         self._on_record = on_record
 
     def open(self, message: bytes) -> np.ndarray:
-        """See `PartyEnd.open`."""
+        """See `PartyProtocol.open`."""
         received = exchange(self._links, dict.fromkeys(self._links, message), dict.fromkeys(self._links, len(message)))
         total = np.frombuffer(message, "<i8").copy()
         for theirs in received.values():

@@ -17,7 +17,7 @@ import numpy as np
 from vertinumpyro.core.dask_workers import connected
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.privacy.noise_shares import ShareLaw
-from vertinumpyro.secure.dca.shares import NodeSums, check_nodes
+from vertinumpyro.secure.dca.backend import NodeSums, check_nodes
 
 if TYPE_CHECKING:
     from distributed import Client as DaskClient

@@ -7,23 +7,174 @@
 
 A client whose envelopes reached some nodes only is left out by `agree`, at no cost but its noise share: as long
 as no more than T clients drop, nothing has to be sent again.
+
+**Authenticated encryption between one client and one compute node.** X25519 between the two registered keys,
+HKDF-SHA256 with a random salt for each message, AES-256-GCM. Both ends are authenticated by their registered public
+keys: only the two of them can make or read a message. What a round is about (its fingerprint) and both names are
+authenticated with every message, so a message cannot be moved to another round, client or node. There is no forward
+secrecy: whoever later steals a private key reads what it protected, so give every round its own keys where that
+matters.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from vertinumpyro.core.errors import ArgumentError, BackendError, PrivacyError
 from vertinumpyro.core.rng import RandomSource, SystemRandomSource
 from vertinumpyro.privacy import sample_discrete_gaussian
-from vertinumpyro.secure.dca.channel import ChannelKey, Envelope
-from vertinumpyro.secure.dca.round import Round
-from vertinumpyro.secure.dca.shares import split
+from vertinumpyro.privacy.client_plan import ClientPlan
+from vertinumpyro.privacy.noise_shares import SMALLEST_SHARE
+from vertinumpyro.secure.dca.backend import check_nodes, split
 
-__all__ = ["Client", "ComputeNode", "agree", "combine"]
+__all__ = ["ChannelKey", "Client", "ComputeNode", "Envelope", "Round", "agree", "combine"]
+
+
+_SALT_BYTES = 32
+_NONCE = bytes(12)  # a key of its own for every message, so the nonce never repeats under a key
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """One encrypted message on its way; everything in it may be seen by the network."""
+
+    round_id: str
+    client: str
+    node: str
+    ciphertext: bytes
+
+    def __repr__(self) -> str:
+        """Names and size, not the bytes."""
+        return f"Envelope(client={self.client!r}, node={self.node!r}, {len(self.ciphertext)} bytes)"
+
+
+@final
+class ChannelKey:
+    """One participant's private key. Its public half is registered with the others before the first round."""
+
+    def __init__(self) -> None:
+        self._private = X25519PrivateKey.generate()
+
+    @property
+    def public(self) -> bytes:
+        """The public half, 32 bytes."""
+        raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
+        return self._private.public_key().public_bytes(*raw)
+
+    def seal(self, message: bytes, peer: bytes, context: bytes) -> bytes:
+        """Encrypts a message to the owner of the public key `peer`, bound to a public `context`."""
+        salt = os.urandom(_SALT_BYTES)
+        return salt + AESGCM(self._message_key(peer, salt)).encrypt(_NONCE, message, context)
+
+    def open(self, ciphertext: bytes, peer: bytes, context: bytes) -> bytes:
+        """Decrypts what `seal` made at the other end under the same context.
+
+        Raises:
+            BackendError: it was changed, cut, made by somebody else, or made for another context.
+        """
+        salt, sealed = ciphertext[:_SALT_BYTES], ciphertext[_SALT_BYTES:]
+        try:
+            return AESGCM(self._message_key(peer, salt)).decrypt(_NONCE, sealed, context)
+        except InvalidTag:
+            raise BackendError(
+                "a message does not authenticate: it was changed, or sealed by another key or for another round"
+            ) from None
+
+    def _message_key(self, peer: bytes, salt: bytes) -> bytes:
+        try:
+            secret = self._private.exchange(X25519PublicKey.from_public_bytes(peer))
+        except ValueError:
+            raise ArgumentError("a registered public key must be 32 bytes of X25519; register it again") from None
+        return HKDF(hashes.SHA256(), length=32, salt=salt, info=b"vertinumpyro dca channel").derive(secret)
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return "ChannelKey()"
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Round:
+    """One noisy sum.
+
+    Attributes:
+        clients: the names of all clients that were asked.
+        nodes: the names of the compute nodes; at least one of them keeps to the protocol.
+        num_values: d.
+        share_variance: the variance of each client's noise share, in grid units².
+        max_unreliable: T, for clients that drop out and clients that collude together. The sum is refused when more
+            than T drop out, since every missing client takes its noise share along.
+        round_id: a random name, made here; every message carries it.
+    """
+
+    clients: tuple[str, ...]
+    nodes: tuple[str, ...]
+    num_values: int
+    share_variance: int
+    max_unreliable: int = 0
+    round_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+
+    def __post_init__(self) -> None:
+        """Refuses names that repeat and numbers outside the documented ranges."""
+        for name in ("clients", "nodes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+            if len(set(getattr(self, name))) != len(getattr(self, name)):
+                raise ArgumentError(f"{name} must have different names")
+        check_nodes(len(self.nodes))
+        if not 0 <= self.max_unreliable <= len(self.clients) - 2:
+            raise ArgumentError(
+                f"max_unreliable must lie between 0 and {len(self.clients) - 2}, the number of clients less two: "
+                "one client's noise is no secret to itself, and another's must remain"
+            )
+        if self.num_values < 1 or self.share_variance < SMALLEST_SHARE:
+            raise ArgumentError(f"num_values must be at least 1 and share_variance at least {SMALLEST_SHARE}")
+
+    @classmethod
+    def of_plan(cls, plan: ClientPlan, *, clients: tuple[str, ...], nodes: tuple[str, ...], num_values: int) -> Round:
+        """A round with the noise shares of a plan."""
+        if len(clients) != plan.num_clients:
+            raise ArgumentError(f"clients must be {plan.num_clients} names, as the plan says, got {len(clients)}")
+        return cls(
+            clients=clients,
+            nodes=nodes,
+            num_values=num_values,
+            share_variance=plan.noise_variance_per_share(),
+            max_unreliable=plan.max_unreliable,
+        )
+
+    def fingerprint(self) -> str:
+        """A digest of everything above; it is authenticated with every message."""
+        content = json.dumps(dataclasses.asdict(self), sort_keys=True).encode()
+        return hashlib.sha256(content).hexdigest()
+
+    def check_counted(self, counted: frozenset[str]) -> None:
+        """Whether a sum over these clients may be revealed.
+
+        Raises:
+            PrivacyError: a stranger among them, or more than T clients missing.
+        """
+        if not counted <= set(self.clients):
+            raise PrivacyError("counted names a client that was not asked in this round")
+        missing = len(self.clients) - len(counted)
+        if missing > self.max_unreliable:
+            raise PrivacyError(
+                f"{missing} clients are missing and the noise covers {self.max_unreliable}: the sum stays secret. "
+                "Start a new round with the clients that are left, or plan with a larger max_unreliable"
+            )
 
 
 @final

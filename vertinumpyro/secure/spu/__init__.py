@@ -4,6 +4,6 @@
 """
 
 from vertinumpyro.secure.spu.backend import Spu
-from vertinumpyro.secure.spu.compat import is_installed
+from vertinumpyro.secure.spu.node import is_installed
 
 __all__ = ["Spu", "is_installed"]

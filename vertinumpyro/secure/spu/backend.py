@@ -6,15 +6,15 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from vertinumpyro.core.arguments import check_fields
-from vertinumpyro.secure import formats
-from vertinumpyro.secure.backend import BackendInfo, BatchShape
-from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
+from vertinumpyro.secure import number_formats
+from vertinumpyro.secure.backend import BackendInfo
+from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, PartyProtocol, Watch
 from vertinumpyro.secure.computation import Computation
-from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.party_end import PartyEnd, Watch
-from vertinumpyro.secure.range_proof import fixed_point_format
-from vertinumpyro.secure.rehearsal import InsecureRehearsal
-from vertinumpyro.secure.spu import compat, program
+from vertinumpyro.secure.input_bounds import SCORE_BOUND
+from vertinumpyro.secure.number_formats import fixed_point_format
+from vertinumpyro.secure.shape import BatchShape
+from vertinumpyro.secure.simulation import InsecureRehearsal
+from vertinumpyro.secure.spu import node, program
 from vertinumpyro.secure.spu.end import SpuEnd, run_helper
 from vertinumpyro.transport import Member, Seat
 
@@ -64,7 +64,7 @@ class Spu(BetweenProcesses):
 
     def missing(self) -> str | None:
         """SPU."""
-        return None if compat.is_installed() else compat.MISSING
+        return None if node.is_installed() else node.MISSING
 
     def rehearsal_only(self) -> str | None:
         """A node that deals."""
@@ -81,7 +81,7 @@ class Spu(BetweenProcesses):
         names = [f"helper {rank}" for rank in range(num_parties, nodes)]
         return [Member(name=name, run=run_helper, arguments=(nodes, self.protocol)) for name in names]
 
-    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyEnd:
+    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()
@@ -100,7 +100,7 @@ class Spu(BetweenProcesses):
         :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
         """
         program.check_nodes(self.protocol, shape.num_parties)
-        formats.check_clip(shape)
+        number_formats.check_clip(shape)
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:

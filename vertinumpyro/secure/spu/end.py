@@ -9,10 +9,10 @@ import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor, factor_rows
-from vertinumpyro.secure.backend import BatchShape
+from vertinumpyro.secure.between_processes import OnRecord, PartyProtocol, Watch
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
-from vertinumpyro.secure.inputs import Layout, PartyInputs, PriorInputs, norm_width, without_tables
-from vertinumpyro.secure.party_end import OnRecord, PartyEnd, Watch
+from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs, norm_width, without_tables
+from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.secure.spu import program
 from vertinumpyro.secure.spu.node import Input, Node
 from vertinumpyro.transport import Seat, Traffic, everyones, pack, unpack
@@ -23,7 +23,7 @@ _ANNOUNCEMENT_BYTES = 2**16  # the largest message of party 0 to a helper: the s
 
 
 @final
-class SpuEnd(PartyEnd):
+class SpuEnd(PartyProtocol):
     """A party's end: party 0 tells the helpers what is computed, and everyone puts in what it holds.
 
     :param num_nodes: parties and helpers.

@@ -11,21 +11,49 @@ to connect to. Between machines the socket of another node is one of this proces
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from vertinumpyro.core import compat as jax_compat
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.secure.spu import compat, program
+from vertinumpyro.secure.spu import node, program
 from vertinumpyro.transport import Relay, Seat, Traffic, everyones, exchange, pack, unpack
 
-__all__ = ["Input", "Node", "compiled"]
+__all__ = ["MISSING", "Input", "Node", "compiled", "is_installed", "load"]
+
+
+MISSING = "the backend 'spu' needs SPU 0.9.5, which stops at jax 0.4.34: pip install 'vertinumpyro[spu]'"
+_VERSION = "0.9.5"
+
+
+def is_installed() -> bool:
+    """Whether SPU is there; does not import it."""
+    return importlib.util.find_spec("spu") is not None
+
+
+def load() -> tuple[Any, Any, Any]:
+    """(spu, its library, its compiler front end).
+
+    :raises BackendError: SPU is not installed, or another release than the one whose arithmetic the clip's proof and
+        the tests speak of.
+    """
+    if not is_installed():
+        raise BackendError(MISSING)
+    version = metadata.version("spu")
+    if version != _VERSION:
+        raise BackendError(f"SPU {version} is installed; the backend needs {_VERSION}")
+    spu = importlib.import_module("spu")
+    return spu, importlib.import_module("spu.libspu"), importlib.import_module("spu.utils.frontend")
+
 
 _TRAFFIC = re.compile(r"Link details: total send bytes (\d+), recv bytes (\d+), send actions (\d+)")
 _LONGEST_PATH = 103  # of a Unix socket, on macOS; Linux has four more
@@ -44,7 +72,7 @@ class Input(NamedTuple):
 
 def compiled(function: Any, inputs: Mapping[str, Input]) -> Any:
     """A program of secret inputs, which SPU's runtimes take; only their shapes count."""
-    _, lib, frontend = compat.load()
+    _, lib, frontend = node.load()
     stand_ins = {name: np.zeros_like(given.value) for name, given in inputs.items()}
     names = sorted(inputs)  # as JAX flattens a dictionary
     seen = [lib.Visibility.VIS_SECRET] * len(names)
@@ -65,7 +93,7 @@ class Node:
     """
 
     def __init__(self, seat: Seat, num_nodes: int, protocol: str) -> None:
-        self._spu, self._lib, _ = compat.load()
+        self._spu, self._lib, _ = node.load()
         self._seat, self._num_nodes = seat, num_nodes
         self.traffic = Traffic()
         for link in seat.links.values():

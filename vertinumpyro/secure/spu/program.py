@@ -6,7 +6,7 @@ r"""The protocols as JAX functions on one ring of 128 bits, which SPU compiles: 
 | powers while exp is computed | 30, at first 61 | 1 |
 | e of the link, as exp(z - max z), den | `EXP_BITS` = 20 | 1, K |
 | quotients while a sigmoid is computed | 28, at first 62 | 1 |
-| squared norms and Gram matrices over C'^2 | b = `formats.norm_bits` | 1.7 (P + 1) S^2 |
+| squared norms and Gram matrices over C'^2 | b = `number_formats.norm_bits` | 1.7 (P + 1) S^2 |
 | v = max(den^2, nn) | 40 + b, then 16 + b | 1.7 (P + 1) K^2 S^2 |
 | w | `ROOT_BITS` = 26 | 1 |
 | W = w e | 30 | 1 |
@@ -16,15 +16,15 @@ it. Its distance from 1 is turned into an integer, cut to 26 bits, so that w lie
 *checked* on the ring: w counts as 0 unless w^2 v <= 1, with v and w v rounded up. |e| is at most 2^20, as it is made
 of exact integers, nn is computed from the same integers e with squared norms rounded up (e >= 0, or there is one
 component, so nn only grows), and W = floor(w e). So sum_k W_k s_k is at most C' long but for the rounding of W, which
-`formats.clip_share_kept` keeps back, as for CrypTen: the norm is at most C, the plan's sensitivity is C itself, and
+`number_formats.clip_share_kept` keeps back, as for CrypTen: the norm is at most C, the plan's sensitivity is C itself, and
 there is no term of delta. That rests on SPU's integer additions, products, comparisons and shifts being those of the
 ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only the
 estimate that is checked.
 
-**The local clip.** Where each party clips its own scores, W = 2^10 e, e cut by comparisons: `secure.local_clip`. There
+**The local clip.** Where each party clips its own scores, W = 2^10 e, e cut by comparisons: `secure.number_formats`. There
 is no norm, no estimate and no check.
 
-No intermediate integer reaches 2^127: w^2 v below 2^52 2^(16 + b) 1.7 (P + 1) K^2 S^2, and `formats.norm_bits`
+No intermediate integer reaches 2^127: w^2 v below 2^52 2^(16 + b) 1.7 (P + 1) K^2 S^2, and `number_formats.norm_bits`
 keeps that last factor below 2^(41 - b); powers below 2^123.
 
 **Messages.** What takes time between processes is their number. A shift is made on shares of bits, a product on
@@ -43,13 +43,12 @@ import jax
 import jax.numpy as jnp
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.secure import formats
+from vertinumpyro.secure import number_formats
 from vertinumpyro.secure.arithmetic import MILLS_COEFFICIENT_BITS, MILLS_COEFFICIENTS, MILLS_REACH, chebyshev_sum
-from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.inputs import Layout
-from vertinumpyro.secure.local import SCORE_BOUND
-from vertinumpyro.secure.local_clip import largest_weights, local_error_bound
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.input_bounds import SCORE_BOUND
+from vertinumpyro.secure.input_encoding import Layout
+from vertinumpyro.secure.number_formats import fixed_point_format, largest_weights, local_error_bound
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = ["FRACTION_BITS", "SO_FAR", "clipped_noisy_sum", "error_bound", "noisy_cross_products", "noisy_sum"]
 
@@ -61,7 +60,7 @@ SO_FAR = "so_far"
 FRACTION_BITS = 40
 """Of SPU's own fixed-point numbers: the estimate of the reciprocal square root."""
 
-EXP_BITS = formats.EXP_BITS
+EXP_BITS = number_formats.EXP_BITS
 _POWER_BITS = 30
 _REACH = 24
 """exp(x) below exp(-24) comes out as exp(-24), which is one unit in 20 bits."""
@@ -144,13 +143,15 @@ class SpuArithmetic:
 
     def clip(self, z: jax.Array) -> jax.Array:
         """clip(z, -1, 1)."""
-        one = 1 << formats.LOG_BITS
-        return _shifted_up(jnp.clip(z, -one, one), formats.LOG_BITS - EXP_BITS)
+        one = 1 << number_formats.LOG_BITS
+        return _shifted_up(jnp.clip(z, -one, one), number_formats.LOG_BITS - EXP_BITS)
 
     def mills_ratio(self, t: jax.Array) -> jax.Array:
         """The Chebyshev sum with 34 fractional bits, cut to [0, 1]."""
-        reach = MILLS_REACH << formats.LOG_BITS
-        x = shifted_down(jnp.clip(t, -reach, reach) * round(2.0**39 / MILLS_REACH), formats.LOG_BITS + 9)  # 30 bits
+        reach = MILLS_REACH << number_formats.LOG_BITS
+        x = shifted_down(
+            jnp.clip(t, -reach, reach) * round(2.0**39 / MILLS_REACH), number_formats.LOG_BITS + 9
+        )  # 30 bits
         cut = MILLS_COEFFICIENT_BITS - _MILLS_BITS
         coefficients = [(c + (1 << cut - 1)) >> cut for c in MILLS_COEFFICIENTS[:_MILLS_TERMS]]
         found = chebyshev_sum(x, coefficients, lambda x, b: shifted_down(x * b, 30))
@@ -175,7 +176,7 @@ def exp_nonpositive(x: jax.Array, bits: int = EXP_BITS) -> jax.Array:
     Powers are exact integers, rounded up, from one in (0, 1] on; so they stay in (0, 1], and the power of 0 is 1.
     The ring has room for two squarings, of 120 bits, between two shifts, which are what takes time.
     """
-    x = jnp.maximum(x, -(_REACH << formats.LOG_BITS))
+    x = jnp.maximum(x, -(_REACH << number_formats.LOG_BITS))
     square = (1 << 2 * _POWER_BITS + 1) + (x << _POWER_BITS + 1) + x * x  # u = x 2^-30, without rounding
     power = _shifted_up(square * square, 3 * _POWER_BITS + 2)
     for remaining in (3, 2, 1, 0):
@@ -204,7 +205,7 @@ def sigmoid(z: jax.Array) -> jax.Array:
 
 
 def _cut_weights(shape: BatchShape, e: jax.Array, arrays: Arrays) -> jax.Array:
-    """W = mask clip(e, -b, b) with 30 fractional bits: the parties clipped their scores (`local_clip`)."""
+    """W = mask clip(e, -b, b) with 30 fractional bits: the parties clipped their scores (`number_formats`)."""
     largest = largest_weights(shape, EXP_BITS)
     cut = e if largest is None else jnp.clip(e, -largest, largest)
     return cut * (arrays["mask"] << _WEIGHT_BITS - EXP_BITS)[:, None]
@@ -213,7 +214,7 @@ def _cut_weights(shape: BatchShape, e: jax.Array, arrays: Arrays) -> jax.Array:
 def _jointly_clipped(shape: BatchShape, layout: Layout, e: jax.Array, arrays: Arrays) -> jax.Array:
     """W of the clip on the whole record."""
     den = e.sum(-1) if shape.link.normalised else jnp.full(e.shape[0], 1 << EXP_BITS, jnp.int64)
-    return clipped_weights(e, den, _squared_norm(layout, e, arrays), arrays["mask"], formats.norm_bits(shape))
+    return clipped_weights(e, den, _squared_norm(layout, e, arrays), arrays["mask"], number_formats.norm_bits(shape))
 
 
 def _squared_norm(layout: Layout, e: jax.Array, arrays: Arrays) -> jax.Array:
@@ -284,21 +285,23 @@ def check_nodes(protocol: str, num_parties: int) -> int:
 def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     """L2 distance of the revealed sum, without its noise, from the exact one; holds where SPU's root is off by 1e-4.
 
-    As `formats.error_bound`, with M = score_norm C sqrt(P + 1): responsibilities off by (P + 1) 2^-21 + 2 K 4e-6,
+    As `crypten.number_formats.error_bound`, with M = score_norm C sqrt(P + 1): responsibilities off by (P + 1) 2^-21 + 2 K 4e-6,
     times M, and W's unit; scores' roundings; relative to C: what the clip keeps back, the norms' roundings, the
-    shortened root and its unit where it is small. Where each party clips its own scores, as in `local_clip`. Accuracy
+    shortened root and its unit where it is small. Where each party clips its own scores, as in `number_formats`. Accuracy
     alone; the clip does not rest on it.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
     weights = (1 if shape.clips_locally else K) * shape.link.error_factor
     longest = score_norm * C * math.sqrt(P + 1)
-    responsibilities = 1.01 * (P + 1) * 2.0**-formats.LOG_BITS + 2.02 * weights * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
+    responsibilities = (
+        1.01 * (P + 1) * 2.0**-number_formats.LOG_BITS + 2.02 * weights * _EXP_ERROR + K * 2.0**-_WEIGHT_BITS
+    )
     if shape.clips_locally:
         return local_error_bound(shape, weight_error=responsibilities, score_norm=score_norm)
     scores = math.sqrt(D) * 2.0 ** -(fixed_point_format(shape).score_bits + 1)
-    bits = formats.norm_bits(shape)
+    bits = number_formats.norm_bits(shape)
     least_w = 1 / math.sqrt(2 * (P + 1) * (K * SCORE_BOUND) ** 2)
-    too_large = (P + 5) * 2.0**-bits + (P + 1) * formats.float64_room(D) + 2.0 ** -(16 + bits)
+    too_large = (P + 5) * 2.0**-bits + (P + 1) * number_formats.float64_room(D) + 2.0 ** -(16 + bits)
     root = 1e-4 + _ROOT_SLACK + 2 * 2.0**-ROOT_BITS / min(least_w, 1 / (1 + score_norm * math.sqrt(P + 1) * K))
-    clip = formats.clip_share_kept(shape) + too_large / 2 + root
+    clip = number_formats.clip_share_kept(shape) + too_large / 2 + root
     return shape.num_padded * (responsibilities * longest + scores + 1.2 * clip * C)

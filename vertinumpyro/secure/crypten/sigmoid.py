@@ -1,4 +1,4 @@
-r"""Sigmoids on shares, and a probit's slope, from sines of a masked z: in as many rounds as one exponential.
+"""Sigmoids on shares, and a probit's slope, from sines of a masked z: in as many rounds as one exponential.
 
 z is opened as y = z + r, r uniform, and sin(w z) = sin(w y) cos(w r) - cos(w y) sin(w r): public factors times numbers
 that the dealer shares, for as many w as a series takes. With L = 64 = 2^6, of which the ring's 2^64 is a multiple,
@@ -30,12 +30,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vertinumpyro.secure.crypten.correlations import Request
-from vertinumpyro.secure.crypten.formats import EXP_BITS, LOG_BITS, depth_bits
-from vertinumpyro.secure.crypten.hidden import Hidden
-from vertinumpyro.secure.crypten.planes import unpacked
-from vertinumpyro.secure.crypten.wave_table import (
+from vertinumpyro.secure.crypten.dealer import Request
+from vertinumpyro.secure.crypten.number_formats import (
+    EXP_BITS,
     FACTOR_BITS,
+    LOG_BITS,
     MILLS_COSINES,
     MILLS_REACH,
     MILLS_SINES,
@@ -43,13 +42,16 @@ from vertinumpyro.secure.crypten.wave_table import (
     SINE_BITS,
     TABLE_BITS,
     WAVE_BITS,
+    depth_bits,
     frequencies,
 )
+from vertinumpyro.secure.crypten.packing import Hidden, unpacked
 
 if TYPE_CHECKING:
     from vertinumpyro.secure.crypten.engine import Engine
 
 __all__ = ["REACH", "WAVES_ERROR", "mills_ratio", "sigmoids", "sines"]
+
 
 REACH = 14
 """sigmoid(z) beyond it counts as 0 or 1."""
@@ -102,11 +104,11 @@ def _ones(engine: Engine, z: Any) -> np.ndarray:
 
 def _truncated(engine: Engine, bits: list[np.ndarray], values: list[np.ndarray]) -> Any:
     """The sum of the chosen values, over the last axis too, in `EXP_BITS`."""
-    from vertinumpyro.secure.crypten import fixed
+    from vertinumpyro.secure.crypten import arithmetic
     from vertinumpyro.secure.crypten.engine import torch
 
-    found = fixed.chosen(engine, bits, values).sum(axis=-1, keepdims=True)
-    return fixed.truncate(engine, torch.from_numpy(found), _PRODUCT_BITS - EXP_BITS)
+    found = arithmetic.chosen(engine, bits, values).sum(axis=-1, keepdims=True)
+    return arithmetic.truncate(engine, torch.from_numpy(found), _PRODUCT_BITS - EXP_BITS)
 
 
 def _factors(opened: np.ndarray, by_sine: np.ndarray, by_cosine: np.ndarray) -> np.ndarray:

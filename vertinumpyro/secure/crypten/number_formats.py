@@ -4,29 +4,29 @@
 |---|---|---|
 | l^p, log pi, their sum | `LOG_BITS` = 21 | (P + 1) 1024 |
 | exp before it is truncated | `POWER_BITS` + `FACTOR_BITS` = 57 | exp(2) |
-| waves (`waves`) before they are truncated | 57 | 2.3, in twos 4.6 |
+| waves (`sigmoid`) before they are truncated | 57 | 2.3, in twos 4.6 |
 | e of the link, as exp(z - max z), den | `EXP_BITS` = 20 | 1 + 2^-20, K times that |
 | squared norms and Gram matrices over C^2 | `norm_bits` | 1.7 (P + 1) S^2 |
 | e Q, nn, max(den^2, nn) | 20 + `norm_bits` | 1.7 (P + 1) K^2 S^2, below 2^61 |
 | w, W = w e | 30 | 1 |
-| W s, their sum, noise | 30 + `score_bits` | as in `range_proof` |
+| W s, their sum, noise | 30 + `score_bits` | as in `secure.number_formats` |
 
 **The clip (eta).** A record adds sum_k W_k s_k with the integers W_k that the protocol computed, exactly, on the
 ring; nothing is rounded after it. nn is computed from the same integers e_k: squared norms and Gram entries are
 rounded up (e_k >= 0, or there is one component, so nn only grows), and every truncation's error, below 1, is made up
 for. So the computed v is at least max(den^2, nn / C'^2), w is at most (1 + `ROOT_EXCESS`) / sqrt(v), and W_k is within
-one unit of w e_k. So the norm is at most C' (1 + ROOT_EXCESS) plus `fixed_point.clip_slack`, and C' = C (1 - eta) with
+one unit of w e_k. So the norm is at most C' (1 + ROOT_EXCESS) plus `clip_slack`, and C' = C (1 - eta) with
 eta their sum keeps it below C. The plan's sensitivity is C itself. How exact exp is does not matter for it, and no
-truncation can fail (`fixed`), so there is no term of delta.
+truncation can fail (`arithmetic`), so there is no term of delta.
 
 **The local clip.** Where each party clips its own scores, W = 2^10 e, or that of e cut by two exact comparisons, and
-the scores' norms make up for the unit by which e may be above 1: `secure.local_clip`. There is no norm and no root.
+the scores' norms make up for the unit by which e may be above 1: `secure.number_formats`. There is no norm and no root.
 
 Three fine points. Which way a truncation rounds follows from the value and from the word that was opened for it, which
 every party sees; those words are uniform whatever the data is, and the bound holds for each of them, so a party's view
 together with the sum is as private as the sum. Gram entries may be negative, and are divided by one C'' just below C'
 for all of them, so the bound is proved for C'' as it stands, without any sign argument. For a component far below the
-best, exp's table gives any number below exp(2); it is multiplied by the exact integer 0 (`fixed.exp_nonpositive`).
+best, exp's table gives any number below exp(2); it is multiplied by the exact integer 0 (`arithmetic.exp_nonpositive`).
 """
 
 from __future__ import annotations
@@ -37,35 +37,47 @@ import math
 
 import numpy as np
 
-from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.formats import (
+from vertinumpyro.secure.input_bounds import LARGEST_CONTRIBUTION, SCORE_BOUND
+from vertinumpyro.secure.number_formats import (
     EXP_BITS,
     LARGEST_BIT,
     LOG_BITS,
     ROOT_EXCESS,
     check_clip,
     clip_share_kept,
+    fixed_point_format,
     float64_room,
+    local_error_bound,
     norm_bits,
 )
-from vertinumpyro.secure.local import LARGEST_CONTRIBUTION, SCORE_BOUND
-from vertinumpyro.secure.local_clip import local_error_bound
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = [
     "EXP_BITS",
     "EXP_ERROR",
+    "FACTOR_BITS",
     "LARGEST_BIT",
     "LOG_BITS",
+    "MILLS_COSINES",
+    "MILLS_REACH",
+    "MILLS_SINES",
+    "NUM_WAVES",
+    "PERIOD_BITS",
     "ROOT_EXCESS",
+    "SINE_BITS",
+    "TABLE_BITS",
+    "WAVE_BITS",
     "check_clip",
     "clip_share_kept",
     "depth_bits",
     "error_bound",
     "factor_of",
+    "frequencies",
     "norm_bits",
     "power_of",
+    "waves_of",
 ]
+
 
 WEIGHT_BITS = 30
 EXP_REACH = 14
@@ -81,7 +93,7 @@ POWER_BITS = 26
 """Fractional bits of the dealer's exp(r), 0 <= r < 2."""
 
 FACTOR_BITS = 31
-"""Fractional bits of the public exp(-y), 0 <= y < 16."""
+"""Fractional bits of the public exp(-y), 0 <= y < 16, and of the public sines times a series' coefficients."""
 
 EXP_ROUNDING = 2.0**-23
 """Added before exp is truncated to `EXP_BITS`: more than all errors of the product, so that exp(0) is not below 1."""
@@ -146,7 +158,7 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
        `float64_room`, half of which is in its root; the root too short by `ROOT_ERROR`, and w by 6 units of 2^-30
        where it is at least 2^-(61 - norm_bits - 20) / 2.
 
-    Where each party clips its own scores, `local_clip.local_error_bound` with the error of 1.
+    Where each party clips its own scores, `local_error_bound` with the error of 1.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
     weights = (1 if shape.clips_locally else K) * shape.link.error_factor
@@ -160,3 +172,48 @@ def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     too_large = (P + 5) * 2.0**-bits + (P + 1) * float64_room(D)
     clip = clip_share_kept(shape) + too_large / 2 + ROOT_ERROR + 6 * 2.0**-WEIGHT_BITS / least_w
     return shape.num_padded * (responsibilities * longest + scores + 1.2 * clip * C)
+
+
+PERIOD_BITS = LOG_BITS + 6
+"""The series has period 64."""
+
+NUM_WAVES = 23
+
+SINE_BITS = 30
+"""Fractional bits of the public sines."""
+
+WAVE_BITS = 26
+"""Fractional bits of the dealer's sines."""
+
+TABLE_BITS = 13
+"""Of an angle's digits, the lowest ones, which have a table of their own."""
+
+
+MILLS_REACH = 6
+"""Of phi(t) / Phi(t), over what it is at -6: the waves below are within 1.4e-8 of it there. Fitted once, not derived;
+their magnitudes add up to 2.27, so that roundings are as many times those of a sigmoid's waves."""
+
+MILLS_SINES = (
+    *(-402574687, -668177494, -155523596, 247895290, 55332311, -178039530, -21685797, 128216332, -13510680, -102197989),
+    *(39610147, 73108776, -65617662, -32224467, 78589873, -26474710, -51249944, 82163065, -63555091, 31433629),
+    *(-10287811, 2092755, -208766),
+)
+"""With `FACTOR_BITS`."""
+
+MILLS_COSINES = (
+    *(681001916, 7488091, -405969147, -146561032, 178841698, 64990277, -136543777, -38472052, 110618149, 12871735),
+    *(-94136319, 13844370, 77457226, -40471535, -52047212, 67541147, 1457710, -66911119, 75681731, -46771639),
+    *(18015405, -4144968, 444383),
+)
+"""With `FACTOR_BITS`."""
+
+
+def frequencies() -> np.ndarray:
+    """How many turns each wave makes in a period: odd numbers."""
+    return 2 * np.arange(NUM_WAVES) + 1
+
+
+def waves_of(r: np.ndarray) -> np.ndarray:
+    """[..., 2, NUM_WAVES]: cos(w r) and sin(w r) with `WAVE_BITS`; the dealer's, so nobody else needs its rounding."""
+    turns = ((r[..., None] * frequencies()) & ((1 << PERIOD_BITS) - 1)) * (2 * np.pi / (1 << PERIOD_BITS))
+    return np.rint(np.stack([np.cos(turns), np.sin(turns)], axis=-2) * 2.0**WAVE_BITS).astype(np.int64)

@@ -27,9 +27,9 @@ from vertinumpyro.secure.crypten.comparison import (
     opened_bytes,
     selected,
 )
-from vertinumpyro.secure.crypten.correlations import Request
+from vertinumpyro.secure.crypten.dealer import Request
 from vertinumpyro.secure.crypten.engine import Engine, beaver, shared_integer, torch
-from vertinumpyro.secure.crypten.formats import (
+from vertinumpyro.secure.crypten.number_formats import (
     EXP_BITS,
     EXP_REACH,
     EXP_ROUNDING,
@@ -46,8 +46,7 @@ from vertinumpyro.secure.crypten.formats import (
     depth_bits,
     factor_of,
 )
-from vertinumpyro.secure.crypten.hidden import Hidden
-from vertinumpyro.secure.crypten.planes import Bits, packed, unpacked
+from vertinumpyro.secure.crypten.packing import Bits, Hidden, packed, unpacked
 
 __all__ = [
     "capped_exp",
@@ -65,6 +64,7 @@ __all__ = [
     "square",
     "truncate",
 ]
+
 
 _LOW_63 = 2**63 - 1
 _HALF = 1 << 62

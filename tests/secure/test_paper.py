@@ -15,7 +15,7 @@ from tests.secure import problems
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure import Crypten, FixedPoint, InsecureRehearsal, NormalLink, Plaintext
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # for good: processes import the package, too
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # for good: processes import the package, too
 from paper_protocol import formulation, ring
 from paper_protocol.backends import Paper
 from paper_protocol.crypten import CryptenPaper

@@ -30,6 +30,7 @@ __all__ = [
     "weight_of_values",
 ]
 
+
 Arrays = TypeVar("Arrays", Contribution, ComponentPrior)
 
 Limit = Callable[[jax.Array], jax.Array]

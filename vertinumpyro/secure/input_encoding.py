@@ -13,11 +13,18 @@ import numpy as np
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
-from vertinumpyro.secure.backend import BatchShape
-from vertinumpyro.secure.formats import EXP_BITS, LOG_BITS, clip_share_kept, float64_room, norm_bits
-from vertinumpyro.secure.local import as_float64, bounded, bounded_prior
-from vertinumpyro.secure.local_clip import score_bound, weight_bounds
-from vertinumpyro.secure.range_proof import fixed_point_format
+from vertinumpyro.secure.input_bounds import as_float64, bounded, bounded_prior
+from vertinumpyro.secure.number_formats import (
+    EXP_BITS,
+    LOG_BITS,
+    clip_share_kept,
+    fixed_point_format,
+    float64_room,
+    norm_bits,
+    score_bound,
+    weight_bounds,
+)
+from vertinumpyro.secure.shape import BatchShape
 
 __all__ = [
     "Layout",

@@ -17,14 +17,16 @@ from vertinumpyro.core import compat, ring
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure.backend import AnyArray, BackendInfo, BatchShape, Contributions, InProcess, check_shape, total
+from vertinumpyro.secure.backend import AnyArray, BackendInfo, Contributions, InProcess, check_shape, total
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
-from vertinumpyro.secure.inputs import Layout
-from vertinumpyro.secure.local import SCORE_BOUND
+from vertinumpyro.secure.input_bounds import SCORE_BOUND
+from vertinumpyro.secure.input_encoding import Layout
+from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Group, GroupSeat, Member, Traffic
 
 __all__ = ["InsecureRehearsal"]
+
 
 _START_S = 120.0
 

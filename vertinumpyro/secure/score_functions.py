@@ -1,0 +1,566 @@
+"""Score functions: how the parties' contributions to a record become the weights of their scores.
+
+The parties' z_nk = sum_p z^p_nk is the same sum for every model; what is done with it is the link's. A record adds
+g_n = sum_k (e_nk / den_n) s_nk with s_nk the derivatives of z_nk, so that g_n is the gradient of the link's
+`log_density`. A mixture's e are the components' responsibilities before they are divided by their sum; a generalised
+linear model has one component, and e is the residual at its predictor, the sum z_n1; several outcomes are as many
+components (`JointLink`). What an outcome adds to that, as the y of y - sigmoid(z), its party alone knows: such numbers
+stand behind the sums, `own_inputs` of them, and as the other parties contribute none, they are additive shares of
+themselves.
+
+Each secure arithmetic computes e from z in its own number format: a score function is one formula over an `Arithmetic`.
+
+A residual has a sign, and there is one component for each outcome; `model.outcomes` has the same distributions as the
+models write them.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import log_ndtr
+from jaxtyping import Array, Float, Int
+
+from vertinumpyro.core import ring
+from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.types import MOST_OUTCOMES
+from vertinumpyro.secure.arithmetic import MILLS_REACH, MOST_MILLS, Arithmetic, mills
+from vertinumpyro.secure.input_bounds import LARGEST_CONTRIBUTION, renormalised
+
+__all__ = [
+    "LINKS",
+    "SOFTMAX",
+    "BernoulliLogitLink",
+    "BernoulliProbitLink",
+    "JointLink",
+    "NormalLink",
+    "OrderedLogitLink",
+    "PoissonLink",
+    "ScoreFunction",
+    "ScoreLink",
+    "SoftmaxLink",
+    "joint_link",
+    "link_of",
+]
+
+
+class ScoreFunction(abc.ABC):
+    """From the sum of the parties' contributions z [n, Z] to the weights e [n, K] of their scores.
+
+    Z is K, or `num_sums` where that is given, and `own_inputs` more, which one party alone contributes.
+
+    A subclass is a frozen dataclass of public numbers, one line in `LINKS`. The range proofs, the clip and the
+    stated error bounds hold for every link that keeps this contract, whatever the columns hold:
+
+    - `bounded` gives finite numbers of magnitude at most `input_bounds.LARGEST_CONTRIBUTION`;
+    - **normalised** (a mixture): 0 <= e <= 1, and den = sum_k e_k >= 1, so den >= e. den enters the clip as
+      max(den^2, nn / C^2), nn = || sum_k e_k s_k ||^2;
+    - **not normalised** (a residual): -1 <= e <= 1 and den = 1. A residual bounded by another B enters as r / B beside
+      scores times B, which is the same sum;
+    - **signed**: e may be negative. Then K is `num_outcomes` and the link is not normalised. With K above 1 each party
+      clips its own scores: rounding squared norms up bounds a record's norm only where no two weights have opposite
+      signs;
+    - the derivative of `log_density` by z is e / den; with `num_sums`, that by all sums of an outcome at once is its
+      one of `units` times its e;
+    - e moves by at most as much as the largest z_k does, besides the error that the arithmetic adds;
+    - numbers of one party's own are at most 1 in magnitude, and in the number format of e.
+
+    What e is exactly never matters to the clip of a whole record: nn is computed from the very e that the scores are
+    multiplied by. Where each party clips its own scores (`number_formats`), the proof rests on -1 <= e <= 1 as well.
+
+    :cvar name: what messages between processes call it.
+    :cvar num_sums: how many sums there are; None for one of each component.
+    :cvar own_inputs: how many numbers one party has beside them.
+    :cvar error_factor: how many times the stated error of an arithmetic's operations e may be off.
+    """
+
+    name: ClassVar[str]
+    normalised: ClassVar[bool]
+    signed: ClassVar[bool]
+    num_sums: ClassVar[int | None] = None
+    own_inputs: ClassVar[int] = 0
+    error_factor: ClassVar[float] = 1.0
+
+    @property
+    def unit(self) -> float:
+        """What the parties' scores were multiplied by, so that e is from -1 to 1."""
+        return 1.0
+
+    @property
+    def units(self) -> tuple[float, ...]:
+        """The same for each outcome."""
+        return (self.unit,)
+
+    @property
+    def num_outcomes(self) -> int:
+        """Of a signed link: K."""
+        return 1
+
+    @property
+    def computed_as(self) -> Any:
+        """Equal for links whose e is the same function of z: several outcomes of such share their rounds."""
+        return self
+
+    @abc.abstractmethod
+    def bounded(self, contribution: Float[Array, "n Z"]) -> Float[Array, "n Z"]:
+        """One party's contribution, or the prior's, under the public bound; computed by the party itself.
+
+        It may take off a number that is the same for all components, where that cancels in e / den. One's own numbers
+        are there at one party only.
+        """
+
+    @abc.abstractmethod
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """E [n, K] of z [n, Z], one formula for every arithmetic; its error and bounds are its operations'.
+
+        That error may be `error_factor` times that of one operation. den itself is at least 1, and e at most 1, and a
+        unit with CrypTen, with either sign.
+        """
+
+    @abc.abstractmethod
+    def log_density(self, z: Float[Array, "... Z"]) -> Float[Array, " ..."]:
+        """What a record adds to the objective, log p(x_n | theta) up to a constant."""
+
+    @final
+    def sums_of(self, num_components: int) -> int:
+        """How many sums the parties make together."""
+        return num_components if self.num_sums is None else self.num_sums
+
+    @final
+    def num_inputs(self, num_components: int) -> int:
+        """Z."""
+        return self.sums_of(num_components) + self.own_inputs
+
+    @final
+    def contributed(
+        self, contribution: Float[Array, "n _"], num_components: int, party: int | None = None
+    ) -> Float[Array, "n Z"]:
+        """What a party puts in: `bounded`, of zeros in the place of numbers that it has not.
+
+        :param party: its number; None for the prior.
+        """
+        return self.bounded(self.padded(contribution, num_components, party))
+
+    def padded(
+        self, contribution: Float[Array, "... _"], num_components: int, party: int | None = None
+    ) -> Float[Array, "... Z"]:
+        """With zeros in the place of numbers that the party has not."""
+        missing = self.num_inputs(num_components) - contribution.shape[-1]
+        if not missing:
+            return contribution
+        return jnp.pad(contribution, [(0, 0)] * (contribution.ndim - 1) + [(0, missing)])
+
+    @final
+    def total(self, prior: Float[Array, " S"], parts: Sequence[Float[Array, "n _"]]) -> Float[Array, "n Z"]:
+        """Z of the parties' contributions as they are: for the density, which nothing bounds."""
+        num_components = prior.shape[0]  # of a mixture; a link with `num_sums` does not ask
+        padded = (self.padded(part, num_components, party) for party, part in enumerate(parts))
+        return sum(padded, start=self.padded(prior, num_components))
+
+    @final
+    def encoded(self, contributed: Float[Array, "... Z"], z_bits: int, weight_bits: int) -> Int[Array, "... Z"]:
+        """As ring elements: sums with `z_bits`, and one party's own numbers as e will be, with `weight_bits`."""
+        if not self.own_inputs:
+            return ring.encode_short(contributed, z_bits)
+        sums, own = contributed[..., : -self.own_inputs], contributed[..., -self.own_inputs :]
+        return jnp.concatenate([ring.encode_short(sums, z_bits), ring.encode_short(own, weight_bits)], axis=-1)
+
+    @final
+    def check_components(self, num_components: int) -> None:
+        """Checks that the proofs hold for so many components.
+
+        :raises ArgumentError: a signed link is given another number than it has outcomes.
+        """
+        if self.signed and num_components != self.num_outcomes:
+            raise ArgumentError(
+                f"num_components is {num_components}, and the weights of the link {self.name!r} have signs, for which "
+                f"the clip is proved with one component for each outcome; set num_components to {self.num_outcomes}"
+            )
+
+    def check_inputs(self, widths: Sequence[int], of_prior: int, num_components: int) -> None:
+        """Checks how many numbers each party, and the prior, contribute: one party alone has its own.
+
+        :raises ArgumentError: they are others.
+        """
+        sums, most = self.sums_of(num_components), self.num_inputs(num_components)
+        if sorted(widths) != [sums] * (len(widths) - 1) + [most] or of_prior != sums:
+            raise ArgumentError(
+                f"the link {self.name!r} takes {sums} numbers of each party and of the prior, and {most - sums} more "
+                f"of one party; got {list(widths)} and {of_prior}"
+            )
+
+    def described(self) -> dict[str, Any]:
+        """As plain data, for a message; `link_of` reads it."""
+        return {"name": self.name, **vars(self)}
+
+
+ScoreLink = ScoreFunction
+"""The name it had."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SoftmaxLink(ScoreFunction):
+    """A mixture: z are log densities, e = exp(z - max_k z), and e / den the responsibilities."""
+
+    name: ClassVar[str] = "softmax"
+    normalised: ClassVar[bool] = True
+    signed: ClassVar[bool] = False
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """Below the party's best component, which cancels."""
+        return renormalised(contribution)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return arithmetic.exp_below_max(z)
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Of the mixture."""
+        return jax.scipy.special.logsumexp(z, axis=-1)
+
+
+SOFTMAX = SoftmaxLink()
+"""A mixture's link."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BernoulliLogitLink(ScoreFunction):
+    """Logistic regression: e = y - sigmoid(z), of which y in [0, 1] is the outcome's party's own.
+
+    |e| <= 1 in every arithmetic, as y and the computed sigmoid both lie in [0, 1]; sigmoid moves by a quarter of what
+    z does.
+    """
+
+    name: ClassVar[str] = "bernoulli_logit"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+    num_sums: ClassVar[int | None] = 1
+    own_inputs: ClassVar[int] = 1
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """See `ScoreFunction.bounded`; what is no number counts as 0."""
+        return bounded_sums(contribution, 1, least_own=0.0)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return z[..., 1:] - arithmetic.sigmoid_sum(z[..., :1])
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Of a Bernoulli outcome with z as its log odds."""
+        return z[..., 1] * z[..., 0] - jax.nn.softplus(z[..., 0])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OrderedLogitLink(ScoreFunction):
+    """Ordered categories: e = 1 - sigmoid(z_1) - sigmoid(z_2).
+
+    The sums are the predictor less the cut points above and below the outcome's category, of which the last has none
+    above and the first none below: there the bound stands for infinity. -1 <= e <= 1, as each sigmoid is from 0 to 1.
+    """
+
+    name: ClassVar[str] = "ordered_logit"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+    num_sums: ClassVar[int | None] = 2
+    error_factor: ClassVar[float] = 2.0
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """See `ScoreFunction.bounded`; what is no number counts as 0."""
+        return bounded_sums(contribution, 2)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return arithmetic.plus(-arithmetic.sigmoid_sum(z), 1)
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Up to a constant of the outcome's category: log(1 - sigmoid(z_1)) + log sigmoid(z_2)."""
+        return -jax.nn.softplus(z[..., 0]) - jax.nn.softplus(-z[..., 1])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class NormalLink(ScoreFunction):
+    """Linear regression of a public scale: e = clip(-z, -1, 1), z = (eta - y) / (width scale).
+
+    The outcome is part of the sum. Beyond `width` scales the residual is cut off, as in Huber's regression; the clip
+    cuts a record off where its gradient is that long anyway.
+
+    :param width: in scales.
+    """
+
+    name: ClassVar[str] = "normal"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+    num_sums: ClassVar[int | None] = 1
+
+    width: float
+
+    @property
+    def computed_as(self) -> str:
+        """The width is in z."""
+        return self.name
+
+    @property
+    def unit(self) -> float:
+        """The scores are those of eta, times width / scale, and z is eta over as much."""
+        return self.width**2
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """See `ScoreFunction.bounded`; what is no number counts as 0."""
+        return bounded_sums(contribution, 1)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return arithmetic.clip(-z)
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Up to a constant: Huber's, in units of the scale."""
+        far = jnp.abs(z[..., 0])
+        return -self.unit * jnp.where(far < 1, far**2 / 2, far - 0.5)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PoissonLink(ScoreFunction):
+    """Counts: e = y / most - exp(min(z, 0)), z = eta - log(most), of which y / most is the outcome's party's own.
+
+    A rate above `most` counts as `most`, and so does a count: their residuals are bounded by it.
+
+    :param most: the largest rate.
+    """
+
+    name: ClassVar[str] = "poisson"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+    num_sums: ClassVar[int | None] = 1
+    own_inputs: ClassVar[int] = 1
+
+    most: float
+
+    @property
+    def computed_as(self) -> str:
+        """The largest rate is in z."""
+        return self.name
+
+    @property
+    def unit(self) -> float:
+        """The residual is y - exp(eta)."""
+        return self.most
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """See `ScoreFunction.bounded`; what is no number counts as 0."""
+        return bounded_sums(contribution, 1, least_own=0.0)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return z[..., 1:] - arithmetic.capped_exp(z[..., :1])
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Up to a constant of the outcome: y z - exp(z), or what goes on straight above 0, in units of `most`."""
+        below, count = jnp.minimum(z[..., 0], 0), z[..., 1]
+        return self.most * (count * z[..., 0] - jnp.exp(below) - jnp.maximum(z[..., 0], 0))
+
+
+def bounded_sums(contribution: jax.Array, num_sums: int, *, least_own: float = -1.0) -> jax.Array:
+    """Contributions to sums within `LARGEST_CONTRIBUTION`, and a party's own numbers, behind them, up to 1."""
+    numbers = jnp.where(jnp.isnan(contribution), 0.0, contribution)
+    sums = jnp.clip(numbers[..., :num_sums], -LARGEST_CONTRIBUTION, LARGEST_CONTRIBUTION)
+    return jnp.concatenate([sums, jnp.clip(numbers[..., num_sums:], least_own, 1.0)], axis=-1)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BernoulliProbitLink(ScoreFunction):
+    """Probit regression: e = s L(s z) / `MOST_MILLS`, s = 2 y - 1, of which y is the outcome's party's own.
+
+    The residual is s L(s z), L the Mills ratio (`arithmetic`). The sign s is one party's own, so that t = s z is one
+    product of integers, exact.
+    """
+
+    name: ClassVar[str] = "bernoulli_probit"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+    num_sums: ClassVar[int | None] = 1
+    own_inputs: ClassVar[int] = 1
+
+    @property
+    def unit(self) -> float:
+        """The largest residual."""
+        return MOST_MILLS
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """See `ScoreFunction.bounded`; what is no number counts as 0, and y is one or the other."""
+        numbers = bounded_sums(contribution, 1)
+        return jnp.concatenate([numbers[..., :1], jnp.where(numbers[..., 1:] < 0.5, 0.0, 1.0)], axis=-1)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        sign = arithmetic.sign(z[..., 1:])
+        return arithmetic.times(sign, arithmetic.mills_ratio(arithmetic.times(sign, z[..., :1])))
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Of a Bernoulli outcome of probability Phi(z); straight beyond `MILLS_REACH`."""
+        t = z[..., 0] * (2 * z[..., 1] - 1)
+        within = jnp.clip(t, -MILLS_REACH, MILLS_REACH)
+        return log_ndtr(within) + mills(within) * (t - within)
+
+
+def joint_link(links: Sequence[ScoreFunction], owners: Sequence[int]) -> ScoreFunction:
+    """The link of outcomes, of one its own.
+
+    :param owners: each outcome's party, by number.
+    """
+    return links[0] if len(links) == 1 else JointLink(tuple(links), tuple(owners))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class JointLink(ScoreFunction):
+    """e_o of each outcome, by its own link; |e_o| <= 1 in every arithmetic, as it is there.
+
+    :param links: signed links of one outcome each, two to `MOST_OUTCOMES` of them.
+    :param owners: each outcome's party, by number: who alone contributes the outcome's own numbers.
+    """
+
+    name: ClassVar[str] = "joint"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+
+    links: tuple[ScoreFunction, ...]
+    owners: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Checks that a clip is proved for them.
+
+        :raises ArgumentError: says what to give instead.
+        """
+        if not 2 <= len(self.links) <= MOST_OUTCOMES or len(self.owners) != len(self.links):
+            raise ArgumentError(
+                f"links: {len(self.links)} outcomes with {len(self.owners)} owners; give 2 to {MOST_OUTCOMES}, and the "
+                "party of each"
+            )
+        for link in self.links:
+            if not link.signed or link.num_sums is None or link.num_outcomes > 1:
+                raise ArgumentError(f"links: {link.name!r} is not the residual of one outcome; give links that are")
+
+    @property
+    def num_outcomes(self) -> int:
+        """O."""
+        return len(self.links)
+
+    @property
+    def units(self) -> tuple[float, ...]:
+        """Of each outcome."""
+        return tuple(link.unit for link in self.links)
+
+    @property
+    def num_sums(self) -> int:
+        """Of all outcomes."""
+        return sum(link.num_sums or 0 for link in self.links)
+
+    @property
+    def own_inputs(self) -> int:
+        """Of all outcomes."""
+        return sum(link.own_inputs for link in self.links)
+
+    @property
+    def error_factor(self) -> float:
+        """The largest of theirs."""
+        return max(link.error_factor for link in self.links)
+
+    def padded(self, contribution: jax.Array, num_components: int, party: int | None = None) -> jax.Array:
+        """With zeros for other parties' own numbers, among this one's."""
+        sums = contribution[..., : self.num_sums]
+        blocks, start = [sums], self.num_sums
+        for link, owner in zip(self.links, self.owners, strict=True):
+            if owner == party:
+                blocks.append(contribution[..., start : start + link.own_inputs])
+                start += link.own_inputs
+            else:
+                blocks.append(jnp.zeros((*contribution.shape[:-1], link.own_inputs), contribution.dtype))
+        return jnp.concatenate(blocks, axis=-1)
+
+    def check_inputs(self, widths: Sequence[int], of_prior: int, num_components: int) -> None:
+        """See `ScoreFunction.check_inputs`; every party has the own numbers of its outcomes."""
+        wanted = [self.num_sums + own for own in self._own_of(len(widths))]
+        if list(widths) != wanted or of_prior != self.num_sums or max(self.owners) >= len(widths):
+            raise ArgumentError(
+                f"the link {self.name!r} takes {wanted} numbers of the parties and {self.num_sums} of the prior; got "
+                f"{list(widths)} and {of_prior}"
+            )
+
+    def _own_of(self, num_parties: int) -> list[int]:
+        """How many numbers of their own the parties have."""
+        held = list(zip(self.links, self.owners, strict=True))
+        return [sum(link.own_inputs for link, owner in held if owner == party) for party in range(num_parties)]
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """See `ScoreFunction.bounded`; each outcome's numbers by its own link."""
+        pairs = zip(self.links, self._of_links(contribution, jnp.concatenate), strict=True)
+        found = [(link, link.bounded(numbers)) for link, numbers in pairs]
+        sums = [numbers[..., : link.num_sums] for link, numbers in found]
+        return jnp.concatenate([*sums, *(numbers[..., link.num_sums :] for link, numbers in found)], axis=-1)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`; links that are computed alike are computed at once, and share their rounds."""
+        numbers = self._of_links(z, arithmetic.concatenate)
+        alike: dict[Any, list[int]] = {}
+        for outcome, link in enumerate(self.links):
+            alike.setdefault((type(link), link.computed_as), []).append(outcome)
+        found: dict[int, Any] = {}
+        for outcomes in alike.values():
+            together = arithmetic.stack([numbers[outcome] for outcome in outcomes], -2)
+            e = self.links[outcomes[0]].weights(arithmetic, together)
+            found |= {outcome: e[..., place, :] for place, outcome in enumerate(outcomes)}
+        return arithmetic.concatenate([found[outcome] for outcome in range(len(self.links))], -1)
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Of all outcomes."""
+        pairs = zip(self.links, self._of_links(z, jnp.concatenate), strict=True)
+        return sum((link.log_density(numbers) for link, numbers in pairs), start=jnp.zeros(z.shape[:-1], z.dtype))
+
+    def described(self) -> dict[str, Any]:
+        """See `ScoreFunction.described`."""
+        return {"name": self.name, "links": [link.described() for link in self.links], "owners": list(self.owners)}
+
+    def _of_links(self, z: Any, beside: Callable[..., Any]) -> list[Any]:
+        """Each link's own z."""
+        sums = list(itertools.accumulate((link.num_sums or 0 for link in self.links), initial=0))
+        own = list(itertools.accumulate((link.own_inputs for link in self.links), initial=self.num_sums))
+        ranges = zip(itertools.pairwise(sums), itertools.pairwise(own), strict=True)
+        return [beside([z[..., a:b], z[..., c:d]], -1) for (a, b), (c, d) in ranges]
+
+
+_KINDS: tuple[type[ScoreFunction], ...] = (
+    SoftmaxLink,
+    BernoulliLogitLink,
+    BernoulliProbitLink,
+    OrderedLogitLink,
+    NormalLink,
+    PoissonLink,
+    JointLink,
+)
+
+LINKS: dict[str, type[ScoreFunction]] = {kind.name: kind for kind in _KINDS}
+"""All of them."""
+
+
+def link_of(words: Mapping[str, Any]) -> ScoreFunction:
+    """What `ScoreFunction.described` wrote.
+
+    :raises BackendError: this version has no such link.
+    """
+    if words["name"] not in LINKS:
+        raise BackendError(f"the link {words['name']!r} is unknown here; run the same versions everywhere")
+    if words["name"] == JointLink.name:
+        return JointLink(tuple(link_of(of_one) for of_one in words["links"]), tuple(words["owners"]))
+    return LINKS[words["name"]](**{name: value for name, value in words.items() if name != "name"})
