@@ -1,8 +1,8 @@
 """How a step clips its records, chosen from the model and the schema alone, and the step's public size.
 
 A regression across parties (`party_sum`) has bounded residuals, one for each outcome. So each party clips its own part,
-and nothing of a norm is computed together (`secure.number_formats`): outcome o's residual is cut to b_o of its largest one,
-and what party p adds to a record, whatever the residuals are, to C sqrt(part_p).
+and nothing of a norm is computed together (`secure.number_formats`): outcome o's residual is cut to b_o of its largest
+one, and what party p adds to a record, whatever the residuals are, to C sqrt(part_p).
 
 **Parts of C^2** of one outcome are in proportion to the columns that a party's part of the sum reads, and one more at
 the outcome's party, for the intercept. A column adds at most 1 to the squared norm of a record's scores, be it one

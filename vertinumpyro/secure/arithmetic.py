@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,7 @@ MILLS_COEFFICIENTS = (
 """Of L(6 x) / `MOST_MILLS` on [-1, 1], times 2^40."""
 
 
+@runtime_checkable
 class Arithmetic(Protocol):
     """Operations on a batch's numbers [n, ...]. Beside them there are +, - and products with public whole numbers.
 

@@ -58,8 +58,8 @@ class FixedPoint(InProcess):
     Formal guarantee: every record adds an integer vector whose L2 norm is at most
     clip_norm 2^f, f the grid's fractional bits, whatever the columns hold. The norm is computed from the very
     integers that are released and every rounding in it goes up, the reciprocal square root goes down; nothing
-    is truncated after the clip. Where each party clips its own part, `number_formats` has the proof. The accuracy of the
-    link's weights changes what is summed, never the bound.
+    is truncated after the clip. Where each party clips its own part, `number_formats` has the proof. The accuracy of
+    the link's weights changes what is summed, never the bound.
     """
 
     option: ClassVar[str] = "fixed_point"

@@ -16,13 +16,13 @@ it. Its distance from 1 is turned into an integer, cut to 26 bits, so that w lie
 *checked* on the ring: w counts as 0 unless w^2 v <= 1, with v and w v rounded up. |e| is at most 2^20, as it is made
 of exact integers, nn is computed from the same integers e with squared norms rounded up (e >= 0, or there is one
 component, so nn only grows), and W = floor(w e). So sum_k W_k s_k is at most C' long but for the rounding of W, which
-`number_formats.clip_share_kept` keeps back, as for CrypTen: the norm is at most C, the plan's sensitivity is C itself, and
-there is no term of delta. That rests on SPU's integer additions, products, comparisons and shifts being those of the
-ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only the
+`number_formats.clip_share_kept` keeps back, as for CrypTen: the norm is at most C, the plan's sensitivity is C itself,
+and there is no term of delta. That rests on SPU's integer additions, products, comparisons and shifts being those of
+the ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only the
 estimate that is checked.
 
-**The local clip.** Where each party clips its own scores, W = 2^10 e, e cut by comparisons: `secure.number_formats`. There
-is no norm, no estimate and no check.
+**The local clip.** Where each party clips its own scores, W = 2^10 e, e cut by comparisons: `secure.number_formats`.
+There is no norm, no estimate and no check.
 
 No intermediate integer reaches 2^127: w^2 v below 2^52 2^(16 + b) 1.7 (P + 1) K^2 S^2, and `number_formats.norm_bits`
 keeps that last factor below 2^(41 - b); powers below 2^123.
@@ -285,10 +285,10 @@ def check_nodes(protocol: str, num_parties: int) -> int:
 def error_bound(shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
     """L2 distance of the revealed sum, without its noise, from the exact one; holds where SPU's root is off by 1e-4.
 
-    As `crypten.number_formats.error_bound`, with M = score_norm C sqrt(P + 1): responsibilities off by (P + 1) 2^-21 + 2 K 4e-6,
-    times M, and W's unit; scores' roundings; relative to C: what the clip keeps back, the norms' roundings, the
-    shortened root and its unit where it is small. Where each party clips its own scores, as in `number_formats`. Accuracy
-    alone; the clip does not rest on it.
+    As `crypten.number_formats.error_bound`, with M = score_norm C sqrt(P + 1): responsibilities off by (P + 1) 2^-21 +
+    2 K 4e-6, times M, and W's unit; scores' roundings; relative to C: what the clip keeps back, the norms' roundings,
+    the shortened root and its unit where it is small. Where each party clips its own scores, as in `number_formats`.
+    Accuracy alone; the clip does not rest on it.
     """
     P, K, D, C = shape.num_parties, shape.num_components, shape.num_values, shape.clip_norm
     weights = (1 if shape.clips_locally else K) * shape.link.error_factor
