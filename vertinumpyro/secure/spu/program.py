@@ -18,8 +18,8 @@ of exact integers, nn is computed from the same integers e with squared norms ro
 component, so nn only grows), and W = floor(w e). So sum_k W_k s_k is at most C' long but for the rounding of W, which
 `number_formats.clip_share_kept` keeps back, as for CrypTen: the norm is at most C, the plan's sensitivity is C itself,
 and there is no term of delta. That rests on SPU's integer additions, products, comparisons and shifts being those of
-the ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only the
-estimate that is checked.
+the ring, which its protocols compute without error; its probabilistic truncation of fixed-point numbers touches only
+the estimate that is checked.
 
 **The local clip.** Where each party clips its own scores, W = 2^10 e, e cut by comparisons: `secure.number_formats`.
 There is no norm, no estimate and no check.
