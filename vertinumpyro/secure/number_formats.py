@@ -101,6 +101,7 @@ __all__ = [
 
 
 RING_LOG_BITS = 24
+"""Fractional bits of log densities where one process computes on integers."""
 
 _RING_BITS = 62  # values stay below 2^62, so that a sum of two never wraps
 _SCORE_ROOM = 31  # encoded scores stay below 1.25 2^31, so that a sum of their squares fits 63 bits
@@ -177,7 +178,7 @@ def _check_norm_range(shape: BatchShape) -> None:
 
 
 LOG_BITS = 21
-"""Fractional bits of log densities."""
+"""Fractional bits of log densities on shares."""
 
 EXP_BITS = 20
 """Fractional bits of exp(z - max z)."""

@@ -1,5 +1,4 @@
-"""The backend `crypten`: what it states, its range proof, its processes, which deal or sit at a party's end of the
-engine."""
+"""The backend `crypten`: what it states, its range proof, and its processes, the dealer's and the parties'."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from vertinumpyro.core import compat as jax_compat
+from vertinumpyro.core import compat
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.secure.spu import node, program
+from vertinumpyro.secure.spu import program
 from vertinumpyro.transport import Relay, Seat, Traffic, everyones, exchange, pack, unpack
 
 __all__ = ["MISSING", "Input", "Node", "compiled", "is_installed", "load"]
@@ -72,11 +72,11 @@ class Input(NamedTuple):
 
 def compiled(function: Any, inputs: Mapping[str, Input]) -> Any:
     """A program of secret inputs, which SPU's runtimes take; only their shapes count."""
-    _, lib, frontend = node.load()
+    _, lib, frontend = load()
     stand_ins = {name: np.zeros_like(given.value) for name, given in inputs.items()}
     names = sorted(inputs)  # as JAX flattens a dictionary
     seen = [lib.Visibility.VIS_SECRET] * len(names)
-    with jax_compat.x64():
+    with compat.x64():
         executable, _ = frontend.compile(
             frontend.Kind.JAX, function, [stand_ins], {}, names, seen, lambda outputs: ["out"]
         )
@@ -93,7 +93,7 @@ class Node:
     """
 
     def __init__(self, seat: Seat, num_nodes: int, protocol: str) -> None:
-        self._spu, self._lib, _ = node.load()
+        self._spu, self._lib, _ = load()
         self._seat, self._num_nodes = seat, num_nodes
         self.traffic = Traffic()
         for link in seat.links.values():
