@@ -120,20 +120,20 @@ def test_scores_on_the_grid_are_never_longer_than_a_plan_has_it():
 def test_a_release_is_the_moments_of_the_scores_and_noise_as_large_as_the_plan_says():
     dataset, dpvi = dataset_of("logit"), few()
     plan = dpvi.plan(dataset, epsilon=1.0)
-    start: Any = plan.start
-    warm: Any = dpvi._warm(N)
+    moments: Any = plan.start
+    start: Any = dpvi._start(N)
     found = []
     for seed in range(3):
         fresh = dpvi.plan(dataset, epsilon=1.0)
         session = session_of(dataset, dpvi.backend)
         with session.open(dpvi, fresh, run_dir=None, results="x.npz", insecure_seed=seed) as run:
-            found.append(warm.released(session, run))
+            found.append(start.release(session, run))
     data = dataset.pooled()
     x = np.column_stack([np.ones(N), data["income"], data["usage"], data["calls"]])
     errors = np.concatenate([(one.matrix - x.T @ x)[np.triu_indices(4, 1)] for one in found])
     assert 0.5 < np.sqrt(np.mean(errors**2)) / found[0].stddev < 1.6
     assert all(np.array_equal(one.matrix, one.matrix.T) for one in found)
-    assert start.widths == (2, 2)
+    assert moments.widths == (2, 2)
 
 
 @pytest.mark.parametrize("relation", list(NeighbouringRelation))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
@@ -17,52 +17,65 @@ from vertinumpyro.posterior.autoguides import check_guide, chosen_init
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan, Sampling
 from vertinumpyro.secure import BACKENDS, Backend, InProcess, InsecureRehearsal
 
-if TYPE_CHECKING:
-    from vertinumpyro.dpvi.inference import DPVI
-
 __all__ = ["check_dataset", "check_plan", "check_sampling", "check_settings"]
 
 
-def check_settings(dpvi: DPVI) -> None:
+def check_settings(
+    *,
+    model: Any,
+    model_kwargs: Any,
+    guide: Any,
+    init_loc_fn: Any,
+    optimizer: Any,
+    learning_rate: Any,
+    backend: Any,
+    num_components: Any,
+    block_size: Any,
+    num_devices: Any,
+    warm_start: Any,
+) -> None:
     """Refuse what no fit can use, before any schema is known.
 
     :raises ArgumentError: names the argument and what to give instead.
     """
-    if dpvi.model is not None and not callable(dpvi.model):
-        raise ArgumentError(f"model={shown(dpvi.model)} is no function; give model(data, num_records), not its name")
-    if not isinstance(dpvi.model_kwargs, Mapping):
-        raise ArgumentError(f"model_kwargs={shown(dpvi.model_kwargs)} is no mapping; give names with values")
-    if not callable(dpvi.init_loc_fn):
+    if model is not None and not callable(model):
+        raise ArgumentError(f"model={shown(model)} is no function; give model(data, num_records), not its name")
+    if not isinstance(model_kwargs, Mapping):
+        raise ArgumentError(f"model_kwargs={shown(model_kwargs)} is no mapping; give names with values")
+    if not callable(init_loc_fn):
         raise ArgumentError(
-            f"init_loc_fn={shown(dpvi.init_loc_fn)} is no strategy; give one of numpyro.infer's, as init_to_median"
+            f"init_loc_fn={shown(init_loc_fn)} is no strategy; give one of numpyro.infer's, as init_to_median"
         )
-    check_optimizer(dpvi.optimizer)
-    _check_numbers(dpvi)
-    _check_backend(dpvi.backend)
-    here = isinstance(dpvi.backend, InProcess) and not isinstance(dpvi.backend, InsecureRehearsal)
-    if dpvi.num_devices > 1 and not here:
+    check_optimizer(optimizer)
+    _check_numbers(num_components, block_size, num_devices)
+    _check_rate(learning_rate, optimizer)
+    if not isinstance(warm_start, bool | SecondMoments | None):
         raise ArgumentError(
-            f"num_devices={dpvi.num_devices} is for a backend that computes in this process alone, which "
-            f"{type(dpvi.backend).__name__} does not: leave num_devices out"
+            f"warm_start={shown(warm_start)} must be True, False, SecondMoments(), or None to let the plan decide"
         )
-    check_guide(dpvi.guide, dpvi.model)
-    if dpvi.init_loc_fn is not default_init and chosen_init(dpvi.guide) is not None:
+    _check_backend(backend)
+    here = isinstance(backend, InProcess) and not isinstance(backend, InsecureRehearsal)
+    if num_devices > 1 and not here:
+        raise ArgumentError(
+            f"num_devices={num_devices} is for a backend that computes in this process alone, which "
+            f"{type(backend).__name__} does not: leave num_devices out"
+        )
+    check_guide(guide, model)
+    if init_loc_fn is not default_init and chosen_init(guide) is not None:
         raise ArgumentError("init_loc_fn is given to the guide and to DPVI; give it once")
 
 
-def _check_numbers(dpvi: DPVI) -> None:
-    rate, block, components = dpvi.learning_rate, dpvi.block_size, dpvi.num_components
-    if components is not None and not (isinstance(components, int) and components >= 1):
-        raise ArgumentError(f"num_components={shown(components)}; give 1 or more")
-    if not isinstance(dpvi.warm_start, bool | SecondMoments | None):
-        raise ArgumentError(
-            f"warm_start={shown(dpvi.warm_start)} must be True, False, SecondMoments(), or None to let the plan decide"
-        )
-    if block is not None and not (isinstance(block, int) and block >= 1):
-        raise ArgumentError(f"block_size={shown(block)} must be a number of records, at least 1")
-    if not (isinstance(dpvi.num_devices, int) and dpvi.num_devices >= 1):
-        raise ArgumentError(f"num_devices={shown(dpvi.num_devices)}; give 1 or more")
-    if rate is not None and dpvi.optimizer is not None:
+def _check_numbers(num_components: Any, block_size: Any, num_devices: Any) -> None:
+    if num_components is not None and not (isinstance(num_components, int) and num_components >= 1):
+        raise ArgumentError(f"num_components={shown(num_components)}; give 1 or more")
+    if block_size is not None and not (isinstance(block_size, int) and block_size >= 1):
+        raise ArgumentError(f"block_size={shown(block_size)} must be a number of records, at least 1")
+    if not (isinstance(num_devices, int) and num_devices >= 1):
+        raise ArgumentError(f"num_devices={shown(num_devices)}; give 1 or more")
+
+
+def _check_rate(rate: Any, optimizer: Any) -> None:
+    if rate is not None and optimizer is not None:
         raise ArgumentError(
             "learning_rate is the default optimiser's: give optimizer its own, or leave one of both out"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.work import state_leaves, state_of
 from vertinumpyro.posterior.columns import Columns, device_columns
@@ -20,9 +20,6 @@ from vertinumpyro.secure import BatchShape
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.fixed_point import Encoded, encoded, ring_sum
 from vertinumpyro.session import Payload, Work
-
-if TYPE_CHECKING:
-    from vertinumpyro.dpvi.horizontal import HorizontalDPVI
 
 __all__ = ["ClientSteps", "HolderWork"]
 
@@ -122,23 +119,23 @@ class HolderWork(Work):
 
     How long it computes tells the others roughly how many records it has.
 
-    :param system: the inference.
-    :param facts: schema, N and holders.
+    :param kernel: of all holders alike.
+    :param state: before the first step.
     :param columns: its encoded columns. Secret.
     """
 
     def __init__(
         self,
-        system: HorizontalDPVI,
-        facts: Facts,
+        kernel: Kernel,
+        state: DPVIState,
         columns: Mapping[str, np.ndarray],
         plan: ClientPlan,
         source: RandomSource,
     ) -> None:
-        self._plan, self._source = plan, source
-        (name,) = facts.schema.parties
-        records = VerticalDataset(facts.schema, {name: dict(columns)})
-        kernel, self._state = system.kernel(facts, plan, compat.random_key(0))
+        self._plan, self._source, self._state = plan, source, state
+        schema = kernel.guide.split.schema
+        (name,) = schema.parties
+        records = VerticalDataset(schema, {name: dict(columns)})
         self._steps = ClientSteps(kernel, records, np.zeros(records.num_records, np.int32))
         self._num_values = kernel.shape.num_values
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +44,6 @@ from vertinumpyro.posterior.columns import score_link
 from vertinumpyro.privacy import NoiseSource, PrivacyPlan, Sampling
 from vertinumpyro.privacy.clip import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
 from vertinumpyro.secure import BatchShape
-
-if TYPE_CHECKING:
-    from vertinumpyro.dpvi.inference import DPVI
 
 __all__ = ["COMPILER_BYTES", "Clip", "batch_shape", "check_clip", "check_one_outcome", "chosen_clip", "planned_shape"]
 
@@ -206,14 +203,16 @@ def batch_shape(
     noise: NoiseSource,
     clip: Clip,
     noise_multiplier: float,
-    settings: DPVI,
+    *,
+    block_size: int | None,
+    num_devices: int,
 ) -> BatchShape:
     """The public size of a step.
 
-    :param settings: says how many records of a batch are computed at a time, and on how many devices, each as many.
+    :param block_size: how many records of a batch are computed at a time, at most; None for as many as memory allows.
+    :param num_devices: on which, each as many.
     """
-    num_devices = settings.num_devices
-    largest = settings.block_size or max(1, _BLOCK_VALUES // split.num_values)
+    largest = block_size or max(1, _BLOCK_VALUES // split.num_values)
     num_blocks = -(-sampling.max_batch_size // largest)
     return BatchShape(
         batch_size=num_devices * -(-sampling.max_batch_size // (num_blocks * num_devices)),
@@ -229,6 +228,10 @@ def batch_shape(
     )
 
 
-def planned_shape(split: SplitModel, plan: PrivacyPlan, settings: DPVI) -> BatchShape:
+def planned_shape(
+    split: SplitModel, plan: PrivacyPlan, *, block_size: int | None, num_devices: int
+) -> BatchShape:
     """The sizes of a plan's step."""
-    return batch_shape(split, plan.sampling, plan.noise, Clip.of(plan), plan.noise_multiplier, settings)
+    return batch_shape(
+        split, plan.sampling, plan.noise, Clip.of(plan), plan.noise_multiplier,
+        block_size=block_size, num_devices=num_devices)

@@ -248,7 +248,7 @@ class HorizontalDPVI(ForHolders):
         self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: ClientPlan, source: RandomSource
     ) -> Work:
         """One holder's part; see `session.Method`."""
-        return HolderWork(self, facts, columns, plan, source)
+        return HolderWork(*self.kernel(facts, plan, compat.random_key(0)), columns, plan, source)
 
     @checked
     def fit(

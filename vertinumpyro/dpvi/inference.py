@@ -26,9 +26,9 @@ from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.loop import spread_over
 from vertinumpyro.dpvi.optimizers import Optimizer
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.second_moments import SecondMoments
+from vertinumpyro.dpvi.second_moments import MomentsStart, SecondMoments, moments_of
 from vertinumpyro.dpvi.start import Start, steps_optimizer, takes_all_records
-from vertinumpyro.dpvi.warm_start import start_of
+from vertinumpyro.dpvi.warm_start import TableStart
 from vertinumpyro.dpvi.work import StepsWork, release_layout
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
@@ -105,7 +105,19 @@ class DPVI:
 
     def __post_init__(self) -> None:
         """Before any schema is known, as `check_settings` says."""
-        check_settings(self)
+        check_settings(
+            model=self.model,
+            model_kwargs=self.model_kwargs,
+            guide=self.guide,
+            init_loc_fn=self.init_loc_fn,
+            optimizer=self.optimizer,
+            learning_rate=self.learning_rate,
+            backend=self.backend,
+            num_components=self.num_components,
+            block_size=self.block_size,
+            num_devices=self.num_devices,
+            warm_start=self.warm_start,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """The settings; split models and their programs are made again."""
@@ -190,13 +202,14 @@ class DPVI:
         amplified = not any(one.knows_indices for one in targeted(watchers, shares.covered(watchers), adversary))
         all_records = takes_all_records(sampling, batch_size, dataset.num_records, amplified=amplified)
         likely = self._components(dataset.num_records, warm=all_records and self.warm_start is not False)
-        chosen = chosen_clip(self._split(dataset.schema, likely), clip, clip_norm, residual_bound)
+        likely_split = self._split(dataset.schema, likely)
+        chosen = chosen_clip(likely_split, clip, clip_norm, residual_bound)
         self.twin_columns(dataset.schema).warn(stacklevel=3)
-        warm = self._warm(dataset.num_records)
-        start = warm.plan_if_wanted(
-            self,
+        begun = None if self.warm_start is False else self._start(dataset.num_records)
+        start = None if begun is None else begun.plan(
             dataset,
-            clip=chosen,
+            likely_split,
+            chosen,
             all_records=all_records,
             epsilon=epsilon,
             delta=delta,
@@ -207,7 +220,8 @@ class DPVI:
         )
         if sampling is None:
             size, steps = default_batch(dataset.num_records, amplified=amplified)
-            size, steps = (size, steps) if start is None else (dataset.num_records, warm.num_steps)
+            if begun is not None and start is not None:
+                size, steps = dataset.num_records, begun.steps.num_steps
             size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps
             sampling = PoissonSampling.for_batch_size(size, dataset.num_records, steps)
         settings: dict[str, Any] = {
@@ -227,7 +241,7 @@ class DPVI:
             )
         assert noise_multiplier is not None
         split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
-        grid_bits = self.backend.grid_bits(batch_shape(split, sampling, shares, chosen, noise_multiplier, self))
+        grid_bits = self.backend.grid_bits(batch_shape(split, sampling, shares, chosen, noise_multiplier, **self._blocks))
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
         plan = PrivacyPlan(
@@ -243,11 +257,25 @@ class DPVI:
         plan.warn_if_narrowed(stacklevel=3)
         return plan
 
-    def _warm(self, num_records: int) -> Start:
+    @property
+    def _blocks(self) -> dict[str, Any]:
+        """How a batch is divided."""
+        return {"block_size": self.block_size, "num_devices": self.num_devices}
+
+    def _start(self, num_records: int) -> Start:
+        """What steps may begin with: the moments that were asked for, or tables of the model."""
+        if isinstance(self.warm_start, SecondMoments):
+            own_steps = self.optimizer is not None or self.learning_rate is not None
+            return MomentsStart(self.warm_start, self.guide, own_steps)
         components = self._components(num_records, warm=True)
         if components not in self._starts:
-            self._starts[components] = start_of(self, components)
+            settings = {"guide": self.guide, "init_loc_fn": self.init_loc_fn, "required": self.warm_start is True}
+            self._starts[components] = TableStart.of(self.model, components, self.model_kwargs, **settings)
         return self._starts[components]
+
+    def _start_of(self, plan: Plan) -> Start | None:
+        """What a plan's steps begin with; None where that is random values."""
+        return self._start(plan.num_records) if isinstance(plan, PrivacyPlan) and plan.start is not None else None
 
     def kernel(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
@@ -259,12 +287,14 @@ class DPVI:
         rng_key = checked_key(rng_key)
         self.check(dataset, plan)
         split = self.split(dataset.schema, plan)
-        shape = planned_shape(split, plan, self)
+        shape = planned_shape(split, plan, **self._blocks)
         guide_key, step_key = jax.random.split(rng_key)
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
         kernel = Kernel(
             guide=guide,
-            optimizer=steps_optimizer(self, self._begun(plan), plan.num_gradients),
+            optimizer=steps_optimizer(
+                self._start_of(plan), plan.num_gradients, self.optimizer, self.learning_rate
+            ),
             backend=self.backend,
             shape=shape,
             num_records=plan.num_records,
@@ -274,12 +304,9 @@ class DPVI:
         )
         return kernel, kernel.init(step_key, params)
 
-    def _begun(self, plan: Plan) -> Start | None:
-        return self._warm(plan.num_records) if isinstance(plan, PrivacyPlan) and plan.start is not None else None
-
     def _guide_of(self, plan: Plan) -> GuideFactory:
-        start = self._begun(plan)
-        return start.guide if start is not None and self.guide is default_guide else self.guide
+        start = self._start_of(plan)
+        return start.steps.guide if start is not None and self.guide is default_guide else self.guide
 
     @checked
     def fit(
@@ -313,14 +340,16 @@ class DPVI:
         runner, seconds = rehearsed(session, kernel, state, plan)
         if on_estimate is not None and seconds is not None:
             on_estimate(seconds)
-        warm = self._warm(plan.num_records)
-        warm.rehearse(session, plan, kernel, state)
+        start, released = self._start_of(plan), None
+        if start is not None:
+            start.rehearse(session, plan, kernel, state)
         with session.open(
             self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
         ) as run:
-            released = warm.released(session, run)
-            if released is not None and run.state() is None:
-                state = warm.state(released, plan, kernel, state, rng_key, progress_bar=progress_bar)
+            if start is not None:
+                released = start.release(session, run)
+                if run.state() is None:
+                    state = start.state(released, plan, kernel, state, rng_key, progress_bar=progress_bar)
             state, diagnostics = run_steps(
                 session,
                 run,
@@ -347,17 +376,27 @@ class DPVI:
         kernel, state = self.kernel(facts, plan, compat.random_key(0))
         summed = ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts))
         steps = (summed.of_one_block, plan.num_gradients * kernel.shape.num_blocks)
-        return [*self._warm(plan.num_records).computations(facts, plan), steps]
+        start = self._start_of(plan)
+        return [steps] if start is None else [*start.computations(facts, plan), steps]
 
     def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
         """Bytes that a fit takes at most beside the encoded columns, of a record's scores and the compiler's."""
-        shape = planned_shape(self.split(facts.schema, plan), plan, self)
-        return COMPILER_BYTES + self._warm(plan.num_records).memory(facts, plan) + block_memory(shape)
+        shape = planned_shape(self.split(facts.schema, plan), plan, **self._blocks)
+        start = self._start_of(plan)
+        return COMPILER_BYTES + block_memory(shape) + (0 if start is None else start.memory(facts, plan))
 
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""
-        start = self._warm(plan.num_records).work(facts, party, columns, plan, source)
-        return StepsWork(self, facts, party, columns, plan, source, start)
+        start, split = self._start_of(plan), self.split(facts.schema, plan)
+        return StepsWork(
+            lambda: self.kernel(facts, plan, compat.random_key(0)),
+            facts,
+            party,
+            columns,
+            plan,
+            source,
+            None if start is None else start.work(facts, split, party, columns, plan, source),
+        )
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
@@ -388,8 +427,11 @@ class DPVI:
         if plan.parties != split.parties:
             raise ArgumentError(f"plan was made for parties {plan.parties}, the schema has {split.parties}")
         check_clip(split, plan)
-        self._warm(plan.num_records).check(dataset, plan)
-        if plan.grid_bits != self.backend.grid_bits(planned_shape(split, plan, self)):
+        if (start := self._start_of(plan)) is not None:
+            start.check(dataset, split, plan)
+        elif isinstance(self.warm_start, SecondMoments):
+            moments_of(plan)  # says that there are none
+        if plan.grid_bits != self.backend.grid_bits(planned_shape(split, plan, **self._blocks)):
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
         if set(self.backend.info().unproven) - set(plan.unproven):
             raise ArgumentError("plan was made for a backend with a proved bound; make a new plan for this one")

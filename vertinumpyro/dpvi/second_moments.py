@@ -10,12 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from numpyro.infer.autoguide import AutoDelta
 
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
@@ -27,7 +26,7 @@ from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.moments import MomentsWork, NoisyMoments, noisy_moments, scores_of, widths_of
 from vertinumpyro.dpvi.moments_plan import MomentsPlan
 from vertinumpyro.dpvi.newton import accelerated_newton, steep
-from vertinumpyro.dpvi.start import Start, shared
+from vertinumpyro.dpvi.start import Start, StepDefaults, shared
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.stand_ins import stand_in_columns
 from vertinumpyro.posterior.autoguides import is_point
@@ -37,10 +36,7 @@ from vertinumpyro.privacy.clip import bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
 
-if TYPE_CHECKING:
-    from vertinumpyro.dpvi.inference import DPVI
-
-__all__ = ["MOST_COEFFICIENTS", "NUM_STEPS", "MomentsStart", "SecondMoments"]
+__all__ = ["MOST_COEFFICIENTS", "NUM_STEPS", "MomentsStart", "SecondMoments", "moments_of"]
 
 MOST_COEFFICIENTS = 1500
 """Up to which H is inverted and kept in the steps' state."""
@@ -76,33 +72,20 @@ class SecondMoments:
 class MomentsStart(Start):
     """The moments' release, and the steps' H by it.
 
-    :ivar dpvi: whose steps begin there.
-    :ivar settings: as the user gave them.
+    :ivar settings: as the user gave them; so `guide`.
+    :ivar own_steps: whether the user gave the steps an optimiser or a learning rate.
     """
 
-    dpvi: DPVI
+    steps: ClassVar = StepDefaults(guide=AutoDelta, num_steps=NUM_STEPS, optimizer=accelerated_newton)
+
     settings: SecondMoments
+    guide: GuideFactory
+    own_steps: bool
 
-    @property
-    def guide(self) -> GuideFactory:
-        """See `Start.guide`: a point."""
-        return AutoDelta
-
-    @property
-    def num_steps(self) -> int:
-        """See `Start.num_steps`."""
-        return NUM_STEPS
-
-    def optimizer(self, num_steps: int) -> optax.GradientTransformation:
-        """See `Start.optimizer`."""
-        return accelerated_newton(num_steps)
-
-    def plan_if_wanted(
-        self, dpvi: DPVI, facts: Facts, *, clip: Clip, all_records: bool, **settings: Any
-    ) -> MomentsPlan:
-        """See `Start.plan_if_wanted`: always."""
-        split = dpvi.split(facts.schema)
-        if (refused := _refusal(dpvi, split, clip, all_records=all_records, epsilon=settings["epsilon"])) is not None:
+    def plan(self, facts: Facts, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any) -> MomentsPlan:
+        """See `Start.plan`: always."""
+        refused = self._refusal(split, clip, all_records=all_records, epsilon=settings["epsilon"])
+        if refused is not None:
             raise ArgumentError(f"warm_start=SecondMoments(): {refused}")
         check_linear(split)
         noise = NoiseSource(
@@ -115,10 +98,30 @@ class MomentsStart(Start):
         fixed = {"num_records": facts.num_records, "parties": split.parties, **_facts_of(split, clip)}
         return shared(whole, self.settings.share, noise=noise, **fixed, **settings)
 
-    def check(self, facts: Facts, plan: PrivacyPlan) -> None:
+    def _refusal(self, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> str | None:
+        """Why there are no steps by second moments, from the settings alone; None where there are."""
+        if len(split.structure.summed) != 1:
+            sums = [found.sum_name for found in split.structure.summed] or "none"
+            return f"it is for a model with one party_sum, and this one has {sums}; leave warm_start out"
+        if clip.parts is None:
+            return 'its scores are clipped as the steps\' are; give clip="local"'
+        if epsilon is None or not all_records:
+            return (
+                "it needs epsilon, and steps that take all records; leave noise_multiplier, batch_size and sampling "
+                "out, or give batch_size=num_records"
+            )
+        if self.own_steps:
+            return "moments say how far steps go; leave optimizer and learning_rate out"
+        if self.guide is not default_guide and not is_point(self.guide):
+            return "its steps are for a point; give guide=AutoDelta, or leave guide out"
+        if split.num_parameters > MOST_COEFFICIENTS:
+            return f"it takes up to {MOST_COEFFICIENTS} coefficients, and the model has {split.num_parameters}"
+        return None
+
+    def check(self, facts: Facts, split: SplitModel, plan: PrivacyPlan) -> None:
         """See `Start.check`."""
-        start = _part(plan)
-        fixed = _facts_of(self.dpvi.split(facts.schema), Clip.of(plan))
+        start = moments_of(plan)
+        fixed = _facts_of(split, Clip.of(plan))
         if other := [name for name, value in fixed.items() if getattr(start, name) != value]:
             raise ArgumentError(
                 f"plan: its second moments were planned for another {', '.join(other)}; make a new plan"
@@ -126,7 +129,7 @@ class MomentsStart(Start):
 
     def rehearse(self, facts: Facts, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> None:
         """See `Start.rehearse`: on moments of scores that are alike in all directions."""
-        start = _part(plan)
+        start = moments_of(plan)
         num = sum(start.widths)
         alike = NoisyMoments(np.eye(num) * (start.num_records * start.radius**2 / num), start.stddev)
         if not np.isfinite(self._inverse(alike, plan, kernel, state)).all():
@@ -137,21 +140,23 @@ class MomentsStart(Start):
 
     def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
         """See `Start.computations`."""
-        start = _part(plan)
+        start = moments_of(plan)
         return [(CrossProducts(num_records=start.num_records, widths=start.widths), 1)] if start.crosses else []
 
     def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
         """See `Start.memory`."""
         return sum(computation.memory for computation, _ in self.computations(facts, plan))
 
-    def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> MomentsWork:
+    def work(
+        self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
+    ) -> MomentsWork:
         """See `Start.work`."""
-        return MomentsWork(self.dpvi.split(facts.schema), _part(plan), party, columns, source)
+        return MomentsWork(split, moments_of(plan), party, columns, source)
 
-    def released(self, session: Session, run: Run) -> NoisyMoments:
-        """See `Start.released`."""
+    def release(self, session: Session, run: Run) -> NoisyMoments:
+        """See `Start.release`."""
         assert isinstance(run.plan, PrivacyPlan)
-        return noisy_moments(session, run, _part(run.plan))
+        return noisy_moments(session, run, moments_of(run.plan))
 
     def state(
         self, released: NoisyMoments, plan: PrivacyPlan, kernel: Kernel, cold: DPVIState, rng_key: jax.Array, *,
@@ -228,28 +233,11 @@ def _longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> fl
     return cut * summed.outcome.unit
 
 
-def _part(plan: PrivacyPlan) -> MomentsPlan:
+def moments_of(plan: PrivacyPlan) -> MomentsPlan:
+    """The moments' part of a plan.
+
+    :raises ArgumentError: it has none.
+    """
     if not isinstance(plan.start, MomentsPlan):
         raise ArgumentError("plan: its steps do not begin with second moments; make a new plan")
     return plan.start
-
-
-def _refusal(dpvi: DPVI, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> str | None:
-    """Why there are no steps by second moments, from the settings alone; None where there are."""
-    if len(split.structure.summed) != 1:
-        sums = [found.sum_name for found in split.structure.summed] or "none"
-        return f"it is for a model with one party_sum, and this one has {sums}; leave warm_start out"
-    if clip.parts is None:
-        return 'its scores are clipped as the steps\' are; give clip="local"'
-    if epsilon is None or not all_records:
-        return (
-            "it needs epsilon, and steps that take all records; leave noise_multiplier, batch_size and sampling out, "
-            "or give batch_size=num_records"
-        )
-    if dpvi.optimizer is not None or dpvi.learning_rate is not None:
-        return "moments say how far steps go; leave optimizer and learning_rate out"
-    if dpvi.guide is not default_guide and not is_point(dpvi.guide):
-        return "its steps are for a point; give guide=AutoDelta, or leave guide out"
-    if split.num_parameters > MOST_COEFFICIENTS:
-        return f"it takes up to {MOST_COEFFICIENTS} coefficients, and the model has {split.num_parameters}"
-    return None

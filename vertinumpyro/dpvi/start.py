@@ -7,8 +7,8 @@ import dataclasses
 import math
 import secrets
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import optax
@@ -18,42 +18,41 @@ from vertinumpyro.data import Facts
 from vertinumpyro.dpvi.clipping import Clip
 from vertinumpyro.dpvi.defaults import default_rate
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.optimizers import as_optax
+from vertinumpyro.dpvi.optimizers import Optimizer, as_optax
+from vertinumpyro.model.split import SplitModel
 from vertinumpyro.posterior.guide import GuideFactory
 from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan, PrivacyWarning, Sampling
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Run, Session, Work
 
-if TYPE_CHECKING:
-    from vertinumpyro.dpvi.inference import DPVI
+__all__ = ["Start", "StepDefaults", "shared", "steps_optimizer", "takes_all_records"]
 
-__all__ = ["Start", "shared", "steps_optimizer", "takes_all_records"]
+
+class StepDefaults(NamedTuple):
+    """The steps after a start, where nobody says.
+
+    guide: where the user chose none.
+    num_steps: how many.
+    optimizer: the start's own, by their number; None for the user's, or the library's Adam.
+    """
+
+    guide: GuideFactory
+    num_steps: int
+    optimizer: Callable[[int], optax.GradientTransformation] | None = None
 
 
 class Start(abc.ABC):
-    """A release, and what is made of it for the steps. Where a plan has none, everything here is nothing.
+    """A release, and what is made of it for the steps.
 
     Release and steps compose exactly because both are Gaussian, so every step has to take all records.
+
+    :ivar steps: those that follow.
     """
 
-    @property
-    @abc.abstractmethod
-    def guide(self) -> GuideFactory:
-        """The guide after this start, where the user chose none."""
-
-    @property
-    @abc.abstractmethod
-    def num_steps(self) -> int:
-        """How many steps follow it, where nobody says."""
+    steps: ClassVar[StepDefaults]
 
     @abc.abstractmethod
-    def optimizer(self, num_steps: int) -> optax.GradientTransformation | None:
-        """That of the steps; None for the user's, or the library's Adam."""
-
-    @abc.abstractmethod
-    def plan_if_wanted(
-        self, dpvi: DPVI, facts: Facts, *, clip: Clip, all_records: bool, **settings: Any
-    ) -> Plan | None:
+    def plan(self, facts: Facts, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any) -> Plan | None:
         """The release's plan; None where the steps are to start from random values.
 
         :param clip: of the steps.
@@ -63,7 +62,7 @@ class Start(abc.ABC):
         """
 
     @abc.abstractmethod
-    def check(self, facts: Facts, plan: PrivacyPlan) -> None:
+    def check(self, facts: Facts, split: SplitModel, plan: PrivacyPlan) -> None:
         """Refuses a release that was planned for others.
 
         :raises ArgumentError: names what differs.
@@ -86,12 +85,14 @@ class Start(abc.ABC):
         """Bytes that the release, and what follows from it, take at most beside the encoded columns."""
 
     @abc.abstractmethod
-    def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> Work | None:
+    def work(
+        self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
+    ) -> Work:
         """One party's part in the release; see `session.Method`."""
 
     @abc.abstractmethod
-    def released(self, session: Session, run: Run) -> Any:
-        """Spend the release's steps, or take what the run stored of them; None where its plan has none."""
+    def release(self, session: Session, run: Run) -> Any:
+        """Spend the release's steps, or take what the run stored of them."""
 
     @abc.abstractmethod
     def state(
@@ -122,11 +123,16 @@ def shared(planned: Any, share: float, **settings: Any) -> Any:
     return dataclasses.replace(whole, noise_multiplier=noise, plan_id=secrets.token_hex(16))
 
 
-def steps_optimizer(dpvi: DPVI, start: Start | None, num_steps: int) -> optax.GradientTransformation:
-    """That of the steps after a start, or after none."""
-    own = None if start is None else start.optimizer(num_steps)
-    rate = dpvi.learning_rate or default_rate(num_steps, warm=start is not None)
-    return as_optax(dpvi.optimizer, num_steps, rate) if own is None else own
+def steps_optimizer(
+    start: Start | None, num_steps: int, optimizer: Optimizer | None, learning_rate: float | None
+) -> optax.GradientTransformation:
+    """That of the steps after a start, or after none.
+
+    :param optimizer: as the user gave it, and so the rate.
+    """
+    if start is not None and start.steps.optimizer is not None:
+        return start.steps.optimizer(num_steps)
+    return as_optax(optimizer, num_steps, learning_rate or default_rate(num_steps, warm=start is not None))
 
 
 def takes_all_records(sampling: Sampling | None, batch_size: int | None, num_records: int, *, amplified: bool) -> bool:

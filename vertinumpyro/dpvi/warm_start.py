@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, final
 
 import jax
 import numpy as np
@@ -22,9 +22,9 @@ from vertinumpyro.data import Facts
 from vertinumpyro.dpvi.clipping import Clip
 from vertinumpyro.dpvi.defaults import START_SHARE, WARM_STEPS, default_init, warm_guide
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.second_moments import MomentsStart, SecondMoments
-from vertinumpyro.dpvi.start import Start, shared
+from vertinumpyro.dpvi.start import Start, StepDefaults, shared
 from vertinumpyro.marginals import MarginalInference
+from vertinumpyro.model.split import SplitModel
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.posterior.autoguides import chosen_init, has_location
@@ -34,61 +34,55 @@ from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Run, Session, Work
 
-if TYPE_CHECKING:
-    from vertinumpyro.dpvi.inference import DPVI
-
-__all__ = ["WarmStart", "start_of"]
+__all__ = ["TableStart"]
 
 _CLIQUE_LIMIT = 100_000  # a third of the default's cells takes half the time, and the steps make up for the rest
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class WarmStart(Start):
+class TableStart(Start):
     """Noisy tables and a model fitted to them.
 
     :ivar inference: the model, as DPVI has it.
+    :ivar guide: of the steps, as the user gave it; so `init_loc_fn`.
+    :ivar required: whether the user asked for tables, so that it is an error where they cannot be had.
     """
 
+    steps: ClassVar = StepDefaults(guide=warm_guide, num_steps=WARM_STEPS)
+
     inference: MarginalInference
+    guide: GuideFactory
+    init_loc_fn: Callable[..., Any]
+    required: bool
 
     @classmethod
-    def of(cls, model: Model | None, num_components: int, model_kwargs: Mapping[str, Any]) -> WarmStart:
-        """For a model; for the library's mixture where it is None."""
-        settings = VertiMRF(clique_limit=_CLIQUE_LIMIT)
-        return cls(
-            MarginalInference(model, num_components=num_components, model_kwargs=model_kwargs, settings=settings)
+    def of(
+        cls, model: Model | None, num_components: int, model_kwargs: Mapping[str, Any], **settings: Any
+    ) -> TableStart:
+        """For a model; for the library's mixture where it is None.
+
+        :param settings: guide, init_loc_fn, required.
+        """
+        tables = VertiMRF(clique_limit=_CLIQUE_LIMIT)
+        inference = MarginalInference(
+            model, num_components=num_components, model_kwargs=model_kwargs, settings=tables
         )
+        return cls(inference, **settings)
 
     @property
     def tables(self) -> VertiMRF:
         """What releases them."""
         return self.inference.settings
 
-    @property
-    def guide(self) -> GuideFactory:
-        """See `Start.guide`."""
-        return warm_guide
-
-    @property
-    def num_steps(self) -> int:
-        """See `Start.num_steps`."""
-        return WARM_STEPS
-
-    def optimizer(self, num_steps: int) -> None:
-        """See `Start.optimizer`: none of its own."""
-
-    def plan_if_wanted(
-        self, dpvi: DPVI, facts: Facts, *, clip: Clip, all_records: bool, **settings: Any
+    def plan(
+        self, facts: Facts, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any
     ) -> MRFPlan | None:
-        """The tables' plan where `dpvi.warm_start` has one; None where the steps are to start from random values.
+        """See `Start.plan`: the tables' plan where it can be had.
 
-        :raises ArgumentError: `warm_start=True`, and that cannot be had; says why.
+        :raises ArgumentError: `warm_start=True`, and it cannot; says why.
         """
-        if dpvi.warm_start is False:
-            return None
-        epsilon = settings["epsilon"]
-        refused = _refusal(dpvi, all_records=all_records, epsilon=epsilon)
+        refused = self._refusal(all_records=all_records, epsilon=settings["epsilon"])
         try:
             if refused is not None:
                 raise ArgumentError(f"warm_start=True: {refused}")
@@ -96,40 +90,53 @@ class WarmStart(Start):
             self.inference.rehearse(facts.schema, plan)
             return plan
         except (ArgumentError, ModelContractError):
-            if dpvi.warm_start:
+            if self.required:
                 raise
             return None
 
-    def check(self, facts: Facts, plan: PrivacyPlan) -> None:
+    def _refusal(self, *, all_records: bool, epsilon: float | None) -> str | None:
+        """Why steps cannot start from tables, from the settings alone; None where they can.
+
+        :param all_records: whether every step takes all records: only then do steps and tables compose exactly.
+        """
+        if not has_engine():
+            return "it needs the extra `mrf`: pip install 'vertinumpyro[mrf]'"
+        if epsilon is None:
+            return "tables and steps share epsilon; give epsilon instead of noise_multiplier"
+        if not all_records:
+            return "it needs steps that take all records; leave batch_size and sampling out"
+        if self.init_loc_fn is not default_init or chosen_init(self.guide) is not None:
+            return "init_loc_fn says where to start; leave it out"
+        if not has_location(self.guide):
+            return "the guide has no location that could be put there; give AutoNormal, AutoDiagonalNormal or the like"
+        return None
+
+    def check(self, facts: Facts, split: SplitModel, plan: PrivacyPlan) -> None:
         """See `Start.check`, and `VertiMRF.check`."""
-        if plan.start is not None and _part(plan) is None:
-            raise ArgumentError("plan: its steps do not begin with tables; make a new plan")
-        if (start := _part(plan)) is not None:
-            self.tables.check(facts, start)
+        self.tables.check(facts, _part(plan))
 
     def rehearse(self, facts: Facts, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> None:
         """See `Start.rehearse`: on uniform tables."""
-        if (start := _part(plan)) is not None:
-            self.inference.rehearse(facts.schema, start)
+        self.inference.rehearse(facts.schema, _part(plan))
 
     def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
         """See `Start.computations`."""
-        return () if (start := _part(plan)) is None else self.tables.computations(facts, start)
+        return self.tables.computations(facts, _part(plan))
 
     def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
         """See `Start.memory`."""
-        return 0 if (start := _part(plan)) is None else self.tables.memory(facts.schema, start)
+        return self.tables.memory(facts.schema, _part(plan))
 
-    def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> Work | None:
+    def work(
+        self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
+    ) -> Work:
         """See `Start.work`."""
-        start = _part(plan)
-        return None if start is None else self.tables.work(facts, party, columns, start, source)
+        return self.tables.work(facts, party, columns, _part(plan), source)
 
-    def released(self, session: Session, run: Run) -> Marginals | None:
-        """See `Start.released`."""
+    def release(self, session: Session, run: Run) -> Marginals:
+        """See `Start.release`."""
         assert isinstance(run.plan, PrivacyPlan)
-        start = _part(run.plan)
-        return None if start is None else self.tables.released_in(session, run, start)
+        return self.tables.released_in(session, run, _part(run.plan))
 
     def state(
         self,
@@ -170,31 +177,8 @@ class WarmStart(Start):
         return None
 
 
-def start_of(dpvi: DPVI, num_components: int) -> Start:
-    """What a `DPVI`'s steps may begin with: the moments that it was given, or tables of its model."""
-    if isinstance(dpvi.warm_start, SecondMoments):
-        return MomentsStart(dpvi, dpvi.warm_start)
-    return WarmStart.of(dpvi.model, num_components, dpvi.model_kwargs)
-
-
-def _part(plan: PrivacyPlan) -> MRFPlan | None:
-    """The tables' part of a plan; None where its steps start from random values."""
-    return plan.start if isinstance(plan.start, MRFPlan) else None
-
-
-def _refusal(dpvi: DPVI, *, all_records: bool, epsilon: float | None) -> str | None:
-    """Why steps cannot start from tables, from the settings alone; None where they can.
-
-    :param all_records: whether every step takes all records: only then do steps and tables compose exactly.
-    """
-    if not has_engine():
-        return "it needs the extra `mrf`: pip install 'vertinumpyro[mrf]'"
-    if epsilon is None:
-        return "tables and steps share epsilon; give epsilon instead of noise_multiplier"
-    if not all_records:
-        return "it needs steps that take all records; leave batch_size and sampling out"
-    if dpvi.init_loc_fn is not default_init or chosen_init(dpvi.guide) is not None:
-        return "init_loc_fn says where to start; leave it out"
-    if not has_location(dpvi.guide):
-        return "the guide has no location that could be put there; give AutoNormal, AutoDiagonalNormal or the like"
-    return None
+def _part(plan: PrivacyPlan) -> MRFPlan:
+    """The tables' part of a plan."""
+    if not isinstance(plan.start, MRFPlan):
+        raise ArgumentError("plan: its steps do not begin with tables; make a new plan")
+    return plan.start

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,6 @@ from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
 from vertinumpyro.session import Payload, Work
 
-if TYPE_CHECKING:
-    from vertinumpyro.dpvi.inference import DPVI
-
 __all__ = ["StepsWork", "release_layout", "state_leaves", "state_of"]
 
 
@@ -33,7 +30,7 @@ class StepsWork(Work):
     """One party's part of the steps, after its part of what they start from. In one process the jitted scan takes the
     steps' place.
 
-    :param dpvi: the inference.
+    :param kernel: makes the kernel and its first state, when the first steps come.
     :param facts: schema and N.
     :param party: whose part this is.
     :param columns: its encoded columns [N]. Secret.
@@ -42,7 +39,7 @@ class StepsWork(Work):
 
     def __init__(
         self,
-        dpvi: DPVI,
+        kernel: Callable[[], tuple[Kernel, DPVIState]],
         facts: Facts,
         party: str,
         columns: Mapping[str, np.ndarray],
@@ -51,9 +48,9 @@ class StepsWork(Work):
         start: Work | None = None,
     ) -> None:
         self._start = start
-        self._dpvi, self._facts, self._party, self._columns = dpvi, facts, party, columns
+        self._kernel, self._facts, self._party, self._columns = kernel, facts, party, columns
         self._plan, self._source = plan, source
-        self._steps: _Steps | None = None
+        self._steps: _PartyStep | None = None
 
     def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
         """Refuses everything but the start's: steps are iterated, and the party's ledger counts them."""
@@ -89,8 +86,7 @@ class StepsWork(Work):
     def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Work.iterate`: the state's leaves, and the norm of every released gradient."""
         if self._steps is None:
-            kernel, first = self._dpvi.kernel(self._facts, self._plan, compat.random_key(0))
-            self._steps = _Steps(kernel, first, self._party, self._columns, self._facts)
+            self._steps = _PartyStep(*self._kernel(), self._party, self._columns, self._facts)
         if arrays:
             self._steps.state = state_of(self._steps.state, arrays)
         num_values = self._steps.kernel.guide.split.num_values
@@ -106,7 +102,7 @@ class StepsWork(Work):
         return f"StepsWork({self._party!r})"
 
 
-class _Steps:
+class _PartyStep:
     """The compiled halves of a step at one party."""
 
     def __init__(
