@@ -33,10 +33,10 @@ from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSourc
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.data.datasets.adult import load_adult
 from vertinumpyro.dpvi import DPVI, DPVIState, Kernel, StepInput
-from vertinumpyro.dpvi.loop import ChunkRunner
-from vertinumpyro.dpvi.stream import Chunk
-from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.dpvi.step_inputs import Chunk
+from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
+from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.secure import Backend
 

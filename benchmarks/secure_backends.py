@@ -63,7 +63,7 @@ from secure_parts.methods import measured_methods, with_nulls
 from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import PoissonSampling
 from vertinumpyro.secure import BatchShape, Crypten, FixedPoint, InProcess, InsecureRehearsal, Plaintext, Spu
 from vertinumpyro.transport import Traffic

@@ -53,8 +53,9 @@ from tqdm.auto import tqdm
 from vertinumpyro.core import row_blocks
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource
 from vertinumpyro.data import TableFacts
-from vertinumpyro.dpvi import DPVI, moments
-from vertinumpyro.dpvi.moments_plan import MomentsPlan
+from vertinumpyro.dpvi import DPVI
+from vertinumpyro.dpvi import second_moments as moments
+from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf import work as tables_work
 from vertinumpyro.mrf.release import GRID_BITS

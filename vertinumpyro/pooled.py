@@ -23,13 +23,13 @@ from vertinumpyro.core.types import Model
 from vertinumpyro.data import Schema, VerticalDataset, draft_schema
 from vertinumpyro.data.frames import Table, in_kind_of
 from vertinumpyro.dpvi import DPVI, Posterior
-from vertinumpyro.dpvi.fitting import OnEstimate
+from vertinumpyro.dpvi.training_loop import OnEstimate
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
 from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.mrf.graph import bins_within
 from vertinumpyro.mrf.graphical_model import has_engine
-from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PrivacyWarning
 
 __all__ = ["Twin", "twin"]

@@ -32,8 +32,8 @@ import pandas as pd
 from vertinumpyro.core import compat
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.fitting import CHECKPOINT
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
+from vertinumpyro.dpvi.training_loop import CHECKPOINT
 from vertinumpyro.mrf import MRFPlan, VertiMRF
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan
 from vertinumpyro.privacy.ledger import read_record

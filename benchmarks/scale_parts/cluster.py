@@ -25,7 +25,7 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.cross_tables import one_hot
 from vertinumpyro.mrf.exact_tables import exact_tables
-from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.regression.objective import OWN, MomentsWork
 from vertinumpyro.secure.computation import CrossProducts

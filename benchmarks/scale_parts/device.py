@@ -14,7 +14,7 @@ import numpy as np
 from scale_parts.shared import full_batch, read, seconds_of
 
 from vertinumpyro.core import compat
-from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.posterior.predictive import device_columns
 
 __all__ = ["device"]
 

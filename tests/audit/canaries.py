@@ -23,7 +23,7 @@ from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.kernel import DPVIState
-from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import PoissonSampling, PrivacyPlan
 from vertinumpyro.secure import fixed_point
 from vertinumpyro.secure.backend import in_process

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import NUM_RECORDS, Project, invoke, one_line
 from vertinumpyro.cli.outputs import FILES
 from vertinumpyro.cli.wording import rounded_up
-from vertinumpyro.dpvi import loop, stream
+from vertinumpyro.dpvi import step_inputs, training_loop
 from vertinumpyro.evaluation.palette import NOT_DP_NOTE
 
 BADGE = f'class="badge">{NOT_DP_NOTE}'
@@ -158,8 +158,8 @@ def test_resume_of_a_complete_run_writes_its_outputs_again(fitted: Project, proj
 
 def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pytest.MonkeyPatch):
     project.replace("num_steps = 4", "num_steps = 6")
-    monkeypatch.setattr(stream, "_MAX_CHUNK", 2)
-    step, calls = loop.ChunkRunner.__call__, []
+    monkeypatch.setattr(step_inputs, "_MAX_CHUNK", 2)
+    step, calls = training_loop.ChunkRunner.__call__, []
 
     def interrupted(self, *arguments):
         calls.append(1)
@@ -167,7 +167,7 @@ def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pyte
             raise KeyboardInterrupt
         return step(self, *arguments)
 
-    monkeypatch.setattr(loop.ChunkRunner, "__call__", interrupted)
+    monkeypatch.setattr(training_loop.ChunkRunner, "__call__", interrupted)
     stopped = project.run("fit", project.config)
     assert stopped.exit_code == 130
     assert "recorded as spent" in stopped.stderr

@@ -20,7 +20,7 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinnedColumn, IntegerColumn
 from vertinumpyro.data.schema_spec import COLUMN_TYPES
-from vertinumpyro.dpvi import client_steps
+from vertinumpyro.dpvi import horizontal
 from vertinumpyro.mrf import exact_tables
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.randomized_response import ResponseDesign
@@ -70,7 +70,7 @@ def test_blocks_of_rows_change_no_sum(name, monkeypatch):
     for module in (row_blocks, exact_tables):
         monkeypatch.setattr(module, "rows_at_a_time", lambda *_: 5)
     monkeypatch.setattr(linear_work, "_ROWS", 5)
-    monkeypatch.setattr(client_steps, "_BLOCK_VALUES", 5 * len(whole))
+    monkeypatch.setattr(horizontal, "_BLOCK_VALUES", 5 * len(whole))
     np.testing.assert_array_equal(whole, total(table, everyone))
 
 

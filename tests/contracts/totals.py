@@ -24,12 +24,10 @@ from vertinumpyro.core import compat, row_blocks
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinaryColumn, Column, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
-from vertinumpyro.dpvi import DPVI, moments
-from vertinumpyro.dpvi.client_steps import ClientSteps, HolderWork
-from vertinumpyro.dpvi.horizontal import HorizontalDPVI
-from vertinumpyro.dpvi.moments import widths_of
-from vertinumpyro.dpvi.moments_plan import MomentsPlan
-from vertinumpyro.dpvi.work import StepsWork
+from vertinumpyro.dpvi import DPVI, second_moments
+from vertinumpyro.dpvi.horizontal import ClientSteps, HolderWork, HorizontalDPVI
+from vertinumpyro.dpvi.party_steps import StepsWork
+from vertinumpyro.dpvi.second_moments import MomentsPlan, widths_of
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.exact_tables import exact_tables, fine_tables
@@ -158,10 +156,10 @@ def moments_total(schema: Schema, pool: Table) -> Total:
         noise_multiplier=1.0, num_records=NUM_RECORDS, parties=split.parties, widths=widths_of(split),
         clip_parts=(2, 3), radius=2.0, delta=0.01, noise=NoiseSource(num_parties=2),
     )  # fmt: skip
-    asked = [("publish", moments.OWN, {}), ("cross_products", moments.ACROSS, {})]
+    asked = [("publish", second_moments.OWN, {}), ("cross_products", second_moments.ACROSS, {})]
 
     def works(table: Table) -> list[Work]:
-        return [moments.MomentsWork(split, plan, p, own, InsecureSeededSource(0)) for p, own in table.items()]
+        return [second_moments.MomentsWork(split, plan, p, own, InsecureSeededSource(0)) for p, own in table.items()]
 
     return once(works, asked, pool)
 
@@ -334,7 +332,7 @@ def cases() -> dict[str, Case]:
         "own tables": Case(TablesWork, everything, own_tables_total),
         "functional mechanism": Case(objective.MomentsWork, functional, partial(functional_total, "y")),
         "linear regression of holders": Case(StatisticsWork, _linear(), statistics_total),
-        "second moments": Case(moments.MomentsWork, complete_, moments_total),
+        "second moments": Case(second_moments.MomentsWork, complete_, moments_total),
         "steps of a mixture": Case(StepsWork, mixed, partial(steps_total, mixture, {"clip_norm": 2.0})),
         "steps of a mixture, in process": Case(StepsWork, _mixed(_KINDS), partial(in_process_total, mixture)),
         "steps of a regression": Case(

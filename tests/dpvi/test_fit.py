@@ -32,11 +32,10 @@ from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSourc
 from vertinumpyro.core.stored_arrays import load_arrays, read_metadata
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, StepInput
-from vertinumpyro.dpvi.fitting import CHECKPOINT
-from vertinumpyro.dpvi.loop import ChunkRunner
-from vertinumpyro.dpvi.stream import Chunk, Pace, chunk_length, chunks
+from vertinumpyro.dpvi.step_inputs import Chunk, Pace, chunk_length, chunks
+from vertinumpyro.dpvi.training_loop import CHECKPOINT, ChunkRunner
 from vertinumpyro.model import mixture_model
-from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import Book, DisjointBatches, Ledger, PrivacyPlan, PrivacyWarning, ledger
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.secure import Plaintext

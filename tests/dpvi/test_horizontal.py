@@ -16,12 +16,11 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.client_steps import ClientSteps
-from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
+from vertinumpyro.dpvi.horizontal import ClientSteps, HorizontalDataset, HorizontalDPVI
 from vertinumpyro.dpvi.kernel import StepInput
-from vertinumpyro.dpvi.loop import ChunkRunner
-from vertinumpyro.dpvi.stream import Chunk
-from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.dpvi.step_inputs import Chunk
+from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.secure import FixedPoint, Plaintext
 from vertinumpyro.secure.fixed_point import clipped_sum
 

@@ -20,9 +20,8 @@ from vertinumpyro.core.errors import ArgumentError, ModelContractError, PlanSpen
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import TableFacts
 from vertinumpyro.dpvi import DPVI, SecondMoments, inference
-from vertinumpyro.dpvi.moments import MomentsWork, on_grid
-from vertinumpyro.dpvi.moments_plan import SCORE_BITS, MomentsPlan
-from vertinumpyro.dpvi.newton import accelerated_newton, noise_gain, steep
+from vertinumpyro.dpvi.accelerated_newton import accelerated_newton, noise_gain, steep
+from vertinumpyro.dpvi.second_moments import SCORE_BITS, MomentsPlan, MomentsWork, on_grid
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import Poisson
 from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, Plan

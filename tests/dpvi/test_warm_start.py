@@ -18,9 +18,9 @@ from numpyro.infer.autoguide import AutoIAFNormal, AutoNormal
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
-from vertinumpyro.dpvi import DPVI, inference, warm_start
-from vertinumpyro.dpvi.defaults import START_SHARE, default_components
-from vertinumpyro.dpvi.fitting import CHECKPOINT
+from vertinumpyro.dpvi import DPVI, inference, initial_state
+from vertinumpyro.dpvi.settings import START_SHARE, default_components
+from vertinumpyro.dpvi.training_loop import CHECKPOINT
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.model import split_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
@@ -203,7 +203,7 @@ def test_columns_too_wide_for_tables_start_from_random_values():
 
 
 def test_without_the_engine_the_start_is_random(monkeypatch):
-    monkeypatch.setattr(warm_start, "has_engine", lambda: False)
+    monkeypatch.setattr(initial_state, "has_engine", lambda: False)
     assert DPVI(num_components=2).plan(FACTS, epsilon=1.0).start is None
     with pytest.raises(ArgumentError, match="extra `mrf`"):
         DPVI(num_components=2, warm_start=True).plan(FACTS, epsilon=1.0)

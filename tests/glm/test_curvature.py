@@ -15,9 +15,8 @@ from tests.glm.conftest import SCHEMA
 from tests.glm.test_glm import glm, without_privacy
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
-from vertinumpyro.dpvi.loop import ChunkRunner
-from vertinumpyro.dpvi.moments_plan import MomentsPlan
-from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
+from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS, MomentsPlan
+from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.secure import Crypten
 from vertinumpyro.session import PartyTask, ProcessSession, rehearsed_cost, session_of

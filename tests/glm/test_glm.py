@@ -33,7 +33,7 @@ from vertinumpyro.data import (
     TableFacts,
     VerticalDataset,
 )
-from vertinumpyro.dpvi.loop import ChunkRunner
+from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.glm.defaults import default_steps
 from vertinumpyro.glm.model import terms_of

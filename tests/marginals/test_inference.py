@@ -26,7 +26,7 @@ from vertinumpyro.marginals.table_law import TableLaw
 from vertinumpyro.model import party_plate
 from vertinumpyro.mrf.graphical_model import require_engine
 from vertinumpyro.posterior.synthesis import rehearse_twin
-from vertinumpyro.posterior.twin_columns import TwinWarning
+from vertinumpyro.posterior.synthetic_columns import TwinWarning
 
 KEY = jax.random.PRNGKey(0)
 

@@ -21,7 +21,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.model import party_plate, party_sum, split_model
-from vertinumpyro.posterior.columns import score_link
+from vertinumpyro.posterior.predictive import score_link
 from vertinumpyro.secure import BatchShape, FixedPoint, Plaintext
 
 NUM_RECORDS = 40

@@ -13,7 +13,7 @@ from numpyro.infer.initialization import init_to_uniform
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.dpvi import Diagnostics, Posterior
-from vertinumpyro.dpvi.defaults import default_guide
+from vertinumpyro.dpvi.settings import default_guide
 from vertinumpyro.model import party_plate, split_model
 from vertinumpyro.posterior.guide import ReparameterisedGuide
 from vertinumpyro.privacy import NoiseSource, PoissonSampling, PrivacyPlan

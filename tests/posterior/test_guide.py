@@ -28,8 +28,7 @@ from numpyro.infer.util import log_density
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, RealColumn, Schema
 from vertinumpyro.model import party_plate, split_model
-from vertinumpyro.posterior.autoguides import SUPPORTED, build_guide, check_guide
-from vertinumpyro.posterior.guide import ReparameterisedGuide
+from vertinumpyro.posterior.guide import SUPPORTED, ReparameterisedGuide, build_guide, check_guide
 
 UNIT = RealColumn(bounds=(0, 1))
 SCHEMA = Schema({"clinic": PartySchema({"age": UNIT}), "insurer": PartySchema({"cost": UNIT})})

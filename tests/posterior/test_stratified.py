@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 
-from vertinumpyro.posterior.stratified import Stratified
+from vertinumpyro.posterior.synthesis import Stratified
 
 N = 4000
 WEIGHTS = np.array([0.5, 0.3, 0.2])

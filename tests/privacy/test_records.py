@@ -8,7 +8,7 @@ import pytest
 
 import vertinumpyro  # noqa: F401 (registers every kind of plan)
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.dpvi.moments_plan import MomentsPlan
+from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Adversary, Book, Ledger, Plan, PrivacyPlan
 from vertinumpyro.privacy.ledger import read_record

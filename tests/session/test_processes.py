@@ -21,7 +21,7 @@ from tests.session.parties import EveryMethod, lines_of, method
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError, PlanSpentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.fitting import CHECKPOINT
+from vertinumpyro.dpvi.training_loop import CHECKPOINT
 from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.privacy import NoiseSource, PoissonSampling
 from vertinumpyro.regression.objective import noisy_moments

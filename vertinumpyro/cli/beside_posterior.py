@@ -31,7 +31,7 @@ from vertinumpyro.evaluation import (
 )
 from vertinumpyro.evaluation.marginals import DEFAULT_MAX_BINS
 from vertinumpyro.posterior import PredictivePosterior
-from vertinumpyro.posterior.twin_columns import restricted
+from vertinumpyro.posterior.synthetic_columns import restricted
 
 __all__ = ["Predictive", "public_items"]
 

@@ -15,7 +15,7 @@ from vertinumpyro.mrf import Marginals
 from vertinumpyro.mrf.adaptive import merged
 from vertinumpyro.mrf.dependence import one_way, significance
 from vertinumpyro.mrf.release import Measurement, count_table, noise_per_cell
-from vertinumpyro.posterior.twin_columns import restricted
+from vertinumpyro.posterior.synthetic_columns import restricted
 
 __all__ = ["beside_the_release", "share_errors"]
 

@@ -18,7 +18,7 @@ from vertinumpyro.cli.sections import ModelSettings
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.defaults import default_guide
+from vertinumpyro.dpvi.settings import default_guide
 from vertinumpyro.model.user_code import text_of, where
 from vertinumpyro.secure import BACKENDS
 

@@ -22,7 +22,7 @@ from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan, TwinQuality, twin_quality
 from vertinumpyro.mrf.quality import Kept
-from vertinumpyro.posterior.twin_columns import restricted
+from vertinumpyro.posterior.synthetic_columns import restricted
 from vertinumpyro.session import Session
 
 __all__ = ["OfQuality", "config_of_part", "quality_items"]

@@ -27,7 +27,7 @@ from vertinumpyro.evaluation import (
     plot_pairwise_tvd,
 )
 from vertinumpyro.marginals import MarginalPosterior
-from vertinumpyro.posterior.twin_columns import restricted
+from vertinumpyro.posterior.synthetic_columns import restricted
 from vertinumpyro.privacy import Plan, PrivacyPlan
 
 __all__ = [

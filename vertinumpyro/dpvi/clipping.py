@@ -36,11 +36,11 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
-from vertinumpyro.dpvi.defaults import default_clip_norm, num_scores
+from vertinumpyro.dpvi.settings import default_clip_norm, num_scores
 from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.model.summed_outcome import SummedOutcome
-from vertinumpyro.posterior.columns import score_link
+from vertinumpyro.posterior.predictive import score_link
 from vertinumpyro.privacy import NoiseSource, PrivacyPlan, Sampling
 from vertinumpyro.privacy.clip import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
 from vertinumpyro.secure import BatchShape
@@ -228,10 +228,14 @@ def batch_shape(
     )
 
 
-def planned_shape(
-    split: SplitModel, plan: PrivacyPlan, *, block_size: int | None, num_devices: int
-) -> BatchShape:
+def planned_shape(split: SplitModel, plan: PrivacyPlan, *, block_size: int | None, num_devices: int) -> BatchShape:
     """The sizes of a plan's step."""
     return batch_shape(
-        split, plan.sampling, plan.noise, Clip.of(plan), plan.noise_multiplier,
-        block_size=block_size, num_devices=num_devices)
+        split,
+        plan.sampling,
+        plan.noise,
+        Clip.of(plan),
+        plan.noise_multiplier,
+        block_size=block_size,
+        num_devices=num_devices,
+    )

@@ -18,25 +18,33 @@ from vertinumpyro.core.types import Model
 from vertinumpyro.data import Facts, Schema, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi import checkpoint
-from vertinumpyro.dpvi.arguments import check_dataset, check_plan, check_sampling, check_settings
+from vertinumpyro.dpvi.accelerated_newton import MomentsStart, moments_of
 from vertinumpyro.dpvi.clipping import COMPILER_BYTES, batch_shape, check_clip, chosen_clip, planned_shape
-from vertinumpyro.dpvi.defaults import default_batch, default_components, default_guide, default_init
-from vertinumpyro.dpvi.fitting import CHECKPOINT, AfterChunk, OnEstimate, rehearsed, restored, run_steps
+from vertinumpyro.dpvi.initial_state import Start, TableStart, steps_optimizer, takes_all_records
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.loop import spread_over
-from vertinumpyro.dpvi.optimizers import Optimizer
+from vertinumpyro.dpvi.optimizers import Optimizer, check_optimizer
+from vertinumpyro.dpvi.party_steps import StepsWork, release_layout
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
-from vertinumpyro.dpvi.second_moments import MomentsStart, SecondMoments, moments_of
-from vertinumpyro.dpvi.start import Start, steps_optimizer, takes_all_records
-from vertinumpyro.dpvi.warm_start import TableStart
-from vertinumpyro.dpvi.work import StepsWork, release_layout
+from vertinumpyro.dpvi.preflight import rehearsed
+from vertinumpyro.dpvi.second_moments import SecondMoments
+from vertinumpyro.dpvi.settings import (
+    check_dataset,
+    check_plan,
+    check_sampling,
+    check_settings,
+    default_batch,
+    default_components,
+    default_guide,
+    default_init,
+)
+from vertinumpyro.dpvi.training_loop import CHECKPOINT, AfterChunk, OnEstimate, restored, run_steps, spread_over
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
-from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
-from vertinumpyro.posterior.twin_columns import TwinColumns
+from vertinumpyro.posterior.synthetic_columns import TwinColumns
 from vertinumpyro.privacy import (
     NeighbouringRelation,
     NoiseSource,
@@ -67,15 +75,15 @@ class DPVI:
 
     :param model: `model(data, num_records, **model_kwargs)`, or None for `mixture_model` of the schema.
     :param guide: one of NumPyro's autoguides of the model, `AutoNormal(model)`, its class, or a `functools.partial` of
-        that; `posterior.autoguides.SUPPORTED` lists them.
+        that; `posterior.guide.SUPPORTED` lists them.
     :param optimizer: an optax optimiser, or one of `numpyro.optim`; None takes Adam with a cosine schedule.
-    :param learning_rate: of that Adam at its first step; None takes the one in `dpvi.defaults`.
+    :param learning_rate: of that Adam at its first step; None takes the one in `dpvi.settings`.
     :param backend: how the cross-party step is computed.
     :param init_loc_fn: a NumPyro init strategy for the model's own sites, unless the guide has one of its own.
     :param num_components: K of the mixture when `model` is None; None takes 20, and more from tables of many records
-        (`dpvi.defaults`).
+        (`dpvi.settings`).
     :param model_kwargs: further arguments of the model.
-    :param warm_start: begin at the model fitted to noisy tables, which most of the budget buys (`dpvi.warm_start`).
+    :param warm_start: begin at the model fitted to noisy tables, which most of the budget buys (`dpvi.initial_state`).
         True refuses where that cannot be had. None does it where it can: every step takes all records, `epsilon` is
         given, the model's tables can be computed and are not too wide, the guide has a location, `init_loc_fn` is
         the default, and the extra `mrf` is installed; `plan.start` says. `SecondMoments()` is for a model with a
@@ -105,6 +113,7 @@ class DPVI:
 
     def __post_init__(self) -> None:
         """Before any schema is known, as `check_settings` says."""
+        check_optimizer(self.optimizer)
         check_settings(
             model=self.model,
             model_kwargs=self.model_kwargs,
@@ -179,7 +188,7 @@ class DPVI:
         to one, and a `PrivacyWarning` says what the others get. Or give `noise_multiplier`.
 
         Records are sampled by Poisson with expected size `batch_size` for `num_steps` steps, unless `sampling` says
-        otherwise. What is None is chosen from N, the schema and whom ε is for (`dpvi.defaults`). Under "replace" one
+        otherwise. What is None is chosen from N, the schema and whom ε is for (`dpvi.settings`). Under "replace" one
         record becomes any other, under "add_remove" its contribution is there or zeroed; N is public either way. A
         `TwinWarning` says what the model cannot give a synthetic table of.
 
@@ -206,18 +215,20 @@ class DPVI:
         chosen = chosen_clip(likely_split, clip, clip_norm, residual_bound)
         self.twin_columns(dataset.schema).warn(stacklevel=3)
         begun = None if self.warm_start is False else self._start(dataset.num_records)
-        start = None if begun is None else begun.plan(
-            dataset,
-            likely_split,
-            chosen,
-            all_records=all_records,
-            epsilon=epsilon,
-            delta=delta,
-            adversary=adversary,
-            relation=relation,
-            noise=noise,
-            collusion_threshold=collusion_threshold,
-        )
+        start = None
+        if begun is not None:
+            start = begun.plan(
+                dataset,
+                likely_split,
+                chosen,
+                all_records=all_records,
+                epsilon=epsilon,
+                delta=delta,
+                adversary=adversary,
+                relation=relation,
+                noise=noise,
+                collusion_threshold=collusion_threshold,
+            )
         if sampling is None:
             size, steps = default_batch(dataset.num_records, amplified=amplified)
             if begun is not None and start is not None:
@@ -241,7 +252,9 @@ class DPVI:
             )
         assert noise_multiplier is not None
         split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
-        grid_bits = self.backend.grid_bits(batch_shape(split, sampling, shares, chosen, noise_multiplier, **self._blocks))
+        grid_bits = self.backend.grid_bits(
+            batch_shape(split, sampling, shares, chosen, noise_multiplier, **self._blocks)
+        )
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
         plan = PrivacyPlan(
@@ -292,9 +305,7 @@ class DPVI:
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
         kernel = Kernel(
             guide=guide,
-            optimizer=steps_optimizer(
-                self._start_of(plan), plan.num_gradients, self.optimizer, self.learning_rate
-            ),
+            optimizer=steps_optimizer(self._start_of(plan), plan.num_gradients, self.optimizer, self.learning_rate),
             backend=self.backend,
             shape=shape,
             num_records=plan.num_records,
@@ -387,16 +398,14 @@ class DPVI:
 
     def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""
-        start, split = self._start_of(plan), self.split(facts.schema, plan)
-        return StepsWork(
-            lambda: self.kernel(facts, plan, compat.random_key(0)),
-            facts,
-            party,
-            columns,
-            plan,
-            source,
-            None if start is None else start.work(facts, split, party, columns, plan, source),
-        )
+        start, own = self._start_of(plan), None
+        if start is not None:
+            own = start.work(facts, self.split(facts.schema, plan), party, columns, plan, source)
+
+        def kernel() -> tuple[Kernel, DPVIState]:
+            return self.kernel(facts, plan, compat.random_key(0))
+
+        return StepsWork(kernel, facts, party, columns, plan, source, own)
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""

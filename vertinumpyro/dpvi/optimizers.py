@@ -9,7 +9,7 @@ import optax
 from numpyro.optim import Minimize, _NumPyroOptim
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.dpvi.defaults import default_optimizer
+from vertinumpyro.dpvi.settings import default_optimizer
 
 __all__ = ["Optimizer", "as_optax", "check_optimizer", "first_state"]
 

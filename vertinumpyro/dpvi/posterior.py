@@ -16,8 +16,7 @@ from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
-from vertinumpyro.posterior.keys import checked_key
-from vertinumpyro.posterior.predictive import PredictivePosterior
+from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan
 
 __all__ = ["GUIDES_OWN", "Diagnostics", "Posterior"]

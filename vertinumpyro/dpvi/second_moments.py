@@ -1,49 +1,76 @@
-"""Few steps for a regression across parties: part of the budget buys second moments of the scores, which say how far.
+r"""Second moments of the parties' scores, released once: their plan, each party's part, the matrix that all get.
 
-Gradient steps take as many rounds as the scores are far from orthogonal. One release of two rounds holds their second
-moments (`dpvi.moments_plan`), which bound the curvature wherever the coefficients are, so that 20 steps come as far as
-some hundreds of Adam's (`dpvi.newton`). All that follows the release is post-processing.
+A party's scores are the derivatives of its part of a `party_sum` by its latents. Where the part is linear in them, they
+do not depend on where the latents are, so one release says how steep the likelihood can be for all steps
+(`dpvi.accelerated_newton`).
+
+A record's scores are x = (x^1, ..., x^P), a block at each party, which scales it down and rounds it so that |x^p|^2 <=
+R^2 part_p, with parts that add up to 1: so |x| <= R. Released is the sum of xx' / R^2: each party's own block by that
+party, with its own noise, and every block of two parties by a secure product, with a share of noise from each.
+
+**Sensitivity.** Squares get noise of twice the variance, so they count half, and norms are half-norms of xx':
+½|xx' - ww'|^2 = ½|x|^4 + ½|w|^4 - (x·w)^2 <= R^4 where one record replaces another, and ½|x|^4 <= ½ R^4 where its
+contribution is zeroed. So Δ^2 = 1 and 1/2, in units of R^2.
+
+**Who knows what.** Of a product of two parties P - s shares are unknown to s colluding parties; of another party's own
+block all the noise, which has the variance of P - max(c, 1) shares, c the collusion threshold. Blocks of the colluders
+alone are fixed, as VPDP's neighbours agree on their columns. So all that may change has noise of P - max(s, c, 1)
+shares or more.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, final
+import secrets
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer.autoguide import AutoDelta
 
-from vertinumpyro.core.errors import ArgumentError, ModelContractError
+from vertinumpyro.core import compat, row_blocks
+from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts
-from vertinumpyro.dpvi.clipping import Clip
-from vertinumpyro.dpvi.defaults import default_guide
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.moments import MomentsWork, NoisyMoments, noisy_moments, scores_of, widths_of
-from vertinumpyro.dpvi.moments_plan import MomentsPlan
-from vertinumpyro.dpvi.newton import accelerated_newton, steep
-from vertinumpyro.dpvi.start import Start, StepDefaults, shared
+from vertinumpyro.core.row_blocks import RowBlocks
+from vertinumpyro.data.table import model_units
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.stand_ins import stand_in_columns
-from vertinumpyro.posterior.autoguides import is_point
-from vertinumpyro.posterior.guide import GuideFactory
-from vertinumpyro.privacy import NoiseSource, PrivacyPlan, neighbouring
-from vertinumpyro.privacy.clip import bounds_of_outcomes
-from vertinumpyro.secure.computation import Computation, CrossProducts
-from vertinumpyro.session import Run, Session
+from vertinumpyro.privacy import (
+    Adversary,
+    AdversaryRow,
+    GaussianEvent,
+    NeighbouringRelation,
+    NoiseSource,
+    Release,
+    sample_discrete_gaussian,
+)
+from vertinumpyro.privacy.adversary import gaussian_parameter, list_adversaries, smallest_share_variance
+from vertinumpyro.privacy.calibration import rounded_up_multiplier
+from vertinumpyro.privacy.discrete_gaussian import require_drawable
+from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target
+from vertinumpyro.session import Payload, Run, Session, Work
 
-__all__ = ["MOST_COEFFICIENTS", "NUM_STEPS", "MomentsStart", "SecondMoments", "moments_of"]
+__all__ = [
+    "MOST_COEFFICIENTS",
+    "NUM_STEPS",
+    "SCORE_BITS",
+    "MomentsPlan",
+    "MomentsWork",
+    "NoisyMoments",
+    "SecondMoments",
+    "noisy_moments",
+    "on_grid",
+    "scores_of",
+    "widths_of",
+]
 
 MOST_COEFFICIENTS = 1500
 """Up to which H is inverted and kept in the steps' state."""
 
 NUM_STEPS = 20
-
-_TRIED, _TOLERANCE = 32, 1e-4
 
 
 @final
@@ -67,177 +94,327 @@ class SecondMoments:
             raise ArgumentError(f"share must lie between 0 and 1, got {self.share!r}")
 
 
+SCORE_BITS = 14
+"""A score is a whole number of 2^-14 R."""
+
+_GRID_BITS = 2 * SCORE_BITS
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
+    """Everything public about one release of second moments, fixed before any data is touched.
+
+    Formal guarantee: a release of sums of the products of scores under the bounds of `longest`, with `own_variance` and
+    `share_variance` of discrete Gaussian noise, satisfies every row of `adversaries` for `relation`, N public, once:
+    (ε, δ)-DP towards the outside analyst, (ε, δ)-VPDP towards parties. The proof is the module's.
+
+    Attributes:
+        noise_multiplier: σ > 0; towards all that are covered the release is Gaussian with μ = s/σ, s = 2 under replace
+            and 1 under add/remove.
+        num_records: N, public.
+        parties: their names.
+        widths: how many scores each party has.
+        clip_parts: the parties' parts of R^2, in proportion to these whole numbers.
+        radius: R.
+        delta: δ.
+        relation: the neighbouring relation.
+        noise: who adds noise to products of two parties.
+        adversary: whom alone a target ε was for; None for everyone (`covered`).
+        plan_id: a random name, made here.
+    """
+
+    noise_multiplier: float
+    num_records: int
+    parties: tuple[str, ...]
+    widths: tuple[int, ...]
+    clip_parts: tuple[int, ...]
+    radius: float
+    delta: float
+    relation: NeighbouringRelation = NeighbouringRelation.REPLACE
+    noise: NoiseSource
+    adversary: str | None = None
+    plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+
+    def __post_init__(self) -> None:
+        check_party_names(self.parties, self.noise)
+        check_delta(self.delta, self.num_records, warn=False)
+        if not isinstance(self.relation, NeighbouringRelation):
+            raise ArgumentError("relation must be a NeighbouringRelation")
+        if not len(self.widths) == len(self.clip_parts) == len(self.parties):
+            raise ArgumentError("widths and clip_parts must have one number for each party")
+        if min(self.widths) < 0 or min(self.clip_parts) < 0 or not sum(self.widths) or not sum(self.clip_parts):
+            raise ArgumentError("widths and clip_parts must not be negative, and not all 0")
+        for name in ("noise_multiplier", "radius"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ArgumentError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        if self.num_records > 2 ** (61 - _GRID_BITS):
+            raise RangeError("num_records: the moments could wrap around the 64-bit ring; leave SecondMoments() out")
+        require_drawable(2 * self.noise.num_shares * self.own_variance)
+        _ = self.targets()  # validates the adversary's name
+
+    @classmethod
+    def calibrated(cls, *, epsilon: float, **settings: Any) -> MomentsPlan:
+        """The plan with the smallest σ, rounded up to 4 decimals, that gives everyone at most `epsilon`.
+
+        Args:
+            epsilon: the target, > 0.
+            **settings: all other fields; `adversary` narrows the target to one row of the table.
+        """
+        check_target(epsilon)
+
+        def enough(sigma: float) -> bool:
+            plan = cls(noise_multiplier=sigma, **settings)
+            return all(plan.event(o).delta(epsilon, plan.relation) <= plan.delta for o in plan.targets())
+
+        return cls(noise_multiplier=rounded_up_multiplier(enough), **settings)
+
+    # -- the bound and the noise -------------------------------------------------------------------
+
+    def longest(self, party: str) -> int:
+        """The largest squared norm of a party's scores of one record, in units of 4^-SCORE_BITS R^2."""
+        part = Fraction(self.clip_parts[self.parties.index(party)], sum(self.clip_parts))
+        return math.floor(part * 4**SCORE_BITS)
+
+    @property
+    def _squared_sensitivity(self) -> Fraction:
+        return Fraction(1) if self.relation is NeighbouringRelation.REPLACE else Fraction(1, 2)
+
+    @property
+    def _least_unknown(self) -> int:
+        """How many parties' noise everybody who is covered may know."""
+        return max(self.noise.collusion_threshold, int(len(self.parties) > 1))
+
+    @functools.cached_property
+    def share_variance(self) -> int:
+        """Variance of a party's share of the noise on a product of two parties, in grid units²."""
+        unknown = NoiseSource(kind="trusted", num_parties=1)
+        whole = smallest_share_variance(
+            mu=self.relation.sensitivity / self.noise_multiplier,
+            squared_sensitivity=self._squared_sensitivity,
+            grid_bits=_GRID_BITS,
+            noise=unknown,
+        )
+        return max(18, -(-whole // self.noise.num_unknown(self._least_unknown)))
+
+    @property
+    def own_variance(self) -> int:
+        """Variance of a party's noise on products of its own scores, in grid units²; squares have twice of it."""
+        return self.share_variance * self.noise.num_unknown(self._least_unknown)
+
+    @property
+    def stddev(self) -> float:
+        """Root mean square of the noise of the moments' entries, in units of the scores."""
+        shared = self.share_variance * self.noise.num_shares
+        own = sum(width**2 for width in self.widths) / sum(self.widths) ** 2
+        return self.radius**2 * math.sqrt(own * self.own_variance + (1 - own) * shared) / 2**_GRID_BITS
+
+    # -- the guarantees ----------------------------------------------------------------------------
+
+    @property
+    def crosses(self) -> bool:
+        """Whether there are products of two parties."""
+        return sum(width > 0 for width in self.widths) > 1
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The parties' own products as one step, then those of two parties."""
+        own, across = (_Products(self, what) for what in ("the parties' own moments", "the moments across parties"))
+        return (own, across) if self.crosses else (own,)
+
+    @property
+    def observers(self) -> tuple[Adversary, ...]:
+        """The outside analyst, each party, coalitions of 2 to P − 1."""
+        return list_adversaries(self.parties, batch_indices="hidden")
+
+    @property
+    def covered(self) -> tuple[Adversary, ...]:
+        """See `Plan.covered`."""
+        return self.noise.covered(self.observers)
+
+    def event(self, observer: Adversary) -> GaussianEvent:
+        """See `Plan.event`: one Gaussian release."""
+        known = max(observer.colluders, self._least_unknown)
+        mu = gaussian_parameter(
+            share_variance=self.share_variance,
+            num_unknown=self.noise.num_unknown(known),
+            squared_sensitivity=self._squared_sensitivity,
+            grid_bits=_GRID_BITS,
+        )
+        return GaussianEvent(noise_multiplier=self.relation.sensitivity / mu * (1 - 2.0**-50), count=1)
+
+    def row(self, observer: Adversary) -> AdversaryRow:
+        """See `Plan.row`."""
+        event, owner = self.event(observer), "their own" if observer.colluders > 1 else "its own"
+        return AdversaryRow(
+            adversary=observer.name,
+            relation=self.relation.value,
+            guarantee="VPDP" if observer.colluders else "DP",
+            epsilon=event.epsilon(self.delta, self.relation),
+            delta=self.delta,
+            noise_multiplier=event.noise_multiplier,
+            knows=(f"{owner} columns", f"{owner} noise") if observer.colluders else (),
+            proof="proved",
+        )
+
+    @classmethod
+    def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        lists = {name: tuple(fields[name]) for name in ("parties", "widths", "clip_parts")}
+        return super()._decoded({**fields, **lists})
+
+
 @final
 @dataclasses.dataclass(frozen=True)
-class MomentsStart(Start):
-    """The moments' release, and the steps' H by it.
+class _Products(Release):
+    """A part of the moments."""
 
-    :ivar settings: as the user gave them; so `guide`.
-    :ivar own_steps: whether the user gave the steps an optimiser or a learning rate.
+    plan: MomentsPlan
+    what: str
+
+    @property
+    def name(self) -> str:
+        """See `Release.name`."""
+        return self.what
+
+    def event(self, adversary: Adversary) -> GaussianEvent:
+        """At most what the adversary observes of all parts together."""
+        return self.plan.event(adversary)
+
+
+OWN, ACROSS = "own moments", "moments across parties"
+_OWN, _ACROSS = 0, 1  # steps of the plan
+_HUGE = 1e30
+
+Words = Mapping[str, Any]
+
+
+class NoisyMoments(NamedTuple):
+    """What is released; public.
+
+    matrix: sum xx' and noise `[D, D]`, symmetric, x the scores in the order of a step's released vector.
+    stddev: of the noise in an entry, root mean square.
     """
 
-    steps: ClassVar = StepDefaults(guide=AutoDelta, num_steps=NUM_STEPS, optimizer=accelerated_newton)
-
-    settings: SecondMoments
-    guide: GuideFactory
-    own_steps: bool
-
-    def plan(self, facts: Facts, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any) -> MomentsPlan:
-        """See `Start.plan`: always."""
-        refused = self._refusal(split, clip, all_records=all_records, epsilon=settings["epsilon"])
-        if refused is not None:
-            raise ArgumentError(f"warm_start=SecondMoments(): {refused}")
-        check_linear(split)
-        noise = NoiseSource(
-            kind=settings.pop("noise"),
-            num_parties=len(split.parties),
-            collusion_threshold=settings.pop("collusion_threshold"),
-        )
-        settings["relation"] = neighbouring(settings["relation"])
-        whole: Any = MomentsPlan.calibrated
-        fixed = {"num_records": facts.num_records, "parties": split.parties, **_facts_of(split, clip)}
-        return shared(whole, self.settings.share, noise=noise, **fixed, **settings)
-
-    def _refusal(self, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> str | None:
-        """Why there are no steps by second moments, from the settings alone; None where there are."""
-        if len(split.structure.summed) != 1:
-            sums = [found.sum_name for found in split.structure.summed] or "none"
-            return f"it is for a model with one party_sum, and this one has {sums}; leave warm_start out"
-        if clip.parts is None:
-            return 'its scores are clipped as the steps\' are; give clip="local"'
-        if epsilon is None or not all_records:
-            return (
-                "it needs epsilon, and steps that take all records; leave noise_multiplier, batch_size and sampling "
-                "out, or give batch_size=num_records"
-            )
-        if self.own_steps:
-            return "moments say how far steps go; leave optimizer and learning_rate out"
-        if self.guide is not default_guide and not is_point(self.guide):
-            return "its steps are for a point; give guide=AutoDelta, or leave guide out"
-        if split.num_parameters > MOST_COEFFICIENTS:
-            return f"it takes up to {MOST_COEFFICIENTS} coefficients, and the model has {split.num_parameters}"
-        return None
-
-    def check(self, facts: Facts, split: SplitModel, plan: PrivacyPlan) -> None:
-        """See `Start.check`."""
-        start = moments_of(plan)
-        fixed = _facts_of(split, Clip.of(plan))
-        if other := [name for name, value in fixed.items() if getattr(start, name) != value]:
-            raise ArgumentError(
-                f"plan: its second moments were planned for another {', '.join(other)}; make a new plan"
-            )
-
-    def rehearse(self, facts: Facts, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> None:
-        """See `Start.rehearse`: on moments of scores that are alike in all directions."""
-        start = moments_of(plan)
-        num = sum(start.widths)
-        alike = NoisyMoments(np.eye(num) * (start.num_records * start.radius**2 / num), start.stddev)
-        if not np.isfinite(self._inverse(alike, plan, kernel, state)).all():
-            raise ArgumentError(
-                "warm_start=SecondMoments(): the moments' inverse is not finite; start where the prior's density bends "
-                "(init_loc_fn), or leave warm_start out"
-            )
-
-    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
-        """See `Start.computations`."""
-        start = moments_of(plan)
-        return [(CrossProducts(num_records=start.num_records, widths=start.widths), 1)] if start.crosses else []
-
-    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
-        """See `Start.memory`."""
-        return sum(computation.memory for computation, _ in self.computations(facts, plan))
-
-    def work(
-        self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
-    ) -> MomentsWork:
-        """See `Start.work`."""
-        return MomentsWork(split, moments_of(plan), party, columns, source)
-
-    def release(self, session: Session, run: Run) -> NoisyMoments:
-        """See `Start.release`."""
-        assert isinstance(run.plan, PrivacyPlan)
-        return noisy_moments(session, run, moments_of(run.plan))
-
-    def state(
-        self, released: NoisyMoments, plan: PrivacyPlan, kernel: Kernel, cold: DPVIState, rng_key: jax.Array, *,
-        progress_bar: bool,
-    ) -> DPVIState:  # fmt: skip
-        """See `Start.state`: the first state, with the inverse."""
-        inverse = self._inverse(released, plan, kernel, cold)
-        steps = cold.optimizer_state
-        steps = steps._replace(inverse=jnp.asarray(kernel.num_records * inverse, steps.inverse.dtype))
-        return cold._replace(optimizer_state=steps)
-
-    def _inverse(self, released: NoisyMoments, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
-        """H⁻¹ `[theta, theta]`. Post-processing."""
-        split, place = kernel.guide.split, kernel.guide.split.gather_index
-        (summed,) = split.structure.summed
-        times = np.bincount(place, minlength=split.num_parameters)  # by how many parties a latent is read
-        sums = np.zeros((split.num_parameters, len(place)))
-        sums[place, np.arange(len(place))] = 1
-        if "prior_hessian" not in split.compiled:
-            split.compiled["prior_hessian"] = jax.jit(jax.hessian(split.log_prior))
-        precision = -np.asarray(split.compiled["prior_hessian"](kernel.guide.location(state.params)), np.float64)
-        found = steep(
-            sums @ released.matrix @ sums.T,
-            summed.outcome.curvature(_longest_residual(split, plan.residual_bound)),
-            precision,
-            noise=released.stddev * times.max(),
-            gradient_noise=kernel.shape.noise_stddev * np.sqrt(times),
-            num_steps=plan.num_gradients,
-        )
-        return np.linalg.inv(found) if np.isfinite(found).all() else found
+    matrix: np.ndarray
+    stddev: float
 
 
-def check_linear(split: SplitModel) -> None:
-    """Refuses a sum with a part that is not linear in its latents, found on stand-in records and random latents.
+def widths_of(split: SplitModel) -> tuple[int, ...]:
+    """How many scores each party has."""
+    return tuple(sum(math.prod(split.structure.latents[name]) for name in split.shared[p]) for p in split.parties)
 
-    :raises ModelContractError: names the sum, the party, the latents and the fix.
-    """
+
+def scores_of(split: SplitModel, party: str) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
+    """From flat theta and the party's columns [n] to its derivatives of the predictor [n, d], compiled once."""
     (summed,) = split.structure.summed
-    if unread := sorted(set(split.structure.latents) - {name for own in summed.latents.values() for name in own}):
-        raise ModelContractError(
-            f"warm_start=SecondMoments(): no part of party_sum '{summed.sum_name}' reads latents {unread}, so moments "
-            "of its derivatives say nothing of them; make them public numbers, or leave warm_start out"
-        )
-    for party in split.parties:
-        if bent := _bent(split, party):
-            raise ModelContractError(
-                f"warm_start=SecondMoments(): party_sum '{summed.sum_name}': the part of party '{party}' is not linear "
-                f"in latents {bent}, as where they are multiplied by each other or have a positive support; write it "
-                "linear in them, with the scale in the prior, or leave warm_start out"
-            )
+    unit = summed.outcome.unit
+
+    def derivatives(flat: jax.Array, columns: Mapping[str, Any]) -> jax.Array:
+        return split.contribution(party, flat, columns).shared_scores[:, 0] / unit
+
+    key = f"scores of {party}"
+    if key not in split.compiled:
+        split.compiled[key] = jax.jit(derivatives)
+    return split.compiled[key]
 
 
-def _bent(split: SplitModel, party: str) -> list[str]:
-    """The party's latents by which the derivative of its part depends on latents."""
-    own = {n: jnp.asarray(c) for n, c in stand_in_columns(split.schema.restrict(party), _TRIED, seed=5).items()}
-    drawn = np.random.default_rng(6).normal(size=(2, split.num_parameters))
-    one, other = (np.asarray(scores_of(split, party)(jnp.asarray(flat, float), own)) for flat in drawn)
-    moved = (np.abs(one - other) > _TOLERANCE * (1 + np.abs(one))).any(axis=0)
-    sizes = [math.prod(split.structure.latents[name]) for name in split.shared[party]]
-    pieces = np.split(moved, np.cumsum(sizes)[:-1]) if sizes else []
-    return [name for name, piece in zip(split.shared[party], pieces, strict=True) if piece.any()]
+def on_grid(scores: np.ndarray, radius: float, longest: int) -> np.ndarray:
+    """Scores [n, d] as whole numbers of 2^-SCORE_BITS radius, int64, whose squares add up to `longest` at most.
 
-
-def _facts_of(split: SplitModel, clip: Clip) -> dict[str, Any]:
-    """What a plan of moments has from the model and the steps' clip: the scores are bounded as there."""
-    radius = clip.norm / _longest_residual(split, clip.residual_bound)
-    return {"widths": widths_of(split), "clip_parts": clip.parts, "radius": radius}
-
-
-def _longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:
-    """Of the one outcome."""
-    (summed,) = split.structure.summed
-    (cut,) = bounds_of_outcomes(bound)
-    return cut * summed.outcome.unit
-
-
-def moments_of(plan: PrivacyPlan) -> MomentsPlan:
-    """The moments' part of a plan.
-
-    :raises ArgumentError: it has none.
+    What is longer is scaled down; numbers are cut off towards 0, which makes none longer. float64 errs by less than
+    2^-40 of a norm of a million numbers, and what is scaled is scaled to 2^-30 less.
     """
-    if not isinstance(plan.start, MomentsPlan):
-        raise ArgumentError("plan: its steps do not begin with second moments; make a new plan")
-    return plan.start
+    finite = np.clip(np.nan_to_num(scores.astype(np.float64), posinf=0.0, neginf=0.0), -_HUGE, _HUGE)
+    units = finite * (2.0**SCORE_BITS / radius)
+    most = np.sqrt(float(longest)) * (1 - 2.0**-30)
+    norms = np.sqrt(np.sum(units**2, axis=1, keepdims=True))
+    return np.trunc(units * np.minimum(1.0, most / np.maximum(norms, 1.0))).astype(np.int64)
+
+
+@final
+class MomentsWork(Work):
+    """One party's part: its own moments with its noise, its scores in the products across, its noise on them.
+
+    :param split: the model.
+    :param plan: the plan of the moments.
+    :param party: whose part this is.
+    :param columns: its encoded columns [N]. Secret.
+    :param source: its own randomness.
+    """
+
+    def __init__(
+        self, split: SplitModel, plan: MomentsPlan, party: str, columns: Mapping[str, np.ndarray], source: RandomSource
+    ) -> None:
+        self._plan, self._party, self._source = plan, party, source
+        self._width = plan.widths[plan.parties.index(party)]
+        self._columns, self._scores = columns, scores_of(split, party)
+        self._flat = jnp.zeros(split.num_parameters)
+        self._user_x64 = compat.user_has_x64()
+
+    def check(self, step: int | None, do: str, what: str, words: Words) -> None:
+        """See `Work.check`: own moments, then those across parties where there are several."""
+        if (step, do, what) not in [(_OWN, "publish", OWN), (_ACROSS, "cross_products", ACROSS)] or words:
+            raise self.refused(step, do, what)
+
+    def publish(self, what: str, words: Words) -> Payload:
+        """The products of its own scores, in grid units, with noise that nobody else knows.
+
+        With zeros behind them, so that all parties' are of one size: a rehearsal has its own in the others' place.
+        """
+        (products,) = row_blocks.products([self.factor(what, words)], [(0, 0)])
+        noise = np.triu(self._drawn(self._plan.own_variance, products.size).reshape(products.shape), 1)
+        squares = self._drawn(2 * self._plan.own_variance, self._width)
+        noisy = products + noise + noise.T + np.diag(squares)
+        return Payload({}, {"products": np.pad(noisy, (0, max(self._plan.widths) - self._width))})
+
+    def factor(self, what: str, words: Words) -> RowBlocks:
+        """The party's scores on the grid, by this process: workers could not be sent anybody's model."""
+        return RowBlocks((self._plan.num_records, self._width), 2**SCORE_BITS, dict(self._columns), self._on_grid)
+
+    def widths(self, what: str, words: Words) -> tuple[int, ...]:
+        """Every party's number of scores."""
+        return self._plan.widths
+
+    def noise(self, what: str, words: Words, size: int) -> np.ndarray:
+        """The party's share for every two parties, flat."""
+        if self._plan.noise.num_shares == 1 and self._plan.parties[0] != self._party:
+            return np.zeros(size, np.int64)  # trusted noise, of which there is one share
+        return self._drawn(self._plan.share_variance, size)
+
+    def _on_grid(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        own = {name: jnp.asarray(model_units(np.asarray(column))) for name, column in columns.items()}
+        with compat.precision(self._user_x64):
+            scores = np.asarray(self._scores(self._flat, own))
+        return on_grid(scores, self._plan.radius, self._plan.longest(self._party))
+
+    def _drawn(self, variance: int, size: int) -> np.ndarray:
+        return sample_discrete_gaussian(variance, size, self._source) if size else np.zeros(0, np.int64)
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return f"MomentsWork({self._party!r})"
+
+
+def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments:
+    """Release the moments as the first steps of a run whose plan begins with this one. Nothing else leaves the parties.
+
+    :raises PlanSpentError: a part was counted as released by a run that stopped, and is not stored.
+    """
+
+    own = session.arrays_of(run, _OWN, lambda: _own(session, plan))
+    across = session.arrays_of(run, _ACROSS, lambda: _across(session)) if plan.crosses else {}
+    starts = np.cumsum([0, *plan.widths])
+    matrix = np.zeros((starts[-1], starts[-1]))
+    for name, block in {**own, **across}.items():
+        i, j = (slice(starts[int(number)], starts[int(number) + 1]) for number in name.split("_")[1:])
+        matrix[i, j], matrix[j, i] = block, block.T
+    return NoisyMoments(matrix * (plan.radius**2 / 4.0**SCORE_BITS), plan.stddev)
+
+
+def _own(session: Session, plan: MomentsPlan) -> dict[str, np.ndarray]:
+    released = zip(session.publish(_OWN, OWN, {}), plan.widths, strict=True)
+    return {f"block_{k}_{k}": one.arrays["products"][:width, :width] for k, (one, width) in enumerate(released)}
+
+
+def _across(session: Session) -> dict[str, np.ndarray]:
+    return {f"block_{i}_{j}": block for (i, j), block in session.cross_products(_ACROSS, ACROSS, {}).items()}

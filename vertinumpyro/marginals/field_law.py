@@ -27,8 +27,7 @@ from vertinumpyro.marginals.model_tables import ModelTables, Sums
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals, VertiMRF
 from vertinumpyro.mrf.synthesis import draw_cells
-from vertinumpyro.posterior.autoguides import chosen_init
-from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide
+from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide, chosen_init
 
 __all__ = ["FieldFit", "fit_to_field"]
 

@@ -31,7 +31,7 @@ from vertinumpyro.model.mixture import components_at, mixture_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.graphical_model import require_engine
 from vertinumpyro.posterior.guide import GuideFactory
-from vertinumpyro.posterior.keys import checked_key
+from vertinumpyro.posterior.predictive import checked_key
 
 __all__ = ["MarginalInference"]
 

@@ -13,8 +13,7 @@ import numpy as np
 from vertinumpyro.core.stored_arrays import save_arrays
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import MRFPlan
-from vertinumpyro.posterior.keys import checked_key
-from vertinumpyro.posterior.predictive import PredictivePosterior
+from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 
 __all__ = ["Law", "MarginalPosterior"]
 

@@ -27,7 +27,7 @@ from vertinumpyro.data.frames import as_frame
 from vertinumpyro.mrf.adaptive import merged
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.release import Measurement, count_table
-from vertinumpyro.posterior.twin_columns import restricted
+from vertinumpyro.posterior.synthetic_columns import restricted
 
 __all__ = ["Kept", "TwinQuality", "twin_quality"]
 

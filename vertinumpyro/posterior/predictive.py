@@ -16,20 +16,21 @@ import numpy as np
 import pandas as pd
 from jax.scipy.special import logsumexp
 
-from vertinumpyro.core.arguments import checked
+from vertinumpyro.core import compat
+from vertinumpyro.core.arguments import checked, shown
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.pickling import public_state
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data import VerticalDataset
+from vertinumpyro.data.table import model_units
 from vertinumpyro.data.writing import write_in_blocks
 from vertinumpyro.model import SplitModel
 from vertinumpyro.posterior.arviz_export import as_arviz
-from vertinumpyro.posterior.columns import device_columns, score_link
-from vertinumpyro.posterior.keys import checked_key
 from vertinumpyro.posterior.synthesis import Records, encoded_covariates, rehearse_twin, twin_frame
-from vertinumpyro.posterior.twin_columns import TwinColumns
+from vertinumpyro.posterior.synthetic_columns import TwinColumns
+from vertinumpyro.secure.score_functions import SOFTMAX, ScoreFunction, joint_link, link_of
 
-__all__ = ["ROWS_DRAWN", "PredictivePosterior"]
+__all__ = ["ROWS_DRAWN", "Columns", "PredictivePosterior", "checked_key", "device_columns", "score_link"]
 
 ROWS_DRAWN = 2**19
 """Records of a synthetic table that are drawn at a time."""
@@ -284,3 +285,37 @@ def _log_densities(split: SplitModel, draws: jax.Array, columns: Mapping[str, Ma
         return link.log_density(link.total(split.component_prior(theta).log_weights, parts))
 
     return logsumexp(jax.lax.map(at, draws), axis=0) - jnp.log(len(draws))
+
+
+Columns = Mapping[str, Mapping[str, jax.Array]]
+"""Every party's encoded columns on the device: columns[party][name], each [N]."""
+
+
+def device_columns(dataset: VerticalDataset) -> dict[str, dict[str, jax.Array]]:
+    """Every party's encoded columns as device arrays, each [N]."""
+    return {
+        party: {name: jnp.asarray(model_units(column)) for name, column in dataset.arrays(party).items()}
+        for party in dataset.parties
+    }
+
+
+def score_link(split: SplitModel) -> ScoreFunction:
+    """The link of a split model: its outcomes' where parties sum up predictors, else a mixture's."""
+    summed = split.structure.summed
+    if not summed:
+        return SOFTMAX
+    links = [link_of(found.outcome.described()) for found in summed]
+    return joint_link(links, [split.parties.index(found.party) for found in summed])
+
+
+def checked_key(rng_key: Any) -> jax.Array:
+    """The key as uint32 numbers, which every NumPyro release takes and a file can hold; typed keys give theirs.
+
+    :raises ArgumentError: it is a seed, several keys, or something else than a key of jax's present generator.
+    """
+    if isinstance(rng_key, jax.Array | np.ndarray):
+        typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+        numbers = jax.random.key_data(rng_key) if typed else jnp.asarray(rng_key)
+        if numbers.dtype == jnp.uint32 and numbers.shape == compat.random_key(0).shape:
+            return numbers
+    raise ArgumentError(f"rng_key={shown(rng_key)} is no key; give one, jax.random.PRNGKey(seed)")

@@ -1,31 +1,108 @@
-"""The loop over chunks of steps, wherever the parties are: progress, pace, checkpoints."""
+"""The training loop: one jitted `lax.scan` per chunk of steps, and around it progress, pace and checkpoints.
+
+Where the parties are elsewhere, the same loop asks them for each chunk.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tqdm.auto import tqdm
 
+from vertinumpyro.core import compat
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
 from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.convergence import warn_if_unconverged
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.loop import ChunkRunner
+from vertinumpyro.dpvi.kernel import DPVIState, InternalInfo, Kernel, StepInfo, StepInput
+from vertinumpyro.dpvi.party_steps import state_leaves, state_of
 from vertinumpyro.dpvi.posterior import Diagnostics
-from vertinumpyro.dpvi.rehearsal import rehearse_steps, rehearse_update
-from vertinumpyro.dpvi.stream import Pace, chunk_length_of, chunks
-from vertinumpyro.dpvi.work import state_leaves, state_of
-from vertinumpyro.posterior.columns import device_columns
+from vertinumpyro.dpvi.step_inputs import Chunk, Pace, chunk_length_of, chunks
 from vertinumpyro.posterior.guide import Params
+from vertinumpyro.posterior.predictive import Columns
 from vertinumpyro.privacy import PrivacyPlan
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
-from vertinumpyro.session import InProcessSession, Run, Session
+from vertinumpyro.session import Run, Session
 
-__all__ = ["CHECKPOINT", "AfterChunk", "OnEstimate", "first_step", "rehearsed", "restored", "run_steps"]
+__all__ = [
+    "CHECKPOINT",
+    "AfterChunk",
+    "ChunkRunner",
+    "OnEstimate",
+    "first_step",
+    "restored",
+    "run_steps",
+    "spread_over",
+]
+
+
+class ChunkRunner:
+    """Runs a kernel chunk by chunk on columns that stay on the device."""
+
+    def __init__(self, kernel: Kernel, columns: Columns) -> None:
+        self._everywhere = None if kernel.spread is None else NamedSharding(kernel.spread.mesh, PartitionSpec())
+        self._columns = columns if self._everywhere is None else jax.device_put(columns, self._everywhere)
+        self._run: Callable[..., tuple[DPVIState, tuple[StepInfo, InternalInfo]]] = jax.jit(
+            partial(_scan, kernel), donate_argnums=compat.overwritable(0)
+        )
+
+    def __call__(self, state: DPVIState, chunk: Chunk) -> tuple[DPVIState, StepInfo, InternalInfo]:
+        """The state after the chunk's active steps, and their infos as NumPy arrays [num_active]."""
+        with compat.x64():
+            if self._everywhere is not None:
+                state = jax.device_put(state, self._everywhere)
+            state, infos = self._run(state, self._columns, chunk.inputs, chunk.active)
+            if self._everywhere is not None:  # what comes after the steps is for one device
+                state = jax.tree_util.tree_map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
+            info, internal = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[: chunk.num_active], infos)
+        return state, info, internal
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return "ChunkRunner()"
+
+
+def _scan(
+    kernel: Kernel, state: DPVIState, columns: Columns, inputs: StepInput, active: jax.Array
+) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
+    """Step over a chunk; steps that only pad it leave the state as it is, and cost nothing."""
+    step_of = jax.jit(kernel.step)  # one trace serves the shapes and the branch
+
+    def body(state: DPVIState, step: tuple[StepInput, jax.Array]) -> tuple[DPVIState, tuple[StepInfo, InternalInfo]]:
+        step_input, is_active = step
+        _, infos = jax.eval_shape(step_of, state, columns, step_input)
+        nothing = jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), infos)
+        return jax.lax.cond(
+            is_active,
+            lambda state: step_of(state, columns, step_input),
+            lambda state: (state, nothing),
+            state,
+        )
+
+    return jax.lax.scan(body, state, (inputs, active))
+
+
+def spread_over(num_devices: int) -> NamedSharding | None:
+    """The records of a block over so many devices; None is JAX's own choice of one.
+
+    :raises ArgumentError: this process has fewer.
+    """
+    if num_devices == 1:
+        return None
+    found = jax.local_devices()
+    if len(found) < num_devices:
+        raise ArgumentError(
+            f"num_devices={num_devices}: JAX sees {len(found)} {found[0].platform.upper()} here; give as many at most"
+        )
+    return NamedSharding(Mesh(np.array(found[:num_devices]), ("records",)), PartitionSpec("records"))
+
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -58,21 +135,6 @@ def first_step(run: Run, plan: NoisySumPlan) -> int:
     return first
 
 
-def rehearsed(
-    session: Session, kernel: Kernel, state: DPVIState, plan: PrivacyPlan
-) -> tuple[ChunkRunner | None, float | None]:
-    """The compiled loop where all parties are in this process, tried on stand-ins; elsewhere the update alone is.
-
-    :returns: the loop, and the seconds that the plan's steps will take at least, as one of them took.
-    :raises ArgumentError: what follows a release would fail; nothing is spent.
-    """
-    if not isinstance(session, InProcessSession):
-        rehearse_update(kernel, state)
-        return None, None
-    runner = ChunkRunner(kernel, device_columns(session.dataset))
-    return runner, plan.num_gradients * rehearse_steps(kernel, state, runner, plan)
-
-
 def run_steps(
     session: Session,
     run: Run,
@@ -86,7 +148,7 @@ def run_steps(
 ) -> tuple[DPVIState, Diagnostics]:
     """All remaining steps of a plan; the first chunk is one step, and a checkpoint follows every chunk.
 
-    :param runner: the loop, where all parties are in this process; see `rehearsed`.
+    :param runner: the loop, where all parties are in this process; see `preflight.rehearsed`.
     """
     assert isinstance(run.plan, NoisySumPlan)
     started = time.perf_counter()

@@ -13,11 +13,28 @@ import optax
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.loop import ChunkRunner
-from vertinumpyro.dpvi.stream import chunk_over_nobody
+from vertinumpyro.dpvi.step_inputs import chunk_over_nobody
+from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.session import InProcessSession, Session
 
-__all__ = ["rehearse_steps", "rehearse_update"]
+__all__ = ["rehearse_steps", "rehearse_update", "rehearsed"]
+
+
+def rehearsed(
+    session: Session, kernel: Kernel, state: DPVIState, plan: PrivacyPlan
+) -> tuple[ChunkRunner | None, float | None]:
+    """The compiled loop where all parties are in this process, tried on stand-ins; elsewhere the update alone is.
+
+    :returns: the loop, and the seconds that the plan's steps will take at least, as one of them took.
+    :raises ArgumentError: what follows a release would fail; nothing is spent.
+    """
+    if not isinstance(session, InProcessSession):
+        rehearse_update(kernel, state)
+        return None, None
+    runner = ChunkRunner(kernel, device_columns(session.dataset))
+    return runner, plan.num_gradients * rehearse_steps(kernel, state, runner, plan)
 
 
 def rehearse_update(kernel: Kernel, state: DPVIState) -> None:
