@@ -265,8 +265,14 @@ class SplitModel:
 
     def stand_ins(self, num_records: int) -> dict[str, jax.Array]:
         """Valid public columns of every party, to trace the model on."""
-        columns = stand_in_columns(self.schema, num_records)
-        return {name: jnp.asarray(column) for name, column in columns.items()}
+        if num_records not in self._stand_ins:
+            self._stand_ins[num_records] = stand_in_columns(self.schema, num_records)
+        return {name: jnp.asarray(column) for name, column in self._stand_ins[num_records].items()}
+
+    @cached_property
+    def _stand_ins(self) -> dict[int, Mapping[str, np.ndarray]]:
+        """Drawn once for each number of records: every trace of a density asks for them."""
+        return {}
 
 
 def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> SplitModel:
