@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer.initialization import init_to_uniform
 
-from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
+from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import Diagnostics, Posterior
 from vertinumpyro.dpvi.settings import default_guide
 from vertinumpyro.model import party_plate, split_model
@@ -54,7 +54,7 @@ DIMS = {
 @pytest.fixture(scope="module")
 def posterior() -> Posterior:
     split = split_model(model, SCHEMA)
-    guide, params = ReparameterisedGuide.create(default_guide, split, init_to_uniform, jax.random.PRNGKey(0))
+    guide, params = ReparameterisedGuide.create(default_guide, split, init_to_uniform, jax.random.key(0))
     plan = PrivacyPlan(
         sampling=PoissonSampling.for_batch_size(20, 100, 2),
         clip_norm=1.0,
@@ -70,8 +70,8 @@ def posterior() -> Posterior:
 
 def test_draws_come_with_their_sites_and_plates(posterior):
     arviz = pytest.importorskip("arviz")
-    found = posterior.to_arviz(jax.random.PRNGKey(1), 50)
-    draws = posterior.sample(jax.random.PRNGKey(1), 50)
+    found = posterior.to_arviz(jax.random.key(1), 50)
+    draws = posterior.sample(jax.random.key(1), 50)
     assert set(found.posterior.data_vars) == set(DIMS)
     for name, dims in DIMS.items():
         assert found.posterior[name].dims == ("chain", "draw", *dims)
@@ -80,6 +80,27 @@ def test_draws_come_with_their_sites_and_plates(posterior):
     assert len(arviz.summary(found, var_names=["loc", "scale"])) == K + 1
     groups = found.groups() if callable(found.groups) else [group.strip("/") for group in found.groups]
     assert [group for group in groups if group] == ["posterior"], "nothing of the records"
+
+
+def test_what_is_computed_from_records_has_to_be_asked_for_by_name(posterior):
+    pytest.importorskip("arviz")
+    records = VerticalDataset.example(SCHEMA, 7, np.random.default_rng(0))
+    asked = {"log_likelihood": True, "posterior_predictive": True, "dataset": records}
+    with pytest.raises(PrivacyError, match=r"log_likelihood: .*no epsilon covers; give allow_not_dp=True"):
+        posterior.to_arviz(jax.random.key(1), 5, **asked)
+    with pytest.raises(ArgumentError, match="posterior_predictive is of records; give their dataset"):
+        posterior.to_arviz(jax.random.key(1), 5, posterior_predictive=True, allow_not_dp=True)
+    found = posterior.to_arviz(jax.random.key(1), 5, allow_not_dp=True, **asked)
+    density = found["log_likelihood"]["log_density"]
+    assert density.dims == ("chain", "draw", "record_dim")
+    expected = posterior.log_density(records, rng_key=jax.random.key(1), num_samples=5)
+    np.testing.assert_allclose(np.log(np.exp(density.values[0]).mean(0)), expected, rtol=1e-4)
+    drawn = found["posterior_predictive"]
+    assert {name: array.shape for name, array in drawn.data_vars.items()} == {"x": (1, 5, 7), "y": (1, 5, 7)}
+    assert set(np.unique(drawn["y"])) <= {0, 1}
+    assert all(
+        "no epsilon covers" in found[group].attrs["not_dp"] for group in ("log_likelihood", "posterior_predictive")
+    )
 
 
 def test_the_spread_is_said_to_be_no_interval(posterior):
@@ -97,4 +118,4 @@ def test_without_arviz_the_extra_is_named(posterior, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ArgumentError, match=r"pip install 'vertinumpyro\[arviz\]'"):
-        posterior.to_arviz(jax.random.PRNGKey(0), 2)
+        posterior.to_arviz(jax.random.key(0), 2)

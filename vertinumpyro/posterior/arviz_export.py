@@ -13,28 +13,40 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.enumeration import trace_at
 
-__all__ = ["as_arviz"]
+__all__ = ["NOT_DP", "as_arviz"]
+
+NOT_DP = "computed from single records of the dataset that was given, which no epsilon covers"
 
 
-def as_arviz(split: SplitModel, draws: Mapping[str, jax.Array], spread_note: str) -> Any:
+def as_arviz(
+    split: SplitModel,
+    draws: Mapping[str, jax.Array],
+    spread_note: str,
+    of_records: Mapping[str, Mapping[str, np.ndarray]],
+) -> Any:
     """Draws [num_samples, ...] of the global latents as one chain, with the model's plates as dimensions.
 
-    :param spread_note: an attribute of the group, unless it is empty.
-    :returns: `arviz.InferenceData`, from ArviZ 1 on an `xarray.DataTree`, with the group `posterior` alone.
+    :param spread_note: an attribute of the group `posterior`, unless it is empty.
+    :param of_records: further groups by their names, of arrays [num_samples, record_dim]; marked as not DP.
+    :returns: an `xarray.DataTree`, or `arviz.InferenceData` before ArviZ 1.
     :raises ArgumentError: arviz is not installed.
     """
     try:
         import arviz
     except ImportError as error:
         raise ArgumentError("this needs arviz: install it with `pip install 'vertinumpyro[arviz]'`") from error
-    chain = {name: np.asarray(values)[None] for name, values in draws.items()}
-    dims = _dimensions(split)
+    groups = {
+        group: {name: np.asarray(values)[None] for name, values in arrays.items()}
+        for group, arrays in {"posterior": draws, **of_records}.items()
+    }
+    dims = _dimensions(split) | {name: ["record_dim"] for arrays in of_records.values() for name in arrays}
+    make: Any = arviz.from_dict
     old = int(arviz.__version__.split(".")[0]) < 1
-    found: Any = (
-        arviz.from_dict(posterior=chain, dims=dims) if old else arviz.from_dict({"posterior": chain}, dims=dims)
-    )
+    found = make(**groups, dims=dims) if old else make(groups, dims=dims)
     if spread_note:
         found["posterior"].attrs["spread_note"] = spread_note
+    for group in of_records:
+        found[group].attrs["not_dp"] = NOT_DP
     return found
 
 

@@ -18,14 +18,14 @@ from jax.scipy.special import logsumexp
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.arguments import checked, shown
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.core.pickling import public_state
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.table import model_units
 from vertinumpyro.data.writing import write_in_blocks
 from vertinumpyro.model import SplitModel
-from vertinumpyro.posterior.arviz_export import as_arviz
+from vertinumpyro.posterior.arviz_export import NOT_DP, as_arviz
 from vertinumpyro.posterior.synthesis import Records, encoded_covariates, rehearse_twin, twin_frame
 from vertinumpyro.posterior.synthetic_columns import TwinColumns
 from vertinumpyro.secure.score_functions import SOFTMAX, ScoreFunction, joint_link, link_of
@@ -95,16 +95,56 @@ class PredictivePosterior(abc.ABC):
         return dict(self._constrained(self.sample_flat(checked_key(rng_key), num_samples)))
 
     @checked
-    def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000) -> Any:
+    def to_arviz(
+        self,
+        rng_key: jax.Array,
+        num_samples: int = 1000,
+        *,
+        log_likelihood: bool = False,
+        posterior_predictive: bool = False,
+        dataset: VerticalDataset | None = None,
+        allow_not_dp: bool = False,
+    ) -> Any:
         """Draws of the global latents for ArviZ's tables and plots: one chain, plates as named dimensions.
 
-        Post-processing, as `sample`. Nothing of the records is in it, so no observed data and no log likelihood. Where
-        the draws' spread is no interval, the group's attribute `spread_note` says so.
+        Post-processing, as `sample`: nothing of the records is in the group `posterior`. Where the draws' spread is no
+        interval, the group's attribute `spread_note` says so.
 
-        :returns: `arviz.InferenceData`, or from ArviZ 1 on an `xarray.DataTree`.
-        :raises ArgumentError: arviz (extra `arviz`) is not installed.
+        The other groups are NOT DP, as their attribute `not_dp` says: they are computed from the records of `dataset`,
+        a number for each draw and record.
+
+        :param log_likelihood: add this group, with log p(x_n | theta) over all columns as `log_density`.
+        :param posterior_predictive: add this group, with columns drawn for each record, in the model's units; those
+            that the model reads and does not draw are the dataset's.
+        :param dataset: the records of both.
+        :param allow_not_dp: True where they may be seen by whoever sees the result.
+        :returns: an `xarray.DataTree`, or `arviz.InferenceData` before ArviZ 1, which needs Python 3.12.
+        :raises ArgumentError: arviz (extra `arviz`) is not installed, or there is no dataset.
+        :raises PrivacyError: a group of records is wanted without `allow_not_dp=True`.
         """
-        return as_arviz(self.split, self.sample(rng_key, num_samples), self.spread_note)
+        groups = {"log_likelihood": log_likelihood, "posterior_predictive": posterior_predictive}
+        wanted = [group for group, asked in groups.items() if asked]
+        draws = self.sample_flat(checked_key(rng_key), num_samples)
+        of_records = self._of_records(wanted, draws, rng_key, dataset, allow_not_dp) if wanted else {}
+        return as_arviz(self.split, self._constrained(draws), self.spread_note, of_records)
+
+    def _of_records(
+        self, wanted: list[str], draws: jax.Array, rng_key: jax.Array, dataset: VerticalDataset | None, allowed: bool
+    ) -> dict[str, Mapping[str, Any]]:
+        """The groups of `to_arviz` that are of records. NOT DP."""
+        if not allowed:
+            raise PrivacyError(f"{wanted[0]}: {NOT_DP}; give allow_not_dp=True where whoever sees it may see them")
+        if dataset is None:
+            raise ArgumentError(f"{wanted[0]} is of records; give their dataset, as in dataset=held_out")
+        found: dict[str, Mapping[str, Any]] = {}
+        if "log_likelihood" in wanted:
+            found["log_likelihood"] = {"log_density": self._log_densities(draws, dataset, mean=False)}
+        if "posterior_predictive" in wanted:
+            if not self.twin_columns.drawn:
+                raise ArgumentError(self.twin_columns.describe())
+            key, columns = jax.random.fold_in(checked_key(rng_key), 1), device_columns(dataset)
+            found["posterior_predictive"] = self._records.replicated(self._constrained(draws), key, columns)
+        return found
 
     @cached_property
     def twin_columns(self) -> TwinColumns:
@@ -263,12 +303,16 @@ class PredictivePosterior(abc.ABC):
         NOT DP, internal: it depends on the records of `dataset`, which must not be the released side's secret.
         """
         draws = self.centre()[None] if rng_key is None else self.sample_flat(checked_key(rng_key), num_samples)
-        columns = device_columns(dataset)
-        evaluate = self._shared("log_densities", lambda: jax.jit(partial(_log_densities, self.split)))
+        return self._log_densities(draws, dataset, mean=True)
+
+    def _log_densities(self, draws: jax.Array, dataset: VerticalDataset, *, mean: bool) -> np.ndarray:
+        columns, name = device_columns(dataset), f"log_densities {mean}"
+        evaluate = self._shared(name, lambda: jax.jit(partial(_log_densities, self.split, mean)))
         blocks = range(0, dataset.num_records, _RECORDS_AT_A_TIME)
         cut = jax.tree_util.tree_map
         return np.concatenate(
-            [np.asarray(evaluate(draws, cut(lambda c, s=s: c[s : s + _RECORDS_AT_A_TIME], columns))) for s in blocks]
+            [np.asarray(evaluate(draws, cut(lambda c, s=s: c[s : s + _RECORDS_AT_A_TIME], columns))) for s in blocks],
+            axis=-1,
         )
 
     def held_out_nll(self, dataset: VerticalDataset, **kwargs: Any) -> float:
@@ -276,15 +320,18 @@ class PredictivePosterior(abc.ABC):
         return float(-self.log_density(dataset, **kwargs).mean())
 
 
-def _log_densities(split: SplitModel, draws: jax.Array, columns: Mapping[str, Mapping[str, jax.Array]]) -> jax.Array:
-    """log mean over draws of p(x_n | theta), [n]."""
+def _log_densities(
+    split: SplitModel, mean: bool, draws: jax.Array, columns: Mapping[str, Mapping[str, jax.Array]]
+) -> jax.Array:
+    """log p(x_n | theta) [draws, n], or the log of its mean over draws, [n]."""
     link = score_link(split)
 
     def at(theta: jax.Array) -> jax.Array:
         parts = [split.log_density(party, theta, columns[party]) for party in split.parties]
         return link.log_density(link.total(split.component_prior(theta).log_weights, parts))
 
-    return logsumexp(jax.lax.map(at, draws), axis=0) - jnp.log(len(draws))
+    found = jax.lax.map(at, draws)
+    return logsumexp(found, axis=0) - jnp.log(len(draws)) if mean else found
 
 
 Columns = Mapping[str, Mapping[str, jax.Array]]
@@ -318,4 +365,4 @@ def checked_key(rng_key: Any) -> jax.Array:
         numbers = jax.random.key_data(rng_key) if typed else jnp.asarray(rng_key)
         if numbers.dtype == jnp.uint32 and numbers.shape == compat.random_key(0).shape:
             return numbers
-    raise ArgumentError(f"rng_key={shown(rng_key)} is no key; give one, jax.random.PRNGKey(seed)")
+    raise ArgumentError(f"rng_key={shown(rng_key)} is no key; give one, jax.random.key(seed)")

@@ -91,6 +91,20 @@ class Records:
             ) from error
         return {name: np.asarray(values).reshape(-1)[order] for name, values in drawn.items()}
 
+    def replicated(self, latents: Columns, rng_key: jax.Array, columns: Mapping[str, Columns]) -> dict[str, jax.Array]:
+        """Every drawn column [draws, n] in model units, of each draw of the latents, at the parties' columns [n].
+
+        :param columns: columns[party][name], of which the model's covariates are read.
+        """
+        draws, of_all = len(next(iter(latents.values()))), {k: v for own in columns.values() for k, v in own.items()}
+        given = {
+            name: jnp.broadcast_to(column, (draws, *column.shape))
+            for name, column in of_all.items()
+            if name.removesuffix(OBSERVED_SUFFIX) in self._twin.given
+        }
+        stand_ins = stand_in_columns(self._split.schema, len(next(iter(of_all.values()))))
+        return self._draw(latents, jax.random.split(rng_key, draws), given, stand_ins, stratified=False)
+
     def _of_all(
         self, latents: Columns, keys: jax.Array, given: Columns, stand_ins: Columns, *, stratified: bool
     ) -> dict[str, jax.Array]:
