@@ -261,7 +261,7 @@ def _parsed(values: pd.Series, written: str | None) -> np.ndarray:
 
 
 def _seconds(times: pd.Series) -> np.ndarray:
-    return times.to_numpy(dtype="datetime64[s]", na_value=np.datetime64("NaT"), copy=True)
+    return times.to_numpy(dtype="datetime64[s]", na_value=np.datetime64("NaT", "s"), copy=True)
 
 
 def _is_zone(name: object) -> bool:

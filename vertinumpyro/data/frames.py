@@ -1,9 +1,9 @@
 """Tables of other libraries as pandas DataFrames and back, with a dependency on none of them.
 
-Taken are a pandas DataFrame, a mapping from column names to arrays, and whatever speaks Arrow: a polars
-DataFrame, a `pyarrow.Table`, any result with the PyCapsule method ``__arrow_c_stream__``. Arrow carries types,
-nulls and categories exactly, and pyarrow is a dependency already, so no adapter library is needed. Other frames that
-make a DataFrame of themselves do, by ``to_pandas`` or the interchange protocol ``__dataframe__``.
+Taken are a pandas DataFrame, a mapping from column names to arrays, and whatever has Arrow's PyCapsule method
+``__arrow_c_stream__``, as tables of polars, pyarrow and DuckDB do. Arrow carries types, nulls and categories exactly,
+so no adapter library is needed. Other frames make a DataFrame of themselves, by ``to_pandas`` or the older interchange
+protocol ``__dataframe__``.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from vertinumpyro.core.errors import ArgumentError, DataError
 
@@ -46,8 +47,8 @@ def as_frame(table: Table, place: str) -> pd.DataFrame:
     for method in ("collect", "compute"):  # of polars and narwhals; of Dask
         if hasattr(table, method):
             raise ArgumentError(f"{place}: the table is a lazy {type(table).__name__}; pass what .{method}() returns")
-    if any(hasattr(table, method) for method in ("to_arrow", "__arrow_c_stream__", "__arrow_c_array__")):
-        return _from_arrow(table, place)
+    if hasattr(table, "__arrow_c_stream__"):
+        return _from_arrow(pa.table(table))
     if to_pandas := getattr(table, "to_pandas", None):
         return to_pandas()
     if hasattr(table, "__dataframe__"):
@@ -63,8 +64,6 @@ def in_kind_of(kind: type, frame: pd.DataFrame) -> Any:
 
         return polars.from_pandas(frame)
     if library == "pyarrow":
-        import pyarrow as pa
-
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
     return frame
 
@@ -94,20 +93,11 @@ def _odd_one(columns: Mapping[str, pd.Series]) -> str:
     return min(columns, key=lambda name: lengths.count(len(columns[name])))
 
 
-def _from_arrow(table: Any, place: str) -> pd.DataFrame:
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise ArgumentError(f"{place}: this table needs pyarrow; install it, or pass .to_pandas()") from None
-    # A polars DataFrame's own method first: its capsule has string views, which pyarrow's casts came late to.
-    arrow = table.to_arrow() if hasattr(table, "to_arrow") else pa.table(table)
-    types = {field.name: field.type for field in arrow.schema}
-    if views := {name: pa.large_string() for name, kind in types.items() if kind == pa.string_view()}:
-        arrow = arrow.cast(pa.schema([(field.name, views.get(field.name, field.type)) for field in arrow.schema]))
-    return arrow.to_pandas(types_mapper=_storage, ignore_metadata=True)
+def _from_arrow(table: Any) -> pd.DataFrame:
+    types = [pa.large_string() if kind == pa.string_view() else kind for kind in table.schema.types]  # as polars has
+    plain = table.cast(pa.schema(list(zip(table.column_names, types, strict=True))))
+    return plain.to_pandas(types_mapper=_storage, ignore_metadata=True)
 
 
 def _storage(arrow_type: Any) -> Any:
-    import pyarrow as pa
-
     return None if pa.types.is_dictionary(arrow_type) else pd.ArrowDtype(arrow_type)
