@@ -155,8 +155,8 @@ def model_scores(
     dpvi = vnp.DPVI(model, model_kwargs=settings, **inference)
     plan = dpvi.plan(train, epsilon=epsilon, delta=DELTA, clip_norm=clip_norm(train.schema), **steps)
     assert plan.worst.epsilon <= epsilon
-    posterior = dpvi.fit(train, plan, jax.random.PRNGKey(0), progress_bar=False)
-    point = {name: value[0] for name, value in posterior.sample(jax.random.PRNGKey(0), 1).items()}
+    posterior = dpvi.fit(train, plan, jax.random.key(0), progress_bar=False)
+    point = {name: value[0] for name, value in posterior.sample(jax.random.key(0), 1).items()}
     seeded = handlers.seed(handlers.substitute(functools.partial(model, **settings), data=point), 0)
     trace = handlers.trace(seeded).get_trace(test.pooled(), test.num_records)
     return np.asarray(trace[label]["fn"].logits)

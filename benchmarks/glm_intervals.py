@@ -116,7 +116,7 @@ def pooled(frame: pd.DataFrame, family: str, *, num_samples: int) -> pd.DataFram
             numpyro.sample("visits", dist.NegativeBinomial2(rate, spread), obs=y)
 
     chain = MCMC(NUTS(model), num_warmup=num_samples, num_samples=num_samples, progress_bar=False)
-    chain.run(jax.random.PRNGKey(0))
+    chain.run(jax.random.key(0))
     return pd.DataFrame(np.asarray(chain.get_samples()["beta"]), columns=TRUTH.index)
 
 
@@ -135,7 +135,7 @@ def visits(*, quick: bool) -> dict[str, Any]:
         started = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InferenceWarning)  # the misfit is a key
-            posterior = REGRESSIONS[family].fit(release, jax.random.PRNGKey(1))
+            posterior = REGRESSIONS[family].fit(release, jax.random.key(1))
         found["seconds"][family] = time.perf_counter() - started
         found["misfit"][family] = posterior.posterior.misfit
         by_tables = ratios(posterior.draws())
@@ -169,7 +169,7 @@ def coverage(repeats: int, *, quick: bool) -> dict[str, Any]:
         model, hits, widths = REGRESSIONS[family], [], []
         for repeat in tqdm(range(repeats), desc=family, unit="data set", disable=None):
             drawn = simulated(frame, family, rng)
-            summary = model.fit(released(drawn)[0], jax.random.PRNGKey(repeat)).summary()
+            summary = model.fit(released(drawn)[0], jax.random.key(repeat)).summary()
             hits.append((summary["low"] < TRUTH) & (summary["high"] > TRUTH))
             widths.append((summary["high"] - summary["low"]).to_numpy() / exact_widths(drawn, family))
         by = pd.concat(hits, axis=1).mean(axis=1)

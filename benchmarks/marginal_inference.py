@@ -97,7 +97,7 @@ def twin_distances(
     dataset: VerticalDataset, epsilon: float, seed: int, *, quick: bool
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Distances, seconds after the release, and the worst adversary's epsilon."""
-    settings, key = VertiMRF(), jax.random.PRNGKey(seed)
+    settings, key = VertiMRF(), jax.random.key(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # the papers' delta is 1/n
         plan = settings.plan(dataset, epsilon=epsilon, delta=1 / dataset.num_records)
@@ -177,7 +177,7 @@ def coverage(repeats: int) -> dict[str, Any]:
     hits: dict[str, list[np.ndarray]] = {}
     widths: dict[str, list[np.ndarray]] = {}
     for seed in tqdm(range(repeats), desc="coverage", disable=None):
-        frame, key = simulated(seed), jax.random.PRNGKey(seed)
+        frame, key = simulated(seed), jax.random.key(seed)
         ids = np.arange(NUM_RECORDS)
         held = {party: frame[list(part.columns)].assign(id=ids) for party, part in SCHEMA.parties.items()}
         dataset = VerticalDataset.from_frames(SCHEMA, held)

@@ -105,8 +105,8 @@ def fitted(coefficients: Callable[[], Rows], observed: Sequence[str], dataset: V
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TwinWarning)
         plan = dpvi.plan(dataset, residual_bound=1.0, num_steps=NUM_STEPS, batch_size=NUM_RECORDS, **privacy)
-        posterior = dpvi.fit(dataset, plan, jax.random.PRNGKey(0), progress_bar=False)
-    sites = {site: np.asarray(draws.mean(0)) for site, draws in posterior.sample(jax.random.PRNGKey(1), 500).items()}
+        posterior = dpvi.fit(dataset, plan, jax.random.key(0), progress_bar=False)
+    sites = {site: np.asarray(draws.mean(0)) for site, draws in posterior.sample(jax.random.key(1), 500).items()}
     return np.stack([sites["w" if "w" in sites else f"{name}_w"] for name in observed]), plan
 
 

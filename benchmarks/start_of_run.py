@@ -40,7 +40,7 @@ import vertinumpyro as vnp
 dataset = vnp.load_rand_hie()
 dpvi = vnp.DPVI(num_components=int(sys.argv[1]))
 plan = dpvi.plan(dataset, noise_multiplier=2.0, batch_size=100, num_steps=1)
-dpvi.fit(dataset, plan, jax.random.PRNGKey(0), progress_bar=False)
+dpvi.fit(dataset, plan, jax.random.key(0), progress_bar=False)
 """
 
 

@@ -143,7 +143,7 @@ def fitted(name: str, dataset: VerticalDataset, judged: Evaluation, repeat: int)
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        twin, plan = METHODS[name](dataset, jax.random.PRNGKey(repeat))
+        twin, plan = METHODS[name](dataset, jax.random.key(repeat))
     seconds = time.perf_counter() - started
     return [judged.tvd3(twin), judged.accuracy(twin), seconds, plan.worst.epsilon]
 

@@ -46,7 +46,7 @@ categories = ["basic", "full"]
 
 @pytest.fixture(scope="module")
 def made():
-    return vnp.twin(TABLES, epsilon=5.0, schema=SCHEMA, rng_key=jax.random.PRNGKey(0))
+    return vnp.twin(TABLES, epsilon=5.0, schema=SCHEMA, rng_key=jax.random.key(0))
 
 
 def test_a_twin_has_the_tables_columns_types_and_dependence(made):
@@ -64,11 +64,11 @@ def test_a_twin_has_the_tables_columns_types_and_dependence(made):
 
 
 def test_further_tables_cost_nothing_and_are_others(made):
-    tables = [made.sample(50, rng_key=jax.random.PRNGKey(seed)) for seed in (1, 2)]
+    tables = [made.sample(50, rng_key=jax.random.key(seed)) for seed in (1, 2)]
     assert [len(table) for table in tables] == [50, 50]
     assert not tables[0].equals(tables[1])
     restored = copy.deepcopy(pickle.loads(pickle.dumps(made)))
-    assert restored.sample(50, rng_key=jax.random.PRNGKey(1)).equals(tables[0])
+    assert restored.sample(50, rng_key=jax.random.key(1)).equals(tables[0])
 
 
 @pytest.mark.parametrize("library", ["polars", "pyarrow"])
@@ -152,7 +152,7 @@ def test_columns_too_wide_for_a_table_are_counted_in_groups():
     tables = {
         p: pd.DataFrame({"id": range(N), c: [f"{c}{i}" for i in rng.integers(0, 600, N)]}) for p, c in chosen.items()
     }
-    made = vnp.twin(tables, epsilon=5.0, schema=WIDE, rng_key=jax.random.PRNGKey(0))
+    made = vnp.twin(tables, epsilon=5.0, schema=WIDE, rng_key=jax.random.key(0))
     assert "'code', 'town' in 387 groups" in made.why
     assert set(made.table["code"]) <= set(WIDE.columns["code"].labels)
 
@@ -160,7 +160,7 @@ def test_columns_too_wide_for_a_table_are_counted_in_groups():
 def test_steps_that_take_long_are_told_before_anything_is_spent(monkeypatch, tmp_path):
     def twin(**settings):
         return vnp.twin(
-            TABLES, epsilon=5.0, schema=SCHEMA, rng_key=jax.random.PRNGKey(0), run_dir=tmp_path / "run", **settings
+            TABLES, epsilon=5.0, schema=SCHEMA, rng_key=jax.random.key(0), run_dir=tmp_path / "run", **settings
         )
 
     monkeypatch.setattr(pooled, "_candidates", lambda model, schema, on_estimate: [_stepping(on_estimate, 601.0)])

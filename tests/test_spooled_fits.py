@@ -77,6 +77,6 @@ def test_steps(both):
     for dataset in both:
         dpvi = DPVI(num_components=2, warm_start=False)
         plan = dpvi.plan(dataset, epsilon=5.0, num_steps=2, batch_size=N)
-        posteriors.append(dpvi.fit(dataset, plan, jax.random.PRNGKey(0), progress_bar=False, insecure_seed=3))
+        posteriors.append(dpvi.fit(dataset, plan, jax.random.key(0), progress_bar=False, insecure_seed=3))
     for one, other in zip(*(jax.tree_util.tree_leaves(p.params) for p in posteriors), strict=True):
         np.testing.assert_array_equal(one, other)

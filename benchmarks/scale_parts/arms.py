@@ -49,7 +49,7 @@ def marginals(folder: Path, num_records: int, num_columns: int) -> dict[str, flo
     system = VertiMRF()
     fitted = system.fit(dataset, system.plan(dataset, epsilon=EPSILON, delta=DELTA))
     done = time.perf_counter()
-    fitted.write_synthetic(folder / TWIN, rng_key=jax.random.PRNGKey(0))
+    fitted.write_synthetic(folder / TWIN, rng_key=jax.random.key(0))
     ended = time.perf_counter()
     fitted.save(folder)
     return {
@@ -79,7 +79,7 @@ def columns(folder: Path, num_records: int, num_columns: int) -> dict[str, float
     planned = time.perf_counter()
     fitted = system.fit(dataset, plan)
     done = time.perf_counter()
-    fitted.write_synthetic(folder / TWIN, rng_key=jax.random.PRNGKey(0))
+    fitted.write_synthetic(folder / TWIN, rng_key=jax.random.key(0))
     ended = time.perf_counter()
     return {
         "seconds": ended - started,
@@ -116,7 +116,7 @@ def dpvi_step(folder: Path, num_records: int, num_columns: int) -> dict[str, flo
     def after_chunk(step: int, _: object) -> None:
         reached.append((step, time.perf_counter()))
 
-    method.fit(dataset, plan, jax.random.PRNGKey(0), progress_bar=False, after_chunk=after_chunk)
+    method.fit(dataset, plan, jax.random.key(0), progress_bar=False, after_chunk=after_chunk)
     steps = [(ended - began) / (last - first) for (first, began), (last, ended) in itertools.pairwise(reached)]
     return {"seconds": statistics.median(steps), "steps": len(steps), "before": reached[0][1] - started}
 
@@ -125,7 +125,7 @@ def sampling(folder: Path, num_records: int, num_columns: int) -> dict[str, floa
     """A stored field to a twin in Parquet; after `marginals`."""
     fitted = MarkovTwin.load(folder)
     started = time.perf_counter()
-    fitted.write_synthetic(folder / TWIN, num_records, rng_key=jax.random.PRNGKey(1))
+    fitted.write_synthetic(folder / TWIN, num_records, rng_key=jax.random.key(1))
     return {"seconds": time.perf_counter() - started}
 
 

@@ -135,14 +135,14 @@ def _field(held: VerticalDataset, arm: Arm, epsilon: float, seed: int, iteration
     system = VertiMRF(iterations=iterations, **arm.system)
     plan = system.plan(held, epsilon=epsilon, delta=1 / held.num_records, adversary=arm.adversary, **arm.plan)
     twin = system.fit(held, plan)
-    table = twin.sample_synthetic(rng_key=jax.random.PRNGKey(seed))
+    table = twin.sample_synthetic(rng_key=jax.random.key(seed))
     worst = max((row.epsilon for row in plan.adversaries[1:]), default=float("nan"))
     seconds = time.perf_counter() - started
     return Twin(table=table, seconds=seconds, party_seconds=twin.seconds["parties"], party_epsilon=worst)
 
 
 def _mixture(held: VerticalDataset, epsilon: float, seed: int, started: float) -> Twin:
-    dpvi, key = DPVI(), jax.random.PRNGKey(seed)
+    dpvi, key = DPVI(), jax.random.key(seed)
     plan = dpvi.plan(held, epsilon=epsilon, delta=1 / held.num_records, adversary=OUTSIDE_ANALYST)
     posterior = dpvi.fit(held, plan, key, progress_bar=False)
     table = posterior.sample_synthetic(held.num_records, rng_key=key)

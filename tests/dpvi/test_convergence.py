@@ -14,7 +14,7 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.convergence import residual_gradient
 
 N = 4000
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 
 
 @pytest.fixture(scope="module")

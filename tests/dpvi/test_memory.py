@@ -20,7 +20,7 @@ dataset = vnp.load_rand_hie()
 dpvi = vnp.DPVI(num_components=20, warm_start=False)
 plan = dpvi.plan(dataset, epsilon=1.0, delta=1e-5, num_steps=2)
 stated, before = dpvi.memory(dataset, plan), kib("VmRSS")
-dpvi.fit(dataset, plan, jax.random.PRNGKey(0), progress_bar=False)
+dpvi.fit(dataset, plan, jax.random.key(0), progress_bar=False)
 print(stated, 1024 * (kib("VmHWM") - before))
 """
 

@@ -32,7 +32,7 @@ from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.posterior import TwinWarning
 from vertinumpyro.privacy import Plan
 
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 NUM_RECORDS = 4000
 UNIT = RealColumn(bounds=(-1, 1))
 CUTPOINTS = jnp.array([-1.0, 1.0])

@@ -35,7 +35,7 @@ def test_one_process_may_not_hold_every_partys_columns(backend, dataset, tmp_pat
     dpvi, plan = planned(backend, dataset)
     remedy = rf"fit --backend {backend.option}.*InsecureRehearsal\({type(backend).__name__}\(\)\)"
     with pytest.raises(ArgumentError, match=remedy):
-        dpvi.fit(dataset, plan, jax.random.PRNGKey(0), run_dir=tmp_path / "run")
+        dpvi.fit(dataset, plan, jax.random.key(0), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()  # nothing was begun
 
 
@@ -43,9 +43,9 @@ def test_one_process_may_not_hold_every_partys_columns(backend, dataset, tmp_pat
 def test_a_rehearsal_learns_what_fixed_point_learns(dataset):
     with InsecureRehearsal(INSTALLED[0]) as rehearsal:
         dpvi, plan = planned(rehearsal, dataset)
-        ours = dpvi.fit(dataset, plan, jax.random.PRNGKey(1), progress_bar=False).params
+        ours = dpvi.fit(dataset, plan, jax.random.key(1), progress_bar=False).params
     assert rehearsal.traffic.bytes_sent == 0  # its processes ended
     reference, plan = planned(FixedPoint(), dataset)
-    theirs = reference.fit(dataset, plan, jax.random.PRNGKey(1), progress_bar=False).params
+    theirs = reference.fit(dataset, plan, jax.random.key(1), progress_bar=False).params
     for one, other in zip(jax.tree_util.tree_leaves(ours), jax.tree_util.tree_leaves(theirs), strict=True):
         np.testing.assert_allclose(one, other, atol=0.02)

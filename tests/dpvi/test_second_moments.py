@@ -28,7 +28,7 @@ from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, P
 from vertinumpyro.secure import Crypten
 from vertinumpyro.session import session_of
 
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 TRUTHS = np.concatenate([TRUTH["bank"], TRUTH["telco"]])
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning"),

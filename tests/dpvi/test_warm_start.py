@@ -40,7 +40,7 @@ SCHEMA = Schema(
     }
 )
 FACTS = TableFacts(SCHEMA, N)
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 with_engine = pytest.mark.skipif(not has_engine(), reason="the engine of Markov fields: extra `mrf`")
 
 

@@ -36,11 +36,11 @@ def test_h_bounds_the_hessian_of_the_potential_wherever_one_looks(dataset, famil
     model = glm(family, epsilon=2000.0)
     data, regression = model._prepared(dataset, None)
     plan, dpvi = model.plan(data), model._dpvi(regression, model.plan(data))
-    kernel, state = dpvi.kernel(data, plan, jax.random.PRNGKey(0))
+    kernel, state = dpvi.kernel(data, plan, jax.random.key(0))
     session, warm = session_of(data, dpvi.backend), dpvi._start(data.num_records)
     with session.open(dpvi, plan, run_dir=None, results="none", insecure_seed=0) as run:
         moments = warm.release(session, run)
-    begun = warm.state(moments, plan, kernel, state, jax.random.PRNGKey(0), progress_bar=False)
+    begun = warm.state(moments, plan, kernel, state, jax.random.key(0), progress_bar=False)
     H = np.linalg.inv(np.asarray(begun.optimizer_state.inverse, np.float64) / data.num_records)
     split, pooled = kernel.guide.split, functools.partial(glm_model, **regression.model_kwargs)
 
@@ -49,7 +49,7 @@ def test_h_bounds_the_hessian_of_the_potential_wherever_one_looks(dataset, famil
 
     hessian = jax.jit(jax.hessian(potential))
     for seed in range(4):
-        exact = np.asarray(hessian(seed * 0.3 * jax.random.normal(jax.random.PRNGKey(seed), (len(H),))))
+        exact = np.asarray(hessian(seed * 0.3 * jax.random.normal(jax.random.key(seed), (len(H),))))
         roots = np.linalg.eigvals(np.linalg.solve(H, exact)).real
         assert roots.max() < 1.001
     assert roots.max() > 0.05, "and is no wild overestimate"

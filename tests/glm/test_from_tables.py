@@ -51,7 +51,7 @@ SCHEMA = Schema(
 LABELS = {"bernoulli": "claim", "probit": "claim", "ordinal": "grade", "normal": "cost", "poisson": "visits",
           "negative_binomial": "visits"}  # fmt: skip
 FEATURES = ("state", "age")
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 
 
 def glm(family: str = "poisson", **settings: Any) -> MarginalGLM:

@@ -43,7 +43,7 @@ from vertinumpyro.privacy.ledger import begun
 from vertinumpyro.regression import OwnBudgets
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession
 
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 QUICK = {"num_steps": 3}
 pytestmark = pytest.mark.filterwarnings(
     "ignore::vertinumpyro.core.rng.InsecureRandomnessWarning",

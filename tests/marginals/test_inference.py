@@ -28,7 +28,7 @@ from vertinumpyro.mrf.graphical_model import require_engine
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.posterior.synthetic_columns import TwinWarning
 
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 
 
 def has_engine():
@@ -62,7 +62,7 @@ def test_the_tables_law_is_taken_where_they_determine_the_model(posterior):
 def test_both_methods_agree_and_hold_the_truth(release, posterior):
     by_nuts = MADE["nuts"].fit(release, KEY, num_samples=600, progress_bar=False)
     assert by_nuts.law == "tables"
-    draws, chain = (p.sample(jax.random.PRNGKey(1), 600) for p in (posterior, by_nuts))
+    draws, chain = (p.sample(jax.random.key(1), 600) for p in (posterior, by_nuts))
     for name, truth in BY_AGE.items():
         svi, nuts = np.asarray(draws[name]), np.asarray(chain[name])
         assert np.abs(svi.mean(0) - nuts.mean(0)).max() < 0.5 * nuts.std(0).max(), name
@@ -233,7 +233,7 @@ def test_what_the_last_steps_gained_is_told_from_the_chance_of_batches(release, 
     monkeypatch.setattr(inference, "fit_to_field", recorded)
     made = MarginalInference(num_components=8, num_steps=100, settings=SETTINGS)
     for seed in range(5):
-        made.fit(release, jax.random.PRNGKey(seed), progress_bar=False)
+        made.fit(release, jax.random.key(seed), progress_bar=False)
     assert max(abs(one.trend) for one in found) < 0.002
 
 
@@ -299,7 +299,7 @@ def test_what_the_release_could_not_be_used_for_is_told_before_it(release):
     split = MarginalInference(undrawn, settings=SETTINGS).rehearse(release.schema, release.plan)
     assert not rehearse_twin(split).drawn
     law, why = MarginalInference(undrawn, settings=SETTINGS)._law(
-        TableLaw(split, release), TableLaw(split, release).cells(release), *jax.random.split(jax.random.PRNGKey(0))
+        TableLaw(split, release), TableLaw(split, release).cells(release), *jax.random.split(jax.random.key(0))
     )
     assert law is None
     assert "no sampler" in why

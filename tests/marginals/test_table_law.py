@@ -34,7 +34,7 @@ def test_statistics_at_the_truth_are_standard_normal(law, truth, epsilon):
         data = dataset_of(simulated(100 + seed, 2000))
         plan = SETTINGS.plan(data, epsilon=epsilon)
         cells = law.cells(release_marginals(data, plan, SETTINGS, insecure_seed=seed))
-        at = law.at(law.tangent(truth, cells), cells, jax.random.PRNGKey(0))
+        at = law.at(law.tangent(truth, cells), cells, jax.random.key(0))
         squares.append(-2 * float(law.log_likelihood(truth, at)) / np.linalg.matrix_rank(at.whitening))
         G = at.whitening  # what it would be if the cells of all tables were independent
         variance = cells.stddev**2 + np.asarray(law.expected(truth, cells))
@@ -47,10 +47,10 @@ def test_statistics_at_the_truth_are_standard_normal(law, truth, epsilon):
 
 def test_the_first_estimate_finds_the_truth_and_the_tables_determine_it(law, truth, release):
     cells = law.cells(release)
-    starts = truth + 0.3 * jax.random.normal(jax.random.PRNGKey(0), (2, len(truth)))
+    starts = truth + 0.3 * jax.random.normal(jax.random.key(0), (2, len(truth)))
     found = law.estimate(starts, cells, 800)
     tangent = law.tangent(found, cells)
-    at = law.at(tangent, cells, jax.random.PRNGKey(1))
+    at = law.at(tangent, cells, jax.random.key(1))
     assert 1 < at.information <= tangent.most_information(cells)
     off = np.linalg.solve(at.scale, np.asarray(truth - found))  # standard deviations, in independent directions
     assert (off**2).mean() < 4

@@ -143,7 +143,7 @@ def test_a_deterministic_site_draws_the_column_that_it_turns_a_draw_back_into():
 
     structure = roles(model)
     assert structure.modelled_columns == {"x": DrawnAt("x")}
-    samples = Predictive(model, num_samples=2)(jax.random.PRNGKey(0), dict.fromkeys(SCHEMA.columns), 5)
+    samples = Predictive(model, num_samples=2)(jax.random.key(0), dict.fromkeys(SCHEMA.columns), 5)
     assert structure.modelled_columns["x"].of(samples).shape == (2, 5)
 
 

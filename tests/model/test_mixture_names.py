@@ -44,7 +44,7 @@ def test_a_mixture_of_columns_with_the_models_own_names(case, num_components):
     parameters = sum({"real": 2}.get(column.kind, 1) for column in columns.values()) + (num_components > 1)
     assert len(split.structure.latents) == parameters
     predictive = Predictive(split.model, num_samples=2)
-    drawn = jax.eval_shape(lambda rng_key: predictive(rng_key, UNOBSERVED, 5), jax.random.PRNGKey(0))
+    drawn = jax.eval_shape(lambda rng_key: predictive(rng_key, UNOBSERVED, 5), jax.random.key(0))
     for name, at in split.structure.modelled_columns.items():
         values = at.of(drawn)
         assert values.shape == (2, 5)

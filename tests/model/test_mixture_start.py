@@ -76,5 +76,5 @@ def test_columns_of_one_value_and_columns_nobody_saw(value):
 
 def test_unconstrain_takes_back_constrain():
     split = split_model(mixture_model(EVERY_KIND, K), EVERY_KIND)
-    flat = jax.random.normal(jax.random.PRNGKey(0), (split.num_parameters,))
+    flat = jax.random.normal(jax.random.key(0), (split.num_parameters,))
     np.testing.assert_allclose(split.unconstrain(split.constrain(flat)), flat, rtol=1e-3, atol=1e-4)

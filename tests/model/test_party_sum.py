@@ -167,9 +167,9 @@ def test_the_model_runs_unmodified_under_numpyro():
     schema, model = joint_schema_of(2, ("logit", "counts")), joint_model_of(2, ("logit", "counts"))
     data = {name: jnp.asarray(column) for name, column in data_of(schema, 60).items()}
     svi = SVI(model, AutoNormal(model), numpyro.optim.Adam(0.01), Trace_ELBO())
-    assert np.isfinite(svi.run(jax.random.PRNGKey(0), 5, data, 60, progress_bar=False).losses).all()
+    assert np.isfinite(svi.run(jax.random.key(0), 5, data, 60, progress_bar=False).losses).all()
     mcmc = MCMC(NUTS(model, max_tree_depth=3), num_warmup=10, num_samples=5, progress_bar=False)
-    mcmc.run(jax.random.PRNGKey(0), data, 60)
+    mcmc.run(jax.random.key(0), data, 60)
     assert mcmc.get_samples()["party1_level"].shape == (5, 2, 3)
     assert not any("eta" in name for name in mcmc.get_samples())
 

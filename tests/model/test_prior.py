@@ -103,7 +103,7 @@ STARTS = [("uniform", dynamic_support), ("uniform", event_transforms), ("median"
 @pytest.mark.parametrize(("strategy", "model"), STARTS, ids=lambda value: getattr(value, "__name__", value))
 def test_init_is_finite_inside_the_supports_and_depends_on_the_key(strategy, model):
     split = split_model(model, SCHEMA)
-    starts = [split.init(STRATEGIES[strategy], jax.random.PRNGKey(seed)) for seed in (0, 0, 1)]
+    starts = [split.init(STRATEGIES[strategy], jax.random.key(seed)) for seed in (0, 0, 1)]
     assert np.isfinite(starts[0]).all()
     np.testing.assert_array_equal(starts[0], starts[1])
     assert not np.array_equal(starts[0], starts[2])
@@ -124,14 +124,14 @@ def test_init_to_median_is_the_median_of_the_prior():
         z = component(jnp.ones(K) / K, num_records)
         observe(far[z], num_records, data)
 
-    start = split_model(model, SCHEMA).init(init_to_median, jax.random.PRNGKey(0))
+    start = split_model(model, SCHEMA).init(init_to_median, jax.random.key(0))
     np.testing.assert_allclose(start, 100.0, atol=0.1)
 
 
 def test_init_to_value_starts_at_the_value():
     split = split_model(dynamic_support, SCHEMA)
     values = {"width": 0.5, "inside": -0.25, "above": 3.0}
-    start = split.init(init_to_value(values=values), jax.random.PRNGKey(0))
+    start = split.init(init_to_value(values=values), jax.random.key(0))
     sites = split.constrain(start)
     assert set(sites) == set(values)
     for name, value in values.items():
@@ -140,4 +140,4 @@ def test_init_to_value_starts_at_the_value():
 
 def test_init_takes_an_improper_prior():
     split = split_model(improper, SCHEMA)
-    assert (split.constrain(split.init(init_to_uniform, jax.random.PRNGKey(0)))["scale"] > 0).all()
+    assert (split.constrain(split.init(init_to_uniform, jax.random.key(0)))["scale"] > 0).all()

@@ -606,7 +606,7 @@ def insists_on_single_precision(data, num_records):
 
 @accepted
 def random_features_from_a_fixed_key(data, num_records):
-    frequencies = jax.random.normal(jax.random.PRNGKey(0), (6,))
+    frequencies = jax.random.normal(jax.random.key(0), (6,))
     w = latent("w", 6)
     observe("y", dist.Normal(jnp.cos(data["x"][:, None] * frequencies) @ w, 0.3), data, num_records)
 

@@ -61,7 +61,7 @@ def test_svi_learns(data, batch_size):
     latents_only = handlers.block(model, hide=["z"])
     guide = AutoNormal(latents_only, init_loc_fn=init_to_value(values=start), init_scale=0.02)
     svi = SVI(model, guide, numpyro.optim.Adam(0.02), TraceEnum_ELBO())
-    result = svi.run(jax.random.PRNGKey(2), 500, data, NUM_RECORDS, batch_size, progress_bar=False)
+    result = svi.run(jax.random.key(2), 500, data, NUM_RECORDS, batch_size, progress_bar=False)
     np.testing.assert_allclose(result.params["age_loc_auto_loc"], [0.2, 0.8], atol=0.1)
     np.testing.assert_allclose(result.params["cost_loc_auto_loc"], [0.7, 0.3], atol=0.1)
 
@@ -70,10 +70,10 @@ def test_nuts_runs_and_posterior_predictive_draws_records(data):
     sampler = MCMC(
         NUTS(model, init_strategy=init_to_median, max_tree_depth=4), num_warmup=20, num_samples=5, progress_bar=False
     )
-    sampler.run(jax.random.PRNGKey(0), data, NUM_RECORDS)
+    sampler.run(jax.random.key(0), data, NUM_RECORDS)
     posterior = sampler.get_samples()
     assert {name: value.shape for name, value in posterior.items()} == {"age_loc": (5, 2), "cost_loc": (5, 2)}
-    drawn = Predictive(model, posterior)(jax.random.PRNGKey(1), UNOBSERVED, 7)
+    drawn = Predictive(model, posterior)(jax.random.key(1), UNOBSERVED, 7)
     assert drawn["age"].shape == drawn["cost"].shape == drawn["z"].shape == (5, 7)
     loc = np.take_along_axis(np.asarray(posterior["age_loc"]), np.asarray(drawn["z"]), axis=1)
     assert np.abs(drawn["age"] - loc).max() < 0.6  # six standard deviations
@@ -118,7 +118,7 @@ def test_a_batchs_log_density_is_scaled_to_all_records(data):
 
 def test_prior_predictive_of_the_mixture_draws_every_column_in_its_domain():
     predictive = Predictive(mixture_model(EVERY_KIND, 2), num_samples=4)
-    drawn = jax.jit(lambda rng_key: predictive(rng_key, UNOBSERVED, 6))(jax.random.PRNGKey(0))
+    drawn = jax.jit(lambda rng_key: predictive(rng_key, UNOBSERVED, 6))(jax.random.key(0))
     for name, column in EVERY_KIND.columns.items():
         values = np.asarray(drawn[name])
         assert values.shape == (4, 6)
@@ -133,13 +133,13 @@ def test_prior_predictive_of_the_mixture_draws_every_column_in_its_domain():
 def test_the_mixture_draws_columns_that_are_simply_absent(num_components):
     schema = Schema({"clinic": PartySchema({"sick": BinaryColumn(missing="mask")})})
     predictive = Predictive(mixture_model(schema, num_components), num_samples=4)
-    drawn = jax.jit(lambda rng_key: predictive(rng_key, {}, 6))(jax.random.PRNGKey(0))
+    drawn = jax.jit(lambda rng_key: predictive(rng_key, {}, 6))(jax.random.key(0))
     assert drawn["sick"].shape == (4, 6)
     assert set(np.unique(drawn["sick"])) <= {0, 1}
 
 
 def test_prior_predictive_of_a_model_that_indexes_its_columns():
-    drawn = Predictive(model, num_samples=3)(jax.random.PRNGKey(0), UNOBSERVED, 6)
+    drawn = Predictive(model, num_samples=3)(jax.random.key(0), UNOBSERVED, 6)
     assert drawn["age"].shape == drawn["cost"].shape == (3, 6)
 
 

@@ -233,7 +233,7 @@ def test_a_fit_spends_the_plan_and_learns_the_dependence(dataset, tmp_path):
     twin = system.fit(dataset, plan, run_dir=tmp_path)
     record = json.loads((tmp_path / "privacy.json").read_text())
     assert (record["status"], record["steps_spent"]) == ("finished", 2)
-    synthetic = twin.sample_synthetic(rng_key=jax.random.PRNGKey(0))
+    synthetic = twin.sample_synthetic(rng_key=jax.random.key(0))
     assert pairwise_tvd(dataset.to_frame(), synthetic, SCHEMA, max_bins=4).loc[("ill", "visits")] < 0.2
     with pytest.raises(ArgumentError, match="encoder"):
         VertiMRF(**SMALL).fit(dataset, system.plan(dataset, epsilon=30.0, adversary=OUTSIDE_ANALYST))
@@ -253,7 +253,7 @@ def test_the_papers_sketches_need_an_opt_in_and_claim_nothing(dataset):
     plan = system.plan(dataset, epsilon=2.0, adversary=OUTSIDE_ANALYST)
     assert not any(row["claim"] for row in plan.table_rows())
     assert all("reconstructed" in row.unproven[0] for row in plan.adversaries)
-    assert len(system.fit(dataset, plan).sample_synthetic(50, rng_key=jax.random.PRNGKey(0))) == 50
+    assert len(system.fit(dataset, plan).sample_synthetic(50, rng_key=jax.random.key(0))) == 50
 
 
 @pytest.mark.parametrize("encoder", ["sketch", "randomized_response", "sketch_shared_key"])

@@ -27,7 +27,7 @@ from vertinumpyro.session import InProcessSession, Run, recorded_plan
 
 SYSTEM = VertiMRF(max_cells=3, iterations=30, clique_limit=1_000)
 ADAPTIVE = dataclasses.replace(SYSTEM, selection="adaptive", num_rounds=2, tables_per_round=2)
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 

@@ -16,7 +16,7 @@ from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import PrivacyWarning
 
 SYSTEM = VertiMRF(max_cells=6, iterations=100, clique_limit=3_000)
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 
 
 @pytest.fixture(scope="module")

@@ -183,6 +183,6 @@ def test_models_and_fields_are_made_of_what_there_is(dataset):
     released = release_marginals(dataset, plan_of(), settings)
     field = settings.fit(dataset, plan_of())
     model = MarginalInference(num_components=3, num_steps=300, settings=settings)
-    for twin in (field, model.fit(released, jax.random.PRNGKey(0), progress_bar=False)):
-        table = twin.sample_synthetic(2000, rng_key=jax.random.PRNGKey(1))
+    for twin in (field, model.fit(released, jax.random.key(0), progress_bar=False)):
+        table = twin.sample_synthetic(2000, rng_key=jax.random.key(1))
         assert np.corrcoef(table["ill"], table["visits"])[0, 1] > 0.3

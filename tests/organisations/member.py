@@ -95,7 +95,7 @@ def run_party(order, listener) -> None:
     with JoinedSession(seat_of(order, listener), task) as session:
         settings = {"run_dir": out, "resume": order["resume"]}
         if name == "dpvi":
-            found = made.fit(session, plan, jax.random.PRNGKey(3), progress_bar=False, **settings)
+            found = made.fit(session, plan, jax.random.key(3), progress_bar=False, **settings)
             arrays = {k: np.asarray(v) for k, v in found.guide_params.items()}
         else:
             arrays = released(session, made, plan, out, resume=order["resume"])

@@ -123,7 +123,7 @@ def assert_rehearsed(study):
     def release(session, folder):
         if study.name != "dpvi":
             return released(session, build(), study.plan, folder)
-        return build().fit(session, study.plan, jax.random.PRNGKey(3), run_dir=folder, progress_bar=False)
+        return build().fit(session, study.plan, jax.random.key(3), run_dir=folder, progress_bar=False)
 
     cost = rehearsed_cost(task, study.plan, release)
     rounds, sent = cost.whole.traffic.rounds, cost.whole.traffic.bytes_sent

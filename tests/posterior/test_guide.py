@@ -134,7 +134,7 @@ def jittered(params):
 
 def create(name, split):
     factory = {**GUIDES, **BY_SITE}[name]
-    guide, params = ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.PRNGKey(0))
+    guide, params = ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.key(0))
     return guide, jittered(params)
 
 
@@ -150,7 +150,7 @@ def test_pull_back_equals_the_gradient_of_numpyros_elbo(name, num_components, da
     own_guide = GUIDES[name](partial(pooled, num_components=num_components), init_loc_fn=init_to_uniform)
     with numpyro.handlers.seed(rng_seed=0):
         own_guide(data)  # lets it find the latents
-    rng_key = jax.random.PRNGKey(7)
+    rng_key = jax.random.key(7)
     _, guide_key = jax.random.split(rng_key)  # Trace_ELBO splits its key into the model's and the guide's
 
     def loss(params):
@@ -170,7 +170,7 @@ def test_pull_back_equals_the_gradient_of_numpyros_elbo(name, num_components, da
 def test_pull_back_equals_autodiff_of_a_written_elbo(name, data, splits):
     num_components = 3
     guide, params = create(name, splits[num_components])
-    rng_key = jax.random.PRNGKey(5)
+    rng_key = jax.random.key(5)
 
     def elbo(params):
         substituted = numpyro.handlers.substitute(guide.guide, data=guide.constrain_params(params))
@@ -192,7 +192,7 @@ def test_pull_back_equals_autodiff_of_a_written_elbo(name, data, splits):
 
 def test_diagonal_guide_by_hand(data, splits):
     guide, params = create("diagonal", splits[1])
-    rng_key, gradient = jax.random.PRNGKey(1), jnp.array([1.0, -2.0, 0.5])
+    rng_key, gradient = jax.random.key(1), jnp.array([1.0, -2.0, 0.5])
     scale = guide.constrain_params(params)["auto_scale"]
     theta = guide.sample(params, rng_key)
     eta = (theta - params["auto_loc"]) / scale
@@ -207,7 +207,7 @@ def test_diagonal_guide_by_hand(data, splits):
 @pytest.mark.parametrize("name", ["diagonal", "full_rank"])
 def test_entropy_bound_is_the_public_part_of_the_elbo(name, splits):
     guide, params = create(name, splits[1])
-    rng_key = jax.random.PRNGKey(2)
+    rng_key = jax.random.key(2)
     zero = jnp.zeros(splits[1].num_parameters)
 
     @jax.jit
@@ -222,15 +222,15 @@ def test_guide_starts_at_the_strategys_value(splits):
     values = {"age_loc": jnp.array([3.0]), "cost_loc": jnp.array([-1.0]), "scale": 2.0}
     factory = partial(AutoDiagonalNormal, init_scale=1e-4)
     start = init_to_value(values=values)
-    guide, params = ReparameterisedGuide.create(factory, splits[1], start, jax.random.PRNGKey(0))
+    guide, params = ReparameterisedGuide.create(factory, splits[1], start, jax.random.key(0))
     np.testing.assert_allclose(params["auto_loc"], [3.0, -1.0, np.log(2.0)], rtol=1e-5)
-    drawn = guide.sample(params, jax.random.PRNGKey(1))
+    drawn = guide.sample(params, jax.random.key(1))
     np.testing.assert_allclose(drawn, params["auto_loc"], atol=1e-3)
 
 
 def test_a_draw_depends_on_its_key_alone(splits):
     guide, params = create("full_rank", splits[1])
-    first, again, other = (guide.sample(params, jax.random.PRNGKey(seed)) for seed in (0, 0, 1))
+    first, again, other = (guide.sample(params, jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -241,7 +241,7 @@ def test_guides_by_site_pull_back_the_gradient_of_numpyros_densities(name, num_c
     """At the same draw, whose parameters go under NumPyro's own names into its own guide."""
     split = splits[num_components]
     guide, params = create(name, split)
-    rng_key = jax.random.PRNGKey(4)
+    rng_key = jax.random.key(4)
     joint = partial(pooled, num_components=num_components)
     own_guide = BY_SITE[name](joint)
     with numpyro.handlers.seed(rng_seed=0):
@@ -299,15 +299,14 @@ def test_an_instance_is_the_partial_with_its_settings(family, used, data, splits
     before = dict(vars(instance))
     named = partial(family, init_loc_fn=init_to_sample, **settings)
     (guide, params), (expected_guide, expected) = (
-        ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.PRNGKey(0))
-        for factory in (instance, named)
+        ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.key(0)) for factory in (instance, named)
     )
     assert_trees_close(params, expected, tolerance=0)
     assert any(name.startswith(("mine_", "theta_mine_")) for name in params)
-    key = jax.random.PRNGKey(1)
+    key = jax.random.key(1)
     np.testing.assert_array_equal(guide.sample(params, key), expected_guide.sample(params, key))
     assert vars(instance) == before, "the user's guide stays as it is"
-    default = ReparameterisedGuide.create(family, split, init_to_uniform, jax.random.PRNGKey(0))[1]
+    default = ReparameterisedGuide.create(family, split, init_to_uniform, jax.random.key(0))[1]
     assert jax.tree_util.tree_structure(default) != jax.tree_util.tree_structure(params)
 
 
@@ -328,14 +327,14 @@ def test_every_argument_of_an_instance_is_kept(family):
 @pytest.mark.parametrize("make", [partial(AutoNormal, model), partial(partial, AutoNormal)])
 def test_a_strategy_given_to_the_guide_counts(make, splits):
     start = init_to_value(values={"age_loc": jnp.array([3.0]), "cost_loc": jnp.array([-1.0]), "scale": 2.0})
-    _, params = ReparameterisedGuide.create(make(init_loc_fn=start), splits[1], init_to_uniform, jax.random.PRNGKey(0))
+    _, params = ReparameterisedGuide.create(make(init_loc_fn=start), splits[1], init_to_uniform, jax.random.key(0))
     np.testing.assert_allclose(params["theta_auto_loc"], [3.0, -1.0, np.log(2.0)], rtol=1e-5)
 
 
 def test_numpyros_default_strategy_does_not_replace_the_librarys(splits):
     start = init_to_value(values={"age_loc": jnp.array([3.0]), "cost_loc": jnp.array([-1.0]), "scale": 2.0})
     for factory in (AutoDelta(model), AutoDelta, AutoDiagonalNormal(model), AutoDiagonalNormal):
-        guide, params = ReparameterisedGuide.create(factory, splits[1], start, jax.random.PRNGKey(0))
+        guide, params = ReparameterisedGuide.create(factory, splits[1], start, jax.random.key(0))
         np.testing.assert_allclose(guide.location(params), [3.0, -1.0, np.log(2.0)], rtol=1e-5)
 
 
@@ -345,8 +344,8 @@ def test_a_subclass_that_keeps_its_arguments_elsewhere_is_refused_as_an_instance
             super().__init__(model, init_scale=tenth / 10, **kwargs)
 
     with pytest.raises(ArgumentError, match=r"guide=Narrow .*'tenth'.*functools\.partial"):
-        ReparameterisedGuide.create(Narrow(model), splits[1], init_to_uniform, jax.random.PRNGKey(0))
-    guide, params = ReparameterisedGuide.create(Narrow, splits[1], init_to_uniform, jax.random.PRNGKey(0))
+        ReparameterisedGuide.create(Narrow(model), splits[1], init_to_uniform, jax.random.key(0))
+    guide, params = ReparameterisedGuide.create(Narrow, splits[1], init_to_uniform, jax.random.key(0))
     np.testing.assert_allclose(guide.named_params(params)["auto_scale"], 0.1, rtol=1e-5)
 
 
@@ -375,7 +374,7 @@ def test_other_guides_are_refused_with_what_works(name, splits):
 
     def use():
         check_guide(given, None)
-        ReparameterisedGuide.create(given, splits[1], init_to_uniform, jax.random.PRNGKey(0))
+        ReparameterisedGuide.create(given, splits[1], init_to_uniform, jax.random.key(0))
 
     with pytest.raises(ArgumentError) as caught:
         use()
@@ -404,7 +403,7 @@ def test_settings_that_do_not_fit_are_named(factory, splits):
     num_components = 3 if isinstance(factory, partial) else 1
     split = splits[num_components] if num_components == 3 else split_model(one_parameter, SCHEMA)
     with pytest.raises(ArgumentError, match=rf"guide=Auto\w+ does not fit the model's {split.num_parameters} param"):
-        ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.PRNGKey(0))
+        ReparameterisedGuide.create(factory, split, init_to_uniform, jax.random.key(0))
 
 
 def one_parameter(data, num_records):

@@ -69,8 +69,8 @@ OWN = Schema(
 def test_twins_from_tables_have_the_missing_values_of_the_records():
     dataset, settings = VerticalDataset.from_pooled(schema(), table()), VertiMRF(max_cells=6)
     release = release_marginals(dataset, settings.plan(dataset, epsilon=20.0), settings, insecure_seed=0)
-    posterior = MarginalInference(num_components=6, num_starts=1).fit(release, jax.random.PRNGKey(0))
-    twin = posterior.sample_synthetic(20_000, rng_key=jax.random.PRNGKey(1))
+    posterior = MarginalInference(num_components=6, num_starts=1).fit(release, jax.random.key(0))
+    twin = posterior.sample_synthetic(20_000, rng_key=jax.random.key(1))
     assert set(posterior.twin_columns.masks) == {"dose", "visits"}
     assert shares(twin) == pytest.approx(shares(table()), abs=0.04)
     assert twin["dose"].mean() == pytest.approx(table()["dose"].mean(), abs=0.4)  # of those that are there
@@ -96,8 +96,8 @@ def test_steps_learn_them_and_a_mask_alone_is_not_learned():
     dataset = VerticalDataset.from_pooled(schema(), table())
     dpvi = DPVI(num_components=2, warm_start=False)
     plan = dpvi.plan(dataset, noise_multiplier=0.01, num_steps=60, clip_norm=4.0)  # which clips nobody
-    posterior = dpvi.fit(dataset, plan, jax.random.PRNGKey(0), progress_bar=False)
-    twin = posterior.sample_synthetic(8000, rng_key=jax.random.PRNGKey(1))
+    posterior = dpvi.fit(dataset, plan, jax.random.key(0), progress_bar=False)
+    twin = posterior.sample_synthetic(8000, rng_key=jax.random.key(1))
     assert shares(twin) == pytest.approx(shares(table()), abs=0.06)
 
 
@@ -105,7 +105,7 @@ def test_the_density_of_a_record_counts_whether_its_values_are_there():
     """Against the density of all records in one program, the component summed out by hand."""
     model = mixture_model(schema(), 2)
     split = split_model(model, schema())
-    flat = jax.random.normal(jax.random.PRNGKey(3), (split.num_parameters,))
+    flat = jax.random.normal(jax.random.key(3), (split.num_parameters,))
     arrays = VerticalDataset.from_pooled(schema(), table().head(50)).pooled()
     columns = {p: {n: jnp.asarray(a) for n, a in arrays.items() if _owner(n) == p} for p in split.parties}
     parts = [split.log_density(party, flat, columns[party]) for party in split.parties]
@@ -157,6 +157,6 @@ def test_whether_a_value_is_missing_may_not_depend_on_the_value():
 
 
 def test_numpyros_predictive_draws_masks_of_data_in_which_nothing_is_observed():
-    drawn = Predictive(mixture_model(schema(), 3), num_samples=4)(jax.random.PRNGKey(0), UNOBSERVED, 500)
+    drawn = Predictive(mixture_model(schema(), 3), num_samples=4)(jax.random.key(0), UNOBSERVED, 500)
     assert drawn["dose_observed"].shape == drawn["dose"].shape == (4, 500)
     assert 0 < drawn["dose_observed"].mean() < 1

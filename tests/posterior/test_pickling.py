@@ -26,7 +26,7 @@ from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.posterior.guide import ReparameterisedGuide
 from vertinumpyro.privacy import NoiseSource, PoissonSampling, PrivacyPlan
 
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 SCHEMA = Schema({"clinic": PartySchema({"x": BinaryColumn()}), "insurer": PartySchema({"y": BinaryColumn()})})
 
 

@@ -27,8 +27,8 @@ def mixture():
 
 
 def draws(seed, stratified):
-    model = Stratified(mixture, jax.random.PRNGKey(seed), N, "z", []) if stratified else mixture
-    trace = handlers.trace(handlers.seed(model, jax.random.PRNGKey(seed))).get_trace()
+    model = Stratified(mixture, jax.random.key(seed), N, "z", []) if stratified else mixture
+    trace = handlers.trace(handlers.seed(model, jax.random.key(seed))).get_trace()
     return {name: np.asarray(site["value"]) for name, site in trace.items() if site["type"] == "sample"}
 
 
@@ -92,8 +92,8 @@ def test_columns_that_are_independent_stay_so_after_real_ones_and_in_small_cells
             for i in range(num_sites):
                 numpyro.sample(f"code{i}", dist.Categorical(jnp.full((num_components, 3), 1 / 3)[z]))
 
-    stratified = Stratified(model, jax.random.PRNGKey(0), n, "z", [])
-    trace = handlers.trace(handlers.seed(stratified, jax.random.PRNGKey(0))).get_trace()
+    stratified = Stratified(model, jax.random.key(0), n, "z", [])
+    trace = handlers.trace(handlers.seed(stratified, jax.random.key(0))).get_trace()
     codes = [np.asarray(trace[f"code{i}"]["value"]) for i in range(num_sites)]
     for i in range(num_sites):
         for j in range(i):

@@ -28,10 +28,10 @@ def test_a_twin_has_the_types_of_the_table(tmp_path):
     assert dataset.fingerprint() == VerticalDataset.from_pooled(SCHEMA, {**columns, "plan": plans}).fingerprint()
     dpvi = DPVI(num_components=2)
     plan = dpvi.plan(dataset, noise_multiplier=2.0, batch_size=20, num_steps=1)
-    posterior = dpvi.fit(dataset, plan, jax.random.PRNGKey(0), progress_bar=False)
+    posterior = dpvi.fit(dataset, plan, jax.random.key(0), progress_bar=False)
     posterior.save(tmp_path / "posterior.npz")
     for held in (posterior, dpvi.load(tmp_path / "posterior.npz")):
-        twin = held.sample_synthetic(200, rng_key=jax.random.PRNGKey(1))
+        twin = held.sample_synthetic(200, rng_key=jax.random.key(1))
         assert twin.dtypes.to_dict() == table.dtypes.to_dict()
         assert twin["plan"].isna().any()  # a category of its own: the model says how often it is missing
         assert not twin["age"].isna().any()  # masked: it says nothing about that

@@ -471,7 +471,7 @@ def test_the_draw_compiles_once_for_a_size() -> None:
     for seed in range(3):
         with warnings.catch_warnings(), compilations() as compiled:
             warnings.simplefilter("ignore", TwinWarning)
-            posterior.sample_synthetic(rng_key=jax.random.PRNGKey(seed), covariates=covariates)
+            posterior.sample_synthetic(rng_key=jax.random.key(seed), covariates=covariates)
         draws.append(compiled["_of_all"])
     assert draws == [1, 0, 0]
 

@@ -107,8 +107,8 @@ def linear(session, plan):
 
 
 def mixture(session, plan):
-    posterior = MIXTURE().fit(session, plan, jax.random.PRNGKey(0), progress_bar=False)
-    twin = posterior.sample_synthetic(20, rng_key=jax.random.PRNGKey(1))
+    posterior = MIXTURE().fit(session, plan, jax.random.key(0), progress_bar=False)
+    twin = posterior.sample_synthetic(20, rng_key=jax.random.key(1))
     return {"num_rows": np.array(len(twin)), **{str(i): leaf for i, leaf in enumerate(posterior.params.values())}}
 
 

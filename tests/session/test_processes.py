@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not parties.INSTALLED, reason="parties as proces
 SEED = 5
 FIRST = parties.INSTALLED[0] if parties.INSTALLED else "crypten"
 each_backend = pytest.mark.parametrize("backend", parties.INSTALLED)
-KEY = jax.random.PRNGKey(0)
+KEY = jax.random.key(0)
 
 
 @pytest.fixture(autouse=True)

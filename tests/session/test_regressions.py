@@ -15,7 +15,7 @@ from vertinumpyro.session import ProcessSession
 
 pytestmark = pytest.mark.skipif(not parties.INSTALLED, reason="parties as processes: extra `crypten` or `spu`")
 
-SEED, KEY = 5, jax.random.PRNGKey(0)
+SEED, KEY = 5, jax.random.key(0)
 
 
 @pytest.mark.parametrize("block_size", [None, 25])

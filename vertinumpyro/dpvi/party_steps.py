@@ -15,6 +15,7 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import Facts
 from vertinumpyro.data.table import model_units
+from vertinumpyro.dpvi.checkpoint import as_numbers, from_numbers
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.privacy import Batches, PrivacyPlan
@@ -148,11 +149,11 @@ def release_layout(kernel: Kernel, state: DPVIState, facts: Facts) -> Layout:
 
 def state_leaves(state: DPVIState) -> dict[str, np.ndarray]:
     """A state's leaves by number, for those who know its structure."""
-    return {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree_util.tree_leaves(state))}
+    return {f"state_{i}": as_numbers(leaf) for i, leaf in enumerate(jax.tree_util.tree_leaves(state))}
 
 
 def state_of(like: DPVIState, arrays: Mapping[str, np.ndarray]) -> DPVIState:
     """The state that `state_leaves` took apart."""
-    structure = jax.tree_util.tree_structure(like)
-    leaves = [jnp.asarray(arrays[f"state_{i}"]) for i in range(structure.num_leaves)]
-    return jax.tree_util.tree_unflatten(structure, leaves)
+    leaves, structure = jax.tree_util.tree_flatten(like)
+    found = [from_numbers(arrays[f"state_{i}"], leaf) for i, leaf in enumerate(leaves)]
+    return jax.tree_util.tree_unflatten(structure, found)

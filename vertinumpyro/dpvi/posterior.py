@@ -105,7 +105,7 @@ class Posterior(PredictivePosterior):
     def centre(self) -> jax.Array:
         """Flat unconstrained theta at the guide's location; the mean of 256 draws where it has none."""
         location = self.guide.location(self.params)
-        return self.sample_flat(jax.random.PRNGKey(0), 256).mean(0) if location is None else location
+        return self.sample_flat(jax.random.key(0), 256).mean(0) if location is None else location
 
     def save(self, path: str | Path) -> None:
         """Write parameters, plan and schema to one `.npz` file; `DPVI.load` reads it."""

@@ -90,10 +90,6 @@ def _rehearse_optimizer(kernel: Kernel, state: DPVIState) -> None:
             "optimizer: its update fails on a gradient and the guide's parameters, all that a private fit has "
             f"({type(error).__name__}: {_first_line(error)}); give one that needs no more, as optax.adam(0.05)"
         ) from error
-    if any(jnp.issubdtype(dtype, jax.dtypes.extended) for _, dtype in _form(state)[1]):
-        raise ArgumentError(
-            "optimizer: its state holds a typed key, which a checkpoint cannot store; make it with jax.random.PRNGKey"
-        )
     if _form(after) != _form((state.params, state.optimizer_state)):
         raise ArgumentError(
             "optimizer: its update changes the shape, the type or the structure of its state or of the guide's "

@@ -20,6 +20,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
 from vertinumpyro.dpvi import checkpoint
+from vertinumpyro.dpvi.checkpoint import as_numbers, from_numbers
 from vertinumpyro.dpvi.convergence import warn_if_unconverged
 from vertinumpyro.dpvi.kernel import DPVIState, InternalInfo, Kernel, StepInfo, StepInput
 from vertinumpyro.dpvi.party_steps import state_leaves, state_of
@@ -60,7 +61,7 @@ class ChunkRunner:
                 state = jax.device_put(state, self._everywhere)
             state, infos = self._run(state, self._columns, chunk.inputs, chunk.active)
             if self._everywhere is not None:  # what comes after the steps is for one device
-                state = jax.tree_util.tree_map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
+                state = jax.tree_util.tree_map(lambda leaf: from_numbers(as_numbers(leaf), leaf), state)
             info, internal = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[: chunk.num_active], infos)
         return state, info, internal
 

@@ -84,7 +84,7 @@ class MarginalGLM:
         regression = MarginalGLM(schema=dataset.schema, family="poisson", label="visits", linear=["age"])
         plan = regression.plan(dataset, epsilon=1.0)  # against everyone; reads no data
         release = regression.release(dataset, plan)  # spends it
-        regression.fit(release, jax.random.PRNGKey(0)).summary()
+        regression.fit(release, jax.random.key(0)).summary()
     """
 
     schema: Schema

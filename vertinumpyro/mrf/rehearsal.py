@@ -144,7 +144,7 @@ def rehearse_field(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPla
     """Takes every step that follows the releases, too: packing, the field, a few synthetic records."""
     tables = stand_in(schema, columns, plan, estimate)
     model = unpack_model(*pack_model(estimate(columns, tables.measurements)), columns)
-    MarkovTwin.of(tables, model, {}).sample_synthetic(_RECORDS, rng_key=jax.random.PRNGKey(0))
+    MarkovTwin.of(tables, model, {}).sample_synthetic(_RECORDS, rng_key=jax.random.key(0))
 
 
 def _own_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Released:
