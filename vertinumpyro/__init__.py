@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
     from vertinumpyro.pooled import twin
     from vertinumpyro.privacy import DisjointBatches, NeighbouringRelation, PoissonSampling, PrivacyPlan
+    from vertinumpyro.reports.files import write_report
     from vertinumpyro.secure import FixedPoint, Plaintext
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "privacy",
     "release_marginals",
     "twin",
+    "write_report",
 ]
 
 _MODULES = {"data": "data", "errors": "core.errors", "evaluation": "evaluation", "privacy": "privacy"}
@@ -95,6 +97,7 @@ _HOMES = {
     "mrf": ("MRFPlan", "Marginals", "MarkovTwin", "VertiMRF"),
     "pooled": ("twin",),
     "privacy": ("DisjointBatches", "NeighbouringRelation", "PoissonSampling", "PrivacyPlan"),
+    "reports.files": ("write_report",),
     "secure": ("FixedPoint", "Plaintext"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -8,10 +8,10 @@ from rich.console import Console
 
 from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
 from vertinumpyro.cli.display import plan_view, schema_table
-from vertinumpyro.cli.wording import plan_facts, rounded_up
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.evaluation.report import RELATIONS
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource, PoissonSampling, PrivacyPlan
+from vertinumpyro.reports.plain_language import plan_facts, rounded_up
 
 SHORT = ("insurer", "clinic")
 LONG = ("university_hospital_of_the_north", "Landesversicherungsanstalt", "tax office of the second district")

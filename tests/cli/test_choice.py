@@ -5,9 +5,10 @@ import re
 import pytest
 
 from tests.cli.conftest import Project, one_line
-from vertinumpyro.cli import choice, of_marginals
+from vertinumpyro.cli import choice
 from vertinumpyro.cli.choice import chosen
 from vertinumpyro.cli.config import load_config
+from vertinumpyro.cli.methods import tables
 from vertinumpyro.core.errors import ArgumentError
 
 OWN_FIT = "noise_multiplier = 8.0\n\n[fit]\nnum_steps = 4\nbatch_size = 50\n"
@@ -40,7 +41,7 @@ def engine(monkeypatch, request):
     """Whether the engine of Markov fields is there."""
     if request.param:
         pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
-    for module in (choice, of_marginals):
+    for module in (choice, tables):
         monkeypatch.setattr(module, "has_engine", lambda: request.param)
 
 

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from tests.cli.conftest import NUM_RECORDS, Project, invoke, one_line
-from vertinumpyro.cli.outputs import FILES
-from vertinumpyro.cli.wording import rounded_up
 from vertinumpyro.dpvi import step_inputs, training_loop
 from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.reports.plain_language import rounded_up
+from vertinumpyro.reports.run_report import POSTERIOR_FILES
 
 BADGE = f'class="badge">{NOT_DP_NOTE}'
 
@@ -95,7 +95,7 @@ def test_check_stops_at_the_first_cross(project: Project):
 
 
 def test_fit_writes_everything(fitted: Project):
-    assert all((fitted.run_dir / name).is_file() for name in FILES)
+    assert all((fitted.run_dir / name).is_file() for name in POSTERIOR_FILES)
     record = json.loads((fitted.run_dir / "privacy.json").read_text())
     assert (record["status"], record["steps_spent"]) == ("finished", 4)
     table = pd.read_csv(fitted.run_dir / "synthetic.csv")

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from vertinumpyro.cli.main import BACKEND_NAMES, METHOD_NAMES, app
-from vertinumpyro.cli.methods import METHODS
+from vertinumpyro.cli.methods.base import METHODS
 from vertinumpyro.secure import BACKENDS
 
 

@@ -12,12 +12,12 @@ import pytest
 from tests.cli.conftest import invoke
 from vertinumpyro.cli import demo
 from vertinumpyro.cli.comparison import APART, compare, joined_at_random
-from vertinumpyro.cli.outputs import FILES
 from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset, load_rand_hie
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation.palette import NOT_DP_NOTE
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.reports.run_report import POSTERIOR_FILES
 
 NUM_RECORDS = 1_500
 
@@ -49,7 +49,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_all_files_are_written(shown: tuple[Path, str]):
     out, _ = shown
-    assert all((out / name).is_file() for name in FILES)
+    assert all((out / name).is_file() for name in POSTERIOR_FILES)
     assert len(pd.read_parquet(out / "synthetic.parquet")) == NUM_RECORDS
     assert json.loads((out / "privacy.json").read_text())["steps_spent"] == 2  # the parties' own tables, those across
     assert json.loads((out / "dpvi" / "privacy.json").read_text())["steps_spent"] == 6

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.cli.conftest import NUM_RECORDS, Project, invoke, one_line
-from vertinumpyro.cli import of_marginals
+from vertinumpyro.cli.methods import tables
 from vertinumpyro.marginals import MarginalInference, inference
 
 SETTINGS = """
@@ -22,7 +22,7 @@ def fitted(tmp_path_factory):
     project.replace("noise_multiplier = 8.0", "epsilon = 20.0")
     project.replace("\n[fit]\nnum_steps = 4\nbatch_size = 50\n", SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_marginals, "MarginalInference", quick)
+        patch.setattr(tables, "MarginalInference", quick)
         result = project.run("fit", project.config, "--method", "marginals")
     assert result.exit_code == 0, result.output + result.stderr
     return project
@@ -56,7 +56,7 @@ def test_more_records_and_the_outputs_again_cost_nothing(fitted, tmp_path):
 def test_a_model_that_fails_afterwards_goes_on_from_the_stored_tables(fitted, tmp_path, monkeypatch):
     project = Project.create(tmp_path)
     project.config.write_text(fitted.config.read_text())
-    monkeypatch.setattr(of_marginals, "MarginalInference", quick)
+    monkeypatch.setattr(tables, "MarginalInference", quick)
     with monkeypatch.context() as patch:
         patch.setattr(inference.MarginalInference, "fit", lambda *args, **kwargs: 1 / 0)
         assert project.run("fit", project.config, "--method", "marginals").exit_code != 0

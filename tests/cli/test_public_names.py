@@ -44,6 +44,7 @@ NAMES = [
     "privacy",
     "release_marginals",
     "twin",
+    "write_report",
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.conftest import Project, one_line
 from tests.cli.test_marginals import SETTINGS, quick
-from vertinumpyro.cli import of_marginals
+from vertinumpyro.cli.methods import tables
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def fitted(tmp_path_factory):
     project.replace("noise_multiplier = 8.0", "epsilon = 20.0\ndelta = 1e-4")
     project.replace("\n[fit]\nnum_steps = 4\nbatch_size = 50\n", f"{SETTINGS}\n[quality]\npart = 0.25\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_marginals, "MarginalInference", quick)
+        patch.setattr(tables, "MarginalInference", quick)
         result = project.run("fit", project.config, "--method", "marginals")
     assert result.exit_code == 0, result.output + result.stderr
     (project.folder / "terminal.txt").write_text(result.output)

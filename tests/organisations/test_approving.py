@@ -18,15 +18,15 @@ from rich.text import Text
 from tests.cli.conftest import invoke, one_line
 from tests.privacy.test_records import GOLDEN
 from vertinumpyro.cli.config import config_of
-from vertinumpyro.cli.methods import METHODS, method_of
+from vertinumpyro.cli.methods.base import METHODS, method_of
 from vertinumpyro.cli.model_loading import import_model
 from vertinumpyro.cli.model_sources import Sources
 from vertinumpyro.cli.party_file import make_party
 from vertinumpyro.cli.terminal import _Door
-from vertinumpyro.cli.wording import headline, rounded_up
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema
 from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.reports.plain_language import headline, rounded_up
 from vertinumpyro.study import Agreement, Member
 from vertinumpyro.transport import Address
 

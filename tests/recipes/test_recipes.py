@@ -19,7 +19,7 @@ from tests.model.test_party_sum import released
 from tests.recipes import toy_backend, toy_column, toy_command, toy_encoder, toy_outcome, toy_plan
 from tests.secure import problems, toy_links
 from vertinumpyro import DPVI, VertiMRF
-from vertinumpyro.cli import methods
+from vertinumpyro.cli.methods import base as methods
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import PlanSpentError, UnprovenError
 from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset, schema_spec
@@ -175,7 +175,7 @@ def test_a_plan_kind(monkeypatch, tmp_path):
 def test_a_command(monkeypatch, tmp_path):
     """One class and a line in `METHODS`: every command knows the method."""
     assert lines_of(toy_command) < _MOST_LINES
-    monkeypatch.setattr(methods, "METHODS", {**methods.METHODS, "ridge": "tests.recipes.toy_command:OfRidge"})
+    monkeypatch.setattr(methods, "METHODS", {**methods.METHODS, "ridge": "tests.recipes.toy_command:RidgeCommand"})
     project = Project.create(tmp_path)
     settings = project.config.read_text().split("[model]")[0]
     project.config.write_text(settings + '[privacy]\nepsilon = 4.0\n\n[regression]\nlabel = "visits"\n')

@@ -1,9 +1,9 @@
 """`--method ridge`: least squares with a stated ridge, as CONTRIBUTING's recipe for a command has it."""
 
-from vertinumpyro.cli.of_regression import OfLinear
+from vertinumpyro.cli.methods.regression import LinearCommand
 
 
-class OfRidge(OfLinear):
+class RidgeCommand(LinearCommand):
     """Linear regression whose objective has a ridge of N/100."""
 
     name = "ridge"

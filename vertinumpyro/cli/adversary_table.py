@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from vertinumpyro.cli.wording import rounded_up
 from vertinumpyro.evaluation.report import RELATIONS
 from vertinumpyro.privacy import Plan
+from vertinumpyro.reports.plain_language import rounded_up
 
 __all__ = ["AdversaryTable", "privacy_legend"]
 

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import count, rounded_up
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.account import ACCOUNT, Account, AccountEntry, Total, accounts
+from vertinumpyro.reports.plain_language import count, rounded_up
 from vertinumpyro.study import Agreement
 
 __all__ = ["account_view", "budget"]

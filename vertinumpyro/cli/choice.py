@@ -6,7 +6,7 @@ import warnings
 from typing import NamedTuple, final
 
 from vertinumpyro.cli.config import Config
-from vertinumpyro.cli.methods import CommandMethod, given, method_of
+from vertinumpyro.cli.methods.base import CommandMethod, given, method_of
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.data import TableFacts
 from vertinumpyro.mrf.graphical_model import has_engine

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 
-from vertinumpyro.cli import outputs, sessions
+from vertinumpyro.cli import sessions
 from vertinumpyro.cli.config import CONFIG_COPY, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job, method_to_continue, plan_to_continue, refuse_changed, refuse_started
 from vertinumpyro.cli.spending import SCORE, BoughtScore, spend
 from vertinumpyro.cli.terminal import console, heading, ticked
-from vertinumpyro.cli.wording import count, headline, rounded_up
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
-from vertinumpyro.evaluation import write_report
 from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.reports.files import write_run
+from vertinumpyro.reports.plain_language import count, headline, rounded_up
+from vertinumpyro.reports.run_report import POSTERIOR
+from vertinumpyro.reports.tables import can_draw
 from vertinumpyro.session import PRIVACY_RECORD, Session, held
 
 __all__ = ["check", "fit", "show_plan", "synthesize", "write"]
@@ -157,27 +160,25 @@ def write(
     :param score: of the twin, bought once it is written.
     :returns: the files' names.
     """
-    internal = job.config.run.diagnostics
+    report, internal = job.method.report(result), job.config.run.diagnostics
     with console.status("[dim]outputs …"):
-        files = job.method.outputs(result, data, run_dir)
+        twin = report.draw_twin(run_dir)
     scored = () if score is None else score.items(data)
     with console.status("[dim]report …"):
-        items = [*scored, *job.method.items(result)]
+        items = [*scored, *report.items(twin)]
         if internal:
             assert isinstance(data, VerticalDataset)
-            items += job.method.internal_items(result, data)
-        simulated = None if sessions.needed(job) else outputs.SIMULATED
-        content = job.method.report(result, data, items, simulated=simulated)
-        content = content if score is None else score.told(content, result.plan)
-        write_report(run_dir / "report.html", content, release=not internal)
+            items += report.internal_items(data, twin)
+        amended = partial(score.told, plan=report.plan) if score is not None else None
+        files = write_run(report, twin, run_dir, items, release=not internal, amended=amended)
     console.print(heading(f"Written to {run_dir}/"), facts_grid(files))
-    for line in job.method.notes(result):
+    for line in report.notes(twin):
         console.print(f"[yellow]! {escape(line)}[/]")
     if internal:
         console.print(
             "[yellow]! report.html holds statistics that are not DP (diagnostics = true); keep it internal[/]"
         )
-    if not outputs.can_draw():
+    if not can_draw():
         console.print("[dim]For figures in the report: pip install 'vertinumpyro\\[report]'[/]")
     return list(files)
 
@@ -208,7 +209,7 @@ def _released(run_dir: Path, config: Path | None, trust_model: bool) -> Any:
     stored = run_dir / CONFIG_COPY
     if not stored.exists():
         raise ArgumentError(f"{str(run_dir)!r} is not the folder of a fit: it has no {CONFIG_COPY}")
-    if not (run_dir / outputs.POSTERIOR).exists():
+    if not (run_dir / POSTERIOR).exists():
         raise ArgumentError(_no_result(run_dir))
     function = load_config(stored).model.function
     if config is None and function is not None and not trust_model:

@@ -14,14 +14,12 @@ import jax
 import pandas as pd
 from rich.console import RenderableType
 
-from vertinumpyro.cli import outputs
 from vertinumpyro.cli.comparison import APART, Comparison, compare, fit_alone, joined_at_random
 from vertinumpyro.cli.display import facts_grid, plan_view, results_table, schema_table
 from vertinumpyro.cli.job import refuse_started
 from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.sessions import cost_lines, parties_of_public_table
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import count, duration, plan_facts, report_rows
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset, load_rand_hie
@@ -31,6 +29,17 @@ from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine
 from vertinumpyro.privacy import Plan
+from vertinumpyro.reports.plain_language import count, duration, plan_facts, report_rows
+from vertinumpyro.reports.posterior import posterior_facts
+from vertinumpyro.reports.run_report import POSTERIOR, POSTERIOR_FILES, SIMULATED, report_content, write_blocks
+from vertinumpyro.reports.tables import (
+    adversary_figure,
+    can_draw,
+    gradient_norms,
+    marginals,
+    synthetic_summary,
+    training_trace,
+)
 from vertinumpyro.secure import BACKENDS, Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PRIVACY_RECORD, Session
@@ -76,7 +85,7 @@ class Demo:
     def run(self) -> Comparison:
         """Plan, fit, compare, write, and say how it went."""
         refuse_started(self.out)
-        if not outputs.can_draw():
+        if not can_draw():
             raise ArgumentError("the demo draws figures: install matplotlib with `pip install 'vertinumpyro[report]'`")
         dataset = self._introduce()
         tables_key, joint_key, twin_key, *party_keys = jax.random.split(random_key(self.seed), 3 + len(dataset.parties))
@@ -197,18 +206,18 @@ class Demo:
                 (self.out, FROM_TABLES, learned),
                 (self.out / DPVI_FOLDER, BY_DPVI, posterior),
             ):
-                outputs.write_tables(twins[name], folder)
-                result.save(folder / "posterior.npz")
+                write_blocks([twins[name]], folder)
+                result.save(folder / POSTERIOR)
             items = [
                 *comparison.items(),
-                outputs.marginals(dataset.to_frame(), twins[FROM_TABLES], dataset.schema),
-                outputs.synthetic_summary(twins[FROM_TABLES], dataset.schema),
-                *outputs.adversary_figure(learned.plan),
+                marginals(dataset.to_frame(), twins[FROM_TABLES], dataset.schema),
+                synthetic_summary(twins[FROM_TABLES], dataset.schema),
+                *adversary_figure(learned.plan),
                 _other_plan(posterior.plan),
-                *outputs.gradient_norms(posterior),
-                *outputs.training_trace(posterior),
+                *gradient_norms(posterior),
+                *training_trace(posterior),
             ]
-            content = outputs.assembled(
+            content = report_content(
                 learned.plan,
                 items,
                 title="A private twin of the RAND Health Insurance Experiment",
@@ -216,15 +225,15 @@ class Demo:
                 facts={"records N (public)": f"{learned.plan.num_records:,}", "releases": f"{learned.plan.num_steps}"},
                 configuration={
                     "from tables": f"{learned.split.num_components} components, law of the {learned.law}",
-                    **{f"by DPVI: {k}": v for k, v in outputs.configuration(posterior, self.dpvi).items()},
+                    **{f"by DPVI: {k}": v for k, v in posterior_facts(posterior).items()},
                 },
                 secure_noise=learned.secure_noise and posterior.secure_noise,
-                warnings=[] if self._in_processes else [outputs.SIMULATED],
+                warnings=[] if self._in_processes else [SIMULATED],
             )
             write_report(self.out / "report.html", content)
 
     def _conclude(self, comparison: Comparison) -> None:
-        files = {**outputs.FILES, "released.npz": "the noisy tables: further models cost nothing"}
+        files = {**POSTERIOR_FILES, "released.npz": "the noisy tables: further models cost nothing"}
         files[f"{DPVI_FOLDER}/"] = "the other twin, its posterior and record"
         console.print(heading(f"Written to {self.out}/"), facts_grid(files))
         console.print(heading("Was it worth joining?  [not DP: computed on the real table]"))

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
 from vertinumpyro.cli.comparison import Comparison
-from vertinumpyro.cli.wording import cautions, headline
 from vertinumpyro.data import Schema
 from vertinumpyro.privacy import Plan
+from vertinumpyro.reports.plain_language import cautions, headline
 
 __all__ = ["facts_grid", "plan_view", "results_table", "schema_table"]
 

@@ -17,9 +17,9 @@ from vertinumpyro.cli.joining import ids_to_link, loaded_backend, task_of
 from vertinumpyro.cli.organisations import check_model, config_at
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
 from vertinumpyro.data import read_table
+from vertinumpyro.reports.plain_language import duration
 from vertinumpyro.session import Session, rehearsed_cost
 from vertinumpyro.study import Agreement, bound, gather
 from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts, slowest_line

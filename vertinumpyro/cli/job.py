@@ -10,7 +10,7 @@ import pandas as pd
 
 from vertinumpyro.cli.choice import chosen
 from vertinumpyro.cli.config import CONFIG_COPY, Config, load_config
-from vertinumpyro.cli.methods import METHODS, CommandMethod, method_of
+from vertinumpyro.cli.methods.base import METHODS, CommandMethod, method_of
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.workers import Workers, workers_of
 from vertinumpyro.data import CsvFormat, Schema, TableFacts, VerticalDataset, align, read_ids, read_table

@@ -18,10 +18,10 @@ from vertinumpyro.cli.run_log import LOG, RunLog
 from vertinumpyro.cli.sessions import party_method
 from vertinumpyro.cli.spending import spend
 from vertinumpyro.cli.terminal import console
-from vertinumpyro.cli.wording import duration
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.programs import set_apart
 from vertinumpyro.data import Linkage, normalised_ids, read_ids
+from vertinumpyro.reports.plain_language import duration
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.secure.private_set_intersection import check_ids, common_places, find_common

@@ -15,17 +15,17 @@ from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, config_of, load_config
 from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.job import Job
-from vertinumpyro.cli.methods import method_of
+from vertinumpyro.cli.methods.base import method_of
 from vertinumpyro.cli.model_sources import Sources
 from vertinumpyro.cli.party_file import PartyFile, make_party
 from vertinumpyro.cli.run_log import LOG, last_events
 from vertinumpyro.cli.sections import DataSettings
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import count
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage
 from vertinumpyro.data.linkage import ID_RULE
 from vertinumpyro.privacy import Plan
+from vertinumpyro.reports.plain_language import count
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member

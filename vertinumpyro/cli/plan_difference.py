@@ -13,11 +13,11 @@ from rich.text import Text
 
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import rounded_up
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.schema_text import read_settings
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.reports.plain_language import rounded_up
 from vertinumpyro.session import PRIVACY_RECORD
 from vertinumpyro.study import Agreement
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vertinumpyro.cli.terminal import console
-from vertinumpyro.cli.wording import count, duration
+from vertinumpyro.reports.plain_language import count, duration
 
 __all__ = ["ProgressLines", "followed", "progress_in_log"]
 

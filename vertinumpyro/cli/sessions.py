@@ -13,11 +13,11 @@ from rich.text import Text
 
 from vertinumpyro.cli.config import config_of
 from vertinumpyro.cli.job import Job
-from vertinumpyro.cli.methods import method_of
+from vertinumpyro.cli.methods.base import method_of
 from vertinumpyro.cli.terminal import console, ticked
-from vertinumpyro.cli.wording import count
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import TableFacts, VerticalDataset
+from vertinumpyro.reports.plain_language import count
 from vertinumpyro.secure import BetweenProcesses
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Method, PartyTask, ProcessSession

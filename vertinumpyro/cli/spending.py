@@ -11,14 +11,15 @@ from typing import Any, final
 from vertinumpyro.cli import sessions
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.job import Job, plan_to_continue
-from vertinumpyro.cli.of_quality import OfQuality, config_of_part, quality_items
+from vertinumpyro.cli.methods.quality import QualityCommand, config_of_part
 from vertinumpyro.cli.progress import progress_in_log
 from vertinumpyro.cli.terminal import console, heading
-from vertinumpyro.cli.wording import count, rounded_up
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
 from vertinumpyro.privacy import Plan
+from vertinumpyro.reports.plain_language import count, rounded_up
+from vertinumpyro.reports.release import ReleaseReport, quality_items
 from vertinumpyro.session import PRIVACY_RECORD, Session, held, require_space
 
 __all__ = ["SCORE", "BoughtScore", "spend"]
@@ -43,7 +44,7 @@ def spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path, 
     console.print(heading(f"{'Continuing' if resume else 'Fitting'}, {count(plan.num_steps, 'step')}"))
     with progress_in_log(run_dir / PRIVACY_RECORD, plan.num_steps):
         result = job.method.fit(data, plan, run_dir=run_dir, resume=resume)
-    job.method.save(result, run_dir)  # first of all outputs: it is what the budget bought
+    job.method.report(result).save(run_dir)  # first of all outputs: it is what the budget bought
     return result
 
 
@@ -77,9 +78,9 @@ class BoughtScore:
             raise ArgumentError(f"[quality] part: --method {method} makes no twin to compare; leave it out")
         folder = run_dir / SCORE
         quality = config_of_part(config, run_dir)
-        job = Job(config=quality, method=OfQuality(quality))
+        job = Job(config=quality, method=QualityCommand(quality))
         goes_on = resume and (folder / PRIVACY_RECORD).exists()
-        plan = plan_to_continue(folder, OfQuality.name) if goes_on else job.method.plan(facts)
+        plan = plan_to_continue(folder, QualityCommand.name) if goes_on else job.method.plan(facts)
         return cls(job=job, folder=folder, plan=plan)
 
     def together(self, plan: Plan) -> dict[str, float]:
@@ -119,8 +120,10 @@ class BoughtScore:
         goes_on = (folder / PRIVACY_RECORD).exists()
         with held(folder), _records(job, data) as records:
             result = spend(job, records, self.plan, folder, goes_on)
-        assert isinstance(job.method, OfQuality)
-        return quality_items(job.method.score(result))
+        report = job.method.report(result)
+        assert isinstance(report, ReleaseReport)
+        assert report.score is not None  # there is a twin
+        return quality_items(report.score)
 
 
 @contextlib.contextmanager

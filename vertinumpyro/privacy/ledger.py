@@ -27,6 +27,7 @@ from vertinumpyro.privacy.plan import Plan
 
 __all__ = [
     "INSECURE_SEED", "SYSTEM_NOISE", "Book", "Ledger", "Record", "begun", "flush_folder", "locked", "read_record",
+    "write_record",
 ]  # fmt: skip
 
 SYSTEM_NOISE = "the operating system's CSPRNG"
@@ -330,6 +331,20 @@ def read_record(path: str | os.PathLike[str]) -> Record:
     if type(steps) is not int or not 0 <= steps <= plan.num_steps or status not in (_RUNNING, _PAUSED, _FINISHED):
         raise PlanSpentError(f"{target}: status or steps_spent is out of range, so the plan counts as spent")
     return Record(plan=plan, status=status, steps_spent=steps, secure_noise=secure)
+
+
+def write_record(plan: Plan, path: str | os.PathLike[str], *, secure_noise: bool) -> None:
+    """Records a plan as spent in full, beside results that are kept elsewhere than where it was spent.
+
+    The count can only be too high: nothing can be released under the plan from this record on.
+
+    :raises PlanSpentError: there is a record already.
+    """
+    target = Path(path)
+    with locked(target) as lock:
+        if target.exists():
+            raise PlanSpentError(f"{target} already holds a record: use another path")
+        Ledger(plan, target, plan.num_steps, lock, Book(), secure_noise=secure_noise).finish()
 
 
 def _unreadable(path: Path) -> PlanSpentError:

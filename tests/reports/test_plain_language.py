@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from vertinumpyro.cli.wording import in_words, rounded_up
 from vertinumpyro.data import Schema, TableFacts
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.regression import FunctionalMechanismPlan
+from vertinumpyro.reports.plain_language import in_words, rounded_up
 
 
 @given(st.floats(min_value=0, exclude_min=True, allow_infinity=False))

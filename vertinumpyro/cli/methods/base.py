@@ -1,4 +1,4 @@
-"""What the commands know of a method: settings, plan, fit and outputs. A method is one line of `METHODS`."""
+"""What the commands know of a method: settings, plan, fit and report. A method is one line of `METHODS`."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+import jax
+
 from vertinumpyro.cli.config import Config
+from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
-from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
 from vertinumpyro.privacy import Plan
+from vertinumpyro.reports.run_report import RunFacts, RunReport
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
 
 __all__ = ["METHODS", "CommandMethod", "given", "method_of"]
 
 METHODS: Mapping[str, str] = {
-    "dpvi": "vertinumpyro.cli.of_dpvi:OfDPVI",
-    "vertimrf": "vertinumpyro.cli.of_vertimrf:OfVertiMRF",
-    "marginals": "vertinumpyro.cli.of_marginals:OfMarginals",
-    "logistic": "vertinumpyro.cli.of_regression:OfLogistic",
-    "linear": "vertinumpyro.cli.of_regression:OfLinear",
-    "bayesian_linear": "vertinumpyro.cli.of_holders:OfBayesianLinear",
-    "horizontal": "vertinumpyro.cli.of_holders:OfHorizontal",
-    "quality": "vertinumpyro.cli.of_quality:OfQuality",
+    "dpvi": "vertinumpyro.cli.methods.dpvi:DPVICommand",
+    "vertimrf": "vertinumpyro.cli.methods.tables:VertiMRFCommand",
+    "marginals": "vertinumpyro.cli.methods.tables:MarginalsCommand",
+    "logistic": "vertinumpyro.cli.methods.regression:LogisticCommand",
+    "linear": "vertinumpyro.cli.methods.regression:LinearCommand",
+    "bayesian_linear": "vertinumpyro.cli.methods.holders:BayesianLinearCommand",
+    "horizontal": "vertinumpyro.cli.methods.holders:HorizontalCommand",
+    "quality": "vertinumpyro.cli.methods.quality:QualityCommand",
 }
 """Name of `--method` -> the class that stands for it, imported when it is asked for."""
 
@@ -89,35 +92,29 @@ class CommandMethod(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def save(self, result: Any, run_dir: Path) -> None:
-        """Writes what the budget bought, first of all outputs."""
-
-    @abc.abstractmethod
-    def outputs(self, result: Any, facts: Facts, run_dir: Path) -> Mapping[str, str]:
-        """Writes the other files but the report; all files by name, with what they are."""
-
-    def notes(self, result: Any) -> Sequence[str]:
-        """What a reader of the outputs should know is missing from them."""
-        return ()
-
-    @abc.abstractmethod
-    def items(self, result: Any) -> Sequence[ReportFigure | ReportTable]:
-        """Figures and tables of a report for publication."""
-
-    def internal_items(self, result: Any, dataset: VerticalDataset) -> Sequence[ReportFigure | ReportTable]:
-        """Figures and tables that compare with the real table: not DP."""
-        return ()
-
-    @abc.abstractmethod
-    def report(
-        self, result: Any, facts: Facts, items: Sequence[ReportFigure | ReportTable], *, simulated: str | None
-    ) -> ReportContent:
-        """The report."""
+    def report(self, result: Any) -> RunReport:
+        """What the run shows of its result."""
 
     @final
-    def released(self, text: str) -> list[ReportText]:
-        """A report's summary, from what was released alone."""
-        return [ReportText(text=text, not_dp=False)]
+    def run_facts(self, plan: Plan | None, configuration: Mapping[str, str]) -> RunFacts:
+        """What a report cannot know of the result.
+
+        :param plan: whose facts stand in it; None for those that follow from the plan alone.
+        """
+        run = self.config.run
+        return RunFacts(
+            rng_key=jax.random.split(random_key(run.seed))[1],
+            backend=self.method.backend,
+            num_synthetic=run.num_synthetic,
+            facts=None if plan is None else self.facts(plan),
+            configuration=configuration,
+        )
+
+    @final
+    @property
+    def model_seed(self) -> dict[str, str]:
+        """The seed, in words, of methods with a model."""
+        return {"seed of the model's randomness": str(self.config.run.seed)}
 
 
 def method_of(name: str) -> type[CommandMethod]:

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vertinumpyro.cli.beside_posterior import Predictive
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.dpvi.posterior import GUIDES_OWN
 from vertinumpyro.evaluation import ReportFigure, ReportTable
+from vertinumpyro.reports.posterior import Predictive
 
 SCHEMA = Schema(
     {

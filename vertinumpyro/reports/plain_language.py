@@ -18,6 +18,7 @@ __all__ = [
     "count",
     "duration",
     "headline",
+    "holder_facts",
     "in_words",
     "plan_facts",
     "report_facts",
@@ -149,6 +150,16 @@ def report_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
         "noise multiplier σ": f"{plan.noise_multiplier:g}",
         "noise": f"{plan.noise.kind}, {count(plan.num_shares, 'share')}",
         "noise grid": f"2^-{plan.grid_bits}",
+        "backend": backend,
+        "plan": plan.plan_id[:16],
+    }
+
+
+def holder_facts(plan: Any, backend: str) -> dict[str, str]:
+    """What every plan of holders of whole records fixes, in words."""
+    return {
+        "records N (public)": f"{plan.num_records:,}, together at {', '.join(plan.holders)}",
+        "noise": f"discrete Gaussian, {count(len(plan.holders), 'share')}, one from each holder",
         "backend": backend,
         "plan": plan.plan_id[:16],
     }

@@ -1,0 +1,88 @@
+"""`--method dpvi`: variational inference of a NumPyro model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.methods.base import CommandMethod
+from vertinumpyro.cli.model_loading import build_dpvi
+from vertinumpyro.cli.terminal import console
+from vertinumpyro.core.compat import random_key
+from vertinumpyro.data import Facts, TableFacts, VerticalDataset
+from vertinumpyro.dpvi import Posterior
+from vertinumpyro.privacy import Plan, PrivacyPlan
+from vertinumpyro.reports.plain_language import at_most, count, plan_facts
+from vertinumpyro.reports.posterior import PosteriorReport
+from vertinumpyro.reports.run_report import stored_posterior
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Session
+
+__all__ = ["DPVICommand"]
+
+
+class DPVICommand(CommandMethod):
+    """A NumPyro model, the library's mixture where the configuration names none."""
+
+    name = "dpvi"
+    plan_class = PrivacyPlan
+    own_settings: Mapping[str, tuple[str, ...]] = {}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.method = build_dpvi(config)
+
+    def about(self) -> str:
+        """See `CommandMethod`."""
+        return f"model {self.config.model.function or 'the mixture'}"
+
+    def checked(self) -> Sequence[str]:
+        """The model's contract."""
+        split = self.method.split(self.config.schema)
+        chosen = self.method.model is None and self.method.num_components is None
+        more = ["where the steps start from noisy tables, a component for 400 records, 20 to 200"] if chosen else []
+        return [
+            f"{count(split.num_components, 'component')}, {count(split.num_values, 'released value')} a step",
+            *more,
+            "every observed site reads one party's columns, record by record",
+        ]
+
+    def plan(self, facts: Facts) -> PrivacyPlan:
+        """See `CommandMethod`."""
+        privacy, fit = self.config.budget, self.config.fit
+        settings: dict[str, Any] = dataclasses.asdict(privacy)
+        names = ("num_steps", "batch_size", "clip_norm", "clip", "residual_bound")
+        settings |= {name: getattr(fit, name) for name in names}
+        return self.method.plan(facts, **{key: value for key, value in settings.items() if value is not None})
+
+    @classmethod
+    def plan_facts(cls, plan: PrivacyPlan, backend: str) -> dict[str, str]:
+        """See `CommandMethod`."""
+        return plan_facts(plan, backend)
+
+    def facts(self, plan: PrivacyPlan) -> dict[str, str]:
+        """With the memory that the model takes."""
+        memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
+        return {**super().facts(plan), "memory, records aside": at_most(memory)}
+
+    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
+        """One clipped sum a step."""
+        return self.method.computations(facts, plan)
+
+    def fit(self, data: VerticalDataset | Session, plan: PrivacyPlan, *, run_dir: Path, resume: bool) -> Posterior:
+        """See `CommandMethod`."""
+        key = jax.random.split(random_key(self.config.run.seed))[0]
+        return self.method.fit(data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
+
+    def stored(self, run_dir: Path, plan: Plan) -> Posterior | None:
+        """See `stored_posterior`."""
+        return stored_posterior(run_dir, plan, self.method.load)
+
+    def report(self, result: Posterior) -> PosteriorReport:
+        """See `CommandMethod`; its facts are shorter than the plan's view."""
+        return PosteriorReport(result=result, run=self.run_facts(None, self.model_seed))

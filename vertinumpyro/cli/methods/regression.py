@@ -1,0 +1,107 @@
+"""`--method logistic` and `linear`: one regression across parties, by the functional mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.methods.base import CommandMethod, given
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Facts, TableFacts, VerticalDataset
+from vertinumpyro.regression import FunctionalMechanismPlan, VerticalLinearRegression, VerticalLogisticRegression
+from vertinumpyro.reports.plain_language import at_most
+from vertinumpyro.reports.regression import RegressionReport
+from vertinumpyro.secure import BACKENDS
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Session
+
+__all__ = ["LinearCommand", "LogisticCommand"]
+
+_PRIVACY = ("epsilon", "delta", "adversary", "relation", "collusion_threshold")
+_OF_THE_PLAN = ("features", "expand", "feature_bits")
+_OF_THE_ESTIMATORS = ("estimator", "ridge", "prior_variance", "surrogate", "score_range", "threshold")
+
+
+class _RegressionCommand(CommandMethod):
+    """What both regressions share."""
+
+    plan_class = FunctionalMechanismPlan
+    own_settings: Mapping[str, tuple[str, ...]] = {
+        "privacy": _PRIVACY,
+        "fit": ("backend",),
+        "model": (),
+        "regression": ("label", *_OF_THE_PLAN, *_OF_THE_ESTIMATORS),
+    }
+    estimator: ClassVar[type]
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.regression.label is None:
+            raise ArgumentError(
+                f'[regression] label: --method {self.name} needs the column to predict; add label = "…"'
+            )
+        if config.privacy.epsilon is None:
+            raise ArgumentError(f"[privacy] epsilon: --method {self.name} needs one")
+        settings = {k: v for k, v in given(config.regression).items() if k not in (*_OF_THE_PLAN, "label")}
+        self.method = self.estimator(**settings, backend=BACKENDS[config.fit.backend]())
+
+    def about(self) -> str:
+        """See `CommandMethod`."""
+        return f"{self.name} regression of {self.config.regression.label}"
+
+    def checked(self) -> Sequence[str]:
+        """The label and the features."""
+        return [f"label {self.config.regression.label}"]
+
+    def plan(self, facts: Facts) -> FunctionalMechanismPlan:
+        """See `CommandMethod`."""
+        privacy = {k: v for k, v in given(self.config.privacy).items() if k in _PRIVACY}
+        own = {k: v for k, v in given(self.config.regression).items() if k in _OF_THE_PLAN}
+        label = self.config.regression.label
+        return self.method.plan(facts.schema, label, num_records=facts.num_records, **privacy, **own)
+
+    @classmethod
+    def plan_facts(cls, plan: FunctionalMechanismPlan, backend: str) -> dict[str, str]:
+        """See `CommandMethod`."""
+        return RegressionReport.plan_facts(plan, backend)
+
+    def facts(self, plan: FunctionalMechanismPlan) -> dict[str, str]:
+        """With the memory that the features take."""
+        memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
+        return {**super().facts(plan), "memory, records aside": at_most(memory)}
+
+    def computations(self, facts: Facts, plan: FunctionalMechanismPlan) -> Sequence[tuple[Computation, int]]:
+        """See `VerticalEstimator.computations`."""
+        return self.method.computations(facts, plan)
+
+    def fit(
+        self, data: VerticalDataset | Session, plan: FunctionalMechanismPlan, *, run_dir: Path, resume: bool
+    ) -> Any:
+        """See `CommandMethod`."""
+        return self.method.fit(data, plan=plan, run_dir=run_dir, resume=resume)
+
+    def report(self, result: Any) -> RegressionReport:
+        """See `CommandMethod`."""
+        return RegressionReport(result=result, run=self.run_facts(result.plan_, {}))
+
+
+class LinearCommand(_RegressionCommand):
+    """Least squares."""
+
+    name = "linear"
+    estimator = VerticalLinearRegression
+
+    def __init__(self, config: Config) -> None:
+        for key in ("surrogate", "score_range", "threshold"):
+            if getattr(config.regression, key) is not None:
+                raise ArgumentError(f"[regression] {key} belongs to --method logistic; leave it out with linear")
+        super().__init__(config)
+
+
+class LogisticCommand(_RegressionCommand):
+    """Logistic regression."""
+
+    name = "logistic"
+    estimator = VerticalLogisticRegression

@@ -1,0 +1,154 @@
+"""`--method vertimrf` and `marginals`: one release of noisy tables, and a Markov field or a NumPyro model from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import jax
+
+from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.methods.base import CommandMethod, given
+from vertinumpyro.cli.model_loading import model_settings
+from vertinumpyro.cli.terminal import console
+from vertinumpyro.core.compat import random_key
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
+from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
+from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.twin import FIELD
+from vertinumpyro.posterior.synthesis import rehearse_twin
+from vertinumpyro.privacy import Plan
+from vertinumpyro.reports.plain_language import at_most, count
+from vertinumpyro.reports.posterior import MarginalPosteriorReport
+from vertinumpyro.reports.release import FieldReport, table_facts
+from vertinumpyro.reports.run_report import stored_posterior
+from vertinumpyro.secure import BACKENDS
+from vertinumpyro.secure.computation import Computation
+from vertinumpyro.session import Session
+
+__all__ = ["TABLE_PRIVACY", "MarginalsCommand", "TablesCommand", "VertiMRFCommand"]
+
+_OF_THE_PLAN = ("cross_share", "recovery_share", "refinement_share")
+TABLE_PRIVACY = ("epsilon", "delta", "adversary", "relation", "noise", "collusion_threshold")
+
+
+class TablesCommand(CommandMethod):
+    """Noisy tables of columns, from which a twin follows.
+
+    :cvar what: is made of them, in words.
+    :ivar method: their cells, budget and backend.
+    """
+
+    plan_class = MRFPlan
+    what: ClassVar[str]
+    own_settings: Mapping[str, tuple[str, ...]] = {"privacy": (*TABLE_PRIVACY, "allow_unproven"), "fit": ("backend",)}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        settings = {k: v for k, v in given(config.mrf).items() if k not in _OF_THE_PLAN}
+        allow = bool(config.privacy.allow_unproven)
+        self.method = VertiMRF(**settings, allow_unproven=allow, backend=BACKENDS[config.fit.backend]())
+
+    def checked(self) -> Sequence[str]:
+        """The columns in cells."""
+        columns = self.method.columns(self.config.schema)
+        return [f"{count(sum(column.num_cells for column in columns), 'cell')} of {count(len(columns), 'column')}"]
+
+    def plan(self, facts: Facts) -> MRFPlan:
+        """See `CommandMethod`."""
+        privacy = {k: v for k, v in given(self.config.budget).items() if k in TABLE_PRIVACY}
+        shares = {k: v for k, v in given(self.config.mrf).items() if k in _OF_THE_PLAN}
+        return self.method.plan(facts, **privacy, **shares)
+
+    @classmethod
+    def plan_facts(cls, plan: MRFPlan, backend: str) -> dict[str, str]:
+        """See `CommandMethod`."""
+        return table_facts(plan, backend, cls.what)
+
+    def facts(self, plan: MRFPlan) -> dict[str, str]:
+        """With the memory that the columns' cells take."""
+        memory = self.method.memory(self.config.schema, plan)
+        return {**super().facts(plan), "memory, records aside": at_most(memory)}
+
+    def computations(self, facts: Facts, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
+        """See `VertiMRF.computations`."""
+        return self.method.computations(facts, plan)
+
+
+class VertiMRFCommand(TablesCommand):
+    """Noisy tables of columns, and the field that fits them."""
+
+    name = "vertimrf"
+    what = "VertiMRF"
+    own_settings: Mapping[str, tuple[str, ...]] = {**TablesCommand.own_settings, "model": ()}
+
+    def about(self) -> str:
+        """See `CommandMethod`."""
+        return f"encoder {self.method.encoder}"
+
+    def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarkovTwin:
+        """See `CommandMethod`."""
+        with console.status("[dim]tables, then the field …"):
+            return self.method.fit(data, plan, run_dir=run_dir, resume=resume)
+
+    def stored(self, run_dir: Path, plan: Plan) -> MarkovTwin | None:
+        """The field; `MarkovTwin.load` compares its plan with the record."""
+        return MarkovTwin.load(run_dir) if (run_dir / FIELD).exists() else None
+
+    def report(self, result: MarkovTwin) -> FieldReport:
+        """See `CommandMethod`."""
+        seed = {"seed of the twin's randomness": str(self.config.run.seed)}
+        return FieldReport(result=result, run=self.run_facts(result.plan, seed))
+
+
+class MarginalsCommand(TablesCommand):
+    """The tables; then the model, without privacy cost."""
+
+    name = "marginals"
+    what = "noisy tables, and a NumPyro model learned from them"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if self.method.encoder != "secure_marginals":
+            raise ArgumentError(f'[mrf] encoder = "{self.method.encoder}": --method marginals needs "secure_marginals"')
+        self._released: Marginals | None = None
+        law = "auto" if has_engine() else "tables"
+        self.inference = MarginalInference(settings=self.method, law=law, **model_settings(config))
+
+    def about(self) -> str:
+        """See `CommandMethod`."""
+        return f"model {self.config.model.function or 'the mixture'}, from tables"
+
+    def plan(self, facts: Facts) -> MRFPlan:
+        """A plan for a model whose tables can be computed.
+
+        :raises ModelContractError: they cannot, or the model breaks the contract; names the site.
+        """
+        plan = super().plan(facts)
+        rehearse_twin(self.inference.rehearse(facts.schema, plan)).warn(stacklevel=2)
+        return plan
+
+    def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarginalPosterior:
+        """See `CommandMethod`."""
+        self.inference.rehearse(data.schema, plan)
+        self._released = release_marginals(data, plan, self.method, run_dir=run_dir, resume=resume)
+        key = jax.random.split(random_key(self.config.run.seed))[0]
+        return self.inference.fit(self._released, key, progress_bar=console.is_terminal)
+
+    def stored(self, run_dir: Path, plan: Plan) -> MarginalPosterior | None:
+        """See `stored_posterior`."""
+        return stored_posterior(run_dir, plan, self.inference.load)
+
+    def report(self, result: MarginalPosterior) -> MarginalPosteriorReport:
+        """See `CommandMethod`."""
+        named = self.config.model.function
+        configuration = {
+            **({} if named is None else {"model": named}),
+            "settings given": ", ".join(sorted(given(self.config.mrf))) or "none",
+            **self.model_seed,
+        }
+        facts = self.run_facts(result.plan, configuration)
+        return MarginalPosteriorReport(result=result, run=facts, released=self._released)

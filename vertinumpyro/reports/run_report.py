@@ -1,0 +1,263 @@
+"""What the folder of one run shows, for the result of any method: its files, and a report for publication."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, final
+
+import jax
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import VerticalDataset
+from vertinumpyro.data.writing import table_writer
+from vertinumpyro.dpvi import Posterior
+from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
+from vertinumpyro.marginals import MarginalPosterior
+from vertinumpyro.privacy import Plan
+from vertinumpyro.reports.plain_language import cautions, in_words, report_rows, rounded_up
+from vertinumpyro.reports.tables import SYNTHETIC
+from vertinumpyro.secure import Backend, BetweenProcesses
+
+__all__ = [
+    "COEFFICIENTS",
+    "POSTERIOR",
+    "POSTERIOR_FILES",
+    "REPORT",
+    "SIMULATED",
+    "DrawnTwin",
+    "RunFacts",
+    "RunReport",
+    "report_content",
+    "stored_posterior",
+    "without_twin",
+    "write_blocks",
+]
+
+P = TypeVar("P", Posterior, MarginalPosterior)
+
+COEFFICIENTS = "coefficients.csv"
+POSTERIOR = "posterior.npz"
+REPORT = "report.html"
+POSTERIOR_FILES: Mapping[str, str] = {
+    "synthetic.csv": "the synthetic twin",
+    "synthetic.parquet": "the same, with its types",
+    "privacy.json": "the plan, and how much of it is spent",
+    POSTERIOR: "the released posterior; further tables cost nothing",
+    REPORT: "figures, guarantees, configuration",
+}
+"""Of a run that learned a model, with what they are."""
+
+SIMULATED = "One process held every party's columns: the secure computation was simulated, bit for bit."
+_UNKNOWN = "What computed the sums across parties, and who could see them there, is not stated here."
+_LOADING = """import pandas as pd
+
+twin = pd.read_parquet("synthetic.parquet")  # types as in the parties' tables
+print(twin.describe(include="all"))
+# Further tables cost no privacy:
+#   vertinumpyro synthesize RUN_FOLDER -n 100000 --out more.parquet
+"""
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a report says of a run that the run's result does not know. All of it is public.
+
+    :ivar backend: what computed the sums across parties; None where nobody says.
+    :ivar num_synthetic: records of the twin; None takes as many as it was learned from.
+    :ivar rng_key: of the twin.
+    :ivar facts: what the plan fixes, in words; None takes what the plan alone tells.
+    :ivar configuration: further settings, in words.
+    :ivar warnings: what a reader must know first, beside what the result tells.
+    """
+
+    rng_key: jax.Array
+    backend: Backend | None = None
+    num_synthetic: int | None = None
+    facts: Mapping[str, str] | None = None
+    configuration: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+    @property
+    def backend_name(self) -> str:
+        """The backend's name."""
+        return "not stated" if self.backend is None else self.backend.info().name
+
+    @property
+    def all_warnings(self) -> list[str]:
+        """With what the backend makes a reader know first."""
+        if self.backend is None:
+            return [*self.warnings, _UNKNOWN]
+        return [*self.warnings, *([] if isinstance(self.backend, BetweenProcesses) else [SIMULATED])]
+
+
+class DrawnTwin(NamedTuple):
+    """A synthetic table that was written.
+
+    :ivar table: of a long one its first block.
+    :ivar num_records: of the whole table.
+    """
+
+    table: pd.DataFrame
+    num_records: int
+
+
+class RunReport(abc.ABC):
+    """What a run shows. One subclass for each kind of result.
+
+    :ivar result: what `fit` returned.
+    :ivar run: what it does not know.
+    """
+
+    result: Any
+    run: RunFacts
+
+    @property
+    @abc.abstractmethod
+    def plan(self) -> Plan:
+        """What was spent."""
+
+    @property
+    @abc.abstractmethod
+    def secure_noise(self) -> bool:
+        """Whether the noise came from the operating system's CSPRNG."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def plan_facts(plan: Any, backend: str) -> dict[str, str]:
+        """What a plan fixes, in words, from the plan alone: an approval shows it before any of the model's code runs.
+
+        :param backend: its name, which no plan has.
+        """
+
+    @abc.abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes what the budget bought, first of all files."""
+
+    def draw_twin(self, folder: Path) -> DrawnTwin | None:
+        """Writes a synthetic table in both formats; None where the result draws none by itself."""
+        return None
+
+    @abc.abstractmethod
+    def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
+        """All files by name, with what they are."""
+
+    def notes(self, twin: DrawnTwin | None) -> Sequence[str]:
+        """What a reader of the files should know is missing from them."""
+        return ()
+
+    @abc.abstractmethod
+    def items(self, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
+        """Figures and tables of a report for publication."""
+
+    def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
+        """Figures and tables that compare with the real table: not DP."""
+        return ()
+
+    @abc.abstractmethod
+    def title(self, twin: DrawnTwin | None) -> str:
+        """The report's heading."""
+
+    @abc.abstractmethod
+    def summary(self, twin: DrawnTwin | None) -> Sequence[str]:
+        """What was released, in paragraphs."""
+
+    @abc.abstractmethod
+    def configuration(self) -> Mapping[str, str]:
+        """Settings in words; no time, which follows from the records."""
+
+    def result_warnings(self) -> Sequence[str]:
+        """What a reader must know of the result first."""
+        return ()
+
+    @final
+    def content(
+        self, twin: DrawnTwin | None, items: Iterable[ReportFigure | ReportTable] | None = None
+    ) -> ReportContent:
+        """The report.
+
+        :param items: in the place of `items`.
+        """
+        facts = self.run.facts
+        return report_content(
+            self.plan,
+            list(self.items(twin) if items is None else items),
+            title=self.title(twin),
+            summary=[ReportText(text=text, not_dp=False) for text in self.summary(twin)],
+            facts=self.plan_facts(self.plan, self.run.backend_name) if facts is None else facts,
+            configuration={**self.configuration(), **self.run.configuration},
+            secure_noise=self.secure_noise,
+            warnings=[*self.result_warnings(), *self.run.all_warnings],
+        )
+
+    @final
+    def _written_twin(self, folder: Path) -> DrawnTwin:
+        blocks = self.result.synthetic_blocks(self.run.num_synthetic, rng_key=self.run.rng_key)
+        return DrawnTwin(*write_blocks(blocks, folder))
+
+
+def report_content(
+    plan: Plan,
+    items: Sequence[ReportFigure | ReportTable],
+    *,
+    title: str,
+    summary: Sequence[ReportText],
+    facts: Mapping[str, str],
+    configuration: Mapping[str, str],
+    secure_noise: bool,
+    warnings: Sequence[str],
+) -> ReportContent:
+    """A report of one plan's releases, with what a reader must know first."""
+    told = [ReportText(text=sentence, not_dp=False) for sentence in in_words(plan)]
+    return ReportContent(
+        title=title,
+        summary=[*summary, *told],
+        facts={"ε against everyone": rounded_up(plan.worst.epsilon), **facts},
+        adversary_rows=report_rows(plan),
+        figures=[item for item in items if isinstance(item, ReportFigure)],
+        tables=[item for item in items if isinstance(item, ReportTable)],
+        configuration=configuration,
+        code=_LOADING if any(item.section == SYNTHETIC for item in items) else "",
+        warnings=[*_plan_warnings(plan, secure_noise), *warnings],
+    )
+
+
+def _plan_warnings(plan: Plan, secure_noise: bool) -> list[str]:
+    insecure = [] if secure_noise else ["The noise came from a seed: this run has no privacy."]
+    unproven = sorted({step for row in plan.adversaries for step in row.unproven})
+    return [*insecure, *(f"Not proved: {step}." for step in unproven), *cautions(plan)]
+
+
+def without_twin(files: Mapping[str, str]) -> dict[str, str]:
+    """The files of a run whose model draws no table by itself."""
+    return {name: text for name, text in files.items() if not name.startswith("synthetic.")}
+
+
+def write_blocks(frames: Iterable[pd.DataFrame], folder: Path) -> tuple[pd.DataFrame, int]:
+    """The synthetic table in both formats, one block of records after the other: its first block, and its records."""
+    first, num_records = None, 0
+    with table_writer(folder / "synthetic.csv") as to_csv, table_writer(folder / "synthetic.parquet") as to_parquet:
+        for frame in frames:
+            to_csv(frame)
+            to_parquet(frame)
+            first, num_records = frame if first is None else first, num_records + len(frame)
+    assert first is not None, "a table has records"
+    return first, num_records
+
+
+def stored_posterior(folder: Path, plan: Plan, load: Callable[[Path], P]) -> P | None:
+    """The posterior that a complete run stored, if it is this plan's; None where there is none.
+
+    :raises ArgumentError: it is another plan's.
+    """
+    path = folder / POSTERIOR
+    if not path.exists():
+        return None
+    posterior = load(path)
+    if posterior.plan.fingerprint() != plan.fingerprint():
+        raise ArgumentError(f"{path} belongs to another plan than the record beside it; take it out of the folder")
+    return posterior
