@@ -47,7 +47,7 @@ from tqdm.auto import tqdm
 
 from vertinumpyro.data.datasets.abalone import load_abalone
 from vertinumpyro.data.datasets.wine import load_wine
-from vertinumpyro.evaluation.palette import LINE_STYLES, MARKERS, MUTED, SERIES, grid, new_figure, styled
+from vertinumpyro.evaluation.plot_style import LINE_STYLES, MARKERS, MUTED, SERIES, grid, new_figure, styled
 from vertinumpyro.regression.bayesian_linear import BayesianLinearRegression
 
 DELTA, RANGE, BOUND = 1e-4, 10.0, 7.5

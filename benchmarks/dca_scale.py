@@ -53,7 +53,7 @@ from common import environment, finish, interleaved, median, parser
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from matplotlib.figure import Figure
 
-from vertinumpyro.evaluation.palette import INK, MARKERS, MUTED, SERIES, grid, new_figure, styled
+from vertinumpyro.evaluation.plot_style import INK, MARKERS, MUTED, SERIES, grid, new_figure, styled
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, distributed_sum_on_dask
 from vertinumpyro.secure.dca.backend import NodeSums
 

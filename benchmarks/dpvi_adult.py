@@ -96,7 +96,7 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.settings import default_batch
 from vertinumpyro.dpvi.step_inputs import chunks
-from vertinumpyro.evaluation.plots import plot_curves, plot_nll_boxes
+from vertinumpyro.evaluation import plot_curves, plot_nll_boxes
 from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.graphical_model import has_engine

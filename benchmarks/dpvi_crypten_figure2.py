@@ -52,7 +52,7 @@ from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.step_inputs import chunks
-from vertinumpyro.evaluation.plots import plot_curves
+from vertinumpyro.evaluation import plot_curves
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
 from vertinumpyro.session import PartyTask, ProcessSession
 

@@ -33,7 +33,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.dpvi.posterior import Posterior
-from vertinumpyro.evaluation.plots import plot_nll_boxes
+from vertinumpyro.evaluation import plot_nll_boxes
 from vertinumpyro.privacy import OUTSIDE_ANALYST
 
 HOLDERS = 5

@@ -66,7 +66,7 @@ from vertinumpyro.data import (
     load_dutch,
     load_wine,
 )
-from vertinumpyro.evaluation.palette import LINE_STYLES, MARKERS, MUTED, SERIES, grid, new_figure, styled
+from vertinumpyro.evaluation.plot_style import LINE_STYLES, MARKERS, MUTED, SERIES, grid, new_figure, styled
 from vertinumpyro.privacy import OUTSIDE_ANALYST
 from vertinumpyro.regression import NoisyFitWarning, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout, scaled

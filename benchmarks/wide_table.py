@@ -38,7 +38,7 @@ from common import environment, finish, kept, parser, with_stored
 from sklearn.ensemble import HistGradientBoostingClassifier
 from tqdm.auto import tqdm
 
-from vertinumpyro.cli.comparison import joined_at_random
+from vertinumpyro.cli.demo import joined_at_random
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation import k_way_tvd, train_on_synthetic_test_on_real

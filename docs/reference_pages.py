@@ -11,10 +11,10 @@ from typing import Any
 import typer
 from typer.cli import get_docs_for_click
 
-from vertinumpyro.cli.json_schemas import config_schema
+from vertinumpyro.cli.config_sections import SECTIONS
 from vertinumpyro.cli.main import app
 from vertinumpyro.cli.party_file import PartyFile, PolicySettings
-from vertinumpyro.cli.sections import SECTIONS
+from vertinumpyro.cli.schema_commands import config_schema
 from vertinumpyro.data.json_schema import columns_schema, properties
 
 _SCHEMA = """# Keys of `schema.toml`

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from vertinumpyro.cli.json_schemas import config_schema
 from vertinumpyro.cli.main import app
 from vertinumpyro.cli.party_file import PartyFile, PolicySettings
+from vertinumpyro.cli.schema_commands import config_schema
 from vertinumpyro.data.json_schema import columns_schema, properties
 
 ROOT = Path(__file__).parents[1]

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.mrf.conftest import SCHEMA, frame
+from vertinumpyro.cli.config_sections import DataSettings
 from vertinumpyro.cli.party_file import PartyFile
-from vertinumpyro.cli.sections import DataSettings
-from vertinumpyro.cli.settings import read_section
+from vertinumpyro.cli.toml_dataclass import read_section
 from vertinumpyro.core import dask_workers, open_files, row_blocks, workers
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError
 from vertinumpyro.core.workers import Part, total, workers_of

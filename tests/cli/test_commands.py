@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import NUM_RECORDS, Project, invoke, one_line
 from vertinumpyro.dpvi import step_inputs, training_loop
-from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE
 from vertinumpyro.reports.plain_language import rounded_up
 from vertinumpyro.reports.run_report import POSTERIOR_FILES
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.cli.conftest import invoke
 from vertinumpyro.cli import demo
-from vertinumpyro.cli.comparison import APART, compare, joined_at_random
+from vertinumpyro.cli.demo import APART, compare, joined_at_random
 from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset, load_rand_hie
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.reports.run_report import POSTERIOR_FILES

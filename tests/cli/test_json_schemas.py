@@ -7,7 +7,7 @@ import jsonschema  # nbformat brings it
 import pytest
 
 from tests.cli.conftest import SCHEMA, SETTINGS, Project
-from vertinumpyro.cli.json_schemas import config_schema
+from vertinumpyro.cli.schema_commands import config_schema
 from vertinumpyro.data import Schema
 from vertinumpyro.data.json_schema import columns_schema
 

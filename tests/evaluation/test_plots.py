@@ -17,7 +17,7 @@ from vertinumpyro.evaluation import (
     plot_pairwise_tvd,
     plot_tvd_comparison,
 )
-from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE
 from vertinumpyro.evaluation.table_plots import CROSS_PARTY_GID, cell_labels
 
 

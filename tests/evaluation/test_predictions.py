@@ -18,7 +18,7 @@ from vertinumpyro.evaluation import (
     prediction_items,
     write_report,
 )
-from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from vertinumpyro.evaluation import (
     ReportFigure,
     ReportTable,
     ReportText,
-    palette,
     plot_adversaries,
     plot_objective,
+    plot_style,
     render_report,
     write_report,
 )
-from vertinumpyro.evaluation.palette import NOT_DP_NOTE
+from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE
 from vertinumpyro.evaluation.report import RELATIONS
 
 NASTY = "<script>alert('x & y')</script>\""
@@ -196,7 +196,7 @@ def test_names_in_any_script_are_no_boxes_and_nothing_is_warned_of(name, kind):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = plot_adversaries([ROW | {"adversary": name}])
-        if kind == "svg+xml" and not palette.lacks_glyphs(figure):
+        if kind == "svg+xml" and not plot_style.lacks_glyphs(figure):
             pytest.skip("a font for it is installed")
         text = render_report(
             ReportContent(title="Twin", figures=[ReportFigure(figure=figure, caption="c", not_dp=False)])
@@ -206,4 +206,4 @@ def test_names_in_any_script_are_no_boxes_and_nothing_is_warned_of(name, kind):
     if kind == "svg+xml":  # the reader's browser writes it
         assert f">{name}<" in base64.b64decode(found[1]).decode()
     else:
-        assert not palette.lacks_glyphs(figure)
+        assert not plot_style.lacks_glyphs(figure)

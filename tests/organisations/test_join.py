@@ -15,8 +15,8 @@ from tests.cli.conftest import one_line
 from tests.organisations import programs
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
-from vertinumpyro.cli.joining import task_of
 from vertinumpyro.cli.main import app
+from vertinumpyro.cli.organisation_run import task_of
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.core.errors import PrivacyError
 from vertinumpyro.privacy import Book, Ledger

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.markup import escape
 
-from vertinumpyro.cli import sessions
+from vertinumpyro.cli import open_session
 from vertinumpyro.cli.config import CONFIG_COPY, load_config
-from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
+from vertinumpyro.cli.fit_run import SCORE, BoughtScore, spend
 from vertinumpyro.cli.job import Job, method_to_continue, plan_to_continue, refuse_changed, refuse_started
-from vertinumpyro.cli.spending import SCORE, BoughtScore, spend
-from vertinumpyro.cli.terminal import console, heading, ticked
+from vertinumpyro.cli.plan_table import facts_grid, plan_view, schema_table
+from vertinumpyro.cli.terminal import checklist_item, console, heading
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
@@ -63,22 +63,22 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
 
     :returns: what was found, for programs.
     """
-    with ticked("settings") as found:
+    with checklist_item("settings") as found:
         job = Job.load(path, method, backend=backend)
         found += [path.name, job.method.name, job.method.about(), *([] if job.why is None else [job.why])]
-    with ticked("schema") as found:
+    with checklist_item("schema") as found:
         found += [count(len(job.schema.parties), "party").replace("partys", "parties")]
         found += [count(len(job.schema.columns), "column"), f"id column {job.schema.id_column}"]
-    facts = sessions.checked_records(job) if sessions.needed(job) else _checked_records(job)
-    with ticked("method") as found:
+    facts = open_session.checked_records(job) if open_session.needed(job) else _checked_records(job)
+    with checklist_item("method") as found:
         found += job.method.checked()
-    with ticked("plan") as found:
+    with checklist_item("plan") as found:
         plan = job.method.plan(facts)
         score = BoughtScore.of(job.config, job.method.name, facts, job.config.run_dir())
         found += [headline(plan), *(f"{row.adversary} ε = {rounded_up(row.epsilon)}" for row in plan.adversaries)]
-    with ticked("range") as found:
+    with checklist_item("range") as found:
         found += [f"no value wraps around the {job.method.method.backend.info().name} ring"]
-    for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
+    for line in open_session.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
     if score is not None:
         score.show(plan)
@@ -89,10 +89,10 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
 def _checked_records(job: Job) -> VerticalDataset:
     tables = None
     if job.config.spool is None:
-        with ticked("files") as found:
+        with checklist_item("files") as found:
             tables = job.tables()
             found += [f"{party}: {count(len(table), 'record')}" for party, table in tables.items()]
-    with ticked("records") as found:
+    with checklist_item("records") as found:
         dataset = job.dataset(tables)
         found += [
             f"{count(dataset.num_records, 'record')} matched by id",
@@ -102,14 +102,14 @@ def _checked_records(job: Job) -> VerticalDataset:
 
 
 def _computations(job: Job, facts: Facts, plan: Plan) -> Any:
-    return job.method.computations(facts, plan) if sessions.needed(job) else ()
+    return job.method.computations(facts, plan) if open_session.needed(job) else ()
 
 
 def _show(job: Job, plan: Plan, facts: Facts) -> None:
     if job.why is not None:
         console.print(f"\nMethod: [bold]{job.method.name}[/]. {escape(_sentence(job.why))} `--method` takes another.")
     console.print(heading("Privacy plan"), *plan_view(plan, job.method.facts(plan)))
-    for line in sessions.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
+    for line in open_session.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
 
 
@@ -141,7 +141,7 @@ def fit(
     with held(run_dir):  # before anything of another run's could be written over
         if not resume:
             refuse_started(run_dir)
-        with sessions.opened(job) as data:
+        with open_session.opened(job) as data:
             plan = job.method.plan(data) if plan is None else plan
             score = BoughtScore.of(config, job.method.name, data, run_dir, resume=resume)
             _show(job, plan, data)

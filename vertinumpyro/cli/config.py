@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vertinumpyro.cli.sections import (
+from vertinumpyro.cli.config_sections import (
     SECTIONS,
     DataSettings,
     FitSettings,
@@ -23,7 +23,7 @@ from vertinumpyro.cli.sections import (
     RegressionSettings,
     RunSettings,
 )
-from vertinumpyro.cli.settings import check_keys, read_section
+from vertinumpyro.cli.toml_dataclass import check_keys, read_section
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CsvFormat, Schema
 from vertinumpyro.data.schema_text import dump, read_settings

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import serialization
 from rich.markup import escape
 
 from vertinumpyro.cli.job import Job
-from vertinumpyro.cli.joining import ids_to_link, loaded_backend, task_of
-from vertinumpyro.cli.organisations import check_model, config_at
+from vertinumpyro.cli.organisation_run import ids_to_link, loaded_backend, task_of
 from vertinumpyro.cli.party_file import PartyFile
+from vertinumpyro.cli.study_commands import check_model, config_at
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
 from vertinumpyro.data import read_table

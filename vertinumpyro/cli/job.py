@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from vertinumpyro.cli.choice import chosen
 from vertinumpyro.cli.config import CONFIG_COPY, Config, load_config
+from vertinumpyro.cli.method_selection import chosen
 from vertinumpyro.cli.methods.base import METHODS, CommandMethod, method_of
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.workers import Workers, workers_of

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vertinumpyro import __version__
-from vertinumpyro.cli.reporting import reported
+from vertinumpyro.cli.command_result import command
 from vertinumpyro.cli.terminal import console
 
 __all__ = ["app", "main"]
@@ -58,7 +58,7 @@ def _version(
 
 
 @app.command()
-@reported
+@command
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the outputs.")] = Path("vertinumpyro-demo"),
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of DPVI.", show_default="the library's")] = None,
@@ -76,7 +76,7 @@ def demo(
 
 
 @app.command()
-@reported
+@command
 def plan(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> Any:
     """Show schema and privacy plan. Needs the number of records, and nothing else of the data."""
     from vertinumpyro.cli import commands
@@ -85,20 +85,20 @@ def plan(config: ConfigFile, backend: Backend = None, method: Method = None, deb
 
 
 @app.command()
-@reported
+@command
 def diff(
     first: Annotated[Path, typer.Argument(help="A run's folder, privacy.json, study.toml or config.toml.")],
     second: Annotated[Path, typer.Argument(help="Another one.")],
     debug: Debug = False,
 ) -> Any:
     """Say what two privacy plans differ in, and what each adversary gets by either."""
-    from vertinumpyro.cli import plan_difference
+    from vertinumpyro.cli import plan_diff
 
-    return plan_difference.difference(first, second)
+    return plan_diff.difference(first, second)
 
 
 @app.command()
-@reported
+@command
 def check(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> Any:
     """Check settings, tables, record matching, model, plan and range. Spends nothing."""
     from vertinumpyro.cli import commands
@@ -107,7 +107,7 @@ def check(config: ConfigFile, backend: Backend = None, method: Method = None, de
 
 
 @app.command()
-@reported
+@command
 def fit(
     config: ConfigFile,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
@@ -126,7 +126,7 @@ def fit(
 
 
 @app.command()
-@reported
+@command
 def synthesize(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a fit.", show_default=False)],
     num_records: Annotated[int, typer.Option("--num-records", "-n", min=1, help="Records to draw.")] = 1000,
@@ -158,7 +158,7 @@ PartyTOML = Annotated[Path, typer.Option("--party", help="This organisation's ow
 
 
 @schema_app.command("draft")
-@reported
+@command
 def schema_draft(
     file: Annotated[Path, typer.Argument(help="This party's table, CSV or Parquet.")],
     party: Annotated[str, typer.Option(help="Its name in the schema.")],
@@ -170,27 +170,27 @@ def schema_draft(
     debug: Debug = False,
 ) -> None:
     """Propose types, bounds and categories from a file, for its own people to replace by public knowledge."""
-    from vertinumpyro.cli import drafting
+    from vertinumpyro.cli import schema_commands
 
-    drafting.draft(
+    schema_commands.draft(
         file, party=party, id_column=id_column, out=out, separator=separator, encoding=encoding, decimal=decimal
     )
 
 
 @schema_app.command("json")
-@reported
+@command
 def schema_json(
     out: Annotated[Path, typer.Option(help="The folder of schema.toml and config.toml.")] = Path("."),
     debug: Debug = False,
 ) -> None:
     """Write JSON schemas, by which editors complete the keys of schema.toml and config.toml."""
-    from vertinumpyro.cli import json_schemas
+    from vertinumpyro.cli import schema_commands
 
-    json_schemas.write(out)
+    schema_commands.write_json_schemas(out)
 
 
 @party_app.command("init")
-@reported
+@command
 def party_init(
     name: Annotated[str, typer.Argument(help="As the study calls this organisation.", show_default=False)],
     folder: Annotated[Path, typer.Option(help="For key, certificate and party.toml.")] = Path("."),
@@ -200,13 +200,13 @@ def party_init(
     debug: Debug = False,
 ) -> None:
     """Make a key and a certificate for this organisation."""
-    from vertinumpyro.cli import organisations
+    from vertinumpyro.cli import study_commands
 
-    organisations.init(name, folder=folder, table=table, listen=listen, days=days)
+    study_commands.init(name, folder=folder, table=table, listen=listen, days=days)
 
 
 @study_app.command("draft")
-@reported
+@command
 def study_draft(
     config: ConfigFile,
     member: Annotated[list[str], typer.Option(help="name=certificate.pem@host:port, for each party.")],
@@ -220,15 +220,15 @@ def study_draft(
     debug: Debug = False,
 ) -> None:
     """Write an agreement: schema, members, method and a privacy plan. No table is opened."""
-    from vertinumpyro.cli import organisations
+    from vertinumpyro.cli import study_commands
 
-    organisations.draft(
+    study_commands.draft(
         config, method=method, members=member, helpers=helper or [], name=name, out=out, linkage=linkage
     )
 
 
 @study_app.command("draft-linkage")
-@reported
+@command
 def study_draft_linkage(
     config: ConfigFile,
     member: Annotated[list[str], typer.Option(help="name=certificate.pem@host:port, for each party.")],
@@ -241,44 +241,44 @@ def study_draft_linkage(
     debug: Debug = False,
 ) -> None:
     """Write an agreement to find the records that all parties have. No table is opened."""
-    from vertinumpyro.cli import organisations
+    from vertinumpyro.cli import study_commands
 
-    organisations.draft_linkage(config, members=member, helpers=helper, name=name, out=out, pad_to=pad_to)
+    study_commands.draft_linkage(config, members=member, helpers=helper, name=name, out=out, pad_to=pad_to)
 
 
 @study_app.command("show")
-@reported
+@command
 def study_show(study: StudyFile, debug: Debug = False) -> None:
     """Show what an agreement says, and its digest."""
-    from vertinumpyro.cli import organisations
+    from vertinumpyro.cli import study_commands
 
-    organisations.show(study)
+    study_commands.show(study)
 
 
 @study_app.command("status")
-@reported
+@command
 def study_status(study: StudyFile, party: PartyTOML = Path("party.toml"), debug: Debug = False) -> None:
     """Show how far this organisation is with a study: approval, linkage, steps on account, log."""
-    from vertinumpyro.cli import organisations
+    from vertinumpyro.cli import study_commands
 
-    organisations.status(study, party)
+    study_commands.status(study, party)
 
 
 @study_app.command("diff")
-@reported
+@command
 def study_diff(
     study: StudyFile,
     other: Annotated[Path, typer.Argument(help="Another party's file.", show_default=False)],
     debug: Debug = False,
 ) -> None:
     """Say where two files of an agreement differ."""
-    from vertinumpyro.cli import organisations
+    from vertinumpyro.cli import study_commands
 
-    organisations.difference(study, other)
+    study_commands.difference(study, other)
 
 
 @study_app.command("approve")
-@reported
+@command
 def study_approve(
     study: StudyFile,
     party: PartyTOML = Path("party.toml"),
@@ -286,13 +286,13 @@ def study_approve(
     debug: Debug = False,
 ) -> None:
     """Show an agreement, hold it against this party's policy, and sign it."""
-    from vertinumpyro.cli import organisations
+    from vertinumpyro.cli import study_commands
 
-    organisations.approve(study, party, yes=yes)
+    study_commands.approve(study, party, yes=yes)
 
 
 @app.command()
-@reported
+@command
 def doctor(
     study: StudyFile,
     party: PartyTOML = Path("party.toml"),
@@ -307,7 +307,7 @@ def doctor(
 
 
 @app.command()
-@reported
+@command
 def budget(
     study: Annotated[
         Path | None, typer.Argument(metavar="STUDY.toml", help="What is planned.", show_default="nothing")
@@ -325,7 +325,7 @@ def budget(
 
 
 @app.command()
-@reported
+@command
 def link(
     linkage: Annotated[Path, typer.Argument(metavar="LINKAGE.toml", help="The agreement.", show_default=False)],
     party: PartyTOML = Path("party.toml"),
@@ -334,13 +334,13 @@ def link(
     debug: Debug = False,
 ) -> None:
     """Find the records that all parties have: everybody runs this, before a study is drafted."""
-    from vertinumpyro.cli import joining
+    from vertinumpyro.cli import organisation_run
 
-    joining.link(linkage, party, wait_s=wait, timeout_s=timeout)
+    organisation_run.link(linkage, party, wait_s=wait, timeout_s=timeout)
 
 
 @app.command()
-@reported
+@command
 def join(
     study: StudyFile,
     party: PartyTOML = Path("party.toml"),
@@ -353,9 +353,9 @@ def join(
     debug: Debug = False,
 ) -> None:
     """Take part in an approved study: everybody runs this, on their own machine."""
-    from vertinumpyro.cli import joining
+    from vertinumpyro.cli import organisation_run
 
-    joining.join(study, party, out=out, resume=resume, wait_s=wait, timeout_s=timeout)
+    organisation_run.join(study, party, out=out, resume=resume, wait_s=wait, timeout_s=timeout)
 
 
 def main() -> None:

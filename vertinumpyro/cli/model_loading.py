@@ -14,7 +14,7 @@ from typing import Any
 from numpyro.infer import autoguide
 
 from vertinumpyro.cli.config import Config
-from vertinumpyro.cli.sections import ModelSettings
+from vertinumpyro.cli.config_sections import ModelSettings
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.wording import suggest
 from vertinumpyro.dpvi import DPVI

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vertinumpyro.cli.settings import check_keys, positive, read_section
+from vertinumpyro.cli.toml_dataclass import check_keys, positive, read_section
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.schema_text import dump, read_settings
 from vertinumpyro.privacy.account import ACCOUNT, Account

@@ -12,7 +12,7 @@ from pathlib import Path
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.reports.plain_language import count, duration
 
-__all__ = ["ProgressLines", "followed", "progress_in_log"]
+__all__ = ["ProgressLines", "log_progress", "progress_in_log"]
 
 _PART = 0.1  # of the total: so much more is worth a line
 _SHORTEST_S = 10.0
@@ -62,12 +62,12 @@ def progress_in_log(record: Path, total: int, noun: str = "step") -> Iterator[No
         yield
         return
     lines = ProgressLines(noun)
-    with followed(record, lambda spent: lines(spent, total), lambda spent: lines.say(spent, total)):
+    with log_progress(record, lambda spent: lines(spent, total), lambda spent: lines.say(spent, total)):
         yield
 
 
 @contextmanager
-def followed(record: Path, tell: Callable[[int], object], last: Callable[[int], object]) -> Iterator[None]:
+def log_progress(record: Path, tell: Callable[[int], object], last: Callable[[int], object]) -> Iterator[None]:
     """Calls `tell` with the steps on record, twice a second while the block runs, and `last` at its end."""
     done = threading.Event()
 

@@ -1,6 +1,7 @@
 """`log.jsonl`: what happened in a run between organisations, a line of JSON each, for the programs that watch it.
 
 Public facts alone: who was awaited, what was agreed on, how many steps are on record, rounds and bytes, how it ended.
+Short because it is one format, which others read.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from vertinumpyro.core.visible import visible
 
-__all__ = ["console", "error_console", "error_panel", "for_programs", "heading", "ticked", "warnings_as_lines"]
+__all__ = ["checklist_item", "console", "error_console", "error_panel", "for_programs", "heading", "warnings_as_lines"]
 
 
 @final
@@ -55,7 +55,7 @@ def error_panel(title: str, message: str) -> Panel:
 
 
 @contextmanager
-def ticked(name: str) -> Iterator[list[str]]:
+def checklist_item(name: str) -> Iterator[list[str]]:
     """A line that ends as a tick and what was appended to the list, or as a cross, and the error goes on."""
     found: list[str] = []
     try:

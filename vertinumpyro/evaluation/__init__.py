@@ -3,7 +3,6 @@
 Whatever takes a real table here is exact, not differentially private, and marked so.
 """
 
-from vertinumpyro.evaluation.combining import CombinedEstimate, combine_estimates
 from vertinumpyro.evaluation.downstream import DownstreamResult, Scores, train_on_synthetic_test_on_real
 from vertinumpyro.evaluation.marginals import (
     KWayResult,
@@ -18,17 +17,6 @@ from vertinumpyro.evaluation.marginals import (
     within_party_pairs,
     within_party_tvd,
 )
-from vertinumpyro.evaluation.plots import (
-    ReleasedShares,
-    plot_adversaries,
-    plot_beside_release,
-    plot_curves,
-    plot_marginals,
-    plot_nll_boxes,
-    plot_objective,
-    plot_pairwise_tvd,
-    plot_tvd_comparison,
-)
 from vertinumpyro.evaluation.predictions import (
     Calibration,
     Predicted,
@@ -38,6 +26,7 @@ from vertinumpyro.evaluation.predictions import (
     plot_roc,
     prediction_items,
 )
+from vertinumpyro.evaluation.release_plots import ReleasedShares, plot_beside_release
 from vertinumpyro.evaluation.report import (
     ADVERSARY_COLUMNS,
     ReportContent,
@@ -47,6 +36,9 @@ from vertinumpyro.evaluation.report import (
     render_report,
     write_report,
 )
+from vertinumpyro.evaluation.rubin_rules import CombinedEstimate, combine_estimates
+from vertinumpyro.evaluation.run_plots import plot_adversaries, plot_curves, plot_nll_boxes, plot_objective
+from vertinumpyro.evaluation.table_plots import plot_marginals, plot_pairwise_tvd, plot_tvd_comparison
 
 __all__ = [
     "ADVERSARY_COLUMNS",

@@ -16,7 +16,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CodedColumn
 from vertinumpyro.data.frames import Table
 from vertinumpyro.evaluation.marginals import checked_table
-from vertinumpyro.evaluation.palette import missing_extra
+from vertinumpyro.evaluation.plot_style import missing_extra
 
 if TYPE_CHECKING:
     from vertinumpyro.data import Column, Schema

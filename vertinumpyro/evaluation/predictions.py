@@ -13,7 +13,7 @@ import pandas as pd
 
 from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.evaluation import palette
+from vertinumpyro.evaluation import plot_style
 from vertinumpyro.evaluation.report import ReportFigure, ReportTable
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def calibration(found: Predicted, *, kind: Kind = "event", num_groups: int = 10)
     return Calibration(mean, centre, low, high, size)
 
 
-@palette.styled
-def plot_roc(events: Mapping[str, Predicted], *, note: str | None = palette.NOT_DP_NOTE) -> "Figure":
+@plot_style.styled
+def plot_roc(events: Mapping[str, Predicted], *, note: str | None = plot_style.NOT_DP_NOTE) -> "Figure":
     """Receiver operating characteristics: true against false positives at every threshold, and their areas. Not DP.
 
     Args:
@@ -117,31 +117,31 @@ def plot_roc(events: Mapping[str, Predicted], *, note: str | None = palette.NOT_
         ArgumentError: there is no event, labels and scores do not fit, or an extra is missing.
     """
     metrics = _metrics()
-    figure = palette.new_figure(4.6, 4.6)
+    figure = plot_style.new_figure(4.6, 4.6)
     axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color=palette.MUTED, linestyle=":", linewidth=1.2, zorder=0)
+    axes.plot([0, 1], [0, 1], color=plot_style.MUTED, linestyle=":", linewidth=1.2, zorder=0)
     for index, (name, found) in enumerate(_some(events).items()):
         observed, predicted = _checked(found, "real")
         _check_both(name, observed)
         false, true, _ = metrics.roc_curve(observed, predicted)
         area = metrics.roc_auc_score(observed, predicted)
-        colour = palette.SERIES[index % len(palette.SERIES)]
-        style = palette.LINE_STYLES[index % len(palette.LINE_STYLES)]
+        colour = plot_style.SERIES[index % len(plot_style.SERIES)]
+        style = plot_style.LINE_STYLES[index % len(plot_style.LINE_STYLES)]
         axes.plot(false, true, color=colour, linestyle=style, linewidth=2.0, label=f"{name}: area {area:.3f}")
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     axes.set_aspect("equal")
-    palette.grid(axes, "both")
+    plot_style.grid(axes, "both")
     axes.legend(loc="lower right")
-    return palette.noted(figure, note)
+    return plot_style.noted(figure, note)
 
 
-@palette.styled
+@plot_style.styled
 def plot_calibration(
     labels: Mapping[str, Predicted],
     *,
     kind: Kind = "event",
     num_groups: int = 10,
-    note: str | None = palette.NOT_DP_NOTE,
+    note: str | None = plot_style.NOT_DP_NOTE,
 ) -> "Figure":
     """Observed against predicted means with 95% intervals, and how the predictions are spread. Not DP.
 
@@ -156,11 +156,11 @@ def plot_calibration(
         ArgumentError: there is no label, labels and predictions do not fit, or an extra is missing.
     """
     found = {name: calibration(one, kind=kind, num_groups=num_groups) for name, one in _some(labels).items()}
-    figure = palette.new_figure(4.8, 5.6)
+    figure = plot_style.new_figure(4.8, 5.6)
     above, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
     for index, (name, groups) in enumerate(found.items()):
-        colour = palette.SERIES[index % len(palette.SERIES)]
-        marker = palette.MARKERS[index % len(palette.MARKERS)]
+        colour = plot_style.SERIES[index % len(plot_style.SERIES)]
+        marker = plot_style.MARKERS[index % len(plot_style.MARKERS)]
         lengths = np.nan_to_num(np.abs(np.stack([groups.observed - groups.low, groups.high - groups.observed])))
         above.errorbar(
             groups.predicted, groups.observed, yerr=lengths, color=colour, marker=marker, markersize=5, linewidth=1.6,
@@ -168,17 +168,17 @@ def plot_calibration(
         )  # fmt: skip
     low, high = _ends(above, found, kind)
     for index, one in enumerate(labels.values()):
-        colour = palette.SERIES[index % len(palette.SERIES)]
+        colour = plot_style.SERIES[index % len(plot_style.SERIES)]
         bins = np.linspace(low, high, _BARS + 1)
         below.hist(np.asarray(one.predicted), bins=bins.tolist(), histtype="step", color=colour, linewidth=1.6)
     predicted, observed = _AXES[kind]
     above.set_ylabel(observed)
     below.set(xlabel=predicted, ylabel="records")
     for axes in (above, below):
-        palette.grid(axes, "y")
+        plot_style.grid(axes, "y")
     if len(found) > 1:
         above.legend(loc="upper left")
-    return palette.noted(figure, note)
+    return plot_style.noted(figure, note)
 
 
 def prediction_items(labels: Mapping[str, Predicted], *, kind: Kind = "event", num_groups: int = 10,
@@ -251,7 +251,7 @@ def _ends(axes: "Axes", found: Mapping[str, Calibration], kind: Kind) -> tuple[f
         values = np.concatenate([v for groups in found.values() for v in groups[:4]])
         low, high = float(np.nanmin(values)), float(np.nanmax(values))
     room = 0.03 * (high - low) or 1.0
-    axes.plot([low, high], [low, high], color=palette.MUTED, linestyle=":", linewidth=1.2, zorder=0)
+    axes.plot([low, high], [low, high], color=plot_style.MUTED, linestyle=":", linewidth=1.2, zorder=0)
     axes.set(xlim=(low - room, high + room), ylim=(low - room, high + room))
     return low, high
 
@@ -290,5 +290,5 @@ def _metrics() -> Any:
     try:
         from sklearn import metrics
     except ImportError as error:
-        raise palette.missing_extra("scikit-learn") from error
+        raise plot_style.missing_extra("scikit-learn") from error
     return metrics

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.evaluation import palette
+from vertinumpyro.evaluation import plot_style
 from vertinumpyro.evaluation.table_plots import label_cells, percent, ticks
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ReleasedShares(NamedTuple):
     twin: np.ndarray
 
 
-@palette.styled
+@plot_style.styled
 def plot_beside_release(
     columns: Mapping[str, ReleasedShares],
     schema: "Schema",
@@ -57,9 +57,9 @@ def plot_beside_release(
     across = min(num_across, len(columns))
     down = math.ceil(len(columns) / across)
     width = max(_LEGEND, 2.6 * across + 0.2)
-    figure = palette.new_figure(width, 2.15 * down + 0.5)
+    figure = plot_style.new_figure(width, 2.15 * down + 0.5)
     panels = figure.subplots(down, across, squeeze=False).ravel()
-    colours = palette.party_colours(schema.parties)
+    colours = plot_style.party_colours(schema.parties)
     for axes, (name, found) in zip(panels, columns.items(), strict=False):
         colour = colours[schema.party_of(name)]
         _draw(axes, found, colour)
@@ -75,13 +75,20 @@ def _draw(axes: "Axes", found: ReleasedShares, colour: str) -> None:
     cells = np.arange(len(found.twin))
     axes.bar(cells, found.twin, width=0.92, color=colour, alpha=0.45)
     axes.errorbar(
-        cells, found.shares, yerr=2 * found.error, fmt="o", markersize=2.5, color=palette.INK, elinewidth=0.9, capsize=0
+        cells,
+        found.shares,
+        yerr=2 * found.error,
+        fmt="o",
+        markersize=2.5,
+        color=plot_style.INK,
+        elinewidth=0.9,
+        capsize=0,
     )
     axes.set_xlim(-0.6, len(cells) - 0.4)
     axes.set_ylim(0, 1.1 * max(found.twin.max(), found.shares.max(), 1e-6))
     axes.yaxis.set_major_locator(ticks(3))
     axes.yaxis.set_major_formatter(percent())
-    palette.grid(axes, "y")
+    plot_style.grid(axes, "y")
 
 
 def _legend(figure: "Figure", colours: Mapping[str, str], label: str) -> None:
@@ -89,7 +96,7 @@ def _legend(figure: "Figure", colours: Mapping[str, str], label: str) -> None:
     from matplotlib.patches import Patch
 
     handles: list[Patch | Line2D] = [Patch(color=c, alpha=0.45, label=f"twin, {p}") for p, c in colours.items()]
-    handles.append(Line2D([], [], color=palette.INK, marker="o", markersize=3, label=label))
+    handles.append(Line2D([], [], color=plot_style.INK, marker="o", markersize=3, label=label))
     figure.legend(
         handles=handles, loc="outside upper left", ncols=1 if figure.get_figwidth() <= _LEGEND else min(4, len(handles))
     )

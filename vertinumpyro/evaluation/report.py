@@ -20,7 +20,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.core.visible import visible
-from vertinumpyro.evaluation.palette import NOT_DP_NOTE, lacks_glyphs
+from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE, lacks_glyphs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

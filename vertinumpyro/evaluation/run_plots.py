@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.evaluation import palette
+from vertinumpyro.evaluation import plot_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _SHORT_TRACE = 50  # steps; shorter traces are drawn as they are
 
 
-@palette.styled
+@plot_style.styled
 def plot_objective(
     trace: "ArrayLike",
     *,
     label: str = "objective",
     steps: "ArrayLike | None" = None,
-    note: str | None = palette.NOT_DP_NOTE,
+    note: str | None = plot_style.NOT_DP_NOTE,
     width: float = 7.2,
 ) -> "Figure":
     """The trace of an objective over steps: single values pale, their running median as a dark line.
@@ -47,28 +47,28 @@ def plot_objective(
     at = np.arange(1, len(values) + 1) if steps is None else _vector(steps, "steps")
     if at.shape != values.shape:
         raise ArgumentError(f"steps must have the shape of trace, {values.shape}, got {at.shape}")
-    figure = palette.new_figure(width, min(3.4, 0.8 * width))
+    figure = plot_style.new_figure(width, min(3.4, 0.8 * width))
     axes = figure.subplots()
     shown = np.where(np.isfinite(values), values, np.nan)
     long = len(values) > _SHORT_TRACE
-    axes.plot(at, shown, color=palette.SERIES[0], linewidth=0.8 if long else 2.0, alpha=0.3 if long else 1.0)
+    axes.plot(at, shown, color=plot_style.SERIES[0], linewidth=0.8 if long else 2.0, alpha=0.3 if long else 1.0)
     if long:
         smooth, window = _running_median(shown)
-        axes.plot(at, smooth, color=palette.SERIES[0], linewidth=2.0, label=f"median of {window} steps")
+        axes.plot(at, smooth, color=plot_style.SERIES[0], linewidth=2.0, label=f"median of {window} steps")
         axes.legend(loc="upper right")
         _set_robust_limits(axes, shown)
     axes.set(xlabel="step", ylabel=label)
-    palette.grid(axes, "y")
-    return palette.noted(figure, note)
+    plot_style.grid(axes, "y")
+    return plot_style.noted(figure, note)
 
 
-@palette.styled
+@plot_style.styled
 def plot_nll_boxes(
     groups: Mapping[str, "ArrayLike"],
     reference_lines: Mapping[str, float] | None = None,
     *,
     ylabel: str = "test negative log-likelihood per record",
-    note: str | None = palette.NOT_DP_NOTE,
+    note: str | None = plot_style.NOT_DP_NOTE,
 ) -> "Figure":
     """A box for each group of repeated runs with every run as a dot, after Figure 3 of the DPVI paper.
 
@@ -86,28 +86,28 @@ def plot_nll_boxes(
     if not groups:
         raise ArgumentError("groups must have at least one label")
     values = [_vector(runs, f"groups[{label!r}]") for label, runs in groups.items()]
-    figure = palette.new_figure(max(4.6, 1.4 + 1.15 * len(groups)), 3.8)
+    figure = plot_style.new_figure(max(4.6, 1.4 + 1.15 * len(groups)), 3.8)
     axes = figure.subplots()
     _draw_boxes(axes, values)
     axes.set_xticks(np.arange(len(groups)), list(groups))
     axes.set_ylabel(ylabel)
-    palette.grid(axes, "y")
+    plot_style.grid(axes, "y")
     for index, (label, level) in enumerate((reference_lines or {}).items()):
-        style = palette.LINE_STYLES[1 + index % 3]
-        axes.axhline(level, color=palette.MUTED, linestyle=style, linewidth=1.4, label=label, zorder=1)
+        style = plot_style.LINE_STYLES[1 + index % 3]
+        axes.axhline(level, color=plot_style.MUTED, linestyle=style, linewidth=1.4, label=label, zorder=1)
     if reference_lines:
         figure.legend(loc="outside upper left", ncols=min(3, len(reference_lines)))
-    return palette.noted(figure, note)
+    return plot_style.noted(figure, note)
 
 
-@palette.styled
+@plot_style.styled
 def plot_curves(
     curves: Mapping[str, tuple["ArrayLike", "ArrayLike"]],
     *,
     xlabel: str = "step",
     ylabel: str = "negative log-likelihood per record",
     log_x: bool = False,
-    note: str | None = palette.NOT_DP_NOTE,
+    note: str | None = plot_style.NOT_DP_NOTE,
 ) -> "Figure":
     """Labelled curves in one panel, after Figure 2 of the DPVI paper.
 
@@ -124,19 +124,19 @@ def plot_curves(
     """
     if not curves:
         raise ArgumentError("curves must have at least one label")
-    figure = palette.new_figure(7.2, 3.8)
+    figure = plot_style.new_figure(7.2, 3.8)
     axes = figure.subplots()
     for index, (label, (x, y)) in enumerate(curves.items()):
         _draw_curve(axes, index, label, _vector(x, f"the x of curves[{label!r}]"), y)
     if log_x:
         axes.set_xscale("log")
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    palette.grid(axes, "y")
+    plot_style.grid(axes, "y")
     figure.legend(loc="outside upper left", ncols=min(4, len(curves)))
-    return palette.noted(figure, note)
+    return plot_style.noted(figure, note)
 
 
-@palette.styled
+@plot_style.styled
 def plot_adversaries(rows: Sequence[Mapping[str, Any]], *, width: float = 7.2) -> "Figure":
     """Epsilon for each adversary, as dots on a logarithmic axis; a lower epsilon is a stronger guarantee.
 
@@ -158,7 +158,7 @@ def plot_adversaries(rows: Sequence[Mapping[str, Any]], *, width: float = 7.2) -
         raise ArgumentError("rows must have at least one row")
     names = list(dict.fromkeys(point.adversary for point in points))
     relations = list(dict.fromkeys(point.relation for point in points))
-    figure = palette.new_figure(width, 1.35 + 0.42 * len(names))
+    figure = plot_style.new_figure(width, 1.35 + 0.42 * len(names))
     axes = figure.subplots()
     low, high = _epsilon_range([point.epsilon for point in points])
     axes.set_xscale("log")
@@ -170,8 +170,8 @@ def plot_adversaries(rows: Sequence[Mapping[str, Any]], *, width: float = 7.2) -
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlabel("epsilon (log scale)")
     axes.xaxis.set_major_formatter("{x:g}")
-    palette.grid(axes, "x")
-    axes.hlines(np.arange(len(names)), low, high, color=palette.RULE, linewidth=0.8, zorder=0)
+    plot_style.grid(axes, "x")
+    axes.hlines(np.arange(len(names)), low, high, color=plot_style.RULE, linewidth=0.8, zorder=0)
     axes.tick_params(axis="y", length=0)
     if any(relations):
         figure.legend(loc="outside upper left", ncols=len(relations))
@@ -201,7 +201,7 @@ def _set_robust_limits(axes: "Axes", values: np.ndarray) -> None:
 
 
 def _draw_boxes(axes: "Axes", values: Sequence[np.ndarray]) -> None:
-    line = {"color": palette.SERIES[0], "linewidth": 1.4}
+    line = {"color": plot_style.SERIES[0], "linewidth": 1.4}
     axes.boxplot(
         list(values),
         positions=list(range(len(values))),
@@ -210,13 +210,13 @@ def _draw_boxes(axes: "Axes", values: Sequence[np.ndarray]) -> None:
         showcaps=False,
         patch_artist=True,
         manage_ticks=False,
-        boxprops={"facecolor": "#dbe9f4", "edgecolor": palette.SERIES[0], "linewidth": 1.2},
+        boxprops={"facecolor": "#dbe9f4", "edgecolor": plot_style.SERIES[0], "linewidth": 1.2},
         whiskerprops=line,
-        medianprops={"color": palette.INK, "linewidth": 2.0},
+        medianprops={"color": plot_style.INK, "linewidth": 2.0},
     )
     for place, runs in enumerate(values):
         spread = np.linspace(-0.14, 0.14, len(runs)) if len(runs) > 1 else np.zeros(1)
-        axes.scatter(place + spread, runs, s=14, color=palette.SERIES[0], alpha=0.75, linewidth=0, zorder=3)
+        axes.scatter(place + spread, runs, s=14, color=plot_style.SERIES[0], alpha=0.75, linewidth=0, zorder=3)
     axes.set_xlim(-0.6, len(values) - 0.4)
 
 
@@ -224,8 +224,8 @@ def _draw_curve(axes: "Axes", index: int, label: str, x: np.ndarray, y: "ArrayLi
     runs = np.atleast_2d(np.asarray(y, float))
     if runs.ndim != 2 or not runs.shape[0] or runs.shape[1] != len(x):
         raise ArgumentError(f"the y of curves[{label!r}] must be [{len(x)}] or [repeats, {len(x)}], got {runs.shape}")
-    colour = palette.SERIES[index % len(palette.SERIES)]
-    style = palette.LINE_STYLES[index % len(palette.LINE_STYLES)]
+    colour = plot_style.SERIES[index % len(plot_style.SERIES)]
+    style = plot_style.LINE_STYLES[index % len(plot_style.LINE_STYLES)]
     axes.plot(x, np.median(runs, axis=0), color=colour, linestyle=style, linewidth=2.0, label=label)
     if len(runs) > 1:
         axes.fill_between(x, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.18, linewidth=0)
@@ -258,8 +258,8 @@ def _epsilon_range(epsilons: Sequence[float]) -> tuple[float, float]:
 
 
 def _draw_relation(axes: "Axes", index: int, relation: str, points: Sequence[tuple[int, _Point]], high: float) -> None:
-    colour = palette.SERIES[index % len(palette.SERIES)]
-    marker = palette.MARKERS[index % len(palette.MARKERS)]
+    colour = plot_style.SERIES[index % len(plot_style.SERIES)]
+    marker = plot_style.MARKERS[index % len(plot_style.MARKERS)]
     finite = [(point.epsilon, place) for place, point in points if math.isfinite(point.epsilon)]
     x, y = np.array(finite).reshape(-1, 2).T
     axes.scatter(x, y, s=52, color=colour, marker=marker, label=relation or None, zorder=3)

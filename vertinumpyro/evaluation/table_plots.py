@@ -14,7 +14,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.frames import Table
-from vertinumpyro.evaluation import palette
+from vertinumpyro.evaluation import plot_style
 from vertinumpyro.evaluation.marginals import DEFAULT_MAX_BINS, checked_table, cross_party_tvd
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MOST_LABELLED = 12  # cells; beyond, a marginal's axis shows some of the labels
 _LONGEST_LABEL = 14  # characters
 
 
-@palette.styled
+@plot_style.styled
 def plot_marginals(
     real: Table,
     synthetic: Table,
@@ -41,7 +41,7 @@ def plot_marginals(
     *,
     max_bins: int = DEFAULT_MAX_BINS,
     num_across: int = 4,
-    note: str | None = palette.NOT_DP_NOTE,
+    note: str | None = plot_style.NOT_DP_NOTE,
 ) -> "Figure":
     """One small panel for each column: the real share of each cell in grey, the synthetic share as a line.
 
@@ -64,9 +64,9 @@ def plot_marginals(
         raise ArgumentError(f"num_across must be at least 1, got {num_across}")
     across = min(num_across, len(schema.columns))
     down = math.ceil(len(schema.columns) / across)
-    figure = palette.new_figure(2.6 * across + 0.2, 2.15 * down + 0.5)
+    figure = plot_style.new_figure(2.6 * across + 0.2, 2.15 * down + 0.5)
     panels = figure.subplots(down, across, squeeze=False).ravel()
-    colours = palette.party_colours(schema.parties)
+    colours = plot_style.party_colours(schema.parties)
     for axes, (name, column) in zip(panels, schema.columns.items(), strict=False):
         colour = colours[schema.party_of(name)]
         shares = [_shares(column, pd.Series(table[name]), max_bins) for table in tables]
@@ -76,17 +76,17 @@ def plot_marginals(
     for axes in panels[len(schema.columns) :]:
         axes.set_axis_off()
     _marginals_legend(figure, colours)
-    return palette.noted(figure, note)
+    return plot_style.noted(figure, note)
 
 
-@palette.styled
+@plot_style.styled
 def plot_pairwise_tvd(
     matrix: pd.DataFrame,
     schema: "Schema",
     *,
     title: str = "Pairwise total variation distance",
     largest: float | None = None,
-    note: str | None = palette.NOT_DP_NOTE,
+    note: str | None = plot_style.NOT_DP_NOTE,
 ) -> "Figure":
     """Heat map of `pairwise_tvd`'s table, by party, with the cross-party blocks outlined.
 
@@ -105,17 +105,17 @@ def plot_pairwise_tvd(
     """
     cross_party_tvd(matrix, schema)  # checks the matrix
     side = _map_side(schema)
-    figure = palette.new_figure(side + 0.9, side)
+    figure = plot_style.new_figure(side + 0.9, side)
     axes = figure.subplots()
     cells = _draw_heat_map(axes, matrix, schema, _scale_end([matrix], largest))
     axes.set_title(f"{title}\n{_cross_party_line(matrix, schema)}")
     figure.colorbar(cells, ax=axes, label="total variation distance", shrink=0.7, pad=0.02)
-    return palette.noted(figure, note)
+    return plot_style.noted(figure, note)
 
 
-@palette.styled
+@plot_style.styled
 def plot_tvd_comparison(
-    matrices: "Mapping[str, pd.DataFrame]", schema: "Schema", *, note: str | None = palette.NOT_DP_NOTE
+    matrices: "Mapping[str, pd.DataFrame]", schema: "Schema", *, note: str | None = plot_style.NOT_DP_NOTE
 ) -> "Figure":
     """Heat maps on one scale: what the parties gain where they learn on the joined table.
 
@@ -132,7 +132,7 @@ def plot_tvd_comparison(
     for matrix in matrices.values():
         cross_party_tvd(matrix, schema)  # checks the matrix
     side = _map_side(schema)
-    figure = palette.new_figure(len(matrices) * side + 0.7, side + 0.45)
+    figure = plot_style.new_figure(len(matrices) * side + 0.7, side + 0.45)
     row = figure.subplots(1, len(matrices), squeeze=False)[0]
     end = _scale_end(list(matrices.values()), None)
     maps = []
@@ -140,7 +140,7 @@ def plot_tvd_comparison(
         maps.append(_draw_heat_map(axes, matrix, schema, end))
         axes.set_title(f"{title}\n{_cross_party_line(matrix, schema)}")
     figure.colorbar(maps[0], ax=list(row), label="total variation distance", shrink=0.7, pad=0.02)
-    return palette.noted(figure, note)
+    return plot_style.noted(figure, note)
 
 
 def _shares(column: "Column", values: pd.Series, max_bins: int) -> np.ndarray:
@@ -150,13 +150,13 @@ def _shares(column: "Column", values: pd.Series, max_bins: int) -> np.ndarray:
 
 def _draw_marginal(axes: "Axes", real: np.ndarray, synthetic: np.ndarray, *, colour: str) -> None:
     edges = np.arange(len(real) + 1) - 0.5
-    axes.bar(np.arange(len(real)), real, width=0.92, color=palette.REAL)
+    axes.bar(np.arange(len(real)), real, width=0.92, color=plot_style.REAL)
     axes.stairs(synthetic, edges, color=colour, linewidth=1.8)
     axes.set_xlim(edges[0] - 0.1, edges[-1] + 0.1)
     axes.set_ylim(0, 1.1 * max(real.max(), synthetic.max()))
     axes.yaxis.set_major_locator(ticks(3))
     axes.yaxis.set_major_formatter(percent())
-    palette.grid(axes, "y")
+    plot_style.grid(axes, "y")
 
 
 def label_cells(axes: "Axes", column: "Column", num_cells: int, max_bins: int) -> None:
@@ -187,7 +187,7 @@ def _marginals_legend(figure: "Figure", colours: dict[str, str]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Patch | Line2D] = [Patch(color=palette.REAL, label="real")]
+    handles: list[Patch | Line2D] = [Patch(color=plot_style.REAL, label="real")]
     for party, colour in colours.items():
         handles.append(Line2D([], [], color=colour, linewidth=1.8, label=f"synthetic, {party}"))
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
@@ -217,7 +217,7 @@ def _draw_heat_map(axes: "Axes", matrix: pd.DataFrame, schema: "Schema", largest
         for (a, b), value in zip(pairs, values, strict=True):
             if math.isnan(value):  # nothing is known of this pair
                 continue
-            ink = "white" if value > 0.6 * largest else palette.INK
+            ink = "white" if value > 0.6 * largest else plot_style.INK
             axes.text(places[a], places[b], _short(value), ha="center", va="center", color=ink, size=7.5)
     _outline_cross_party(axes, places, schema)
     _label_columns(axes, places, schema)
@@ -236,7 +236,7 @@ def _outline_cross_party(axes: "Axes", places: dict[str, float], schema: "Schema
                 right - left + 1,
                 bottom - top + 1,
                 fill=False,
-                edgecolor=palette.INK,
+                edgecolor=plot_style.INK,
                 linewidth=2.2,
                 joinstyle="round",
                 gid=CROSS_PARTY_GID,
@@ -254,7 +254,7 @@ def _party_spans(places: dict[str, float], schema: "Schema") -> dict[str, tuple[
 
 
 def _label_columns(axes: "Axes", places: dict[str, float], schema: "Schema") -> None:
-    colours = palette.party_colours(schema.parties)
+    colours = plot_style.party_colours(schema.parties)
     end = max(places.values()) + 0.5
     axes.set_xlim(-0.6, end + 0.1)
     axes.set_ylim(end + 0.1, -0.6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vertinumpyro.evaluation.palette import missing_extra
+from vertinumpyro.evaluation.plot_style import missing_extra
 
 __all__ = [
     "BaseEstimator",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.config_sections import FitSettings, ModelSettings, MRFSettings, QualitySettings
 from vertinumpyro.cli.methods.tables import TABLE_PRIVACY, TablesCommand
-from vertinumpyro.cli.sections import FitSettings, ModelSettings, MRFSettings, QualitySettings
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.marginals import release_marginals

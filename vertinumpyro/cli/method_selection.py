@@ -1,4 +1,7 @@
-"""Which method a configuration means where nobody names one, and why: from public facts alone."""
+"""Which method a configuration means where nobody names one, and why: from public facts alone.
+
+Short because it is one decision, which approvals and plans quote.
+"""
 
 from __future__ import annotations
 

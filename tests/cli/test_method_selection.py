@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tests.cli.conftest import Project, one_line
-from vertinumpyro.cli import choice
-from vertinumpyro.cli.choice import chosen
+from vertinumpyro.cli import method_selection
 from vertinumpyro.cli.config import load_config
+from vertinumpyro.cli.method_selection import chosen
 from vertinumpyro.cli.methods import tables
 from vertinumpyro.core.errors import ArgumentError
 
@@ -41,7 +41,7 @@ def engine(monkeypatch, request):
     """Whether the engine of Markov fields is there."""
     if request.param:
         pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
-    for module in (choice, tables):
+    for module in (method_selection, tables):
         monkeypatch.setattr(module, "has_engine", lambda: request.param)
 
 

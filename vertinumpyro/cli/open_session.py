@@ -14,7 +14,7 @@ from rich.text import Text
 from vertinumpyro.cli.config import config_of
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods.base import method_of
-from vertinumpyro.cli.terminal import console, ticked
+from vertinumpyro.cli.terminal import checklist_item, console
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import TableFacts, VerticalDataset
 from vertinumpyro.reports.plain_language import count
@@ -42,7 +42,7 @@ def opened(job: Job) -> Iterator[VerticalDataset | ProcessSession]:
 
 def checked_records(job: Job) -> TableFacts:
     """The check of files and records, each in its party's own process; what a plan needs of them."""
-    with ticked("records") as found:
+    with checklist_item("records") as found:
         with _started(job) as session:
             if job.config.data.holders:
                 found += [f"{count(session.num_records, 'record')} together, at {', '.join(session.parties)}"]

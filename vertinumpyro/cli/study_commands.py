@@ -13,13 +13,13 @@ from rich.text import Text
 
 from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, config_of, load_config
-from vertinumpyro.cli.display import facts_grid, plan_view, schema_table
+from vertinumpyro.cli.config_sections import DataSettings
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods.base import method_of
 from vertinumpyro.cli.model_sources import Sources
 from vertinumpyro.cli.party_file import PartyFile, make_party
+from vertinumpyro.cli.plan_table import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.run_log import LOG, last_events
-from vertinumpyro.cli.sections import DataSettings
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage

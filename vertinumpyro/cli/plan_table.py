@@ -1,22 +1,24 @@
-"""The privacy table in the terminal: a row for each adversary, laid out so that no word is cut."""
+"""Schema and privacy plan in the terminal; the plan has a row for each adversary, so laid out that no word is cut."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from vertinumpyro.data import Schema
 from vertinumpyro.evaluation.report import RELATIONS
 from vertinumpyro.privacy import Plan
-from vertinumpyro.reports.plain_language import rounded_up
+from vertinumpyro.reports.plain_language import cautions, headline, rounded_up
 
-__all__ = ["AdversaryTable", "privacy_legend"]
+__all__ = ["AdversaryTable", "facts_grid", "plain_table", "plan_view", "privacy_legend", "schema_table"]
 
 _KNOWS = "knows besides the releases"
 _WHO = f"adversary, and what it {_KNOWS}"
@@ -143,3 +145,41 @@ def _room(width: int, widths: Mapping[str, int], header: str) -> int:
 
 def _widest(header: str, cells: Iterable[Text]) -> int:
     return max(cell_len(line) for text in (header, *map(str, cells)) for line in text.splitlines())
+
+
+def schema_table(schema: Schema) -> Table:
+    """Party, column, type and public domain; the party's name stands once."""
+    table = plain_table()
+    for name in ("party", "column", "type", "public domain"):
+        table.add_column(name, overflow="fold")
+    for party, part in schema.parties.items():
+        last = len(part.columns) - 1
+        for index, (name, column) in enumerate(part.columns.items()):
+            shown = Text(party if index == 0 else "", style="bold")
+            table.add_row(shown, escape(name), column.type_name, escape(column.describe()), end_section=index == last)
+    return table
+
+
+def plan_view(plan: Plan, facts: Mapping[str, str]) -> Iterator[RenderableType]:
+    """The largest ε, the plan's facts, then a row for each adversary, who gets more, and how to read them."""
+    yield Padding(Text(headline(plan), style="bold"), (0, 0, 1, 0))
+    yield facts_grid(facts)
+    yield Padding(AdversaryTable(plan), (1, 0, 1, 0))
+    for line in cautions(plan):
+        yield Padding(Text(f"! {line}", style="yellow"), (0, 0, 1, 0))
+    yield privacy_legend(plan)
+
+
+def facts_grid(facts: Mapping[str, str]) -> Table:
+    """Names on the left, values on the right."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        grid.add_row(escape(name), escape(value))
+    return grid
+
+
+def plain_table() -> Table:
+    """A table with a dim heading and no frame."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")

@@ -1,7 +1,9 @@
-"""`schema draft`: a proposal for a party's part of the schema, from its own file, for its own people."""
+"""`schema draft` and `schema json`: a proposal for a party's columns, and what editors complete keys by."""
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,15 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from vertinumpyro.cli.config_sections import SECTIONS
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import SchemaDraft, draft_schema, read_everything, schema_text
+from vertinumpyro.data.json_schema import columns_schema, properties, table
 
-__all__ = ["draft"]
+__all__ = ["config_schema", "draft", "write_json_schemas"]
+
+FILES = {"schema.toml": "schema.schema.json", "config.toml": "config.schema.json"}
 
 
 def draft(
@@ -48,13 +54,13 @@ def _begun(out: Path, party: str, id_column: str) -> tuple[str, str]:
 
 
 def _show(made: SchemaDraft, out: Path) -> None:
-    table = Table("column", "type", "domain", "what to know", box=None, padding=(0, 2, 0, 0))
+    shown = Table("column", "type", "domain", "what to know", box=None, padding=(0, 2, 0, 0))
     for name, column in made.columns.items():
-        table.add_row(
+        shown.add_row(
             escape(name), str(column.fields.get("type", "[dim]none[/]")), _domain(column.fields), escape(column.note)
         )
     left_out = sum(not column.fields for column in made.columns.values())
-    console.print(heading(f"Draft of {made.party}'s columns: read from its records, so not public yet"), table)
+    console.print(heading(f"Draft of {made.party}'s columns: read from its records, so not public yet"), shown)
     console.print(f"\n[green]✓[/] {escape(str(out))}", soft_wrap=True)
     if left_out:
         console.print(f"{left_out} left out; what a person knows of them can be added by hand.")
@@ -72,3 +78,32 @@ def _domain(fields: Mapping[str, Any]) -> str:
         return ""
     low, high = (end if isinstance(end, str) else f"{end:g}" for end in (ends[0], ends[-1]))  # dates are texts
     return f"{low} to {high}"
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON schema of a run's configuration."""
+    schema = columns_schema()
+    inline = {key: value for key, value in schema.items() if not key.startswith("$")}
+    sections = {name: {"description": _first_sentence(cls), **table(properties(cls))} for name, cls in SECTIONS.items()}
+    return {
+        "$schema": schema["$schema"],
+        "title": "A run of vertinumpyro",
+        **table({"schema": {"anyOf": [{"type": "string"}, inline]}, **sections}, required=("schema",)),
+    }
+
+
+def write_json_schemas(folder: Path) -> None:
+    """Write both, and say how an editor finds them.
+
+    :raises ArgumentError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ArgumentError(f"--out {folder}: there is no such folder; create it first")
+    for toml, name in FILES.items():
+        made = columns_schema() if toml == "schema.toml" else config_schema()
+        (folder / name).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+        console.print(f"[green]✓[/] {escape(str(folder / name))}: begin {toml} with  #:schema ./{name}", soft_wrap=True)
+
+
+def _first_sentence(cls: type) -> str:
+    return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())

@@ -1,4 +1,7 @@
-"""One analysis of several synthetic tables: Rubin's rules as they hold for fully synthetic data."""
+"""One analysis of several synthetic tables: Rubin's rules as they hold for fully synthetic data.
+
+Short because it needs no table, and nothing else needs it.
+"""
 
 from __future__ import annotations
 

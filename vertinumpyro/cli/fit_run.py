@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from vertinumpyro.cli import sessions
+from vertinumpyro.cli import open_session
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.job import Job, plan_to_continue
 from vertinumpyro.cli.methods.quality import QualityCommand, config_of_part
@@ -129,8 +129,8 @@ class BoughtScore:
 @contextlib.contextmanager
 def _records(job: Job, data: VerticalDataset | Session) -> Iterator[VerticalDataset | Session]:
     """The same records: where parties are processes, in new ones, which run this method."""
-    if sessions.needed(job):
-        with sessions.opened(job) as session:
+    if open_session.needed(job):
+        with open_session.opened(job) as session:
             yield session
     else:
         yield data

@@ -10,13 +10,13 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from vertinumpyro.cli import commands
+from vertinumpyro.cli.fit_run import spend
 from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
-from vertinumpyro.cli.organisations import check_model, config_at
+from vertinumpyro.cli.open_session import party_method
 from vertinumpyro.cli.party_file import PartyFile
-from vertinumpyro.cli.progress import followed
+from vertinumpyro.cli.progress import log_progress
 from vertinumpyro.cli.run_log import LOG, RunLog
-from vertinumpyro.cli.sessions import party_method
-from vertinumpyro.cli.spending import spend
+from vertinumpyro.cli.study_commands import check_model, config_at
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.programs import set_apart
@@ -68,7 +68,7 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
         def tell(spent: int) -> None:
             log.steps(spent, plan.num_steps)
 
-        with followed(run_dir / PRIVACY_RECORD, tell, tell):
+        with log_progress(run_dir / PRIVACY_RECORD, tell, tell):
             result = spend(job, session, plan, run_dir, resume)
         log.event(
             "released",

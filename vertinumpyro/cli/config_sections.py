@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from vertinumpyro.cli.settings import at_least_zero, one_of, positive
+from vertinumpyro.cli.toml_dataclass import at_least_zero, one_of, positive
 from vertinumpyro.secure import BACKENDS
 
 __all__ = [

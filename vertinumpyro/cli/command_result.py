@@ -1,4 +1,7 @@
-"""How every command ends: what it answers to programs, one panel for an error, an exit code."""
+"""How every command ends: what it answers to programs, one panel for an error, an exit code.
+
+Short because nothing of the commands themselves is in it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from rich.text import Text
 from vertinumpyro.cli.terminal import error_console, error_panel, for_programs, warnings_as_lines
 from vertinumpyro.core.errors import VertinumpyroError
 
-__all__ = ["reported"]
+__all__ = ["command"]
 
 _ERROR = 2  # the user can repair it
 _BUG = 70  # we must
@@ -22,14 +25,14 @@ _BUG = 70  # we must
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for programs.")]
 
 
-def reported(command: Callable[..., Any]) -> Callable[..., None]:
+def command(function: Callable[..., Any]) -> Callable[..., None]:
     """Turn every error into one panel on stderr and an exit code; `--debug` shows the traceback first.
 
     Every command has `--json`: what people read goes to stderr, and one JSON object to stdout, with what the command
     returns, or the text that it printed; of an error its kind and message.
     """
 
-    @functools.wraps(command)
+    @functools.wraps(function)
     def wrapper(*args: Any, debug: bool = False, as_json: bool = False, **kwargs: Any) -> None:
         if not as_json:
             run(*args, debug=debug, **kwargs)
@@ -40,7 +43,7 @@ def reported(command: Callable[..., Any]) -> Callable[..., None]:
     def run(*args: Any, debug: bool, told: dict[str, Any] | None = None, **kwargs: Any) -> Any:
         try:
             with warnings_as_lines():
-                return command(*args, debug=debug, **kwargs)
+                return function(*args, debug=debug, **kwargs)
         except typer.Exit:
             raise
         except KeyboardInterrupt:
@@ -55,7 +58,7 @@ def reported(command: Callable[..., Any]) -> Callable[..., None]:
                 told |= {"error": title, "message": message}
             raise typer.Exit(code) from None
 
-    signature = inspect.signature(command, eval_str=True)
+    signature = inspect.signature(function, eval_str=True)
     option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
     wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*signature.parameters.values(), option]

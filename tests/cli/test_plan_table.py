@@ -6,8 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from vertinumpyro.cli.adversary_table import AdversaryTable, privacy_legend
-from vertinumpyro.cli.display import plan_view, schema_table
+from vertinumpyro.cli.plan_table import AdversaryTable, plan_view, privacy_legend, schema_table
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.evaluation.report import RELATIONS
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource, PoissonSampling, PrivacyPlan
