@@ -19,13 +19,15 @@ def visible(text: str, *, keep: str = "") -> str:
 
     :param keep: characters that stay as they are: a line break where lines are meant.
     """
-    if text.isprintable():
+    if text.translate(dict.fromkeys(map(ord, keep))).isprintable():
         return text
     return "".join(_escape(one) if _is_hidden(one) and one not in keep else one for one in text)
 
 
 def hidden_in(text: str) -> str:
     """The first hidden character of a text as an escape; empty where there is none."""
+    if text.isprintable():  # nothing hidden is
+        return ""
     return next((_escape(one) for one in text if _is_hidden(one)), "")
 
 

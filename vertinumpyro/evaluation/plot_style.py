@@ -107,6 +107,8 @@ def _texts(figure: "Figure") -> "list[Text]":
 
 def _missing(text: "Text") -> frozenset[str]:
     """The characters of a text that none of its fonts has."""
+    if text.get_text().isascii():
+        return frozenset()
     from matplotlib.font_manager import findfont
 
     left = frozenset(character for character in text.get_text() if not character.isascii() and character.isprintable())
