@@ -35,7 +35,7 @@ SETTINGS = {
     "linear": (LABEL.replace("ill", "age"), ""),
 }
 OF_THE_RUN = {"config.toml", "schema.toml", "report.html"}  # the command's own, and what the test moves away
-SUMS = {"moments.npz"}  # kept by the run alone
+SUMS = {"moments.npz", "checkpoint.npz"}  # kept by the run alone
 LATER_NAME = {"released.npz": "marginals.npz"}  # as `Marginals.save` calls it
 
 

@@ -145,7 +145,7 @@ _PLAIN: Mapping[type, Callable[..., RunReport]] = {
 
 
 def _fitted(result: Any) -> Any:
-    if not hasattr(result, "plan") and not hasattr(result, "plan_"):
+    if hasattr(result, "fit") and not hasattr(result, "plan_"):
         raise ArgumentError(f"result is a {type(result).__name__} that is not fitted; call its fit first")
     return result
 

@@ -141,11 +141,13 @@ class BayesianLinearReport(RunReport):
     @staticmethod
     def plan_facts(plan: RegressionPlan, backend: str) -> dict[str, str]:
         """See `RunReport`."""
+        pooled = {"records N (public)": f"{plan.num_records:,}", "noise": f"discrete Gaussian, {plan.mechanism}"}
         return {
             "method": "Bayesian linear regression",
             "releases": f"{plan.num_steps:,}",
             "features": f"{plan.num_features:,}",
             **holder_facts(plan, backend),
+            **({} if plan.holders else pooled),
         }
 
     def save(self, folder: Path) -> None:
@@ -186,9 +188,9 @@ class BayesianLinearReport(RunReport):
     def summary(self, twin: DrawnTwin | None) -> Sequence[str]:
         """See `RunReport`."""
         plan = self.plan
-        who = f"that are at {', '.join(plan.holders)}" if plan.holders else "each of a client of its own"
+        where = f" that are at {', '.join(plan.holders)}" if plan.holders else ""
         return [
-            f"Released: noisy sums over {count(plan.num_records, 'record')} {who}, "
+            f"Released: noisy sums over {count(plan.num_records, 'record')}{where}, "
             f"and all that follows from them: this linear regression of {self._label}."
         ]
 
