@@ -139,10 +139,7 @@ def ratio(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
     plan = system.plan(dataset, epsilon=EPSILON, delta=DELTA)
 
     def by_the_library() -> np.ndarray:
-        works = [
-            TablesWork(columns, party, dataset.arrays(party), plan, SystemRandomSource(), lambda *_: None)  # type: ignore[arg-type]
-            for party in PARTIES
-        ]
+        works = [TablesWork(columns, party, dataset.arrays(party), plan, SystemRandomSource()) for party in PARTIES]
         factors, (rows, cols) = [work.factor(ACROSS, {}) for work in works], works[0].widths(ACROSS, {})
         with compat.x64():
             return np.asarray(system.backend.noisy_cross_products(factors, np.zeros((1, rows * cols), np.int64)))  # type: ignore[attr-defined]

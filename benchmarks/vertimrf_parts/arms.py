@@ -79,10 +79,6 @@ ABLATIONS = {
     "full": Arm(label="everything"),
     "without_local": Arm(label="without local models", plan={"cross_share": 1.0}),
     "without_recovery": Arm(label="without recovery", system={"recovery": False}),
-    **{
-        f"refinement_{rounds}": Arm(label=f"rounds of local refinement: {rounds}", system={"refinement_rounds": rounds})
-        for rounds in (1, 2)
-    },
     **{f"cross_share_{s:g}": Arm(label=f"{s:g} across", plan={"cross_share": s}) for s in (0.2, 0.4, 0.8)},
 }
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.cli.conftest import invoke
-from vertinumpyro.cli import drafting
+from vertinumpyro.cli import schema_commands
 from vertinumpyro.data import Schema
 
 
@@ -49,7 +49,7 @@ def test_skewed_amounts_are_shown_by_their_outer_edges_and_notes_are_no_markup(f
 
 
 def test_two_parties_drafts_make_one_schema(files, monkeypatch):
-    monkeypatch.setattr(drafting.console, "width", 80)
+    monkeypatch.setattr(schema_commands.console, "width", 80)
     first = drafted(files, "clinic.csv", "clinic", *WRITTEN)
     assert first.exit_code == 0, first.output + first.stderr
     assert "confirmed = true" in first.output

@@ -119,8 +119,7 @@ def test_diagnostics_are_marked_and_files_read_in_blocks_are_the_same_records(
         ("[mrf]", "[fit]\nnum_steps = 3\n\n[mrf]", "[fit] num_steps is nothing that --method vertimrf reads"),
         ("max_cells = 4", 'encoder = "sketch_shared_key"', "reconstructed"),
         ("max_cells = 4", "clique_limit = 5", "bin them"),
-        ("max_cells = 4", "refinement_rounds = -1", "refinement_rounds"),
-        ("max_cells = 4", "refinement_rounds = 1\nrefinement_share = 0.0", "refinement_share"),
+        ("max_cells = 4", "refinement_rounds = 1", "refinement_rounds"),
         ("{ visits = 3 }", "{ height = 3 }", "height"),
         ("{ visits = 3 }", '{ visits = "few" }', "bins"),
     ],
@@ -128,13 +127,6 @@ def test_diagnostics_are_marked_and_files_read_in_blocks_are_the_same_records(
 def test_wrong_settings(field: Project, old: str, new: str, message: str):
     field.replace(old, new)
     assert message in field.fails("plan", field.config, "--method", "vertimrf")
-
-
-def test_rounds_of_refinement_are_a_setting(field: Project):
-    field.replace("max_cells = 4", "max_cells = 4\nrefinement_rounds = 1\nrefinement_share = 0.3")
-    assert field.run("fit", field.config, "--method", "vertimrf").exit_code == 0
-    plan = json.loads((field.run_dir / "privacy.json").read_text())["plan"]
-    assert (plan["refinement_rounds"], plan["refinement_share"]) == (1, 0.3)
 
 
 def test_further_tables_cost_nothing(field: Project):

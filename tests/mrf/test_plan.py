@@ -6,7 +6,10 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf.release import TableRelease
+from vertinumpyro.mrf.work import OWN
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation, NoiseSource
 
 REPLACE = NeighbouringRelation.REPLACE
@@ -95,6 +98,36 @@ def test_restores_from_json():
     with pytest.raises(ArgumentError, match="plan_id"):
         MRFPlan.from_dict({name: value for name, value in made.to_dict().items() if name != "plan_id"})
     json.dumps(made.describe())
+
+
+def test_a_plan_with_an_earlier_versions_rounds_is_read_and_not_spent(dataset):
+    """It counts in an account as it did."""
+    system = VertiMRF(max_cells=6)
+    fresh = system.plan(dataset, epsilon=1.0)
+    old = MRFPlan.from_dict({**fresh.to_dict(), "refinement_rounds": 2, "refinement_share": 0.2})
+    assert (old.refinement_rounds, old.to_dict()["refinement_share"]) == (2, 0.2)
+    assert old.adversaries == fresh.adversaries
+    assert old.fingerprint() != fresh.fingerprint()
+    system.check(dataset, fresh)
+    with pytest.raises(ArgumentError, match="refinement_rounds were an earlier version's; make a new plan"):
+        system.check(dataset, old)
+
+
+@pytest.mark.parametrize("party", ["clinic", "insurer"])
+def test_a_partys_own_releases_are_its_budget(monkeypatch, dataset, party):
+    spent, original = [], TableRelease.noisy
+
+    def noisy(release, tables, source):
+        spent.append(release.mu)
+        return original(release, tables, source)
+
+    monkeypatch.setattr(TableRelease, "noisy", noisy)
+    system = VertiMRF(max_cells=6)
+    made = system.plan(dataset, epsilon=1.0)
+    work = system.work(dataset, party, dataset.arrays(party), made, SystemRandomSource())
+    work.publish(OWN, {})
+    assert len(spent) == 3  # finer histograms, a first look, what is chosen by it
+    assert math.hypot(*spent) == pytest.approx(made.local_mu(party))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ SYSTEM = VertiMRF(max_cells=3, iterations=20, clique_limit=1_000)
 ADAPTIVE = dataclasses.replace(SYSTEM, selection="adaptive", num_rounds=2, tables_per_round=2)
 SKETCH = dataclasses.replace(SYSTEM, encoder="sketch", num_keys=50)
 RESPONSE = dataclasses.replace(SYSTEM, encoder="randomized_response")
-REFINED = dataclasses.replace(SYSTEM, refinement_rounds=1)
 
 
 class ServersError(Exception):
@@ -71,7 +70,7 @@ def test_a_fit_that_cannot_end_well_spends_nothing(few, tmp_path, monkeypatch, w
     ADAPTIVE.fit(few, plan, run_dir=tmp_path)
 
 
-@pytest.mark.parametrize("system", [SYSTEM, ADAPTIVE, SKETCH, RESPONSE, REFINED], ids=lambda s: s.encoder + s.selection)
+@pytest.mark.parametrize("system", [SYSTEM, ADAPTIVE, SKETCH, RESPONSE], ids=lambda s: s.encoder + s.selection)
 def test_stand_ins_are_uniform_and_as_many_as_large_and_as_noisy_as_what_is_released(few, monkeypatch, system):
     plan, seen = planned(system, few, epsilon=8.0), []
 
@@ -85,15 +84,13 @@ def test_stand_ins_are_uniform_and_as_many_as_large_and_as_noisy_as_what_is_rele
     twin = system.fit(few, plan)
     stand_ins = seen[-1]
     assert all(np.ptp(m.values) < 1e-9 and m.values.sum() == pytest.approx(few.num_records) for m in stand_ins)
-    across = [m for m in twin.measurements if len({few.schema.party_of(n) for n in m.columns}) == 2]
-    released = twin.measurements if system is not REFINED else across  # a round's sets follow from its tables
-    rehearsed = [m for m in stand_ins if system is not REFINED or len({few.schema.party_of(n) for n in m.columns}) == 2]
-    chosen = len(rehearsed) - plan.num_rounds * plan.tables_per_round
-    assert [m.columns for m in rehearsed[:chosen]] == [m.columns for m in released[:chosen]]
-    assert len(rehearsed) == len(released)
+    released = twin.measurements
+    chosen = len(stand_ins) - plan.num_rounds * plan.tables_per_round
+    assert [m.columns for m in stand_ins[:chosen]] == [m.columns for m in released[:chosen]]
+    assert len(stand_ins) == len(released)
     if system is SKETCH or system is RESPONSE:  # theirs follows from the reports
         return
-    assert [m.stddev for m in rehearsed] == [m.stddev for m in released]
+    assert [m.stddev for m in stand_ins] == [m.stddev for m in released]
 
 
 def test_one_step_of_mirror_descent_is_rehearsed_not_all(few, monkeypatch):
@@ -151,7 +148,7 @@ def test_it_is_refused_before_anything_is_spent_too(few, tmp_path):
     SYSTEM.fit(few, plan, run_dir=tmp_path)
 
 
-@pytest.mark.parametrize("system", [SYSTEM, ADAPTIVE, REFINED], ids=["all", "adaptive", "refined"])
+@pytest.mark.parametrize("system", [SYSTEM, ADAPTIVE], ids=["all", "adaptive"])
 def test_the_bound_counts_every_table(dataset, monkeypatch, system):
     plan = system.plan(dataset, epsilon=30.0)
     twin = system.fit(dataset, plan)

@@ -156,8 +156,6 @@ class MRFSettings:
         recovery: release finer histograms of columns in cells, from which values within a cell are drawn.
         cross_share: part of the budget that tables across parties get.
         recovery_share: part that the finer histograms get.
-        refinement_rounds: rounds in which a party measures again what its own model gets most wrong.
-        refinement_share: part of the budget that these rounds get.
     """
 
     encoder: Literal["secure_marginals", "sketch", "randomized_response", "sketch_shared_key"] | None = None
@@ -172,8 +170,6 @@ class MRFSettings:
     recovery: bool | None = None
     cross_share: float | None = None
     recovery_share: float | None = None
-    refinement_rounds: int | None = None
-    refinement_share: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import Pair
 from vertinumpyro.mrf.graphical_model import GraphicalModel
 from vertinumpyro.mrf.release import Measurement
 
-__all__ = ["merged", "run_rounds", "worst_fitted"]
+__all__ = ["Estimate", "merged", "run_rounds", "worst_fitted"]
+
+Estimate = Callable[[Sequence[CellColumn], Sequence[Measurement]], GraphicalModel]
+"""Fits a field of some columns to released tables."""
 
 
 def run_rounds(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from scipy.cluster.hierarchy import DisjointSet
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.mrf.dependence import dependence, significance
+from vertinumpyro.mrf.dependence import significance
 from vertinumpyro.mrf.graphical_model import FEW_COLUMNS, junction_tree_cells
 from vertinumpyro.mrf.release import Measurement
 
@@ -23,7 +23,6 @@ __all__ = [
     "DEFAULT_CLIQUE_LIMIT",
     "bins_within",
     "check_clique_limit",
-    "pair_scores",
     "select_measurements",
     "strong_measurements",
 ]
@@ -32,8 +31,6 @@ DEFAULT_CLIQUE_LIMIT = 300_000
 
 _STRONG = 2.0  # standard deviations of its noise
 _MOST_REFUSED = 50
-
-Key = frozenset[str]
 
 
 def check_clique_limit(sizes: Mapping[str, int], clique_limit: int) -> None:
@@ -60,16 +57,6 @@ def bins_within(sizes: Mapping[str, int], clique_limit: int) -> dict[str, int]:
         fits = fits * 9 // 10
     fits = max(2, fits)
     return {name: fits for name, size in sizes.items() if size > fits}
-
-
-def pair_scores(measurements: Sequence[Measurement], num_records: int) -> dict[Key, float]:
-    """Every measured pair's R-score less its noise, from its most precise table."""
-    best: dict[Key, Measurement] = {}
-    for m in measurements:
-        key = frozenset(m.columns)
-        if len(key) == 2 and (key not in best or m.stddev < best[key].stddev):
-            best[key] = m
-    return {key: dependence(m, num_records) for key, m in best.items()}
 
 
 def strong_measurements(measurements: Sequence[Measurement], singles: Sequence[Measurement]) -> list[Measurement]:

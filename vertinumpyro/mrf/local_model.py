@@ -2,8 +2,8 @@ r"""One party's tables of its own columns, measured with its own noise: what Ver
 
 With a budget μ²: finer histograms of binned columns; a first look at all pairs, which gives a noisy graph; then the
 triples within it that are θ-useful (PrivMRF's rule: a cell holds more records than six times the noise of a cell,
-|dom| < N / (6σ√(2/π))), strongest first, and the pairs that no triple covers; then, if the plan says so, rounds of
-`refinement`. Later choices look at released tables only, so the parameters of the parts add up as squares.
+|dom| < N / (6σ√(2/π))), strongest first, and the pairs that no triple covers. Later choices look at released tables
+only, so the parameters of the parts add up as squares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.dependence import dependence
 from vertinumpyro.mrf.exact_tables import exact_tables, fine_tables
 from vertinumpyro.mrf.local_budget import LocalBudget
-from vertinumpyro.mrf.refinement import Estimate, refine
 from vertinumpyro.mrf.release import Measurement, useful_cells
 
 __all__ = ["MOST_TRIPLES", "LocalTables", "measure_locally"]
@@ -33,7 +32,7 @@ class LocalTables(NamedTuple):
     """What one party releases about its own columns.
 
     Attributes:
-        measurements: tables of one to four columns, in cells.
+        measurements: tables of one to three columns, in cells.
         fine: noisy histograms of the values within cells, for the columns that are binned.
     """
 
@@ -46,7 +45,6 @@ def measure_locally(
     arrays: Mapping[str, np.ndarray],
     budget: LocalBudget,
     source: RandomSource,
-    estimate: Estimate,
     named: Sequence[tuple[str, str]] | None = None,
 ) -> LocalTables:
     """Spends a party's budget on its own columns; everything returned is released.
@@ -56,7 +54,6 @@ def measure_locally(
         arrays: its encoded table. Secret.
         budget: its part of the plan.
         source: its own noise.
-        estimate: fits a model to released tables, between rounds of refinement.
         named: the pairs of a workload, which are then measured once, and nothing beside them.
     """
     binned = [column for column in columns if column.binned and budget.recovery_share]
@@ -74,14 +71,11 @@ def measure_locally(
         return LocalTables(_measured(columns, arrays, single, budget, 1.0, source), fine)
     if named is not None:
         return LocalTables(_measured(columns, arrays, pairs, budget, 1.0 - recovery, source), fine)
-    refinement = (1.0 - recovery) * budget.refinement_share
-    left = 1.0 - recovery - refinement
+    left = 1.0 - recovery
     first = _measured(columns, arrays, pairs, budget, left * _GRAPH_SHARE, source)
     chosen = _choose(columns, pairs, first, budget, left * (1 - _GRAPH_SHARE))
     second = _measured(columns, arrays, chosen, budget, left * (1 - _GRAPH_SHARE), source)
-    seen = (*first, *second)
-    again = refine(columns, arrays, seen, budget, refinement, estimate, source) if refinement else []
-    return LocalTables((*seen, *again), fine)
+    return LocalTables((*first, *second), fine)
 
 
 def _measured(

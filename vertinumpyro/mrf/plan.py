@@ -65,8 +65,9 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         noise: who adds noise to cross-party tables.
         cross_share: part of μ² for cross-party tables; all or nothing where there are no others.
         recovery_share: part of a local budget for finer histograms.
-        refinement_rounds: rounds in which a party measures again what its own model gets most wrong.
-        refinement_share: part of what a local budget has besides finer histograms that these rounds get together.
+        refinement_rounds: in records of earlier versions, rounds in which a party measured again what its own model
+            got most wrong. Such a plan is read, shown and accounted for, and no longer spent.
+        refinement_share: part of what a local budget has besides finer histograms that these rounds got together.
         num_rounds: rounds that measure chosen cross-party tables again; 0 measures all of them once.
         tables_per_round: how many tables a round may choose.
         first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
@@ -128,10 +129,10 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
             )
         if self.encoding is not None and self.num_rounds:
             raise ArgumentError('num_rounds: only encoder="secure_marginals" can measure chosen tables again')
-        if self.workload is not None and (self.num_rounds or self.refinement_rounds or self.encoding is not None):
+        if self.workload is not None and (self.num_rounds or self.encoding is not None):
             raise ArgumentError(
-                'workload: named tables are measured once, by secure marginals; leave selection="adaptive", '
-                "refinement_rounds and other encoders out"
+                'workload: named tables are measured once, by secure marginals; leave selection="adaptive" and other '
+                "encoders out"
             )
         if self.num_rounds < 0 or (self.num_rounds and not 0 < self.tables_per_round <= self.num_cross_pairs):
             raise ArgumentError(
@@ -212,8 +213,6 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
             recovery_share=self.recovery_share,
             num_records=self.num_records,
             relation=self.relation,
-            refinement_rounds=self.refinement_rounds,
-            refinement_share=self.refinement_share,
         )
 
     def fine_stddev(self, party: str) -> float:

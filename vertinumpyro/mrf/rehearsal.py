@@ -17,7 +17,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.core.row_blocks import rows_at_a_time
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
-from vertinumpyro.mrf.adaptive import worst_fitted
+from vertinumpyro.mrf.adaptive import Estimate, worst_fitted
 from vertinumpyro.mrf.batching import MATRIX_BYTES
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import cross_pairs
@@ -27,7 +27,6 @@ from vertinumpyro.mrf.graphical_model import FEW_COLUMNS
 from vertinumpyro.mrf.local_model import MOST_TRIPLES
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.refinement import ROUND_TABLES, Estimate
 from vertinumpyro.mrf.release import Measurement, useful_cells
 from vertinumpyro.mrf.stored import Released, pack_model, pack_released, unpack_model, unpack_released
 from vertinumpyro.mrf.twin import MarkovTwin
@@ -98,16 +97,14 @@ def _named_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
 
 
 def _own_cells(columns: Sequence[CellColumn], plan: MRFPlan, party: str) -> int:
-    """A party's tables of three columns and its rounds': k tables have k^-1/2 of one table's useful cells each."""
+    """A party's tables of three columns: k tables have k^-1/2 of one table's useful cells each."""
     budget = plan.local_budget(party)
     sizes = sorted((c.num_cells for c in columns), reverse=True)
     if not budget.mu or len(sizes) < 2:
         return 0
     useful = useful_cells(plan.num_records, budget.release(1, 1.0).stddev)
     count = min(math.comb(len(sizes), 3), MOST_TRIPLES)
-    triples = min(count * math.prod(sizes[:3]), math.sqrt(count) * useful)
-    again = ROUND_TABLES * min(math.prod(sizes[:4]), max(useful, math.prod(sizes[:2])))
-    return math.ceil(triples + plan.refinement_rounds * again)
+    return math.ceil(min(count * math.prod(sizes[:3]), math.sqrt(count) * useful))
 
 
 def rehearse_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Released:
@@ -118,7 +115,7 @@ def rehearse_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Es
         plan: the plan.
         estimate: fits the field between rounds, with one step of mirror descent.
     """
-    own = _own_tables(columns, plan, estimate)
+    own = _own_tables(columns, plan)
     across = _across(columns, plan, own.measurements)
     released = unpack_released(*pack_released(Released((*own.measurements, *across), own.fine)), columns)
     if plan.num_rounds:
@@ -147,13 +144,13 @@ def rehearse_field(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPla
     MarkovTwin.of(tables, model, {}).sample_synthetic(_RECORDS, rng_key=jax.random.key(0))
 
 
-def _own_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Released:
+def _own_tables(columns: tuple[CellColumn, ...], plan: MRFPlan) -> Released:
     """What the parties' own code gives for records that are all alike, then uniform."""
     found: list[Measurement] = []
     fine: dict[str, np.ndarray] = {}
     for party in plan.parties:
         arrays = _records([c for c in columns if c.party == party])
-        work = TablesWork(columns, party, arrays, plan, SystemRandomSource(), estimate)
+        work = TablesWork(columns, party, arrays, plan, SystemRandomSource())
         released = unpack_released(*work.publish(OWN, {}), columns)
         found += released.measurements
         fine |= {name: np.full(values.shape, plan.num_records / values.size) for name, values in released.fine.items()}

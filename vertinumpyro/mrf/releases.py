@@ -10,12 +10,11 @@ from typing import Any, final
 import numpy as np
 
 from vertinumpyro.core.errors import PlanSpentError
-from vertinumpyro.mrf.adaptive import run_rounds
+from vertinumpyro.mrf.adaptive import Estimate, run_rounds
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import Pair, check_range, cross_pairs, measured_pairs, table_slices
 from vertinumpyro.mrf.encoded_tables import encoded_tables
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.refinement import Estimate
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.stored import Released, named, pack_released, unpack_released
 from vertinumpyro.mrf.work import ACROSS, OWN, PADS, ROUND

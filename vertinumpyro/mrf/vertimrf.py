@@ -18,7 +18,7 @@ from vertinumpyro.core.arguments import check_fields, checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema, VerticalDataset
-from vertinumpyro.mrf.adaptive import merged
+from vertinumpyro.mrf.adaptive import Estimate, merged
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
 from vertinumpyro.mrf.cross_tables import party_columns
 from vertinumpyro.mrf.dependence import one_way
@@ -28,7 +28,6 @@ from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, sel
 from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.refinement import Estimate
 from vertinumpyro.mrf.rehearsal import memory_parts, rehearse_field, rehearse_tables, require_memory, stand_in
 from vertinumpyro.mrf.release import Measurement
 from vertinumpyro.mrf.releases import RELEASED, Releases
@@ -74,8 +73,6 @@ class VertiMRF:
         iterations: the most steps of mirror descent, which ends where Stein's estimate of its tables' risk is least.
         num_keys: hash keys of each pair of columns, for sketches; more pay at larger ε: with 8,000 instead of 2,000
             the mean 3-way TVD on NLTCS at ε = 3.2 is .008 instead of .015.
-        refinement_rounds: rounds in which each party fits a model to its own tables and measures again those sets of
-            two to four columns that the model gets most wrong. None by default: all useful triples are measured anyway.
         allow_unproven: must be True for "sketch_shared_key", which has no privacy guarantee.
         recovery: release finer histograms of binned columns, from which values within a cell are drawn.
         backend: computes the cross products.
@@ -93,7 +90,6 @@ class VertiMRF:
     iterations: int = DEFAULT_ITERATIONS
     recovery: bool = True
     num_keys: int = 2000
-    refinement_rounds: int = 0
     allow_unproven: bool = False
     backend: Backend = dataclasses.field(default_factory=FixedPoint)
 
@@ -105,8 +101,6 @@ class VertiMRF:
         for name in ("num_rounds", "tables_per_round", "num_keys", "clique_limit", "memory_limit", "iterations"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.refinement_rounds < 0:
-            raise ArgumentError(f"refinement_rounds must not be negative, got {self.refinement_rounds}")
 
     def columns(self, schema: Schema) -> tuple[CellColumn, ...]:
         """The schema's columns in cells.
@@ -131,7 +125,6 @@ class VertiMRF:
         collusion_threshold: int = 0,
         cross_share: float = 0.6,
         recovery_share: float = 0.1,
-        refinement_share: float = 0.2,
         first_share: float = 0.5,
     ) -> MRFPlan:
         """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
@@ -148,7 +141,6 @@ class VertiMRF:
             collusion_threshold: with so many parties colluding the noise on cross-party tables is still in full.
             cross_share: part of the budget (of μ²) for cross-party tables.
             recovery_share: part of each local budget for finer histograms, where there are binned columns.
-            refinement_share: part of each local budget, less that of finer histograms, for rounds of refinement.
             first_share: part of the cross-party budget for the first look at all tables, with adaptive selection.
 
         Raises:
@@ -177,8 +169,6 @@ class VertiMRF:
             noise=NoiseSource(kind=noise, num_parties=len(dataset.parties), collusion_threshold=collusion_threshold),
             cross_share=cross_share,
             recovery_share=recovery_share if self.recovery else 0.0,
-            refinement_rounds=self.refinement_rounds,
-            refinement_share=refinement_share if self.refinement_rounds else 0.0,
             workload=self._workload(columns),
             **self._rounds(held, first_share),
         )
@@ -248,7 +238,7 @@ class VertiMRF:
         """
 
         def rehearsed(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
-            if plan.num_rounds or plan.refinement_rounds:
+            if plan.num_rounds:
                 require_engine()
             rehearse_tables(columns, plan, estimate)
 
@@ -329,7 +319,7 @@ class VertiMRF:
         self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
     ) -> TablesWork:
         """One party's part; see `session.Method`."""
-        return TablesWork(self.columns(facts.schema), party, columns, plan, source, partial(self._field, plan))
+        return TablesWork(self.columns(facts.schema), party, columns, plan, source)
 
     def check(self, dataset: Facts, plan: Plan) -> None:
         """Refuses a plan that was not made for these settings on such a table.
@@ -339,13 +329,14 @@ class VertiMRF:
         """
         if not isinstance(plan, MRFPlan):
             raise ArgumentError("plan must be an MRFPlan: make it by `plan`")
+        if plan.refinement_rounds:
+            raise ArgumentError("plan: its refinement_rounds were an earlier version's; make a new plan")
         columns = self.columns(dataset.schema)
         fresh = {
             "num_records": dataset.num_records,
             "parties": dataset.parties,
             "num_columns": tuple(len(dataset.schema.column_names(party)) for party in dataset.parties),
             "workload": self._workload(columns),
-            "refinement_rounds": self.refinement_rounds,
             "num_rounds": self.num_rounds if self.selection == "adaptive" and plan.num_cross_pairs else 0,
             "num_binned": tuple(
                 sum(c.binned and c.party == party for c in columns) * self.recovery for party in dataset.parties

@@ -14,7 +14,6 @@ from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.cross_tables import cross_pairs, one_hot, pads, party_columns, table_slices
 from vertinumpyro.mrf.local_model import measure_locally
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.refinement import Estimate
 from vertinumpyro.mrf.release import TableRelease
 from vertinumpyro.mrf.stored import Released, pack_released
 from vertinumpyro.mrf.workload import across, crossing, own
@@ -38,7 +37,6 @@ class TablesWork(Work):
         arrays: its encoded table. Secret.
         plan: the plan.
         source: its own randomness.
-        estimate: fits a model to released tables, between rounds of refinement.
     """
 
     def __init__(
@@ -48,10 +46,9 @@ class TablesWork(Work):
         arrays: Mapping[str, np.ndarray],
         plan: MRFPlan,
         source: RandomSource,
-        estimate: Estimate,
     ) -> None:
         self._columns, self._party, self._arrays = columns, party, arrays
-        self._plan, self._source, self._estimate = plan, source, estimate
+        self._plan, self._source = plan, source
         self._share: np.ndarray | None = None
         self._first = plan.parties[0] == party
 
@@ -85,7 +82,7 @@ class TablesWork(Work):
         if not budget.mu:
             return Payload(*pack_released(Released((), {})))
         named = None if self._plan.workload is None else own(self._plan.workload, self._party)
-        measured = measure_locally(self._own, self._arrays, budget, self._source, self._estimate, named)
+        measured = measure_locally(self._own, self._arrays, budget, self._source, named)
         return Payload(*pack_released(Released(measured.measurements, measured.fine)))
 
     def factor(self, what: str, words: Words) -> RowBlocks:

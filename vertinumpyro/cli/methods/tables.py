@@ -31,7 +31,7 @@ from vertinumpyro.session import Session
 
 __all__ = ["TABLE_PRIVACY", "MarginalsCommand", "TablesCommand", "VertiMRFCommand"]
 
-_OF_THE_PLAN = ("cross_share", "recovery_share", "refinement_share")
+_OF_THE_PLAN = ("cross_share", "recovery_share")
 TABLE_PRIVACY = ("epsilon", "delta", "adversary", "relation", "noise", "collusion_threshold")
 
 
