@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, final
 
@@ -79,11 +80,15 @@ def terms_of(
         ArgumentError: a column is not there, or cannot be what it is named for.
     """
     check_schema(schema)
-    columns = schema.columns
     for argument, names in {"features": () if features is None else features, "linear": linear}.items():
         require_collection(argument, names, "columns")
-    chosen = set(columns) - {label} if features is None else set(features)
-    linear = set(linear)
+    return _terms(schema, label, None if features is None else frozenset(features), frozenset(linear))
+
+
+@functools.lru_cache(maxsize=16)  # a model is run, and asked for its terms, a dozen times in a fit
+def _terms(schema: Schema, label: str, features: frozenset[str] | None, linear: frozenset[str]) -> tuple[Term, ...]:
+    columns = schema.columns
+    chosen = columns.keys() - {label} if features is None else features
     for argument, names in {"label": {label}, "features": chosen, "linear": linear}.items():
         for name in sorted(names, key=str):
             if name not in columns:
