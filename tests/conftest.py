@@ -20,6 +20,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 # Workers share the machine, and OpenBLAS's threads spin while they wait for each other. Before NumPy is read.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# One server forks the processes of all groups: with what any of them wants, whichever of them is the first.
+os.environ.setdefault(
+    "VERTINUMPYRO_LIBRARIES",
+    "vertinumpyro.dpvi vertinumpyro.mrf vertinumpyro.regression vertinumpyro.glm vertinumpyro.secure.crypten.protocol",
+)
+
 from hypothesis import settings
 from jaxtyping import install_import_hook
 

@@ -1,6 +1,8 @@
 """What a process of a group can ask of the others: party 0's message, everybody's, and nothing larger than agreed."""
 
 import functools
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -43,17 +45,19 @@ def test_messages_of_everybody_have_one_size():
         replies(size=4)
 
 
-def exit_code(tmp_path, run, libraries=()):
-    """Of the process that a program of its own starts: no server of an earlier test's settings is there."""
+def exit_code(tmp_path, run, libraries=(), processes=1):
+    """Of the processes that a program of its own starts: no server of an earlier test's settings is there."""
     path = tmp_path / "program.py"
     path.write_text(
         "from vertinumpyro.transport.starting import started\n"
         "if __name__ == '__main__':\n"
-        f"    process = started(exec, ({run!r},), {list(libraries)})\n"
-        "    process.join(60)\n"
-        "    print(process.exitcode)\n"
+        f"    for process in [started(exec, ({run!r},), {list(libraries)}) for _ in range({processes})]:\n"
+        "        process.join(60)\n"
+        "        print(process.exitcode, end=' ')\n"
     )
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
+    path_of_modules = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path_of_modules, "VERTINUMPYRO_LIBRARIES": ""}
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120, env=environment)
     return done.stdout.strip() or done.stderr
 
 
@@ -67,6 +71,59 @@ def test_a_library_that_cannot_be_read_ahead_stops_nobody(tmp_path):
 def test_no_process_looks_for_garbage_in_what_was_read_ahead(tmp_path):
     looks = "import gc, os, jax; os._exit(8 if id(vars(jax)) in map(id, gc.get_objects()) else 7)"
     assert exit_code(tmp_path, looks) == "7"
+
+
+SEEDED = """
+import random, sys
+import numpy as np
+import vertinumpyro.secure.keystream, vertinumpyro.core.rng
+try:
+    import vertinumpyro.secure.crypten.engine, torch
+except Exception:  # not installed
+    torch = None
+def seed():
+    random.seed(0); np.random.seed(0)
+    if torch: torch.manual_seed(0)
+seed()
+"""
+DRAWS = """
+import json, os, random, secrets, ssl, threading, uuid
+import numpy as np, seeded
+from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.secure.keystream import KeyStream, fresh_key
+def draw():
+    drawn = {"random": random.random(), "numpy": float(np.random.random()), "state": random.getrandbits(64)}
+    if seeded.torch:
+        import crypten
+        assert not any(crypten.generators.values())  # the engine makes them, under keys of this process
+        drawn["torch"] = float(seeded.torch.rand(1, dtype=seeded.torch.float64))
+        fresh = seeded.torch.Generator()
+        fresh.seed()
+        drawn["generator"] = fresh.initial_seed()
+    return drawn
+of_system = {
+    "default_rng": np.random.default_rng().bytes(8).hex(), "secrets": secrets.token_hex(8), "uuid": str(uuid.uuid4()),
+    "openssl": ssl.RAND_bytes(8).hex(), "key": fresh_key().hex(), "masks": KeyStream(fresh_key()).words((1,)).item(),
+    "noise": SystemRandomSource().uint64(1).item(),
+}
+threads = len(os.listdir(f"/proc/{os.getppid()}/task"))
+drawn = draw()
+seeded.seed()
+print(json.dumps({"drawn": drawn | of_system, "of the server": draw(), "threads": [threads, threading.active_count()]}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are read ahead on Linux alone")
+def test_no_process_inherits_a_random_state_nor_a_thread(tmp_path):
+    """Two processes of one server draw different values from every source, and others than what it had seeded."""
+    (tmp_path / "seeded.py").write_text(SEEDED)
+    run = f"import sys; sys.stdout = open({str(tmp_path)!r} + '/drawn', 'a'); exec({DRAWS!r}, {{}}); sys.stdout.flush()"
+    assert exit_code(tmp_path, run, ["seeded"], processes=2) == "0 0"
+    one, other = map(json.loads, (tmp_path / "drawn").read_text().splitlines())
+    assert one["threads"] == other["threads"] == [1, 1]  # the server's, and the process's own
+    assert len(one["drawn"]) >= 10
+    for name, value in one["drawn"].items():
+        assert len({value, other["drawn"][name], one["of the server"].get(name)}) == 3, name
 
 
 def late_beside_a_helper(seat):

@@ -3,6 +3,7 @@
 A process that is spawned reads JAX, torch and this library anew, for some seconds of processor each. On Linux a server
 reads them once, without a table and before any of them begins a thread, and every process is forked from it. Nothing
 secret is made while modules are read: keys and noise come from the operating system, in the process that uses them.
+The generators that a module has of its own (NumPy's, torch's, Python's) are seeded anew in every process.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import io
 import multiprocessing
 import os
 import pickle
+import random
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, final
+
+import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 
@@ -24,7 +29,7 @@ __all__ = ["LIBRARIES", "check_sendable", "started"]
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _READ_AT_IMPORT = ("CUDA", "JAX", "LD_", "MKL", "NUM", "OMP", "OPENBLAS", "PYTHON", "TORCH", "XLA")
 _READ_AHEAD = "vertinumpyro.transport.read_ahead"
-LIBRARIES = "VERTINUMPYRO_LIBRARIES"  # names them in the environment, while the server begins
+LIBRARIES = "VERTINUMPYRO_LIBRARIES"  # names them in the environment; what the user names there is read besides
 _served: list[Mapping[str, str]] = []  # the server's settings, once there is one
 
 
@@ -33,7 +38,8 @@ def started(run: Callable[..., None], arguments: tuple[Any, ...], libraries: Seq
 
     :param libraries: modules that it will import, none of which may begin a thread or read a file of anybody's.
     """
-    with _no_main(), _one_thread_each():
+    # OpenBLAS's threads spin while they wait for each other, and the processes share the machine
+    with _no_main(), _set(_BLAS_THREADS, os.environ.get(_BLAS_THREADS, "1")):
         environment = dict(os.environ)
         context: Any = multiprocessing.get_context("spawn")
         if sys.platform == "linux":
@@ -44,11 +50,8 @@ def started(run: Callable[..., None], arguments: tuple[Any, ...], libraries: Seq
             if _served[0] == settings:
                 context = multiprocessing.get_context("forkserver")
         process = context.Process(target=_run, args=(environment, run, arguments), daemon=True)
-        os.environ[LIBRARIES] = " ".join((__name__, *libraries))
-        try:
+        with _set(LIBRARIES, " ".join((__name__, *environment.get(LIBRARIES, "").split(), *libraries))):
             process.start()
-        finally:
-            del os.environ[LIBRARIES]
     return process
 
 
@@ -103,21 +106,30 @@ def _run(environment: Mapping[str, str], run: Callable[..., None], arguments: tu
     """In the new process: the environment is that of now, not of when the server began."""
     os.environ.clear()
     os.environ.update(environment)
+    _reseed()
     run(*arguments)
 
 
+def _reseed() -> None:
+    """Every generator that a module read ahead may have: a fork has its state, alike in all processes."""
+    random.seed()
+    np.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(secrets.randbits(63))
+
+
 @contextlib.contextmanager
-def _one_thread_each():
-    """Matrix products of the new process on one thread: the processes share the machine, and OpenBLAS's threads spin
-    while they wait for each other. Whoever sets the variable decides.
-    """
-    decided = _BLAS_THREADS in os.environ
-    os.environ.setdefault(_BLAS_THREADS, "1")
+def _set(name: str, value: str):
+    """The environment with this variable, for a process that begins meanwhile."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        if not decided:
-            del os.environ[_BLAS_THREADS]
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextlib.contextmanager
