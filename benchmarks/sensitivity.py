@@ -65,15 +65,17 @@ from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.release import GRID_BITS as STATISTICS_BITS
 from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors
-from vertinumpyro.session import Work
+from vertinumpyro.session import PartyComputation
 
 # -- methods that release once ---------------------------------------------------------------------------
 
 Asked = Sequence[tuple[str, str, Mapping[str, Any]]]
-Works = Callable[[Any], Mapping[str, Work]]
+Works = Callable[[Any], Mapping[str, PartyComputation]]
 
 
-def released(works: Mapping[str, Work], do: str, what: str, words: Any, units: float) -> list[tuple[str | None, Any]]:
+def released(
+    works: Mapping[str, PartyComputation], do: str, what: str, words: Any, units: float
+) -> list[tuple[str | None, Any]]:
     """The owner of each array that is released, and its integers [D]; of what is symmetric a half."""
     if do == "publish":
         arrays = [(p, a) for p, work in works.items() for a in work.publish(what, words).arrays.items()]
@@ -109,12 +111,12 @@ def once(draws: Draws, works: Works, tables: Sequence[Any], asked: Asked, units:
 
 def audit_once(
     draws: Draws, method: Any, plan: Any, asked: Asked, values: Sequence[Record], units: float = 1.0,
-    before: Callable[[Mapping[str, Work]], None] = lambda works: None,
+    before: Callable[[Mapping[str, PartyComputation]], None] = lambda works: None,
 ) -> Audit:  # fmt: skip
     """Both places; `before` is done with works that were just made."""
     facts = TableFacts(SCHEMA, NUM_RECORDS)
 
-    def works(records: Sequence[Record]) -> dict[str, Work]:
+    def works(records: Sequence[Record]) -> dict[str, PartyComputation]:
         table = table_of(SCHEMA, records)
         made = {p: method(facts, p, own, plan, InsecureSeededSource(0)) for p, own in table.items()}
         before(made)
@@ -144,7 +146,7 @@ def vertimrf_adaptive(draws: Draws, values: Sequence[Record]) -> Audit:
     rounds = [("sum", tables_work.ROUND, {"release": i, "pairs": some}) for i, some in enumerate(chosen)]
     asked = [("publish", tables_work.OWN, {}), *rounds]
 
-    def opened(works: Mapping[str, Work]) -> None:
+    def opened(works: Mapping[str, PartyComputation]) -> None:
         (products,) = row_blocks.products([work.factor(tables_work.PADS, {}) for work in works.values()])
         for work in works.values():
             work.noise(tables_work.PADS, {}, products.size)[:] = 0
@@ -181,7 +183,7 @@ def second_moments(draws: Draws, values: Sequence[Record], relation: Neighbourin
     )  # fmt: skip
     asked = [("publish", moments.OWN, {}), ("cross_products", moments.ACROSS, {})]
 
-    def work(facts: Any, party: str, own: Any, plan: Any, source: RandomSource) -> Work:
+    def work(facts: Any, party: str, own: Any, plan: Any, source: RandomSource) -> PartyComputation:
         return moments.MomentsWork(split, plan, party, own, source)
 
     return audit_once(draws, work, plan, asked, values)
@@ -193,7 +195,7 @@ def linear_of_holders(draws: Draws, quick: bool, *, projection: bool) -> Audit:
     facts = TableFacts(NUMBERS, NUM_RECORDS + 2, holders=holders)
     plan = system.plan(facts)
 
-    def works(records: Sequence[Record]) -> dict[str, Work]:
+    def works(records: Sequence[Record]) -> dict[str, PartyComputation]:
         of_holders = dict(zip(holders, (records, beside(values)[:2]), strict=True))
         return {
             h: system.work(facts, h, table_of(NUMBERS, own)["table"], plan, InsecureSeededSource(0))

@@ -69,7 +69,7 @@ from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.secure import Crypten, Spu
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.computation import ClippedSum, described
-from vertinumpyro.transport import Line, make_identity
+from vertinumpyro.transport import NetworkProfile, make_identity
 
 NETWORKS = [(rtt, mbit) for rtt in (0, 10, 50) for mbit in (100, 1000)]
 GLM_STEPS = ("glm_step_1000", "glm_step_30162")
@@ -112,7 +112,7 @@ class Runs:
             make_identity(folder / name, name)
         self.number = 0
 
-    def measured(self, net: Network, what: str, line: Line) -> dict[str, Any]:
+    def measured(self, net: Network, what: str, line: NetworkProfile) -> dict[str, Any]:
         """One thing on one network."""
         orders = [self._order(what) for _ in range(RUNS if what in SHORT else 1)]  # a plan runs once
         estimate = {} if what == "linkage" else self._estimate(orders[0], line)  # and a rehearsal spends none
@@ -126,11 +126,11 @@ class Runs:
             found["bytes_per_record"] = found["bytes"] / _records(what)
         return {**found, **estimate}
 
-    def line(self, net: Network) -> Line:
+    def line(self, net: Network) -> NetworkProfile:
         """The slowest link of any member, as they measure it together."""
         found = self._run(net, {"what": "lines"})
         speeds = {name: min(one[name] for one in found) for name in ("bits_per_second", "sustained_bits_per_second")}
-        return Line(round_trip_s=max(one["round_trip_s"] for one in found), **speeds)
+        return NetworkProfile(round_trip_s=max(one["round_trip_s"] for one in found), **speeds)
 
     def _order(self, what: str) -> dict[str, Any]:
         schema = self.dataset.schema
@@ -160,7 +160,7 @@ class Runs:
             "tables": [str(self.files.paths[party]) for party in schema.parties],
         }
 
-    def _estimate(self, order: dict[str, Any], line: Line) -> dict[str, float]:
+    def _estimate(self, order: dict[str, Any], line: NetworkProfile) -> dict[str, float]:
         """Before there is a network; as many parties at once as will share this machine's cores."""
         order = {**order, "backend": self.args.backend}
         num_parties = len(self.dataset.schema.parties)
@@ -169,7 +169,7 @@ class Runs:
         barrier = (spawn.Barrier(count),)
         with ProcessPoolExecutor(count, mp_context=spawn, initializer=member.together, initargs=barrier) as pool:
             costs = [found.result() for found in [pool.submit(member.rehearsed, order) for _ in range(count)]]
-        lines = {"estimate": line, "estimate_near": Line(round_trip_s=0.0, bits_per_second=math.inf)}
+        lines = {"estimate": line, "estimate_near": NetworkProfile(round_trip_s=0.0, bits_per_second=math.inf)}
         return {name: statistics.fmean(cost.on(one) for cost in costs) for name, one in lines.items()}
 
     def _run(self, net: Network, order: Mapping[str, Any]) -> list[dict[str, Any]]:

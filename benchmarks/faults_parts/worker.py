@@ -193,12 +193,12 @@ def watch_steps(kind: Any, place: int, witness: Witness, what: str = "handed on"
 def watch_party(witness: Witness) -> None:
     """What a party publishes, and the messages with which it opens anything: before they are sent."""
     from vertinumpyro.secure.crypten.engine import Engine
-    from vertinumpyro.session.opening import Openings
     from vertinumpyro.session.party import Party
+    from vertinumpyro.session.reveal_once import RevealLog
 
     watch_steps(Run, 1, witness, "published")
     at: dict[str, int | None] = {"step": None}  # None: pads hide what is opened
-    opened, iterate, reveal = Openings.opened, Party._iterate, Engine._opened
+    opened, iterate, reveal = RevealLog.opened, Party._iterate, Engine._opened
 
     def watched_opened(openings: Any, step: int, *arguments: Any) -> Any:
         at["step"] = step
@@ -221,7 +221,7 @@ def watch_party(witness: Witness) -> None:
             at["step"] = step + 1
         return reveal(engine, share, why)
 
-    Openings.opened, Party._iterate, Engine._opened = watched_opened, watched_iterate, watched_reveal  # type: ignore[assignment]
+    RevealLog.opened, Party._iterate, Engine._opened = watched_opened, watched_iterate, watched_reveal  # type: ignore[assignment]
 
 
 # -- what was lost --------------------------------------------------------------------------------

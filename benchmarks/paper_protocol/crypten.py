@@ -21,7 +21,7 @@ from vertinumpyro.secure.crypten.number_formats import ROOT_ERROR
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
 from vertinumpyro.secure.shape import BatchShape
-from vertinumpyro.transport import Member, Seat, Traffic, everyones
+from vertinumpyro.transport import Communicator, Member, Traffic, all_gather
 
 __all__ = ["CryptenPaper"]
 
@@ -61,7 +61,7 @@ class CryptenPaper(BetweenProcesses):
     def helpers(self, num_parties: int) -> list[Member]:
         return self._engine.helpers(num_parties)
 
-    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> Any:
+    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> Any:
         return _PaperEnd(seat, third_party=self.dealer == "third_party", lean=self.lean, watch=watch)
 
     def encode_party(self, shape: BatchShape, contribution: Contribution, party: int) -> PartyInputs:
@@ -93,7 +93,7 @@ class CryptenPaper(BetweenProcesses):
 class _PaperEnd:
     """A party's end: the clipped sum alone."""
 
-    def __init__(self, seat: Seat, *, third_party: bool, lean: bool, watch: Watch | None) -> None:
+    def __init__(self, seat: Communicator, *, third_party: bool, lean: bool, watch: Watch | None) -> None:
         from vertinumpyro.secure.crypten.engine import Engine
 
         dealer = third_party_dealer(seat) if third_party else first_party_dealer(seat)
@@ -118,6 +118,6 @@ class _PaperEnd:
     ) -> np.ndarray:
         from paper_protocol import crypten_protocol as protocol
 
-        everyones(self._engine.links, self._engine.rank, bytes(32))  # as the library's end compares public numbers
+        all_gather(self._engine.links, self._engine.rank, bytes(32))  # as the library's end compares public numbers
         product = protocol.signed_mult if self._lean else protocol.mult
         return protocol.clipped_noisy_sum(self._engine, shape, layout, own, prior, mask, noise_share, product)

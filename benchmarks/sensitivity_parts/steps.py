@@ -40,7 +40,7 @@ from vertinumpyro.secure import fixed_point
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import without_tables
 from vertinumpyro.secure.number_formats import EXP_BITS
-from vertinumpyro.session import Work
+from vertinumpyro.session import PartyComputation
 
 
 def regression(outcome: str) -> Callable[..., None]:
@@ -67,7 +67,9 @@ class _EnteredError(Exception):
     """A step that ends where its numbers would enter the protocol."""
 
 
-def entering(work: Work, rank: int, rows: np.ndarray, mask: np.ndarray, state: Any, protocol: str) -> tuple[Any, ...]:
+def entering(
+    work: PartyComputation, rank: int, rows: np.ndarray, mask: np.ndarray, state: Any, protocol: str
+) -> tuple[Any, ...]:
     """What a work hands to a protocol for a batch, its noise share last."""
 
     def entered(*given: Any) -> Any:

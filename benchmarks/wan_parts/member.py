@@ -28,9 +28,9 @@ from vertinumpyro.secure import Crypten, Spu
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, computation_of
 from vertinumpyro.secure.private_set_intersection import common_places, find_common
-from vertinumpyro.session import JoinedSession, PartyTask, RunCost, Session, rehearsed_cost
-from vertinumpyro.study.checkup import check_network, slowest_line
-from vertinumpyro.transport import Address, Certificate, Identity, Peer, PeerError, Seat, connected, joined
+from vertinumpyro.session import OrganisationSession, PartyTask, RunCost, Session, estimate_cost
+from vertinumpyro.study.network_probe import check_network, slowest_line
+from vertinumpyro.transport import Address, Certificate, Communicator, Identity, Peer, PeerError, connect_all, connected
 
 PORT = 7450
 WAIT_S = 600.0
@@ -47,7 +47,7 @@ def backend_of(order: Mapping[str, Any]) -> BetweenProcesses:
     return Spu() if order["backend"] == "spu" else Crypten()
 
 
-def seat_of(order: Mapping[str, Any]) -> Seat:
+def seat_of(order: Mapping[str, Any]) -> Communicator:
     """Links to all others over mutual TLS; who has the higher number dials."""
     rank, names = order["rank"], order["names"]
     num_parties = len(names) - len(backend_of(order).helpers(2))
@@ -63,14 +63,14 @@ def seat_of(order: Mapping[str, Any]) -> Seat:
     }
     identity = Identity(Path(order["identity"]))
     second = listener.dup()
-    links = joined(identity, peers, topic=b"benchmark", listener=listener, wait_s=WAIT_S, timeout_s=WAIT_S)
+    links = connect_all(identity, peers, topic=b"benchmark", listener=listener, wait_s=WAIT_S, timeout_s=WAIT_S)
     if not backend_of(order).own_links:
-        return Seat(rank, num_parties, links, WAIT_S)
+        return Communicator(rank, num_parties, links, WAIT_S)
     carriers = connected(identity, peers, topic=b"carriers", listener=second, wait_s=WAIT_S)
-    return Seat(rank, num_parties, links, WAIT_S, carriers)
+    return Communicator(rank, num_parties, links, WAIT_S, carriers)
 
 
-def steps(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
+def steps(order: Mapping[str, Any], seat: Communicator) -> dict[str, Any]:
     """Steps of the clipped noisy sum on zeros, which take what any numbers take."""
     computation = computation_of(order["computation"])
     assert isinstance(computation, ClippedSum)
@@ -93,7 +93,7 @@ def steps(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
     return {**found, "cpu_seconds": used_cpu}
 
 
-def lines(seat: Seat) -> dict[str, Any]:
+def lines(seat: Communicator) -> dict[str, Any]:
     """The slowest of this member's links, as `doctor` measures them."""
     found = slowest_line(check_network(seat, {}).values())
     return {**dataclasses.asdict(found), "seconds": 0.0}
@@ -134,12 +134,12 @@ def rehearsed(order: Mapping[str, Any]) -> RunCost | Cost:
     _here[0].wait()
     if order["what"] == "step":
         return backend_of(order).cost(computation_of(order["computation"]))
-    return rehearsed_cost(task_of(order, 0), Plan.from_dict(order["plan"]), partial(release, order))
+    return estimate_cost(task_of(order, 0), Plan.from_dict(order["plan"]), partial(release, order))
 
 
-def method(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
+def method(order: Mapping[str, Any], seat: Communicator) -> dict[str, Any]:
     """A whole method, from the first connection to what it releases."""
-    with JoinedSession(seat, task_of(order, seat.rank)) as session:
+    with OrganisationSession(seat, task_of(order, seat.rank)) as session:
         release(order, session)
         ended = time.time()
         return {
@@ -152,7 +152,7 @@ def method(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
         }
 
 
-def linkage(order: Mapping[str, Any], seat: Seat) -> dict[str, Any]:
+def linkage(order: Mapping[str, Any], seat: Communicator) -> dict[str, Any]:
     """Private set intersection of ids of which half are common."""
     count = order["ids"]
     first = seat.rank * (count // 2)

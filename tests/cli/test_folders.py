@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.conftest import NUM_RECORDS, Project, draw_tables, invoke, one_line
 from vertinumpyro.privacy import ledger
-from vertinumpyro.session import held
+from vertinumpyro.session import lock_folder
 
 MODEL = """
 import numpyro
@@ -39,7 +39,7 @@ def write_record(project: Project, **changes) -> None:
 def test_a_fit_into_the_folder_of_another_changes_nothing_in_it(project: Project):
     project.run_dir.mkdir()
     (project.run_dir / "config.toml").write_text("the other's")
-    with held(project.run_dir):  # the other fit, which has recorded nothing yet
+    with lock_folder(project.run_dir):  # the other fit, which has recorded nothing yet
         result = project.run("fit", project.config)
     assert result.exit_code == 2
     assert str(project.run_dir) in one_line(result.stderr).replace(" ", "") or "run" in one_line(result.stderr)

@@ -26,7 +26,7 @@ from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.randomized_response import ResponseDesign
 from vertinumpyro.regression import linear_work
 from vertinumpyro.regression.features import FeatureLayout
-from vertinumpyro.session import Work
+from vertinumpyro.session import PartyComputation
 
 N = totals.NUM_RECORDS
 CASES = list(totals.cases())
@@ -84,7 +84,7 @@ def test_every_work_and_every_column_type_has_a_case():
     for module in pkgutil.walk_packages(vertinumpyro.__path__, "vertinumpyro."):
         if not module.name.endswith("__main__"):
             _import(module.name)
-    works = {found for found in Work.__subclasses__() if found.__module__.startswith("vertinumpyro.")}
+    works = {found for found in PartyComputation.__subclasses__() if found.__module__.startswith("vertinumpyro.")}
     assert works == {case.work for case in totals.cases().values()}
     types = {*COLUMN_TYPES.values(), BinnedColumn}
     assert types == {type(column) for column in BASES.values()}

@@ -1,4 +1,4 @@
-"""The exact sums that every party's `Work` adds up, for records that stand in one pool: noise is zero.
+"""The exact sums that every party's `PartyComputation` adds up, for records that stand in one pool: noise is zero.
 
 A total is a function of record numbers [n] of the pool, and of which of them are chosen [n], to all integers that the
 work's releases add up over the chosen ones. Steps compute the others too, and mask them.
@@ -41,7 +41,7 @@ from vertinumpyro.secure import fixed_point
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import PartyInputs, without_tables
 from vertinumpyro.secure.number_formats import EXP_BITS
-from vertinumpyro.session import Work
+from vertinumpyro.session import PartyComputation
 
 NUM_RECORDS = 12
 POOL = 4 * NUM_RECORDS  # the first are the table's; the others replace them
@@ -57,7 +57,7 @@ Asked = Sequence[tuple[str, str, Mapping[str, Any]]]
 class Case:
     """The columns that a method takes, which work adds them up, and its total over a pool."""
 
-    work: type[Work]
+    work: type[PartyComputation]
     schema: Schema
     total: Callable[[Schema, Table], Total]
 
@@ -85,7 +85,7 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- releases that are made once -------------------------------------------------------------------------
 
 
-def once(works: Callable[[Table], Sequence[Work]], asked: Asked, pool: Table) -> Total:
+def once(works: Callable[[Table], Sequence[PartyComputation]], asked: Asked, pool: Table) -> Total:
     """Works of the chosen records alone: these integers do not depend on how many there are."""
 
     def total(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -100,7 +100,7 @@ def chosen_of(pool: Table, rows: np.ndarray) -> Table:
     return {party: {name: array[rows] for name, array in own.items()} for party, own in pool.items()}
 
 
-def _released(works: Sequence[Work], do: str, what: str, words: Mapping[str, Any]) -> list[np.ndarray]:
+def _released(works: Sequence[PartyComputation], do: str, what: str, words: Mapping[str, Any]) -> list[np.ndarray]:
     if do == "publish":
         return [array for work in works for array in work.publish(what, words).arrays.values()]
     if do == "sum":
@@ -108,7 +108,7 @@ def _released(works: Sequence[Work], do: str, what: str, words: Mapping[str, Any
     return row_blocks.products([work.factor(what, words) for work in works])
 
 
-def works_of(method: Any, facts: TableFacts, plan: Any) -> Callable[[Table], list[Work]]:
+def works_of(method: Any, facts: TableFacts, plan: Any) -> Callable[[Table], list[PartyComputation]]:
     return lambda table: [method.work(facts, p, own, plan, InsecureSeededSource(0)) for p, own in table.items()]
 
 
@@ -158,7 +158,7 @@ def moments_total(schema: Schema, pool: Table) -> Total:
     )  # fmt: skip
     asked = [("publish", second_moments.OWN, {}), ("cross_products", second_moments.ACROSS, {})]
 
-    def works(table: Table) -> list[Work]:
+    def works(table: Table) -> list[PartyComputation]:
         return [second_moments.MomentsWork(split, plan, p, own, InsecureSeededSource(0)) for p, own in table.items()]
 
     return once(works, asked, pool)
@@ -187,7 +187,7 @@ class _EnteredError(Exception):
     """A step that ends where its numbers would enter the protocol."""
 
 
-def entering(work: Work, rows: np.ndarray, chosen: np.ndarray, protocol: str) -> tuple[Any, ...]:
+def entering(work: PartyComputation, rows: np.ndarray, chosen: np.ndarray, protocol: str) -> tuple[Any, ...]:
     """What a work hands to a protocol for a batch, in the place of a step."""
 
     def captured(*given: Any) -> Any:

@@ -17,8 +17,8 @@ from vertinumpyro.glm.inference import Regression
 from vertinumpyro.regression.labels import in_table_units
 from vertinumpyro.secure import Crypten, FixedPoint
 from vertinumpyro.secure.dca import SecureAggregation
-from vertinumpyro.session import JoinedSession, PartyTask, ProcessSession
-from vertinumpyro.transport import Address, Peer, Seat, joined, make_identity
+from vertinumpyro.session import OrganisationSession, PartyTask, ProcessSession
+from vertinumpyro.transport import Address, Communicator, Peer, connect_all, make_identity
 
 THREE = Schema({**SCHEMA.parties, "shop": PartySchema({"spent": UNIT})})
 COEFFICIENTS = {"income": [1.5], "years": [-0.7], "usage": [-2.0], "tariff": [0.4, -0.9, 0.1], "spent": [0.8]}
@@ -157,8 +157,8 @@ def test_organisations_tell_the_labels_party_alone(records, tables, tmp_path):
                         dial=Address("127.0.0.1", ports[other]) if other < rank else None)
             for other in range(len(tasks)) if other != rank
         }  # fmt: skip
-        links = joined(keys[rank], peers, topic=b"predictions", listener=listeners[rank], wait_s=30, timeout_s=30)
-        with JoinedSession(Seat(rank, len(tasks), links, 30), tasks[rank]) as session:
+        links = connect_all(keys[rank], peers, topic=b"predictions", listener=listeners[rank], wait_s=30, timeout_s=30)
+        with OrganisationSession(Communicator(rank, len(tasks), links, 30), tasks[rank]) as session:
             return made.predict(session)
 
     with ThreadPoolExecutor(len(tasks)) as pool:

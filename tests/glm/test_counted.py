@@ -12,7 +12,7 @@ from vertinumpyro.glm import MarginalGLM
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.secure import Crypten, FixedPoint
-from vertinumpyro.session import InProcessSession, JoinedSession, PartyTask, ProcessSession
+from vertinumpyro.session import InProcessSession, OrganisationSession, PartyTask, ProcessSession
 from vertinumpyro.transport import Group, Member
 
 pytestmark = pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
@@ -103,7 +103,7 @@ def test_what_is_counted_at_home_is_what_the_table_has(dataset):
 
 def at_organisation(seat, task, plan):
     """One organisation's own program."""
-    with JoinedSession(seat, task) as session:
+    with OrganisationSession(seat, task) as session:
         found = task.build().release(session, plan)
         seat.reply({"columns": [list(m.columns) for m in found.measurements]},
                    **{str(i): m.values for i, m in enumerate(found.measurements)})  # fmt: skip

@@ -19,7 +19,7 @@ from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS, MomentsPlan
 from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.secure import Crypten
-from vertinumpyro.session import PartyTask, ProcessSession, rehearsed_cost, session_of
+from vertinumpyro.session import PartyTask, ProcessSession, estimate_cost, session_of
 
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
 
@@ -165,6 +165,6 @@ def test_a_run_is_rehearsed_where_the_parties_have_different_numbers_of_scores(d
     plan = BUILD().plan(TableFacts(dataset.schema, 300), epsilon=1.0)
     assert len(set(plan.start.widths)) == 2
     task = PartyTask(party="bank", schema=dataset.schema.to_dict(), table="no such file", build=BUILD)
-    cost = rehearsed_cost(task, plan, lambda session, folder: BUILD().fit(session, plan, run_dir=folder))
+    cost = estimate_cost(task, plan, lambda session, folder: BUILD().fit(session, plan, run_dir=folder))
     assert cost.step is not None
     assert cost.further + 3 == plan.num_gradients

@@ -24,12 +24,12 @@ from vertinumpyro.core.errors import VertinumpyroError
 from vertinumpyro.core.stored_arrays import save_arrays
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.crypten.backend import run_dealer
-from vertinumpyro.session import JoinedSession, PartyTask
+from vertinumpyro.session import OrganisationSession, PartyTask
 from vertinumpyro.session.run import Run
-from vertinumpyro.transport import Address, Certificate, Identity, Peer, Seat, joined
+from vertinumpyro.transport import Address, Certificate, Communicator, Identity, Peer, connect_all
 
 
-def seat_of(order, listener) -> Seat:
+def seat_of(order, listener) -> Communicator:
     rank, certificates = order["rank"], order["certificates"]
     names = [*order["schema"]["parties"], "the dealer"]
     peers = {
@@ -41,7 +41,7 @@ def seat_of(order, listener) -> Seat:
         for other in range(len(certificates))
         if other != rank
     }
-    links = joined(
+    links = connect_all(
         Identity(Path(order["identity"])),
         peers,
         topic=order["topic"].encode(),
@@ -49,7 +49,7 @@ def seat_of(order, listener) -> Seat:
         wait_s=60,
         timeout_s=order["timeout_s"],
     )
-    return Seat(rank, len(names) - 1, links, order["timeout_s"])
+    return Communicator(rank, len(names) - 1, links, order["timeout_s"])
 
 
 def keep_received(path: Path) -> None:
@@ -92,7 +92,7 @@ def run_party(order, listener) -> None:
         if order["party"] == order["stops"]:
             Run.keep = keep
     made, plan, out = task.build(), Plan.from_dict(order["plan"]), Path(order["out"])
-    with JoinedSession(seat_of(order, listener), task) as session:
+    with OrganisationSession(seat_of(order, listener), task) as session:
         settings = {"run_dir": out, "resume": order["resume"]}
         if name == "dpvi":
             found = made.fit(session, plan, jax.random.key(3), progress_bar=False, **settings)

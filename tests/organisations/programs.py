@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 
-from vertinumpyro.transport.starting import started
+from vertinumpyro.transport.process_group import start_process
 
 LIBRARIES = ("vertinumpyro.cli.commands", "vertinumpyro.dpvi", "vertinumpyro.mrf", "vertinumpyro.regression")
 ENGINE = ("vertinumpyro.secure.crypten.protocol",)  # passed over where it is not installed
@@ -18,7 +18,7 @@ class Program:
 
     def __init__(self, run, *arguments):
         self._ours, theirs = socket.socketpair()
-        self._process = started(_begin, (run, arguments, theirs), (*LIBRARIES, *ENGINE))
+        self._process = start_process(_begin, (run, arguments, theirs), (*LIBRARIES, *ENGINE))
         theirs.close()
         self.pid = self._process.pid
 

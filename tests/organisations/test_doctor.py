@@ -17,9 +17,10 @@ from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.study import Agreement, checkup
-from vertinumpyro.study.checkup import check_network, own_facts
-from vertinumpyro.transport import Seat, SocketLink
+from vertinumpyro.study import Agreement
+from vertinumpyro.study import network_probe as checkup
+from vertinumpyro.study.network_probe import check_network, own_facts
+from vertinumpyro.transport import Communicator, SocketLink
 from vertinumpyro.transport.identity import Certificate
 
 HALF_TRIP_S = 0.02
@@ -48,7 +49,7 @@ def test_every_two_members_measure_each_other(monkeypatch):
         ends = slow_pair() if (one, other) == (0, 1) else socket.socketpair()
         for (rank, peer), end in zip([(one, other), (other, one)], ends, strict=True):
             links[rank][peer] = SocketLink(end, f"member {peer}", 30.0)
-    seats = [Seat(rank, 2, links[rank], 30.0) for rank in range(3)]
+    seats = [Communicator(rank, 2, links[rank], 30.0) for rank in range(3)]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         facts = [{**own_facts(), "processor": f"cpu {rank}"} for rank in range(3)]
         found = [f.result(timeout=60) for f in [pool.submit(check_network, s, facts[s.rank]) for s in seats]]
@@ -131,7 +132,7 @@ def test_what_asks_for_another_length_than_the_probes_is_told():
 def test_a_clock_that_is_ahead_is_noticed_on_both_sides(monkeypatch):
     ends = socket.socketpair()
     monkeypatch.setattr(checkup, "_BLOCKS", (2**10,))
-    seats = [Seat(rank, 2, {1 - rank: SocketLink(end, "peer", 10.0)}, 10.0) for rank, end in enumerate(ends)]
+    seats = [Communicator(rank, 2, {1 - rank: SocketLink(end, "peer", 10.0)}, 10.0) for rank, end in enumerate(ends)]
     ahead, real = threading.local(), time.time
     monkeypatch.setattr(checkup.time, "time", lambda: real() + getattr(ahead, "by", 0.0))
 

@@ -18,8 +18,8 @@ from tests.session.parties import INSTALLED, method
 from tests.session.test_processes import plan_for, released
 from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.privacy.ledger import Ledger, read_record
-from vertinumpyro.session import PRIVACY_RECORD, PartyTask, rehearsed_cost
-from vertinumpyro.transport import Line, make_identity
+from vertinumpyro.session import PRIVACY_RECORD, PartyTask, estimate_cost
+from vertinumpyro.transport import NetworkProfile, make_identity
 
 pytestmark = pytest.mark.skipif("crypten" not in INSTALLED, reason="parties apart: extra `crypten`")
 
@@ -125,7 +125,7 @@ def assert_rehearsed(study):
             return released(session, build(), study.plan, folder)
         return build().fit(session, study.plan, jax.random.key(3), run_dir=folder, progress_bar=False)
 
-    cost = rehearsed_cost(task, study.plan, release)
+    cost = estimate_cost(task, study.plan, release)
     rounds, sent = cost.whole.traffic.rounds, cost.whole.traffic.bytes_sent
     if cost.step is not None:
         rounds += cost.further * cost.step.traffic.rounds
@@ -134,7 +134,7 @@ def assert_rehearsed(study):
     exact = 0 if study.name != "dpvi" else 0.25  # how many steps are agreed on at once depends on their time
     assert took["rounds"] == pytest.approx(rounds, rel=exact)
     assert took["bytes_sent"] == pytest.approx(sent, rel=max(exact, 0.02))
-    assert cost.on(Line(round_trip_s=1.0, bits_per_second=1e9)) > rounds / 2
+    assert cost.on(NetworkProfile(round_trip_s=1.0, bits_per_second=1e9)) > rounds / 2
     Ledger.start(study.plan, secure_noise=True).finish()  # the plan is as unspent here as it was
 
 

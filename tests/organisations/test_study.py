@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.study import LINKAGE, Agreement, Approval, Member, Policy, check_approvals, meet
+from vertinumpyro.study import LINKAGE, Agreement, Approval, Member, Policy, check_approvals, connect_members
 from vertinumpyro.transport import Address, Certificate, PeerError, make_identity
 
 SCHEMA = Schema(
@@ -337,7 +337,9 @@ def test_a_file_that_was_edited_says_what_is_wrong(study, tmp_path, old, new, wh
 def all_meet(study, identities, given, **settings):
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         futures = [
-            pool.submit(meet, study[n], n, identities[n], given.get(n), **{"wait_s": 10, "timeout_s": 5, **settings})
+            pool.submit(
+                connect_members, study[n], n, identities[n], given.get(n), **{"wait_s": 10, "timeout_s": 5, **settings}
+            )
             for n in NAMES
         ]
         return [future.exception() or future.result() for future in futures]
@@ -373,10 +375,10 @@ def test_who_has_another_agreement_does_not_get_in(study, identities):
 def test_another_version_takes_no_part(study, identities):
     old = changed(study, version="0.0.1")
     with pytest.raises(ArgumentError, match=r"drafted with vertinumpyro 0.0.1, and this is"):
-        meet(old, "clinic", identities["clinic"], Approval.sign(old, "clinic", identities["clinic"]))
+        connect_members(old, "clinic", identities["clinic"], Approval.sign(old, "clinic", identities["clinic"]))
 
 
 def test_a_port_that_is_taken_says_so(study, identities):
     with socket.create_server(("127.0.0.1", study.members["clinic"].address.port)):
         with pytest.raises(ArgumentError, match=r"cannot listen at .* is the port taken"):
-            meet(study, "clinic", identities["clinic"], approvals(study, identities)["clinic"], wait_s=1)
+            connect_members(study, "clinic", identities["clinic"], approvals(study, identities)["clinic"], wait_s=1)

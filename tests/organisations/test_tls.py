@@ -22,15 +22,15 @@ from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.transport import (
     Address,
     Certificate,
+    Communicator,
     Identity,
     Peer,
     PeerError,
-    Seat,
+    connect_all,
     connected,
-    handshakes,
-    joined,
     make_identity,
 )
+from vertinumpyro.transport import tls as handshakes
 
 NAMES = ("clinic", "insurer", "shop")
 
@@ -99,7 +99,7 @@ class Meeting:
             "wait_s": self.wait_s,
             "timeout_s": 5.0,
         }
-        return joined(self.identities[rank], peers, **{**settings, **changes})
+        return connect_all(self.identities[rank], peers, **{**settings, **changes})
 
     def all(self):
         """What came of each: links, or an error."""
@@ -111,9 +111,9 @@ class Meeting:
 @pytest.mark.parametrize("delays", [(0.0, 0.0, 0.0), (0.0, 1.0, 0.3), (1.0, 0.0, 0.5)])
 def test_all_find_each_other_in_whatever_order_they_come(identities, delays):
     found = Meeting(identities, delays=delays).all()
-    seats = [Seat(rank, 3, links, 5.0) for rank, links in enumerate(found)]
+    seats = [Communicator(rank, 3, links, 5.0) for rank, links in enumerate(found)]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        said = list(pool.map(lambda seat: seat.gathered(bytes([seat.rank]) * (1 + 100_000 * seat.rank)), seats))
+        said = list(pool.map(lambda seat: seat.all_gather(bytes([seat.rank]) * (1 + 100_000 * seat.rank)), seats))
     assert said == [[bytes([0]), bytes([1]) * 100_001, bytes([2]) * 200_001]] * 3
     for links in found:
         assert {link.socket.version() for link in links.values()} == {"TLSv1.3"}
@@ -135,9 +135,9 @@ def test_bare_connections_hold_no_short_message_back(identities):
 
 
 def test_an_announced_message_is_not_read_beyond_its_limit(identities):
-    seats = [Seat(rank, 2, links, 5.0) for rank, links in enumerate(Meeting(identities[:2]).all())]
+    seats = [Communicator(rank, 2, links, 5.0) for rank, links in enumerate(Meeting(identities[:2]).all())]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(seat.gathered, bytes(10 + seat.rank), limit=10) for seat in seats]
+        futures = [pool.submit(seat.all_gather, bytes(10 + seat.rank), limit=10) for seat in seats]
     assert "clinic" not in str(futures[0].exception())
     assert "insurer announces a message of 11 bytes where at most 10" in str(futures[0].exception())
 
@@ -308,9 +308,9 @@ def test_who_starts_again_while_others_are_awaited_takes_its_own_place(identitie
             early.result()
         futures += [pool.submit(meeting.join, rank) for rank in (1, 2)]
         links = [future.result() for future in futures]
-    seats = [Seat(rank, 3, found, 5.0) for rank, found in enumerate(links)]
+    seats = [Communicator(rank, 3, found, 5.0) for rank, found in enumerate(links)]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(lambda seat: seat.gathered(b"x"), seats)) == [[b"x"] * 3] * 3
+        assert list(pool.map(lambda seat: seat.all_gather(b"x"), seats)) == [[b"x"] * 3] * 3
 
 
 def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path):
@@ -326,4 +326,6 @@ def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path):
         Certificate("-----BEGIN nothing")
     (tmp_path / "clinic" / "key.pem").write_text("no key")
     with pytest.raises(ArgumentError, match=r"certificate and key in .* cannot be used"):
-        joined(identity, {1: Peer(name="x", certificate=identity.certificate, dial=Address("127.0.0.1", 1))}, topic=b"")
+        connect_all(
+            identity, {1: Peer(name="x", certificate=identity.certificate, dial=Address("127.0.0.1", 1))}, topic=b""
+        )

@@ -10,7 +10,7 @@ from tests.transport.wires import wired
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure import CrossProducts, FixedPoint, VectorSum
 from vertinumpyro.secure.dca import SecureAggregation
-from vertinumpyro.transport import Seat
+from vertinumpyro.transport import Communicator
 
 EDGE = np.array([2**63 - 1, -(2**63), 0, 1, -1], np.int64)
 
@@ -23,8 +23,10 @@ def at_every_holder(count, use):
             links[i][j], links[j][i] = wired(f"holder {i}", f"holder {j}", 30.0)
     with ThreadPoolExecutor(count) as pool:
         return list(
-            pool.map(lambda rank: use(SecureAggregation().end(Seat(rank, count, links[rank], 30.0), count), rank),
-                     range(count))
+            pool.map(
+                lambda rank: use(SecureAggregation().end(Communicator(rank, count, links[rank], 30.0), count), rank),
+                range(count),
+            )
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, InsecureRehearsal, Plaintext
 from vertinumpyro.secure.crypten import Crypten, compat, is_installed
 from vertinumpyro.secure.input_encoding import Layout
-from vertinumpyro.transport.link import HEADER_BYTES
+from vertinumpyro.transport.links import HEADER_BYTES
 
 needs_crypten = pytest.mark.skipif(
     not is_installed(), reason="CrypTen is not installed: pip install 'vertinumpyro[crypten]'"

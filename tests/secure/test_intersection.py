@@ -13,7 +13,7 @@ import pytest
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import private_set_intersection
 from vertinumpyro.secure.private_set_intersection import common_places, find_common
-from vertinumpyro.transport import Seat, SocketLink
+from vertinumpyro.transport import Communicator, SocketLink
 
 FIELD = 2**255 - 19
 TOPIC = b"a study"
@@ -26,7 +26,7 @@ def seats(num_parties):
         ends = socket.socketpair()
         for (rank, peer), end in zip([(one, other), (other, one)], ends, strict=True):
             links[rank][peer] = SocketLink(end, f"party {peer}", 30.0)
-    return [Seat(rank, num_parties, links[rank], 30.0) for rank in links]
+    return [Communicator(rank, num_parties, links[rank], 30.0) for rank in links]
 
 
 def linked(lists, helper=find_common, **settings):
@@ -133,7 +133,7 @@ def test_many_items_are_worked_on_by_several_processes(monkeypatch):
 
 
 def test_lists_that_cannot_be_linked_are_refused_before_anything_is_sent():
-    alone = Seat(0, 2, {}, 1.0)
+    alone = Communicator(0, 2, {}, 1.0)
     with pytest.raises(ArgumentError, match="more ids than the 2"):
         common_places(alone, ["a", "b", "c"], topic=TOPIC, pad_to=2)
     with pytest.raises(ArgumentError, match="different from each other"):
@@ -170,7 +170,7 @@ def test_a_party_that_sends_no_points_is_caught():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         honest = pool.submit(common_places, parties[0], ["a", "b"], topic=TOPIC)
         liar = parties[1]
-        liar.everyones((2).to_bytes(8, "little"), 8)
+        liar.all_gather((2).to_bytes(8, "little"), 8)
         transfer = liar.links[0].transfer(b"\0" * 64, 64)
         while transfer.waits_for:
             transfer.advance()
@@ -183,7 +183,7 @@ def test_a_list_longer_than_can_be_linked_is_refused_before_it_is_read():
     *parties, _ = seats(2)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         honest = pool.submit(common_places, parties[0], ["a"], topic=TOPIC)
-        parties[1].everyones((2**40).to_bytes(8, "little"), 8)
+        parties[1].all_gather((2**40).to_bytes(8, "little"), 8)
         with pytest.raises(BackendError, match=r"announces a list of \d+ ids"):
             honest.result(timeout=30)
 

@@ -17,8 +17,8 @@ from vertinumpyro.secure.crypten.backend import CryptenEnd
 from vertinumpyro.secure.crypten.dealer import DealerClient
 from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
 from vertinumpyro.secure.keystream import fresh_key
-from vertinumpyro.transport import Nobody, Seat, Traffic
-from vertinumpyro.transport.link import HEADER_BYTES
+from vertinumpyro.transport import Communicator, LoopbackLink, Traffic
+from vertinumpyro.transport.links import HEADER_BYTES
 
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
 needs_spu = pytest.mark.skipif(Spu().missing() is not None, reason=str(Spu().missing()))
@@ -104,7 +104,7 @@ def test_shapes_that_differ_are_noticed():
 
 def end_with_nobody():
     """Party 0 of two; there is neither another one nor a dealer."""
-    return CryptenEnd(0, {1: Nobody(Traffic())}, DealerClient(fresh_key(), 0, Nobody(Traffic())))
+    return CryptenEnd(0, {1: LoopbackLink(Traffic())}, DealerClient(fresh_key(), 0, LoopbackLink(Traffic())))
 
 
 REFUSED = {
@@ -200,7 +200,7 @@ def test_settings_for_rehearsals_are_refused_elsewhere():
         with pytest.raises(ArgumentError, match="InsecureRehearsal"):
             backend.check_release()
         with pytest.raises(ArgumentError, match="InsecureRehearsal"):
-            backend.end(object.__new__(Seat), 2)  # refused before it is looked at
+            backend.end(object.__new__(Communicator), 2)  # refused before it is looked at
         with pytest.raises(ArgumentError, match="InsecureRehearsal"):
             backend.cost(CLIPPED)
     assert dataclasses.replace(Crypten(dealer="first_party"), dealer="third_party").rehearsal_only() is None

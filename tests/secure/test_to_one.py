@@ -11,7 +11,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure import Crypten
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, sum_to_one
 from vertinumpyro.transport import SocketLink
-from vertinumpyro.transport.link import HEADER_BYTES
+from vertinumpyro.transport.links import HEADER_BYTES
 
 LOW, HIGH = -(2**63), 2**63 - 1
 

@@ -99,7 +99,7 @@ def telling_batches(path, backend):
 
 def dying(place, path, name, backend):
     """A party that writes down what it sends to be opened, and dies once, at a place around the opening."""
-    from vertinumpyro.session.opening import Openings
+    from vertinumpyro.session.reveal_once import RevealLog
     from vertinumpyro.session.run import Run
 
     def die(now):
@@ -107,7 +107,7 @@ def dying(place, path, name, backend):
             append(f"{path}.died", now)
             os._exit(9)
 
-    honest_put, honest_opened = Run.put, Openings.opened
+    honest_put, honest_opened = Run.put, RevealLog.opened
 
     def put(run, step, payload):
         sent, opened = payload.words.get("sent"), "values" in payload.arrays
@@ -123,7 +123,7 @@ def dying(place, path, name, backend):
         return values
 
     if here_is_a_party():
-        Run.put, Openings.opened = put, opened
+        Run.put, RevealLog.opened = put, opened
         watch_openings(path, backend)
     return method(name, backend)
 

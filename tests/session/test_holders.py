@@ -18,8 +18,8 @@ from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegr
 from vertinumpyro.regression.release import encode
 from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors
 from vertinumpyro.secure.dca import SecureAggregation
-from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, ProcessSession, party_sources
-from vertinumpyro.transport import Group, Member, Seat
+from vertinumpyro.session import PRIVACY_RECORD, OrganisationSession, PartyTask, ProcessSession, party_sources
+from vertinumpyro.transport import Communicator, Group, Member
 
 HOLDERS = ("north", "south", "west")
 SIZES = (150, 90, 60)
@@ -88,7 +88,7 @@ def held(tmp_path_factory):
 
 def at_holder(seat, task, use, plan):
     """One holder's own program, in a process of its own."""
-    with JoinedSession(seat, task) as session:
+    with OrganisationSession(seat, task) as session:
         seat.reply({"num_records": session.num_records, "parties": list(session.parties)}, **use(session, plan))
 
 
@@ -209,7 +209,7 @@ def test_dpvi_runs_at_every_holder(held, batch_size, tmp_path):
 def test_parties_that_hold_something_else_are_refused(held, change, says, tmp_path):
     task = dataclasses.replace(held.tasks(REGRESSION, tmp_path)[2], **change)
     with pytest.raises(ArgumentError, match=says):
-        JoinedSession(Seat(0, 3, {}, 1.0), task)
+        OrganisationSession(Communicator(0, 3, {}, 1.0), task)
 
 
 def test_columns_divided_among_parties_are_no_holders(held, tmp_path):

@@ -11,7 +11,7 @@ from vertinumpyro.core.errors import BackendError, PlanSpentError
 from vertinumpyro.privacy import Book, Ledger
 from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.secure.between_processes import PartyProtocol
-from vertinumpyro.session.opening import Openings
+from vertinumpyro.session.reveal_once import RevealLog
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.transport import Traffic
 
@@ -29,7 +29,7 @@ class Wire:
         self.barrier = threading.Barrier(num_parties)
         self.shown = [None] * num_parties
 
-    def everyones(self, rank, message):
+    def all_gather(self, rank, message):
         try:
             self.shown[rank] = message
             self.barrier.wait(20)
@@ -44,12 +44,12 @@ class Seat:
     def __init__(self, wire, rank):
         self.wire, self.rank = wire, rank
 
-    def everyones(self, message, size):
+    def all_gather(self, message, size):
         assert len(message) == size
-        return self.wire.everyones(self.rank, message)
+        return self.wire.all_gather(self.rank, message)
 
-    def from_first(self, message, *, limit):
-        return self.wire.everyones(self.rank, message)[0]
+    def broadcast(self, message, *, limit):
+        return self.wire.all_gather(self.rank, message)[0]
 
 
 class End(PartyProtocol):
@@ -73,7 +73,7 @@ class End(PartyProtocol):
     def open(self, message):
         self.sent.append(message)
         self.crash("sent")
-        found = self.seat.wire.everyones(self.seat.rank, message)
+        found = self.seat.wire.all_gather(self.seat.rank, message)
         self.crash("opened")
         return sum(np.frombuffer(one, np.int64) for one in found)
 
@@ -118,7 +118,7 @@ class Parties:
             try:
                 request = (requests or ["asked"] * len(self.folders))[rank]
                 end = End(seat, self.sent[rank], crash)
-                found[rank] = Openings(seat, end, run, f"p{rank}").opened(STEP, request, end.noisy)
+                found[rank] = RevealLog(seat, end, run, f"p{rank}").opened(STEP, request, end.noisy)
             except (Crash, BackendError, PlanSpentError) as error:
                 found[rank] = error
                 wire.barrier.abort()
@@ -238,10 +238,10 @@ def test_a_plan_is_complete_once_all_its_results_are_here(tmp_path, linear_schem
     parties.attempt({0: "sent"})
     run = parties.run(0)
     run.ledger.reserve(run.ledger.steps_left)
-    openings = Openings(None, None, run, "p0")
+    openings = RevealLog(None, None, run, "p0")
     assert not openings.complete  # the ledger stays locked against others: this step is still to be written
     run.ledger.pause()
     parties.attempt()
     run = parties.run(0)
-    assert Openings(None, None, run, "p0").complete
+    assert RevealLog(None, None, run, "p0").complete
     run.ledger.pause()

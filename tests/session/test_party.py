@@ -20,21 +20,21 @@ from vertinumpyro.regression import objective as linear_steps
 from vertinumpyro.secure import Crypten
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session import party
-from vertinumpyro.session.toss import TossedSource
+from vertinumpyro.session.reveal_once import SharedRandomSource
 from vertinumpyro.transport import Traffic
 
 
 class Seat:
-    rank, num_parties, alone = 0, 2, False
+    rank, num_parties, is_dry_run = 0, 2, False
 
     def __init__(self):
         self.differs = False
 
-    def everyones(self, message, size):
+    def all_gather(self, message, size):
         assert len(message) == size
         return [message, bytes(size) if self.differs else message]
 
-    def from_first(self, message, *, limit):
+    def broadcast(self, message, *, limit):
         return message
 
 
@@ -271,7 +271,7 @@ def test_parties_that_were_asked_for_different_things_do_nothing(two, tmp_path):
 
 
 def test_steps_of_an_iterative_method_go_forward_alone(two, tmp_path, monkeypatch):
-    monkeypatch.setattr(party, "toss", lambda everyones, rank: TossedSource(bytes(32)))  # which an echo cannot
+    monkeypatch.setattr(party, "toss_coins", lambda *_: SharedRandomSource(bytes(32)))  # which an echo cannot
     method = DPVI(num_components=2)
     sampling = DisjointBatches(batch_size=20, num_epochs=4)  # three steps an epoch
     plan = method.plan(two.dataset, noise_multiplier=8.0, sampling=sampling)
@@ -298,7 +298,7 @@ def test_steps_of_an_iterative_method_go_forward_alone(two, tmp_path, monkeypatc
 
 
 def test_steps_that_start_from_tables_come_after_them(two, tmp_path, monkeypatch):
-    monkeypatch.setattr(party, "toss", lambda everyones, rank: TossedSource(bytes(32)))
+    monkeypatch.setattr(party, "toss_coins", lambda *_: SharedRandomSource(bytes(32)))
     method = DPVI(num_components=2, warm_start=False)
     start = VertiMRF().plan(two.dataset, epsilon=1.0)
     plan = changed(method.plan(two.dataset, epsilon=1.0, num_steps=4), start=start)

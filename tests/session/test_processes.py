@@ -26,7 +26,7 @@ from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.privacy import NoiseSource, PoissonSampling
 from vertinumpyro.regression.objective import noisy_moments
 from vertinumpyro.secure import FixedPoint
-from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run, rehearsed_cost
+from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run, estimate_cost
 
 pytestmark = pytest.mark.skipif(not parties.INSTALLED, reason="parties as processes: extra `crypten` or `spu`")
 
@@ -499,7 +499,7 @@ def test_a_rehearsal_counts_what_a_run_between_processes_takes(two, tmp_path, ba
         plan = plan_for(name, method(name, backend), session)
         anew(name, backend, plan, session, tmp_path / "run")
         took = session.traffic.snapshot()
-    cost = rehearsed_cost(
+    cost = estimate_cost(
         dataclasses.replace(tasks[0], table="no such file"), plan, functools.partial(anew, name, backend, plan)
     )
     sent = cost.whole.traffic.bytes_sent + cost.further * (cost.step.traffic.bytes_sent if cost.step else 0)

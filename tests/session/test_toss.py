@@ -7,7 +7,7 @@ import pytest
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.privacy import PoissonSampling
-from vertinumpyro.session.toss import SEED_BYTES, TossedSource, toss
+from vertinumpyro.session.reveal_once import SEED_BYTES, SharedRandomSource, toss_coins
 
 
 class Table:
@@ -18,7 +18,7 @@ class Table:
         self.spoil, self.shown = spoil, [{} for _ in range(num_parties)]
         self.rounds = [0] * num_parties
 
-    def everyones(self, rank):
+    def all_gather(self, rank):
         def exchange(message, size):
             assert len(message) == size
             round_ = self.rounds[rank]
@@ -35,7 +35,7 @@ def tossed(num_parties, **kwargs):
 
     def run(rank):
         try:
-            found[rank] = toss(table.everyones(rank), rank)
+            found[rank] = toss_coins(table.all_gather(rank), rank)
         except BackendError as error:
             found[rank] = error
 
@@ -69,15 +69,15 @@ def test_a_party_that_shows_another_seed_is_caught_by_all():
 def test_a_party_cannot_repeat_anothers_commitment_as_its_own():
     """It would know a part of the key to be as it likes; a commitment holds for its own party alone."""
     with pytest.raises(BackendError, match="party 1 showed another seed"):
-        toss(lambda message, size: [message, message], 0)
+        toss_coins(lambda message, size: [message, message], 0)
 
 
 def test_the_stream_is_uniform_and_its_children_are_others():
-    source = TossedSource(bytes(32))
+    source = SharedRandomSource(bytes(32))
     words = source.uint64(4096)
     ones = np.unpackbits(words.view(np.uint8)).mean()
     assert abs(ones - 0.5) < 6 * 0.5 / np.sqrt(words.size * 64)
-    first, second = TossedSource(bytes(32)).spawn(2)
+    first, second = SharedRandomSource(bytes(32)).spawn(2)
     assert first.random_bytes(16) != second.random_bytes(16)
-    assert first.random_bytes(16) != TossedSource(bytes(32)).random_bytes(16)
-    assert repr(source) == "TossedSource()"
+    assert first.random_bytes(16) != SharedRandomSource(bytes(32)).random_bytes(16)
+    assert repr(source) == "SharedRandomSource()"

@@ -11,14 +11,15 @@ import time
 import pytest
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.transport import Group, Member, group
+from vertinumpyro.transport import Group, Member
+from vertinumpyro.transport import process_group as group
 
 
 def gathering(seat, size, limit):
     """Tell the starter what came from party 0 and from everybody."""
     if seat.rank < seat.num_parties:
-        first = seat.from_first(b"from %d" % seat.rank, limit=limit)
-        everybody = seat.everyones(bytes([seat.rank]) * 3, size)
+        first = seat.broadcast(b"from %d" % seat.rank, limit=limit)
+        everybody = seat.all_gather(bytes([seat.rank]) * 3, size)
         seat.reply({"first": first.decode(), "everybody": [list(message) for message in everybody]})
     seat.command()
 
@@ -49,9 +50,9 @@ def exit_code(tmp_path, run, libraries=(), processes=1):
     """Of the processes that a program of its own starts: no server of an earlier test's settings is there."""
     path = tmp_path / "program.py"
     path.write_text(
-        "from vertinumpyro.transport.starting import started\n"
+        "from vertinumpyro.transport.process_group import start_process\n"
         "if __name__ == '__main__':\n"
-        f"    for process in [started(exec, ({run!r},), {list(libraries)}) for _ in range({processes})]:\n"
+        f"    for process in [start_process(exec, ({run!r},), {list(libraries)}) for _ in range({processes})]:\n"
         "        process.join(60)\n"
         "        print(process.exitcode, end=' ')\n"
     )
@@ -167,6 +168,6 @@ def outer():
     ],
 )
 def test_what_a_process_could_not_find_is_refused_before_one_is_started(given, why, monkeypatch):
-    monkeypatch.setattr(group, "started", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(group, "start_process", lambda *_: pytest.fail("a process was started"))
     with pytest.raises(ArgumentError, match=f"party 'clinic': .*{why}"):
         Group([Member(name="party 'clinic'", run=late_beside_a_helper, arguments=(given,))], 1, 10.0)

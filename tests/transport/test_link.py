@@ -14,8 +14,8 @@ import pytest
 
 from tests.transport.wires import wired
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.transport import Link, Nobody, PeerError, SocketLink, Traffic, exchange, pack, unpack
-from vertinumpyro.transport.link import HEADER_BYTES
+from vertinumpyro.transport import Link, LoopbackLink, PeerError, SocketLink, Traffic, exchange, pack, unpack
+from vertinumpyro.transport.links import HEADER_BYTES
 
 FRAME = struct.Struct("<IQ")
 
@@ -180,7 +180,7 @@ def test_messages_hold_no_pickles():
 
 def test_nobody_is_a_link_that_counts_as_a_real_one_does():
     left, right = wired()
-    nobody = Nobody(Traffic())
+    nobody = LoopbackLink(Traffic())
     assert all(isinstance(link, Link) for link in (left, nobody))
     other = in_thread(lambda: (exchange({0: right}, {0: b"yz"}, {0: 3}), right.send(b"12345"), right.receive(limit=9)))
     for link in (left, nobody):
@@ -192,7 +192,7 @@ def test_nobody_is_a_link_that_counts_as_a_real_one_does():
 
 
 def test_nobody_echoes():
-    nobody = Nobody(Traffic())
+    nobody = LoopbackLink(Traffic())
     assert exchange({1: nobody}, {1: b"abc"}, {1: 3}) == {1: b"abc"}
     assert exchange({1: nobody}, {1: b"abc"}, {1: 2}) == {1: b"ab"}
     assert exchange({1: nobody}, {1: b"abc"}, {1: 5}) == {1: b"abc\0\0"}
@@ -200,7 +200,7 @@ def test_nobody_echoes():
 
 def test_nobody_is_gone_with_its_link():
     before = set(threading.enumerate())
-    held = [Nobody(Traffic()) for _ in range(3)]
+    held = [LoopbackLink(Traffic()) for _ in range(3)]
     answering = [thread for thread in threading.enumerate() if thread not in before]
     assert len(answering) == 3
     held[0].close()

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from vertinumpyro.transport import Address, Peer, joined, make_identity
+from vertinumpyro.transport import Address, Peer, connect_all, make_identity
 from vertinumpyro.transport.relay import Relay
 
 
@@ -26,7 +26,9 @@ def encrypted(tmp_path):
     def join(rank):
         other = identities[1 - rank].certificate
         peer = Peer(name="ab"[1 - rank], certificate=other, dial=address if rank else None)
-        links = joined(identities[rank], {1 - rank: peer}, topic=b"t", listener=None if rank else listener, wait_s=20)
+        links = connect_all(
+            identities[rank], {1 - rank: peer}, topic=b"t", listener=None if rank else listener, wait_s=20
+        )
         found[rank] = links[1 - rank].socket
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]

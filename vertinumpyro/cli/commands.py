@@ -26,7 +26,7 @@ from vertinumpyro.reports.files import write_run
 from vertinumpyro.reports.plain_language import count, headline, rounded_up
 from vertinumpyro.reports.run_report import POSTERIOR
 from vertinumpyro.reports.tables import can_draw
-from vertinumpyro.session import PRIVACY_RECORD, Session, held
+from vertinumpyro.session import PRIVACY_RECORD, Session, lock_folder
 
 __all__ = ["check", "fit", "show_plan", "synthesize", "write"]
 
@@ -138,7 +138,7 @@ def fit(
         if config.quality.part is not None:
             refuse_started(run_dir / SCORE)
     job.method.checked()
-    with held(run_dir):  # before anything of another run's could be written over
+    with lock_folder(run_dir):  # before anything of another run's could be written over
         if not resume:
             refuse_started(run_dir)
         with open_session.opened(job) as data:

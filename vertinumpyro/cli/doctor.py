@@ -20,10 +20,10 @@ from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
 from vertinumpyro.data import read_table
 from vertinumpyro.reports.plain_language import duration
-from vertinumpyro.session import Session, rehearsed_cost
-from vertinumpyro.study import Agreement, bound, gather
-from vertinumpyro.study.checkup import FACTS, Measured, check_network, own_facts, slowest_line
-from vertinumpyro.transport import Seat
+from vertinumpyro.session import Session, estimate_cost
+from vertinumpyro.study import Agreement, bind_address, gather
+from vertinumpyro.study.network_probe import FACTS, Measured, check_network, own_facts, slowest_line
+from vertinumpyro.transport import Communicator
 
 __all__ = ["doctor"]
 
@@ -85,7 +85,7 @@ def doctor(path: Path, party: Path, *, wait_s: float, alone: bool) -> None:
 
 def _together(agreement: Agreement, own: PartyFile, path: Path, findings: Findings, wait_s: float) -> None:
     console.print(heading("Together with the others, who run the same command now"))
-    seats: list[Seat] = []
+    seats: list[Communicator] = []
     measured: dict[int, Measured] = {}
 
     def meet() -> str:
@@ -157,7 +157,7 @@ def _estimate(agreement: Agreement, own: PartyFile, path: Path, measured: list[M
         return
     with console.status("[dim]rehearsing the run on stand-ins, on this machine alone …"):
         loaded_backend(agreement)  # as `join` does
-        cost = rehearsed_cost(task_of(agreement, own, path), plan, partial(_fitted, agreement, own, path))
+        cost = estimate_cost(task_of(agreement, own, path), plan, partial(_fitted, agreement, own, path))
     console.print(
         "\nOn the slowest of these links the run would take about "
         f"[bold]{duration(cost.on(slowest_line(measured)))}[/] until all is released; what follows is this machine's "
@@ -203,7 +203,7 @@ def _port(agreement: Agreement, own: PartyFile) -> str:
     if not dialled_by:
         return "none needed: this member dials the others"
     address = own.address or agreement.member(own.name).address
-    bound(address).close()
+    bind_address(address).close()
     return f"{address} is free, for {', '.join(dialled_by)}"
 
 

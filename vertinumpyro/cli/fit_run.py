@@ -20,7 +20,7 @@ from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, Re
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count, rounded_up
 from vertinumpyro.reports.release import ReleaseReport, quality_items
-from vertinumpyro.session import PRIVACY_RECORD, Session, held, require_space
+from vertinumpyro.session import PRIVACY_RECORD, Session, lock_folder, require_space
 
 __all__ = ["SCORE", "BoughtScore", "spend"]
 
@@ -118,7 +118,7 @@ class BoughtScore:
             console.print("[yellow]! no twin was drawn, so its score was not bought[/]")
             return ()
         goes_on = (folder / PRIVACY_RECORD).exists()
-        with held(folder), _records(job, data) as records:
+        with lock_folder(folder), _records(job, data) as records:
             result = spend(job, records, self.plan, folder, goes_on)
         report = job.method.report(result)
         assert isinstance(report, ReleaseReport)

@@ -25,9 +25,9 @@ from vertinumpyro.reports.plain_language import duration
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.secure.private_set_intersection import check_ids, common_places, find_common
-from vertinumpyro.session import PRIVACY_RECORD, JoinedSession, PartyTask, check_alike, held
-from vertinumpyro.study import LINKAGE, Agreement, meet
-from vertinumpyro.transport import PeerError, Seat
+from vertinumpyro.session import PRIVACY_RECORD, OrganisationSession, PartyTask, check_alike, lock_folder
+from vertinumpyro.study import LINKAGE, Agreement, connect_members
+from vertinumpyro.transport import Communicator, PeerError
 
 __all__ = ["ids_to_link", "join", "link", "loaded_backend", "task_of"]
 
@@ -53,8 +53,8 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
     log.event("join", study=agreement.digest, party=own.name, method=agreement.method, resume=resume)
     with (
         log.until_the_end(),
-        held(run_dir),
-        JoinedSession(_met(agreement, own, path, party, wait_s, timeout_s), task) as session,
+        lock_folder(run_dir),
+        OrganisationSession(_met(agreement, own, path, party, wait_s, timeout_s), task) as session,
     ):
         how = "together" if agreement.holders else "matched"
         _say(f"all are here; {session.num_records:,} records {how}")
@@ -126,7 +126,9 @@ def ids_to_link(agreement: Agreement, own: PartyFile) -> list[str]:
     return ids
 
 
-def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: float, timeout_s: float) -> Seat:
+def _met(
+    agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: float, timeout_s: float
+) -> Communicator:
     """The seat of a party that has approved, or of a helper, once all are there."""
     approval = None if own.name in agreement.helpers else own.approval(agreement)
     if approval is None and own.name in agreement.members:
@@ -134,7 +136,7 @@ def _met(agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: 
             f"{own.name} has not approved {path.name}: `vertinumpyro study approve {path.name} --party {party}`"
         )
     backend = None if agreement.plan is None else loaded_backend(agreement)
-    return meet(
+    return connect_members(
         agreement,
         own.name,
         own.identity,
@@ -166,7 +168,7 @@ def loaded_backend(agreement: Agreement) -> BetweenProcesses:
     return backend
 
 
-def _help(agreement: Agreement, own: PartyFile, seat: Seat) -> None:
+def _help(agreement: Agreement, own: PartyFile, seat: Communicator) -> None:
     helper = _backend(agreement).helpers(len(agreement.members))[list(agreement.helpers).index(own.name)]
     _say(f"all are here; this is {helper.name}")
     started = time.perf_counter()

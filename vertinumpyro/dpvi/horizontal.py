@@ -45,7 +45,7 @@ from vertinumpyro.secure import BatchShape, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, SumBackend
 from vertinumpyro.secure.fixed_point import Encoded, encoded, ring_sum
-from vertinumpyro.session import ForHolders, Payload, Run, Session, Work, party_sources
+from vertinumpyro.session import HorizontalMethod, PartyComputation, Payload, Run, Session, party_sources
 
 __all__ = ["ClientSteps", "HolderWork", "HorizontalDPVI", "HorizontalDataset"]
 
@@ -128,7 +128,7 @@ class _Clients(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class HorizontalDPVI(ForHolders):
+class HorizontalDPVI(HorizontalMethod):
     """Differentially private variational inference where every client holds whole records.
 
     :ivar dpvi: the model, guide, optimiser and initial values; its backend is not used.
@@ -246,7 +246,7 @@ class HorizontalDPVI(ForHolders):
 
     def work(
         self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: ClientPlan, source: RandomSource
-    ) -> Work:
+    ) -> PartyComputation:
         """One holder's part; see `session.Method`."""
         return HolderWork(*self.kernel(facts, plan, compat.random_key(0)), columns, plan, source)
 
@@ -455,7 +455,7 @@ def _record_vectors(shape: BatchShape, inputs: Encoded, masks: jax.Array) -> jax
 
 
 @final
-class HolderWork(Work):
+class HolderWork(PartyComputation):
     """One holder's part of the steps: its batches are its own, and it shows the sum of what it drew to nobody.
 
     How long it computes tells the others roughly how many records it has.
@@ -485,7 +485,7 @@ class HolderWork(Work):
         raise self.refused(step, do, what)
 
     def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
-        """See `Work.iterate`: the state's leaves, and the norm of every released gradient."""
+        """See `PartyComputation.iterate`: the state's leaves, and the norm of every released gradient."""
         state = state_of(self._state, arrays) if arrays else self._state
         noise = self._plan.draw_noise_share(self._num_values, len(batches.mask), self._source)
         norms = []

@@ -35,7 +35,7 @@ from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, cho
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan, PrivacyWarning, Sampling
 from vertinumpyro.secure.computation import Computation
-from vertinumpyro.session import Run, Session, Work
+from vertinumpyro.session import PartyComputation, Run, Session
 
 __all__ = ["Start", "StepDefaults", "TableStart", "shared", "steps_optimizer", "takes_all_records"]
 
@@ -99,7 +99,7 @@ class Start(abc.ABC):
     @abc.abstractmethod
     def work(
         self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
-    ) -> Work:
+    ) -> PartyComputation:
         """One party's part in the release; see `session.Method`."""
 
     @abc.abstractmethod
@@ -248,7 +248,7 @@ class TableStart(Start):
 
     def work(
         self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
-    ) -> Work:
+    ) -> PartyComputation:
         """See `Start.work`."""
         return self.tables.work(facts, party, columns, _part(plan), source)
 

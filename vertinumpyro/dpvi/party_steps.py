@@ -21,13 +21,13 @@ from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.privacy import Batches, PrivacyPlan
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
-from vertinumpyro.session import Payload, Work
+from vertinumpyro.session import PartyComputation, Payload
 
 __all__ = ["StepsWork", "release_layout", "state_leaves", "state_of"]
 
 
 @final
-class StepsWork(Work):
+class StepsWork(PartyComputation):
     """One party's part of the steps, after its part of what they start from. In one process the jitted scan takes the
     steps' place.
 
@@ -46,7 +46,7 @@ class StepsWork(Work):
         columns: Mapping[str, np.ndarray],
         plan: PrivacyPlan,
         source: RandomSource,
-        start: Work | None = None,
+        start: PartyComputation | None = None,
     ) -> None:
         self._start = start
         self._kernel, self._facts, self._party, self._columns = kernel, facts, party, columns
@@ -60,32 +60,32 @@ class StepsWork(Work):
         self._start.check(step, do, what, words)
 
     def publish(self, what: str, words: Mapping[str, Any]) -> Payload:
-        """See `Work.publish`: the start's."""
+        """See `PartyComputation.publish`: the start's."""
         return self._of_start(what).publish(what, words)
 
     def factor(self, what: str, words: Mapping[str, Any]) -> Factor:
-        """See `Work.factor`: the start's."""
+        """See `PartyComputation.factor`: the start's."""
         return self._of_start(what).factor(what, words)
 
     def widths(self, what: str, words: Mapping[str, Any]) -> tuple[int, ...]:
-        """See `Work.widths`: the start's."""
+        """See `PartyComputation.widths`: the start's."""
         return self._of_start(what).widths(what, words)
 
     def noise(self, what: str, words: Mapping[str, Any], size: int) -> np.ndarray:
-        """See `Work.noise`: the start's."""
+        """See `PartyComputation.noise`: the start's."""
         return self._of_start(what).noise(what, words, size)
 
     def opened(self, what: str, words: Mapping[str, Any], values: np.ndarray) -> None:
-        """See `Work.opened`: the start's."""
+        """See `PartyComputation.opened`: the start's."""
         self._of_start(what).opened(what, words, values)
 
-    def _of_start(self, what: str) -> Work:
+    def _of_start(self, what: str) -> PartyComputation:
         if self._start is None:
             raise NotImplementedError(what)
         return self._start
 
     def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
-        """See `Work.iterate`: the state's leaves, and the norm of every released gradient."""
+        """See `PartyComputation.iterate`: the state's leaves, and the norm of every released gradient."""
         if self._steps is None:
             self._steps = _PartyStep(*self._kernel(), self._party, self._columns, self._facts)
         if arrays:

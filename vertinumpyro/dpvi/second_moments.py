@@ -51,7 +51,7 @@ from vertinumpyro.privacy.adversary import gaussian_parameter, list_adversaries,
 from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target
-from vertinumpyro.session import Payload, Run, Session, Work
+from vertinumpyro.session import PartyComputation, Payload, Run, Session
 
 __all__ = [
     "MOST_COEFFICIENTS",
@@ -332,7 +332,7 @@ def on_grid(scores: np.ndarray, radius: float, longest: int) -> np.ndarray:
 
 
 @final
-class MomentsWork(Work):
+class MomentsWork(PartyComputation):
     """One party's part: its own moments with its noise, its scores in the products across, its noise on them.
 
     :param split: the model.
@@ -352,7 +352,7 @@ class MomentsWork(Work):
         self._user_x64 = compat.user_has_x64()
 
     def check(self, step: int | None, do: str, what: str, words: Words) -> None:
-        """See `Work.check`: own moments, then those across parties where there are several."""
+        """See `PartyComputation.check`: own moments, then those across parties where there are several."""
         if (step, do, what) not in [(_OWN, "publish", OWN), (_ACROSS, "cross_products", ACROSS)] or words:
             raise self.refused(step, do, what)
 

@@ -198,7 +198,7 @@ def _apart(session: Session, run: Run, state: DPVIState, first: int) -> Any:
     assert isinstance(run.plan, NoisySumPlan)
     pace, leaves, first = Pace(run.plan.num_gradients), state_leaves(state), run.plan.first_gradient + first
     while run.ledger.steps_left:
-        count = session.agreed(min(pace.count, run.ledger.steps_left))
+        count = session.broadcast(min(pace.count, run.ledger.steps_left))
         step = run.ledger.reserve(count)
         started = time.perf_counter()
         found = session.iterate(step, count, leaves if step == first else {})

@@ -35,8 +35,8 @@ from vertinumpyro.regression.pooled_table import part_of
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
-from vertinumpyro.session import ForOne, Session, session_of
-from vertinumpyro.session.telling import Bands
+from vertinumpyro.session import PrivateOutput, Session, session_of
+from vertinumpyro.session.reveal_to_one import Bands
 
 __all__ = ["VerticalPredictor"]
 
@@ -47,7 +47,7 @@ _HALVINGS = 90
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VerticalPredictor(ForOne):
+class VerticalPredictor(PrivateOutput):
     """A fitted regression's public numbers, and what its predictions of new records tell the label's party.
 
     Made by `VerticalGLM.predictor`. **No guarantee of differential privacy**: what the label's party is told of a
@@ -153,7 +153,7 @@ class VerticalPredictor(ForOne):
 
     @cached_property
     def bands(self) -> Bands | None:
-        """See `ForOne.bands`: where the mean, or the class, which never falls, reaches its next value."""
+        """See `PrivateOutput.bands`: where the mean, or the class, which never falls, reaches its next value."""
         if self.reveal == "score":
             return None
         rises, values = self._mean, self.reveal
@@ -205,13 +205,13 @@ class VerticalPredictor(ForOne):
         return self
 
     def described(self) -> Mapping[str, Any]:
-        """See `ForOne.described`."""
+        """See `PrivateOutput.described`."""
         public = {**self.regression.model_kwargs, "schema": self.regression.schema.digest()}
         numbers = {"coefficients": list(self.coefficients), "intercept": self.intercept, "reveal": self.reveal}
         return {**public, **numbers, "backend": self.backend and self.backend.option}
 
     def check_records(self, schema: Schema) -> None:
-        """See `ForOne.check_records`."""
+        """See `PrivateOutput.check_records`."""
         if self.told not in schema.parties:
             raise ArgumentError(f"schema: {self.told!r} is told the predictions and is no party of it; add it")
         for term in self.regression.terms:
@@ -225,7 +225,7 @@ class VerticalPredictor(ForOne):
                 raise ArgumentError(f"schema: {place} has another public domain than in the fit; take that one")
 
     def vector(self, party: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """See `ForOne.vector`: what the party's columns add to the predictor, in units of 2^-32."""
+        """See `PrivateOutput.vector`: what the party's columns add to the predictor, in units of 2^-32."""
         own = [term for term in self.regression.terms if term.party == party]
         parts = self._parts
         length = len(next(iter(columns.values())))
@@ -233,7 +233,7 @@ class VerticalPredictor(ForOne):
         return np.rint((added + (self.intercept if party == self.told else 0.0)) * 2.0**_BITS).astype(np.int64)
 
     def answer(self, values: np.ndarray) -> pd.DataFrame:
-        """See `ForOne.answer`: the label's column, and what it was made from."""
+        """See `PrivateOutput.answer`: the label's column, and what it was made from."""
         label, classes = self.regression.label, self.regression.family in CLASSIFIERS
         names = values_of(self.regression.column) if classes else np.zeros(0)
         if self.reveal == "class":

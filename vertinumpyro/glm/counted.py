@@ -10,7 +10,7 @@ import numpy as np
 from vertinumpyro.data import Schema
 from vertinumpyro.glm.cells import Design
 from vertinumpyro.privacy import Plan
-from vertinumpyro.session import Method, PassedOn, Run, Session
+from vertinumpyro.session import Method, Run, Session, SessionWrapper
 
 __all__ = ["CountedSession", "counted"]
 
@@ -45,7 +45,7 @@ def counted(
 
 
 @final
-class CountedSession(PassedOn):
+class CountedSession(SessionWrapper):
     """A session seen as one of the columns that are counted: what parties hold of these, they make themselves.
 
     Args:

@@ -27,7 +27,7 @@ from vertinumpyro.regression.scikit import check_is_fitted
 from vertinumpyro.regression.vertical_estimator import Table
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
-from vertinumpyro.session import Session, Work, recorded_plan, session_of
+from vertinumpyro.session import PartyComputation, Session, recorded_plan, session_of
 
 __all__ = ["VerticalGLM"]
 
@@ -227,7 +227,7 @@ class VerticalGLM(GLMPredictions):
 
     def work(
         self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: PrivacyPlan, source: RandomSource
-    ) -> Work:
+    ) -> PartyComputation:
         """One party's part; see `session.Method`."""
         return self._dpvi(self._regression(facts.schema), plan).work(facts, party, columns, plan, source)
 

@@ -30,7 +30,7 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.pooled_table import facts_of
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
-from vertinumpyro.session import Session, Work, session_of
+from vertinumpyro.session import PartyComputation, Session, session_of
 
 __all__ = ["MarginalGLM"]
 
@@ -188,7 +188,7 @@ class MarginalGLM:
 
     def work(
         self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
-    ) -> Work:
+    ) -> PartyComputation:
         """One party's part, which counts the combinations of its own features at home; see `session.Method`."""
         held = counted(self.schema, self._design, self.label, self._groups, party, columns)
         return self._system.work(self._counted(facts), party, held, plan, source)

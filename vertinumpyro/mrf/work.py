@@ -18,7 +18,7 @@ from vertinumpyro.mrf.release import TableRelease
 from vertinumpyro.mrf.stored import Released, pack_released
 from vertinumpyro.mrf.workload import across, crossing, own
 from vertinumpyro.privacy import sample_discrete_gaussian
-from vertinumpyro.session import Payload, Work
+from vertinumpyro.session import PartyComputation, Payload
 
 __all__ = ["ACROSS", "OWN", "PADS", "ROUND", "TablesWork"]
 
@@ -28,7 +28,7 @@ Words = Mapping[str, Any]
 
 
 @final
-class TablesWork(Work):
+class TablesWork(PartyComputation):
     """One party's part of a plan.
 
     Args:
@@ -53,7 +53,7 @@ class TablesWork(Work):
         self._first = plan.parties[0] == party
 
     def check(self, step: int | None, do: str, what: str, words: Words) -> None:
-        """See `Work.check`: own tables first; then all products, or chosen tables of products that stay shared."""
+        """See `PartyComputation.check`: own tables, then all products, or chosen tables of shared ones."""
         releases, rounds = self._plan.cross_releases, self._plan.num_rounds
         allowed: dict[tuple[int | None, str, str], Words] = {(0, "publish", OWN): {}}
         if rounds:

@@ -24,8 +24,8 @@ from vertinumpyro.regression.scikit import RegressorMixin, check_is_fitted, vali
 from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors, unpacked
 from vertinumpyro.secure import Backend
 from vertinumpyro.secure.dca.backend import CipherSource, check_nodes
-from vertinumpyro.session import ForHolders, Payload, Run, Session, Work, party_sources, recorded_plan
-from vertinumpyro.session.work import Columns
+from vertinumpyro.session import HorizontalMethod, PartyComputation, Payload, Run, Session, party_sources, recorded_plan
+from vertinumpyro.session.party_computation import Columns
 
 __all__ = ["BayesianLinearRegression"]
 
@@ -35,7 +35,7 @@ _Release = Callable[[int, str, np.ndarray], np.ndarray]
 _Step = Callable[[int, Callable[[], Payload]], Payload | None]
 
 
-class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
+class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMethod):
     r"""y | x ~ N(x'β, λ), β ~ N(0, λ_0 I), from perturbed sufficient statistics (Algorithm 2 of the DCA paper).
 
     Formal guarantee: `fit` releases what `plan(n, d)` says, and everything that it stores is computed from that
@@ -230,7 +230,9 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, ForHolders):
             made_for = ", ".join(plan.holders) or "records that are clients each"
             raise ArgumentError(f"plan was made for {made_for}, and here are {', '.join(dataset.parties)}")
 
-    def work(self, facts: Facts, party: str, columns: Columns, plan: RegressionPlan, source: RandomSource) -> Work:
+    def work(
+        self, facts: Facts, party: str, columns: Columns, plan: RegressionPlan, source: RandomSource
+    ) -> PartyComputation:
         """One holder's part; see `session.Method`."""
         assert self.target is not None
         return StatisticsWork(plan, facts.schema, self.target, columns, source)

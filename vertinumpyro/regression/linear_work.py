@@ -15,7 +15,7 @@ from vertinumpyro.privacy import draw_noise_share
 from vertinumpyro.regression.linear_plan import RegressionPlan
 from vertinumpyro.regression.release import encode
 from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors
-from vertinumpyro.session import Work
+from vertinumpyro.session import PartyComputation
 
 __all__ = ["StatisticsWork", "feature_columns", "schema_bounds"]
 
@@ -56,7 +56,7 @@ def _largest(column: Column) -> float | None:
 
 
 @final
-class StatisticsWork(Work):
+class StatisticsWork(PartyComputation):
     """A holder's part of `plan.releases`: sums over its records, and its share of the noise.
 
     :param target: the column that is predicted.
@@ -80,7 +80,7 @@ class StatisticsWork(Work):
             raise ArgumentError(f"bounds must be {self._table.shape[1]} positive numbers; nothing was done")
 
     def summand(self, what: str, words: Mapping[str, Any]) -> np.ndarray:
-        """See `Work.summand`: whatever the bounds are, a record's vector lies in [-1, 1]^D and depends on it alone."""
+        """See `PartyComputation.summand`: a record's vector lies in [-1, 1]^D and depends on it alone."""
         bounds = np.asarray(words["bounds"], np.float64)
         of_records = statistic_vectors if what == "statistics" else np.square
         total = np.zeros(self._release(what).num_values, np.int64)
@@ -89,7 +89,7 @@ class StatisticsWork(Work):
         return total
 
     def noise(self, what: str, words: Mapping[str, Any], size: int) -> np.ndarray:
-        """See `Work.noise`."""
+        """See `PartyComputation.noise`."""
         return draw_noise_share(self._release(what).share_variance, size, self._source)
 
     def _release(self, what: str) -> Any:

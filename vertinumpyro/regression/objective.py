@@ -12,7 +12,7 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data import Schema
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.session import Payload, Run, Session, Work
+from vertinumpyro.session import PartyComputation, Payload, Run, Session
 
 __all__ = ["MOMENTS", "MomentsWork", "NoisyMoments", "noisy_moments", "widths"]
 
@@ -35,7 +35,7 @@ class NoisyMoments(NamedTuple):
 
 
 @final
-class MomentsWork(Work):
+class MomentsWork(PartyComputation):
     """One party's part: its own products with its noise, its columns in the products across, its noise on them.
 
     A party of the schema that holds no column of the regression takes part with nothing, and adds no noise.
@@ -60,7 +60,7 @@ class MomentsWork(Work):
         self._features = plan.layout.in_blocks(schema, columns, party)
 
     def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
-        """See `Work.check`: own products, then products across parties where there are several."""
+        """See `PartyComputation.check`: own products, then products across parties where there are several."""
         releases = [(_OWN, "publish", OWN), (_ACROSS, "cross_products", ACROSS)]
         if (step, do, what) not in releases or words:
             raise self.refused(step, do, what)

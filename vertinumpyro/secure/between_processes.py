@@ -28,7 +28,7 @@ from vertinumpyro.secure.input_encoding import (
     encode_prior_traced,
 )
 from vertinumpyro.secure.shape import BatchShape
-from vertinumpyro.transport import Line, Member, Seat, Traffic
+from vertinumpyro.transport import Communicator, Member, NetworkProfile, Traffic
 
 __all__ = ["BetweenProcesses", "Cost", "OnRecord", "PartyEnd", "PartyProtocol", "Watch", "dry_run"]
 
@@ -238,7 +238,7 @@ class Cost:
     seconds: float
     ahead: bool = False
 
-    def on(self, line: Line) -> float:
+    def on(self, line: NetworkProfile) -> float:
         """Seconds on a network: in a round all send at once, so it takes half of a round trip.
 
         A dealer that is asked takes a whole one. One that sends ahead takes the room that is left on the line, and
@@ -257,12 +257,12 @@ class Cost:
     @property
     def lan_seconds(self) -> float:
         """1 ms round trip, 1 Gbit/s."""
-        return self.on(Line(round_trip_s=0.001, bits_per_second=1e9))
+        return self.on(NetworkProfile(round_trip_s=0.001, bits_per_second=1e9))
 
     @property
     def wan_seconds(self) -> float:
         """50 ms round trip, 100 Mbit/s."""
-        return self.on(Line(round_trip_s=0.05, bits_per_second=1e8))
+        return self.on(NetworkProfile(round_trip_s=0.05, bits_per_second=1e8))
 
 
 PartyEnd = PartyProtocol
@@ -297,7 +297,7 @@ class BetweenProcesses(Backend):
         """Processes that the protocol needs beside the parties'; none of them holds a table."""
 
     @abc.abstractmethod
-    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
+    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """A party's end; called in its process, once the group stands.
 
         :param watch: in a rehearsal, called with all that is opened. None in a run, which insecure settings refuse.

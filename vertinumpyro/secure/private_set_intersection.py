@@ -34,7 +34,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.transport import Seat, exchange
+from vertinumpyro.transport import Communicator, exchange
 
 __all__ = ["POINT_BYTES", "check_ids", "common_places", "find_common", "fresh_key", "in_parallel", "masked", "points"]
 
@@ -114,7 +114,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def common_places(
-    seat: Seat,
+    seat: Communicator,
     ids: Sequence[str],
     *,
     topic: bytes,
@@ -142,7 +142,7 @@ def common_places(
         lambda done: progress("hashing", done, len(texts)),
     )
     held = _masked(own, key, progress, f"masking 1 of {parties}")
-    sizes = [_checked(size) for size in seat.everyones(len(held).to_bytes(_COUNT, "little"), _COUNT)]
+    sizes = [_checked(size) for size in seat.all_gather(len(held).to_bytes(_COUNT, "little"), _COUNT)]
     for hop in range(1, parties):
         owner = (seat.rank - hop) % parties
         held = _masked(_passed_on(seat, held, sizes[owner]), key, progress, f"masking {hop + 1} of {parties}")
@@ -162,7 +162,7 @@ def check_ids(ids: Sequence[str], pad_to: int | None) -> None:
         raise ArgumentError(f"this party has more ids than the {pad_to} that lists are padded to; agree on more")
 
 
-def find_common(seat: Seat) -> int:
+def find_common(seat: Communicator) -> int:
     """The helper's side: places that agree in all lists; how many there are.
 
     :raises BackendError: a party sends something else.
@@ -185,7 +185,7 @@ def find_common(seat: Seat) -> int:
     return len(common)
 
 
-def _told(seat: Seat, held: list[bytes], order: np.ndarray, num_ids: int) -> np.ndarray:
+def _told(seat: Communicator, held: list[bytes], order: np.ndarray, num_ids: int) -> np.ndarray:
     """Hands the list that ended here to the helper, and takes the places in the own one."""
     helper = seat.links[seat.num_parties]
     helper.send(len(held).to_bytes(_COUNT, "little"))
@@ -194,7 +194,7 @@ def _told(seat: Seat, held: list[bytes], order: np.ndarray, num_ids: int) -> np.
     if count > len(order):
         raise BackendError(f"{helper.peer} tells of more common ids than there are; nothing was kept")
     places = np.frombuffer(bytes(helper.receive(size=8 * count)), dtype="<i8")
-    counts = seat.everyones(count.to_bytes(_COUNT, "little"), _COUNT)
+    counts = seat.all_gather(count.to_bytes(_COUNT, "little"), _COUNT)
     in_range = bool(np.all((places >= 0) & (places < len(order))))
     if len(set(counts)) > 1 or not in_range or len(np.unique(places)) != count:
         raise BackendError(f"{helper.peer} told the parties of different places; nothing was kept")
@@ -204,7 +204,7 @@ def _told(seat: Seat, held: list[bytes], order: np.ndarray, num_ids: int) -> np.
     return numbers
 
 
-def _passed_on(seat: Seat, held: list[bytes], size: int) -> list[bytes]:
+def _passed_on(seat: Communicator, held: list[bytes], size: int) -> list[bytes]:
     """This list to the next party, and the one of the party before."""
     following, before = (seat.rank + 1) % seat.num_parties, (seat.rank - 1) % seat.num_parties
     links = {rank: seat.links[rank] for rank in {following, before}}

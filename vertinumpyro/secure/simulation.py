@@ -23,7 +23,7 @@ from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProduc
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.secure.shape import BatchShape
-from vertinumpyro.transport import Group, GroupSeat, Member, Traffic
+from vertinumpyro.transport import Group, GroupCommunicator, Member, Traffic
 
 __all__ = ["InsecureRehearsal"]
 
@@ -236,7 +236,7 @@ class Processes:
         return replies[0][1]
 
 
-def run_worker(seat: GroupSeat, backend: BetweenProcesses, watched: bool) -> None:
+def run_worker(seat: GroupCommunicator, backend: BetweenProcesses, watched: bool) -> None:
     """A rehearsed party: gets its numbers from the process that started it, which therefore knows everything."""
     seen: Opened = []
 

@@ -1,38 +1,42 @@
 """Parties that work on one plan together: in one process, or each in its own."""
 
+from vertinumpyro.session.cost_estimate import RunCost, estimate_cost
+from vertinumpyro.session.distributed import ProcessSession, between_processes
 from vertinumpyro.session.in_process import InProcessSession
-from vertinumpyro.session.joined import JoinedSession
+from vertinumpyro.session.organisation import OrganisationSession
 from vertinumpyro.session.party import check_alike
-from vertinumpyro.session.passed_on import PassedOn
-from vertinumpyro.session.processes import ProcessSession, between_processes
-from vertinumpyro.session.rehearsal import RunCost, rehearsed_cost
-from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, held, recorded_plan, require_space
+from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
+from vertinumpyro.session.reveal_to_one import PrivateOutput
+from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, lock_folder, recorded_plan, require_space
 from vertinumpyro.session.session import Session, session_of
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.telling import ForOne
-from vertinumpyro.session.work import ForHolders, Method, Work, party_sources
+from vertinumpyro.session.wrapper import SessionWrapper
+
+ForOne, JoinedSession = PrivateOutput, OrganisationSession  # as they were called before
 
 __all__ = [
     "PRIVACY_RECORD",
-    "ForHolders",
     "ForOne",
+    "HorizontalMethod",
     "InProcessSession",
     "JoinedSession",
     "Method",
+    "OrganisationSession",
+    "PartyComputation",
     "PartyTask",
-    "PassedOn",
     "Payload",
+    "PrivateOutput",
     "ProcessSession",
     "Run",
     "RunCost",
     "Session",
-    "Work",
+    "SessionWrapper",
     "between_processes",
     "check_alike",
-    "held",
+    "estimate_cost",
+    "lock_folder",
     "party_sources",
     "recorded_plan",
-    "rehearsed_cost",
     "require_space",
     "session_of",
 ]

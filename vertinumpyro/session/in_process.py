@@ -18,10 +18,10 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.wording import NO_DATASET
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import Backend, in_process
+from vertinumpyro.session.party_computation import Method, PartyComputation, party_sources
+from vertinumpyro.session.reveal_to_one import PrivateOutput, reveal_in_process
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session
-from vertinumpyro.session.telling import ForOne, told_in_process
-from vertinumpyro.session.work import Method, Work, party_sources
 
 __all__ = ["InProcessSession", "by_pair", "pair_blocks"]
 
@@ -43,7 +43,7 @@ class InProcessSession(Session):
             raise ArgumentError(f"dataset={shown(dataset)} {NO_DATASET}")
         self.dataset, self.backend = dataset, in_process(backend)
         self.spare_source: RandomSource = SystemRandomSource()
-        self._works: Sequence[Work] = ()
+        self._works: Sequence[PartyComputation] = ()
 
     @property
     def schema(self) -> Schema:
@@ -112,10 +112,10 @@ class InProcessSession(Session):
         with compat.x64():
             return np.asarray(self.backend.noisy_sum(vectors, noise), np.int64)
 
-    def tell(self, method: ForOne) -> pd.DataFrame:
+    def tell(self, method: PrivateOutput) -> pd.DataFrame:
         """See `Session.tell`; whoever runs this process holds every column anyway."""
         method.check_records(self.schema)
-        return method.answer(told_in_process(method, {party: self.dataset.arrays(party) for party in self.parties}))
+        return method.answer(reveal_in_process(method, {party: self.dataset.arrays(party) for party in self.parties}))
 
     def __repr__(self) -> str:
         """Public facts alone."""

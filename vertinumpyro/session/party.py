@@ -26,13 +26,12 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
 from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
 from vertinumpyro.secure.between_processes import BetweenProcesses, PartyProtocol
-from vertinumpyro.session.opening import Openings, lost
+from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
+from vertinumpyro.session.reveal_once import RevealLog, SharedRandomSource, lost, toss_coins
+from vertinumpyro.session.reveal_to_one import check_agreed, identified, reveal_to_one, write_answer
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.telling import check_agreed, identified, keep_told, told_by_all
-from vertinumpyro.session.toss import TossedSource, toss
-from vertinumpyro.session.work import ForHolders, Method, Work, party_sources
-from vertinumpyro.transport import GroupSeat, Seat
+from vertinumpyro.transport import Communicator, GroupCommunicator
 
 __all__ = ["SENT", "Party", "check_alike", "check_apart", "run_party"]
 
@@ -49,7 +48,7 @@ Words = Mapping[str, Any]
 Reply = tuple[dict[str, Any], Arrays]
 
 
-def run_party(seat: GroupSeat, task: PartyTask) -> None:
+def run_party(seat: GroupCommunicator, task: PartyTask) -> None:
     """The life of a party's process: join, match records, then what the starter asks until it says stop."""
     party = Party.seated(seat, task)
     seat.reply({"num_records": party.num_records, "dtypes": party.dtypes})
@@ -60,13 +59,13 @@ def run_party(seat: GroupSeat, task: PartyTask) -> None:
         with party.answering():
             words, released = party.do(asked, arrays)
             if asked["do"] == "tell" and party.answers is not None:
-                keep_told(party.answers, task.told_file)
+                write_answer(party.answers, task.told_file)
             # everybody has the same state after the same releases, so the starter takes it from one
             seat.reply(words, **({} if asked["do"] == "iterate" and seat.rank else released))
 
 
 def _own_records(
-    seat: Seat, end: PartyProtocol, task: PartyTask, schema: Schema
+    seat: Communicator, end: PartyProtocol, task: PartyTask, schema: Schema
 ) -> tuple[VerticalDataset, int, Sequence[str]]:
     """This party's encoded columns, in the ids' order, N, and the ids, once all parties have found the same ids.
 
@@ -78,19 +77,19 @@ def _own_records(
     own, ids = task.read_records(schema)
     if task.holders:
         counted = end.noisy_sum(np.array([own.num_records], np.int64), np.zeros(1, np.int64))
-        return own, own.num_records if seat.alone else int(counted[0]), ()
+        return own, own.num_records if seat.is_dry_run else int(counted[0]), ()
     check_alike(seat, ids, list(schema.parties))
     return own, own.num_records, ids
 
 
-def check_alike(seat: Seat, ids: Sequence[str], parties: Sequence[str]) -> None:
+def check_alike(seat: Communicator, ids: Sequence[str], parties: Sequence[str]) -> None:
     """Compares the parties' ids, in ascending order each, by digests under a key that is fresh and theirs alone.
 
     :raises AlignmentError: they differ; names the parties on each side.
     """
-    key = seat.from_first(secrets.token_bytes(_KEY), limit=_KEY)
+    key = seat.broadcast(secrets.token_bytes(_KEY), limit=_KEY)
     digest = alignment_digest(ids, key).encode()
-    found = seat.everyones(digest, len(digest))
+    found = seat.all_gather(digest, len(digest))
     check_digests({party: text.decode() for party, text in zip(parties, found, strict=True)})
 
 
@@ -105,19 +104,19 @@ class Party:
     """
 
     def __init__(
-        self, seat: Seat, end: PartyProtocol, task: PartyTask, facts: TableFacts, own: VerticalDataset, method: Method,
-        ids: Sequence[str] = (),
+        self, seat: Communicator, end: PartyProtocol, task: PartyTask, facts: TableFacts, own: VerticalDataset,
+        method: Method, ids: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._seat, self._end, self._task, self._own, self._method = seat, end, task, own, method
         self._facts = facts
         self._run: Run | None = None
-        self._work: Work | None = None
-        self._openings: Openings | None = None
+        self._work: PartyComputation | None = None
+        self._openings: RevealLog | None = None
         self._batches: BatchStream | None = None
         self._ids, self.answers = ids, None
 
     @classmethod
-    def seated(cls, seat: Seat, task: PartyTask) -> Party:
+    def seated(cls, seat: Communicator, task: PartyTask) -> Party:
         """The party with its end of the secure computation, and its records matched with the others'.
 
         :raises SchemaError: another party's schema says something else.
@@ -199,7 +198,7 @@ class Party:
         source = party_sources(1 + len(self._facts.parties), self._task.insecure_seed, run.first_step)[self._seat.rank]
         columns = self._own.arrays(self._task.columns_of)
         self._work = self._method.work(self._facts, self._task.party, columns, plan, source)
-        self._openings, self._batches = Openings(self._seat, self._end, run, self._task.party), None
+        self._openings, self._batches = RevealLog(self._seat, self._end, run, self._task.party), None
         return {"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent}, {}
 
     def _opened_run(self, plan: Plan, *, resume: bool) -> Run:
@@ -280,7 +279,7 @@ class Party:
         method.check_records(self._facts.schema)
         self._agree({"tell": digest}, "the parties were asked to tell different things; nothing was sent")
         vector = method.vector(self._task.party, self._own.arrays(self._task.columns_of))
-        values = told_by_all(self._seat, self._end, method, self._task.parties.index(method.told), vector)
+        values = reveal_to_one(self._seat, self._end, method, self._task.parties.index(method.told), vector)
         self.answers = None
         if values is not None:
             self.answers = identified(method.answer(values), self._facts.schema.id_column, self._ids)
@@ -293,10 +292,12 @@ class Party:
             assert isinstance(plan.sampling, PoissonSampling)  # the method's check
             return plan.sampling.of_a_part(own).start(own, SystemRandomSource(), first_step=first_step)
         # an echo shows the seed of another number than it committed to
-        source = TossedSource.fresh() if self._seat.alone else toss(self._seat.everyones, self._seat.rank)
+        source = (
+            SharedRandomSource.fresh() if self._seat.is_dry_run else toss_coins(self._seat.all_gather, self._seat.rank)
+        )
         return plan.sampling.start(plan.num_records, source, first_step=first_step)
 
-    def _asked_in_turn(self, words: Words) -> tuple[Run, Work, Openings]:
+    def _asked_in_turn(self, words: Words) -> tuple[Run, PartyComputation, RevealLog]:
         """What a release needs, if the plan has this one, and every step before it is on record.
 
         :raises ArgumentError: the plan releases something else at that step.
@@ -320,13 +321,13 @@ class Party:
         :raises BackendError: they were not; nothing was done.
         """
         digest = hashlib.sha256(json.dumps(dict(words), sort_keys=True).encode())
-        if len(set(self._seat.everyones(digest.digest(), _DIGEST))) > 1:
+        if len(set(self._seat.all_gather(digest.digest(), _DIGEST))) > 1:
             raise BackendError(differs)
         return digest.hexdigest()
 
     # -- replies -----------------------------------------------------------------------------------
 
-    def _spending(self) -> tuple[Run, Work, Openings]:
+    def _spending(self) -> tuple[Run, PartyComputation, RevealLog]:
         if self._run is None or self._work is None or self._openings is None:
             raise PlanSpentError("no plan was begun at this party")
         return self._run, self._work, self._openings
@@ -347,7 +348,7 @@ def check_holding(method: Method, task: PartyTask) -> None:
 
     :raises ArgumentError: says what to do.
     """
-    if isinstance(method, ForHolders) == bool(task.holders):
+    if isinstance(method, HorizontalMethod) == bool(task.holders):
         return
     name = type(method).__name__
     if task.holders:

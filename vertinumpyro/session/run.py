@@ -28,7 +28,7 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.account import Account
 from vertinumpyro.privacy.ledger import Book, Ledger, read_record
 
-__all__ = ["PRIVACY_RECORD", "Payload", "Run", "held", "recorded_plan", "require_space"]
+__all__ = ["PRIVACY_RECORD", "Payload", "Run", "lock_folder", "recorded_plan", "require_space"]
 
 PRIVACY_RECORD = "privacy.json"
 _LOCK = "run.lock"
@@ -318,7 +318,7 @@ def recorded_plan(folder: str | Path | None, kind: type[_Plan]) -> _Plan:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other processes from a run's folder, which is made if need be, while its files are written.
 
     :raises PlanSpentError: another process works in it.

@@ -14,9 +14,9 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.programs import make_room
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.privacy import Plan
+from vertinumpyro.session.party_computation import Method
+from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import Payload, Run
-from vertinumpyro.session.telling import ForOne
-from vertinumpyro.session.work import Method
 
 __all__ = ["Session", "session_of"]
 
@@ -25,7 +25,7 @@ class Session(abc.ABC):
     """Parties that hold different columns of the same records. A method's code is the same for every kind of session.
 
     Where the parties are processes, they may also hold whole records, each other ones (`PartyTask.holders`): for the
-    methods that are a `ForHolders`, and for no other.
+    methods that are a `HorizontalMethod`, and for no other.
 
     `open` begins or continues a plan, at every ledger there is. Then, inside `step`, `publish`, `cross_products` and
     `sum` release what the plan says; every one of them returns what everybody may know.
@@ -85,18 +85,18 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, index: int, what: str, words: Mapping[str, Any]) -> list[Payload]:
-        """Every party's `Work.publish`, in the parties' order."""
+        """Every party's `PartyComputation.publish`, in the parties' order."""
 
     @abc.abstractmethod
     def cross_products(
         self, index: int | None, what: str, words: Mapping[str, Any]
     ) -> dict[tuple[int, int], np.ndarray]:
-        """A_i^T A_j + noise, int64 modulo 2^64, for every two parties i < j and their `Work.factor`.
+        """A_i^T A_j + noise, int64 modulo 2^64, for every two parties i < j and their `PartyComputation.factor`.
 
         :param index: the plan's step; None where the noise is a one-time pad, so that nothing is revealed.
         """
 
-    def agreed(self, count: int) -> int:
+    def broadcast(self, count: int) -> int:
         """How many steps come next, where every party runs the method and their clocks differ: party 0's number."""
         return count
 
@@ -110,9 +110,9 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
-        """The sum of all parties' `Work.summand` and noise, int64 modulo 2^64."""
+        """The sum of all parties' `PartyComputation.summand` and noise, int64 modulo 2^64."""
 
-    def tell(self, method: ForOne) -> pd.DataFrame | None:
+    def tell(self, method: PrivateOutput) -> pd.DataFrame | None:
         """Lets the parties tell one of them what `method` says, which every party's task must say too. NOT DP.
 
         :return: the answers, with the records' ids where there are any, if this process is that party's; otherwise

@@ -15,8 +15,8 @@ from vertinumpyro.data import CsvFormat, Linkage, Schema, VerticalDataset, read_
 from vertinumpyro.data.spool import Spool
 from vertinumpyro.data.streaming import encoded_file
 from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
-from vertinumpyro.session.work import Method
-from vertinumpyro.transport import Seat
+from vertinumpyro.session.party_computation import Method
+from vertinumpyro.transport import Communicator
 
 __all__ = ["PartyTask"]
 
@@ -84,13 +84,13 @@ class PartyTask:
             )
         return schema
 
-    def check_schema(self, seat: Seat, schema: Schema) -> None:
+    def check_schema(self, seat: Communicator, schema: Schema) -> None:
         """Compares the parties' schemas by digest: columns in another order would stand under each other's names.
 
         :raises SchemaError: they differ; names the parties whose schema is another.
         """
         own = schema.digest().encode()
-        found = zip(self.parties, seat.everyones(own, len(own)), strict=True)
+        found = zip(self.parties, seat.all_gather(own, len(own)), strict=True)
         if others := [repr(party) for party, digest in found if digest != own]:
             raise SchemaError(
                 f"{self.party!r} has another schema than {', '.join(others)}: names, domains or the order of columns "

@@ -2,7 +2,17 @@
 
 from vertinumpyro.study.agreement import LINKAGE, Agreement, Member
 from vertinumpyro.study.approval import Approval, check_approvals
-from vertinumpyro.study.meeting import bound, gather, meet
+from vertinumpyro.study.handshake import bind_address, connect_members, gather
 from vertinumpyro.study.policy import Policy
 
-__all__ = ["LINKAGE", "Agreement", "Approval", "Member", "Policy", "bound", "check_approvals", "gather", "meet"]
+__all__ = [
+    "LINKAGE",
+    "Agreement",
+    "Approval",
+    "Member",
+    "Policy",
+    "bind_address",
+    "check_approvals",
+    "connect_members",
+    "gather",
+]

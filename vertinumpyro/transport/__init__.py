@@ -1,33 +1,35 @@
 """Links between processes, the processes themselves, and the one counter of what travels."""
 
-from vertinumpyro.transport.group import Group, GroupSeat, Member
+from vertinumpyro.transport.communicator import Communicator, LoopbackLink
 from vertinumpyro.transport.identity import Certificate, Identity, make_identity
-from vertinumpyro.transport.link import Link, PeerError, SocketLink, everyones, exchange
-from vertinumpyro.transport.messages import pack, unpack
-from vertinumpyro.transport.nobody import Nobody
+from vertinumpyro.transport.links import Link, PeerError, SocketLink, all_gather, exchange, pack, unpack
+from vertinumpyro.transport.process_group import Group, GroupCommunicator, Member
 from vertinumpyro.transport.relay import Relay
-from vertinumpyro.transport.seat import Seat
-from vertinumpyro.transport.tls import Address, Peer, connected, joined
-from vertinumpyro.transport.traffic import Line, Traffic
+from vertinumpyro.transport.tls import Address, Peer, connect_all, connected
+from vertinumpyro.transport.traffic import NetworkProfile, Traffic
+
+Seat, joined = Communicator, connect_all  # as they were called before
 
 __all__ = [
     "Address",
     "Certificate",
+    "Communicator",
     "Group",
-    "GroupSeat",
+    "GroupCommunicator",
     "Identity",
-    "Line",
     "Link",
+    "LoopbackLink",
     "Member",
-    "Nobody",
+    "NetworkProfile",
     "Peer",
     "PeerError",
     "Relay",
     "Seat",
     "SocketLink",
     "Traffic",
+    "all_gather",
+    "connect_all",
     "connected",
-    "everyones",
     "exchange",
     "joined",
     "make_identity",

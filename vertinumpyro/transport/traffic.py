@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import final
 
-__all__ = ["Line", "Traffic"]
+__all__ = ["NetworkProfile", "Traffic"]
 
 _FIRST_WINDOW = 10 * 1460  # bytes, RFC 6928
 
@@ -51,7 +51,7 @@ class Traffic:
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
+class NetworkProfile:
     """What a message takes between two members.
 
     :ivar round_trip_s: of a short message and its answer.

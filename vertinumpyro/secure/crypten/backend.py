@@ -21,12 +21,12 @@ from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
 from vertinumpyro.secure.keystream import KEY_BYTES, fresh_key
 from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.shape import BatchShape
-from vertinumpyro.transport import Link, Member, Nobody, Seat, Traffic, everyones
+from vertinumpyro.transport import Communicator, Link, LoopbackLink, Member, Traffic, all_gather
 
 __all__ = ["Crypten", "CryptenEnd", "first_party_dealer", "run_dealer"]
 
 
-def run_dealer(seat: Seat) -> None:
+def run_dealer(seat: Communicator) -> None:
     """The dealer's process: sees shapes and its own randomness, nothing else."""
     links = [seat.links[rank] for rank in sorted(seat.links)]
     for link in links:
@@ -34,7 +34,7 @@ def run_dealer(seat: Seat) -> None:
     serve(links)
 
 
-def first_party_dealer(seat: Seat) -> FirstPartyDealer:
+def first_party_dealer(seat: Communicator) -> FirstPartyDealer:
     """NOT secure: party 0 deals, so it could read everything."""
     key = fresh_key()
     if seat.rank > 0:
@@ -44,7 +44,7 @@ def first_party_dealer(seat: Seat) -> FirstPartyDealer:
     return FirstPartyDealer(key, seat.rank, [key, *others])
 
 
-def third_party_dealer(seat: Seat, *, prefetch: bool = True) -> DealerClient:
+def third_party_dealer(seat: Communicator, *, prefetch: bool = True) -> DealerClient:
     """This party's side of the dealer, who sits behind the parties."""
     return DealerClient(fresh_key(), seat.rank, seat.links[seat.num_parties], prefetch=prefetch)
 
@@ -93,7 +93,7 @@ class CryptenEnd(PartyProtocol):
         return self._engine.open(message).numpy()
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
-        found = everyones(self._engine.links, self.rank, digest)
+        found = all_gather(self._engine.links, self.rank, digest)
         for theirs in (*found[: self.rank], *found[self.rank + 1 :]):
             self._engine.observed("digest", np.frombuffer(theirs, "<i8"))
         return found
@@ -188,7 +188,7 @@ class Crypten(BetweenProcesses):
         """The dealer."""
         return [Member(name="the dealer", run=run_dealer)] if self.dealer == "third_party" else []
 
-    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
+    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()
@@ -201,8 +201,8 @@ class Crypten(BetweenProcesses):
         self.check_release()
         if missing := self.missing():
             raise BackendError(missing)
-        links = {other: Nobody(Traffic()) for other in range(computation.num_parties) if other != rank}
-        return dry_run(CryptenEnd(rank, links, DealerClient(fresh_key(), rank, Nobody(Traffic()))), computation)
+        links = {other: LoopbackLink(Traffic()) for other in range(computation.num_parties) if other != rank}
+        return dry_run(CryptenEnd(rank, links, DealerClient(fresh_key(), rank, LoopbackLink(Traffic()))), computation)
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.

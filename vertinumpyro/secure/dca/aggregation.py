@@ -26,7 +26,7 @@ from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
 from vertinumpyro.secure.keystream import ZeroSharing, exchanged_keys
 from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.shape import BatchShape
-from vertinumpyro.transport import Link, Member, Nobody, Seat, Traffic, everyones, exchange
+from vertinumpyro.transport import Communicator, Link, LoopbackLink, Member, Traffic, all_gather, exchange
 
 __all__ = ["SecureAggregation"]
 
@@ -69,13 +69,13 @@ class SecureAggregation(BetweenProcesses):
         """None."""
         return []
 
-    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
+    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
         return _SumEnd(seat.rank, seat.peers, watch)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
         """Counted by running the protocol with nobody at the other end."""
-        links = {other: Nobody(Traffic()) for other in range(computation.num_parties) if other != rank}
+        links = {other: LoopbackLink(Traffic()) for other in range(computation.num_parties) if other != rank}
         return dry_run(_SumEnd(rank, links), computation)
 
     def grid_bits(self, shape: BatchShape) -> int:
@@ -126,7 +126,7 @@ class _SumEnd(PartyProtocol):
         return total
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
-        return everyones(self._links, self.rank, digest)
+        return all_gather(self._links, self.rank, digest)
 
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
         share = noisy_vector + self._zero.share(noisy_vector.shape)

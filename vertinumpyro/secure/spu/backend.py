@@ -16,7 +16,7 @@ from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.secure.simulation import InsecureRehearsal
 from vertinumpyro.secure.spu import node, program
 from vertinumpyro.secure.spu.end import SpuEnd, run_helper
-from vertinumpyro.transport import Member, Seat
+from vertinumpyro.transport import Communicator, Member
 
 __all__ = ["Spu"]
 
@@ -81,7 +81,7 @@ class Spu(BetweenProcesses):
         names = [f"helper {rank}" for rank in range(num_parties, nodes)]
         return [Member(name=name, run=run_helper, arguments=(nodes, self.protocol)) for name in names]
 
-    def end(self, seat: Seat, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
+    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()

@@ -15,7 +15,7 @@ from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs,
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.secure.spu import program
 from vertinumpyro.secure.spu.node import Input, Node
-from vertinumpyro.transport import Seat, Traffic, everyones, pack, unpack
+from vertinumpyro.transport import Communicator, Traffic, all_gather, pack, unpack
 
 __all__ = ["SpuEnd", "inputs_of", "run_helper"]
 
@@ -31,7 +31,7 @@ class SpuEnd(PartyProtocol):
     :param watch: called with every opened array; for tests.
     """
 
-    def __init__(self, seat: Seat, num_nodes: int, protocol: str, watch: Watch | None = None) -> None:
+    def __init__(self, seat: Communicator, num_nodes: int, protocol: str, watch: Watch | None = None) -> None:
         self._seat, self._helpers, self._watch = seat, range(seat.num_parties, num_nodes), watch
         self.rank, self.num_parties = seat.rank, seat.num_parties
         self._node = Node(seat, num_nodes, protocol)
@@ -57,7 +57,7 @@ class SpuEnd(PartyProtocol):
         )
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
-        return everyones(self._seat.peers, self.rank, digest)
+        return all_gather(self._seat.peers, self.rank, digest)
 
     def _clipped_noisy_sum(
         self,
@@ -99,7 +99,7 @@ class SpuEnd(PartyProtocol):
         return result
 
 
-def run_helper(seat: Seat, num_nodes: int, protocol: str) -> None:
+def run_helper(seat: Communicator, num_nodes: int, protocol: str) -> None:
     """A node without data: learns from party 0 what is computed, and holds masked shares alone."""
     node = Node(seat, num_nodes, protocol)
     while True:

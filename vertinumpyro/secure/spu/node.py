@@ -26,7 +26,7 @@ import numpy as np
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.spu import program
-from vertinumpyro.transport import Relay, Seat, Traffic, everyones, exchange, pack, unpack
+from vertinumpyro.transport import Communicator, Relay, Traffic, all_gather, exchange, pack, unpack
 
 __all__ = ["MISSING", "Input", "Node", "compiled", "is_installed", "load"]
 
@@ -92,7 +92,7 @@ class Node:
     :param protocol: SPU's name of it.
     """
 
-    def __init__(self, seat: Seat, num_nodes: int, protocol: str) -> None:
+    def __init__(self, seat: Communicator, num_nodes: int, protocol: str) -> None:
         self._spu, self._lib, _ = load()
         self._seat, self._num_nodes = seat, num_nodes
         self.traffic = Traffic()
@@ -207,14 +207,14 @@ class Node:
             for rank, address in enumerate(found):
                 description.add_party(f"node_{rank}", f"unix:{address.rstrip().decode()}")
             link = self._lib.link.create_brpc(description, self.rank)
-            everyones(links, self.rank, _READY)  # all are connected to all: the sockets' names can go
+            all_gather(links, self.rank, _READY)  # all are connected to all: the sockets' names can go
         return link
 
     def _addresses(self, folder: str) -> list[bytes]:
         """Where each node's socket is, as this one reaches it."""
         own, carriers = _address(folder), self._seat.carriers
         if not carriers:
-            return everyones(self._seat.links, self.rank, own)
+            return all_gather(self._seat.links, self.rank, own)
         self._relay = Relay(self.rank, carriers, folder, own.rstrip().decode())
         return [own if rank == self.rank else self._relay.path(rank).encode() for rank in range(self._num_nodes)]
 

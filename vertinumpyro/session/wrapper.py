@@ -10,14 +10,14 @@ import numpy as np
 
 from vertinumpyro.data import Schema
 from vertinumpyro.privacy import Plan
+from vertinumpyro.session.party_computation import Method
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session
-from vertinumpyro.session.work import Method
 
-__all__ = ["PassedOn"]
+__all__ = ["SessionWrapper"]
 
 
-class PassedOn(Session):
+class SessionWrapper(Session):
     """The parties of another session, seen otherwise: subclasses say what is different, and everything else is its."""
 
     @property
@@ -62,9 +62,9 @@ class PassedOn(Session):
         """See `Session.cross_products`."""
         return self.inner.cross_products(index, what, words)
 
-    def agreed(self, count: int) -> int:
-        """See `Session.agreed`."""
-        return self.inner.agreed(count)
+    def broadcast(self, count: int) -> int:
+        """See `Session.broadcast`."""
+        return self.inner.broadcast(count)
 
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Session.iterate`."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, final
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.version import __version__
 from vertinumpyro.core.visible import visible
-from vertinumpyro.transport import Line, Link, Seat, pack, unpack
+from vertinumpyro.transport import Communicator, Link, NetworkProfile, pack, unpack
 
 __all__ = ["FACTS", "Measured", "Speed", "check_network", "own_facts", "slowest_line"]
 
@@ -77,17 +77,17 @@ def own_facts() -> dict[str, str]:
     return found
 
 
-def slowest_line(measured: Collection[Measured]) -> Line:
+def slowest_line(measured: Collection[Measured]) -> NetworkProfile:
     """The slowest of them in each respect, in either direction."""
     speeds = [speed for one in measured for speed in (one.sent, one.received)]
-    return Line(
+    return NetworkProfile(
         round_trip_s=max(one.round_trip_s for one in measured),
         bits_per_second=8 * min(speed.at_once for speed in speeds),
         sustained_bits_per_second=8 * min(speed.sustained for speed in speeds),
     )
 
 
-def check_network(seat: Seat, facts: Mapping[str, str]) -> dict[int, Measured]:
+def check_network(seat: Communicator, facts: Mapping[str, str]) -> dict[int, Measured]:
     """Measures the links to all others, by number; all members call it together.
 
     :param facts: what the others are told of this one.

@@ -1,7 +1,7 @@
 """What the parties tell one of them of each record, and nobody else: outside every plan, and not DP.
 
 No ledger counts it, and no epsilon covers it. So it is not a starter's to ask for: every party's own task says what it
-agreed to (`ForOne`), the parties compare that by digest, and whoever asks for something else is refused.
+agreed to (`PrivateOutput`), the parties compare that by digest, and whoever asks for something else is refused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from vertinumpyro.data import Facts, Schema
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.keystream import sum_to_one
-from vertinumpyro.session.work import Columns, Work
-from vertinumpyro.transport import Seat
+from vertinumpyro.session.party_computation import Columns, PartyComputation
+from vertinumpyro.transport import Communicator
 
-__all__ = ["Bands", "ForOne", "check_agreed", "identified", "keep_told", "told_by_all", "told_in_process"]
+__all__ = ["Bands", "PrivateOutput", "check_agreed", "identified", "reveal_in_process", "reveal_to_one", "write_answer"]
 
 
 @final
@@ -45,7 +45,7 @@ class Bands:
         return np.searchsorted(np.asarray(self.thresholds, np.int64), total, side="right").astype(np.int64)
 
 
-class ForOne(abc.ABC):
+class PrivateOutput(abc.ABC):
     """A `Method` that spends no plan: of each record, one party alone is told what all parties' vectors add up to.
 
     Abstract. NOT DP: what `told` is told is computed from single records, without noise.
@@ -92,7 +92,7 @@ class ForOne(abc.ABC):
         """
         raise self._no_plan()
 
-    def work(self, facts: Facts, party: str, columns: Columns, plan: Any, source: RandomSource) -> Work:
+    def work(self, facts: Facts, party: str, columns: Columns, plan: Any, source: RandomSource) -> PartyComputation:
         """There is none, as there is no plan; see `Method`.
 
         :raises ArgumentError: always.
@@ -103,12 +103,12 @@ class ForOne(abc.ABC):
         return ArgumentError(f"{type(self).__name__} spends no plan: it tells {self.told!r} what no plan covers")
 
 
-def check_agreed(method: Any, digest: str) -> ForOne:
+def check_agreed(method: Any, digest: str) -> PrivateOutput:
     """A party's own method, if that is what everybody asks for.
 
     :raises ArgumentError: this party agreed to something else, or to nothing of the kind.
     """
-    if not isinstance(method, ForOne):
+    if not isinstance(method, PrivateOutput):
         raise ArgumentError(
             f"this party's task is a {type(method).__name__}, which tells nobody anything of single records; nothing "
             "was sent. Where the parties agree to it, give the task's build the prediction"
@@ -121,7 +121,9 @@ def check_agreed(method: Any, digest: str) -> ForOne:
     return method
 
 
-def told_by_all(seat: Seat, end: PartyProtocol, method: ForOne, receiver: int, vector: np.ndarray) -> np.ndarray | None:
+def reveal_to_one(
+    seat: Communicator, end: PartyProtocol, method: PrivateOutput, receiver: int, vector: np.ndarray
+) -> np.ndarray | None:
     """What all parties' vectors say, int64 [N], at the party that is told; None at the others.
 
     :param receiver: that party's number.
@@ -132,7 +134,7 @@ def told_by_all(seat: Seat, end: PartyProtocol, method: ForOne, receiver: int, v
     return sum_to_one(seat.peers, seat.rank, receiver, share)
 
 
-def told_in_process(method: ForOne, columns: Mapping[str, Columns]) -> np.ndarray:
+def reveal_in_process(method: PrivateOutput, columns: Mapping[str, Columns]) -> np.ndarray:
     """The same, where one process holds every party's columns."""
     total = np.stack([method.vector(party, own) for party, own in columns.items()]).sum(axis=0)
     return total if method.bands is None else method.bands.of(total)
@@ -144,7 +146,7 @@ def identified(answer: pd.DataFrame, name: str, ids: Sequence[str]) -> pd.DataFr
     return answer
 
 
-def keep_told(answer: pd.DataFrame, path: Path) -> None:
+def write_answer(answer: pd.DataFrame, path: Path) -> None:
     """Writes what one party was told of each record, for its eyes alone."""
     with replaced(path, path.with_name(path.name + ".part"), private=True) as file:
         answer.to_csv(file, index=False)

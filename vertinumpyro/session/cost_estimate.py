@@ -1,6 +1,6 @@
 """What a whole run costs a party, before there is any data: the same program, with nobody at the other end.
 
-A party's table, its ledger and all that it sends are stand-ins; what comes back is an echo (`transport.Nobody`). So
+A party's table, its ledger and all that it sends are stand-ins; what comes back is an echo (`transport.LoopbackLink`). So
 everything that takes time at one party takes it here, and every round and byte is counted: matching of records,
 agreement, ledgers and the secure computation alike. Engines that talk for themselves hear no echo: their members are
 all here, as processes.
@@ -24,15 +24,15 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.model.stand_ins import stand_in_columns
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
-from vertinumpyro.session.joined import JoinedSession
-from vertinumpyro.session.passed_on import PassedOn
+from vertinumpyro.session.organisation import OrganisationSession
+from vertinumpyro.session.party_computation import Method
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.work import Method
-from vertinumpyro.transport import Group, GroupSeat, Line, Member, Nobody, Seat, Traffic
+from vertinumpyro.session.wrapper import SessionWrapper
+from vertinumpyro.transport import Communicator, Group, GroupCommunicator, LoopbackLink, Member, NetworkProfile, Traffic
 
-__all__ = ["RunCost", "rehearsed_cost"]
+__all__ = ["RunCost", "estimate_cost"]
 
 _MEASURED = 4  # of the steps of an iterative method, after the first, which compiles
 _CONNECTION = 3  # round trips until links stand: TCP, TLS 1.3, what all are here for
@@ -56,14 +56,14 @@ class RunCost:
     step: Cost | None = None
     further: int = 0
 
-    def on(self, line: Line) -> float:
+    def on(self, line: NetworkProfile) -> float:
         """Seconds on a network, from the first connection on, over lines that were idle; see `Cost.on`."""
         steps = 0.0 if self.step is None else self.further * self.step.on(line)
         begin = _CONNECTION * line.round_trip_s + line.slow_start_s(self.whole.traffic.bytes_sent)
         return begin + self.whole.on(line) + steps
 
 
-def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path], object]) -> RunCost:
+def estimate_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path], object]) -> RunCost:
     """What a run costs until its plan is spent; on a table of stand-ins, so nothing is read and nothing is spent.
 
     At the first party, which gets the dealer's words besides. Of a holder of whole records, as if it held them all.
@@ -89,7 +89,7 @@ def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path
             others = range(1, num_parties + len(helpers))
             own = _stand_in_task(task, 0, plan, folder)
             started = time.perf_counter()  # keys are read and hands shaken in the first second of a run, too
-            seat = Seat(0, num_parties, {other: Nobody(Traffic()) for other in others}, _TIMEOUT_S)
+            seat = Communicator(0, num_parties, {other: LoopbackLink(Traffic()) for other in others}, _TIMEOUT_S)
             return _rehearsed(seat, own, stand_in, release, folder, started)
         tasks = [_stand_in_task(task, rank, plan, folder) for rank in range(num_parties)]
         members = [
@@ -102,7 +102,7 @@ def rehearsed_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path
 
 
 def _rehearsed(
-    seat: Seat,
+    seat: Communicator,
     task: PartyTask,
     stand_in: Words,
     release: Callable[[Session, Path], object],
@@ -111,7 +111,7 @@ def _rehearsed(
     tell: Callable[[RunCost], None] = lambda _: None,
 ) -> RunCost:
     """One member's part; it tells while the others can still hear it."""
-    with JoinedSession(seat, task) as session:
+    with OrganisationSession(seat, task) as session:
         watched = _UntilReleased(session, Plan.from_dict(dict(stand_in)), started)
         with contextlib.suppress(_Released):
             release(watched, Path(folder, f"run {task.party}"))
@@ -121,7 +121,7 @@ def _rehearsed(
 
 
 def _member(
-    seat: GroupSeat, task: PartyTask, stand_in: Words, release: Callable[[Session, Path], object], folder: str
+    seat: GroupCommunicator, task: PartyTask, stand_in: Words, release: Callable[[Session, Path], object], folder: str
 ) -> None:
     """The same, in a process of its own, until it is stopped."""
 
@@ -168,10 +168,10 @@ class _Released(BaseException):
 
 
 @final
-class _UntilReleased(PassedOn):
+class _UntilReleased(SessionWrapper):
     """A session that ends with the plan's last release, and takes few of many steps."""
 
-    def __init__(self, session: JoinedSession, plan: Plan, started: float) -> None:
+    def __init__(self, session: OrganisationSession, plan: Plan, started: float) -> None:
         self._session, self._plan, self._started = session, plan, started
         self._step: Cost | None = None
         self._further = 0

@@ -9,22 +9,37 @@ A step passes three states at every party, each on disk before the party goes on
 Nobody sends before everybody is ready. So where a party is not ready after a crash, nobody has sent anything, and the
 step is computed anew; where all are ready with messages of one attempt, these are sent as they are. A party that has
 sent never makes another message for that step, whatever it is asked and whatever the others have on record.
+
+Randomness that several parties make together, so that none of them chooses it.
+
+Each draws a seed and shows its SHA-256 first; once it has everybody's, it shows the seed. Nobody can choose a seed by
+the others', so the key made of all seeds is uniform as long as one party's is. What is drawn under it (which records
+are in a batch) is known to the parties and to nobody else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable
 from typing import final
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from vertinumpyro.core.errors import PlanSpentError
+from vertinumpyro.core.errors import BackendError, PlanSpentError
+from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.run import Payload, Run
-from vertinumpyro.transport import Seat
+from vertinumpyro.transport import Communicator
 
-__all__ = ["Openings", "lost"]
+__all__ = [
+    "SEED_BYTES",
+    "RevealLog",
+    "SharedRandomSource",
+    "lost",
+    "toss_coins",
+]
 
 _ATTEMPT = 16
 _NO_ATTEMPT = bytes(_ATTEMPT)
@@ -32,7 +47,7 @@ _READY = b"\x01"
 
 
 @final
-class Openings:
+class RevealLog:
     """One party's openings of one plan.
 
     Formal guarantee: of each step at most one message is ever sent, over all processes that work on this record.
@@ -41,7 +56,7 @@ class Openings:
     :param party: its name, for errors.
     """
 
-    def __init__(self, seat: Seat, end: PartyProtocol, run: Run, party: str) -> None:
+    def __init__(self, seat: Communicator, end: PartyProtocol, run: Run, party: str) -> None:
         self._seat, self._end, self._run, self._party = seat, end, run, party
 
     def opened(self, step: int, request: str, protocol: Callable[[], np.ndarray]) -> np.ndarray:
@@ -52,7 +67,7 @@ class Openings:
         :raises PlanSpentError: the step was sent as something else, or a record of it is gone.
         """
         stored = self._stored(step, request)
-        found = self._seat.everyones(_state(stored), _ATTEMPT + 1)
+        found = self._seat.all_gather(_state(stored), _ATTEMPT + 1)
         if stored is None or len({state[:_ATTEMPT] for state in found}) > 1:
             if stored is not None and stored.words["sent"]:
                 raise self._refused(step, "and another party's record of it is gone, or an older one")
@@ -85,14 +100,14 @@ class Openings:
         return None
 
     def _anew(self, step: int, request: str, protocol: Callable[[], np.ndarray]) -> np.ndarray:
-        attempt = self._seat.from_first(secrets.token_bytes(_ATTEMPT), limit=_ATTEMPT)
+        attempt = self._seat.broadcast(secrets.token_bytes(_ATTEMPT), limit=_ATTEMPT)
         ready = Payload({"request": request, "sent": False}, {"attempt": np.frombuffer(attempt, np.uint8)})
 
         def on_record(message: bytes) -> None:
             nonlocal ready
             ready = Payload(ready.words, {**ready.arrays, "message": np.frombuffer(message, np.uint8)})
             self._put(step, ready)
-            self._seat.everyones(_READY, len(_READY))
+            self._seat.all_gather(_READY, len(_READY))
             self._put(step, _with(ready, sent=True))
 
         with self._end.before_opening(on_record):
@@ -131,3 +146,61 @@ def _state(stored: Payload | None) -> bytes:
 
 def _with(payload: Payload, *, sent: bool) -> Payload:
     return Payload({**payload.words, "sent": sent}, payload.arrays)
+
+
+SEED_BYTES = 32
+
+AllGather = Callable[[bytes, int], list[bytes]]
+"""(this party's message, its size) -> every party's, in the parties' order."""
+
+
+def toss_coins(all_gather: AllGather, rank: int, seed: bytes | None = None) -> SharedRandomSource:
+    """A source that all parties draw alike from; they call this together.
+
+    :param rank: this party's number, so that no party can show another's commitment as its own.
+    :param seed: this party's; None takes one from the operating system.
+    :raises BackendError: a party showed another seed than it had committed to.
+    """
+    own = secrets.token_bytes(SEED_BYTES) if seed is None else seed
+    commitments = all_gather(_commitment(rank, own), SEED_BYTES)
+    seeds = all_gather(own, SEED_BYTES)
+    for number, (commitment, shown) in enumerate(zip(commitments, seeds, strict=True)):
+        if not secrets.compare_digest(commitment, _commitment(number, shown)):
+            raise BackendError(f"party {number} showed another seed than it had committed to; nothing was released")
+    return SharedRandomSource(hashlib.sha256(b"".join(seeds)).digest())
+
+
+def _commitment(rank: int, seed: bytes) -> bytes:
+    return hashlib.sha256(rank.to_bytes(4, "big") + seed).digest()
+
+
+@final
+class SharedRandomSource(RandomSource):
+    """AES-256 in counter mode under a tossed key: the same stream at every party. For batches, never for noise."""
+
+    secure = True
+
+    def __init__(self, key: bytes) -> None:
+        self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._children = Cipher(algorithms.AES(key), modes.CTR(bytes([128]) + bytes(15))).encryptor()
+
+    @classmethod
+    def fresh(cls) -> SharedRandomSource:
+        """Under a key that nobody else has, for a dry run."""
+        return cls(secrets.token_bytes(SEED_BYTES))
+
+    def random_bytes(self, num_bytes: int) -> bytes:
+        """Returns the next `num_bytes` bytes."""
+        return self._stream.update(bytes(num_bytes))
+
+    def uint64(self, size: int) -> np.ndarray:
+        """Returns the next `size` 64-bit words, read-only."""
+        return np.frombuffer(self.random_bytes(8 * size), "<u8")
+
+    def spawn(self, num_sources: int) -> tuple[SharedRandomSource, ...]:
+        """Returns sources under keys of their own, alike at every party."""
+        return tuple(SharedRandomSource(self._children.update(bytes(SEED_BYTES))) for _ in range(num_sources))
+
+    def __repr__(self) -> str:
+        """Shows nothing secret."""
+        return "SharedRandomSource()"

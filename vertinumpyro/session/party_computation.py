@@ -16,7 +16,7 @@ from vertinumpyro.privacy import Batches, Plan
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.run import Payload
 
-__all__ = ["Columns", "ForHolders", "Method", "Work", "party_sources"]
+__all__ = ["Columns", "HorizontalMethod", "Method", "PartyComputation", "party_sources"]
 
 Columns = Mapping[str, np.ndarray]
 """One party's encoded columns, each [N]. Secret."""
@@ -25,7 +25,7 @@ Words = Mapping[str, Any]
 """Public arguments as plain data for JSON."""
 
 
-class Work(abc.ABC):
+class PartyComputation(abc.ABC):
     """One party's local computation for one plan. It never meets a socket, nor another party's columns.
 
     Every kind of release has a name, `what`. A method overrides what it uses: `publish` for releases of a party's own
@@ -95,12 +95,12 @@ class Method(Protocol):
         """
         ...
 
-    def work(self, facts: Facts, party: str, columns: Columns, plan: Any, source: RandomSource) -> Work:
+    def work(self, facts: Facts, party: str, columns: Columns, plan: Any, source: RandomSource) -> PartyComputation:
         """The party's part under a plan; `source` is the party's own randomness."""
         ...
 
 
-class ForHolders:
+class HorizontalMethod:
     """A method whose parties hold whole records, each other ones. Every other method's hold columns of the same."""
 
 

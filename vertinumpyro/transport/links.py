@@ -1,21 +1,38 @@
-"""Messages between two processes: framed, timed, counted, never pickled, and never larger than is expected."""
+"""Messages between two processes: framed, timed, counted, never pickled, and never larger than is expected; and public
+fields and arrays as one message, a `.npz` without pickles and without compression.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import math
 import select
 import socket
 import ssl
 import struct
 import time
+import zipfile
 from collections.abc import Collection, Mapping
-from typing import Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
+
+import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.transport.traffic import Traffic
 
-__all__ = ["HEADER_BYTES", "Link", "PeerError", "SocketLink", "Transfer", "everyones", "exchange"]
+__all__ = [
+    "HEADER_BYTES",
+    "Link",
+    "PeerError",
+    "SocketLink",
+    "Transfer",
+    "all_gather",
+    "exchange",
+    "pack",
+    "unpack",
+]
 
 _HEADER = struct.Struct("<IQ")
 HEADER_BYTES = _HEADER.size
@@ -281,7 +298,7 @@ def exchange(
     return {rank: transfer.incoming for rank, transfer in transfers.items()}
 
 
-def everyones(links: Mapping[int, Link], rank: int, message: bytes) -> list[bytes]:
+def all_gather(links: Mapping[int, Link], rank: int, message: bytes) -> list[bytes]:
     """Everybody's message in the order of their numbers, this process's own among them; all have the same size.
 
     :param rank: this process's number.
@@ -311,3 +328,29 @@ def _complete(transfers: Collection[Transfer]) -> None:
             poller.register(number, transfer.waits_for)
         for number, _ in poller.poll(math.ceil(1000 * min(left)) if left else None):
             by_file[number].advance()
+
+
+_WORDS = "words"
+
+
+def pack(words: dict[str, Any], **arrays: np.ndarray) -> bytes:
+    """JSON words and named arrays as bytes."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **{_WORDS: np.array(json.dumps(words)), **arrays})  # pyright: ignore[reportArgumentType]
+    return buffer.getvalue()
+
+
+def unpack(message: bytes | bytearray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `pack` was given.
+
+    :raises BackendError: it is something else, or would be larger than it was sent: then nothing of it is read.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(message)) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("compressed")
+        with np.load(io.BytesIO(message), allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files if name != _WORDS}
+            return dict(json.loads(str(stored[_WORDS]))), arrays
+    except (ValueError, TypeError, KeyError, EOFError, OSError, MemoryError, zipfile.BadZipFile):
+        raise BackendError("a message is not what this version writes; run one version everywhere") from None

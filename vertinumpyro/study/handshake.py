@@ -10,14 +10,14 @@ from typing import Any
 from vertinumpyro.core.errors import ArgumentError, BackendError, PrivacyError
 from vertinumpyro.study.agreement import Agreement
 from vertinumpyro.study.approval import Approval, check_approvals
-from vertinumpyro.transport import Address, Identity, Peer, Seat, connected, joined
+from vertinumpyro.transport import Address, Communicator, Identity, Peer, connect_all, connected
 
-__all__ = ["bound", "gather", "meet"]
+__all__ = ["bind_address", "connect_members", "gather"]
 
 _APPROVAL_BYTES = 2**16
 
 
-def meet(
+def connect_members(
     agreement: Agreement,
     name: str,
     identity: Identity,
@@ -28,7 +28,7 @@ def meet(
     timeout_s: float = 120.0,
     waiting: Callable[[str], None] = lambda text: None,
     carriers: bool = False,
-) -> Seat:
+) -> Communicator:
     """A member's seat, once everybody is there and every party has shown its approval to every other.
 
     :param name: of this member.
@@ -55,7 +55,7 @@ def meet(
         waiting=waiting,
     )
     if approval is not None:
-        found = seat.gathered(json.dumps(approval.to_dict()).encode(), limit=_APPROVAL_BYTES)
+        found = seat.all_gather(json.dumps(approval.to_dict()).encode(), limit=_APPROVAL_BYTES)
         check_approvals(agreement, [_read(text) for text in found])
     if carriers:
         peers, listener = _peers(agreement, name, listen)
@@ -74,7 +74,7 @@ def gather(
     wait_s: float = 600.0,
     timeout_s: float = 120.0,
     waiting: Callable[[str], None] = lambda text: None,
-) -> Seat:
+) -> Communicator:
     """A member's seat, once everybody has come for one topic; nobody has approved anything by that.
 
     :param topic: who comes for another one is refused.
@@ -85,8 +85,8 @@ def gather(
     agreement.check_identity(name, identity)
     peers, listener = _peers(agreement, name, listen)
     waiting(f"waiting for {', '.join(peer.name for peer in peers.values())}")
-    links = joined(identity, peers, topic=topic.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s)
-    return Seat(agreement.names.index(name), len(agreement.members), links, timeout_s)
+    links = connect_all(identity, peers, topic=topic.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s)
+    return Communicator(agreement.names.index(name), len(agreement.members), links, timeout_s)
 
 
 def _peers(agreement: Agreement, name: str, listen: Address | None) -> tuple[dict[int, Peer], socket.socket | None]:
@@ -101,7 +101,7 @@ def _peers(agreement: Agreement, name: str, listen: Address | None) -> tuple[dic
         if other != name
     }
     dialled = any(peer.dial is None for peer in peers.values())
-    return peers, bound(listen or agreement.member(name).address) if dialled else None
+    return peers, bind_address(listen or agreement.member(name).address) if dialled else None
 
 
 def _check_own(agreement: Agreement, name: str, approval: Approval | None) -> None:
@@ -121,7 +121,7 @@ def _read(text: bytes) -> Approval:
         raise BackendError("a party sent something else than its approval; run one version everywhere") from None
 
 
-def bound(address: Address | None) -> socket.socket:
+def bind_address(address: Address | None) -> socket.socket:
     """A socket that listens.
 
     :raises ArgumentError: there is no address, or it cannot be bound.

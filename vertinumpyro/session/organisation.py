@@ -20,14 +20,14 @@ import pandas as pd
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import Book
-from vertinumpyro.session.apart import ApartSession
+from vertinumpyro.session.distributed import DistributedSession
 from vertinumpyro.session.party import Party
+from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import Payload
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.telling import ForOne
-from vertinumpyro.transport import Seat, Traffic, pack, unpack
+from vertinumpyro.transport import Communicator, Traffic, pack, unpack
 
-__all__ = ["JoinedSession"]
+__all__ = ["OrganisationSession"]
 
 _COUNT = 8
 
@@ -35,22 +35,22 @@ Words = Mapping[str, Any]
 
 
 @final
-class JoinedSession(ApartSession):
+class OrganisationSession(DistributedSession):
     """One party's side. Use as a context manager: it closes the links.
 
-    :param seat: this party's number and its links to all others, helpers behind the parties; see `transport.joined`.
+    :param seat: this party's number and its links to all others, helpers last; see `transport.connect_all`.
     :param task: this party's part.
     :raises DataError: the table breaks the schema; names the column.
     :raises AlignmentError: the parties' records differ.
     :raises PeerError: another party is gone or silent.
     """
 
-    def __init__(self, seat: Seat, task: PartyTask) -> None:
+    def __init__(self, seat: Communicator, task: PartyTask) -> None:
         # a book of its own: the party's record of the same plan is the one that this process notes
         super().__init__(task.read_schema(), task.parties, {task.insecure_seed}, Book())
         self._seat, self._task = seat, task
         self._party = Party.seated(seat, task)
-        for words in self._gathered({"num_records": self._party.num_records, "dtypes": dict(self._party.dtypes)}):
+        for words in self._all_gather({"num_records": self._party.num_records, "dtypes": dict(self._party.dtypes)}):
             self._schema = self._schema.with_dtypes(words["dtypes"])
 
     @property
@@ -59,13 +59,13 @@ class JoinedSession(ApartSession):
         return self._party.num_records
 
     def begin(self, plan: Plan, *, resume: bool) -> int:
-        """See `ApartSession.begin`; the other parties begin it at theirs."""
+        """See `DistributedSession.begin`; the other parties begin it at theirs."""
         words, _ = self._do({"do": "begin", "plan": plan.to_dict(), "resume": resume})
-        return max(found["steps_spent"] for found in self._gathered({"steps_spent": words["steps_spent"]}))
+        return max(found["steps_spent"] for found in self._all_gather({"steps_spent": words["steps_spent"]}))
 
     def all_have(self, stored: bool) -> bool:
         """Whether every party has it; otherwise all go through the step, who released it the same again."""
-        return all(found["stored"] for found in self._gathered({"stored": stored}))
+        return all(found["stored"] for found in self._all_gather({"stored": stored}))
 
     def publish(self, index: int, what: str, words: Words) -> list[Payload]:
         """See `Session.publish`."""
@@ -73,19 +73,19 @@ class JoinedSession(ApartSession):
         found = self._everyones({"words": replied["words"]}, arrays)
         return [Payload(theirs["words"], held) for theirs, held in found]
 
-    def agreed(self, count: int) -> int:
-        """See `Session.agreed`."""
-        return int.from_bytes(self._seat.from_first(count.to_bytes(_COUNT, "little"), limit=_COUNT), "little")
+    def broadcast(self, count: int) -> int:
+        """See `Session.broadcast`."""
+        return int.from_bytes(self._seat.broadcast(count.to_bytes(_COUNT, "little"), limit=_COUNT), "little")
 
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Session.iterate`; the first call's state is party 0's."""
         if arrays:
-            arrays = _of_the_same_form(unpack(self._seat.from_first(pack({}, **arrays)))[1], arrays)
+            arrays = _of_the_same_form(unpack(self._seat.broadcast(pack({}, **arrays)))[1], arrays)
         replied, reached = self._do({"do": "iterate", "step": step, "count": count}, arrays)
-        self.check_states({found["digest"] for found in self._gathered({"digest": replied["words"]["digest"]})})
+        self.check_states({found["digest"] for found in self._all_gather({"digest": replied["words"]["digest"]})})
         return Payload({}, reached)
 
-    def tell(self, method: ForOne) -> pd.DataFrame | None:
+    def tell(self, method: PrivateOutput) -> pd.DataFrame | None:
         """See `Session.tell`."""
         self._do({"do": "tell", "digest": method.digest()})
         return self._party.answers
@@ -98,7 +98,7 @@ class JoinedSession(ApartSession):
             link.close()
 
     def values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
-        """See `ApartSession.values`."""
+        """See `DistributedSession.values`."""
         replied, arrays = self._do({"do": do, "step": index, "what": what, "words": dict(words)})
         return arrays["values"], tuple(replied["words"].get("widths", ()))
 
@@ -114,7 +114,7 @@ class JoinedSession(ApartSession):
             self.traffic, self.dealer_traffic = Traffic(**replied["traffic"]), Traffic(**replied["dealer"])
         return replied, found
 
-    def _gathered(self, words: Words) -> list[dict[str, Any]]:
+    def _all_gather(self, words: Words) -> list[dict[str, Any]]:
         """Public words of every party."""
         return [theirs for theirs, _ in self._everyones(words, {})]
 
@@ -125,7 +125,7 @@ class JoinedSession(ApartSession):
 
         :raises BackendError: a party sent something else; names it.
         """
-        found = [unpack(message) for message in self._seat.gathered(pack(dict(words), **arrays))]
+        found = [unpack(message) for message in self._seat.all_gather(pack(dict(words), **arrays))]
         for party, (theirs, _) in zip(self.parties, found, strict=True):
             if theirs.keys() != words.keys() or any(type(theirs[key]) is not type(words[key]) for key in words):
                 raise BackendError(f"{party} sent something else than {', '.join(words)}; run one version everywhere")
@@ -133,7 +133,7 @@ class JoinedSession(ApartSession):
 
     def __repr__(self) -> str:
         """Public facts alone."""
-        return f"JoinedSession({self._task.party!r} of {', '.join(self.parties)}, {self.num_records} records)"
+        return f"OrganisationSession({self._task.party!r} of {', '.join(self.parties)}, {self.num_records} records)"
 
 
 def _of_the_same_form(given: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
