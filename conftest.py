@@ -1,6 +1,19 @@
-"""Which modules have their doctests collected, and how workers divide the tests among them."""
+"""Which tests run: those that `tests/durations.json` shows to be cheap, or all; and how workers divide them.
 
+The default leaves to the whole run, from what a whole run recorded, functions whose one item takes long, and of a
+function with many items those beyond its share. `pytest -m whole` runs what it leaves out, and `pytest -m "whole or
+not whole"` everything, as do tests that the command line names. A function that stands for a promise of the library
+carries `@pytest.mark.promise`: one of its items always runs. What has no record runs.
+
+`pytest -m "whole or not whole" --record-durations` writes the record: processor seconds, of the processes that a test
+waits for too, so that a busy machine does not lengthen them; and what XLA's cache saved, as if a test ran alone.
+"""
+
+import json
+import os
+from collections import defaultdict
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,37 +24,151 @@ collect_ignore = (
     [] if _HERE else [f"vertinumpyro/secure/crypten/{n}.py" for n in ("bands", "engine", "fixed", "paper", "protocol")]
 )
 
-# Begun first, so that no worker is left with one of them at the end: what takes half a minute and more.
-LONGEST = (
-    "tests/dpvi/test_fit.py",
-    "tests/dpvi/test_warm_start.py",
-    "tests/dpvi/test_second_moments.py",
-    "tests/test_notebooks.py",
-    "tests/model/test_party_sum.py",
-    "tests/mrf/test_vertimrf.py",
-    "tests/posterior/test_missing_values.py",
-    "tests/marginals/test_table_law.py",
-    "tests/glm/test_from_tables.py",
-    "tests/glm/test_curvature.py",
-    "tests/model/test_under_numpyro.py",
-    "tests/model/test_record_independence.py",
-    "tests/dpvi/test_horizontal.py",
-    "tests/marginals/test_inference.py",
-    "tests/model/test_split.py",
-    "tests/mrf/test_rehearsal.py",
-    "tests/posterior/test_twins.py",
-    "tests/cli/test_demo.py",
-    "tests/cli/test_commands.py",
-    "tests/posterior/test_guide.py",
-    "tests/secure/test_conformance.py",
-    "tests/mrf/test_encoders.py",
-)
+DURATIONS = Path(__file__).parent / "tests" / "durations.json"
+# Processor seconds: of one item that the default still runs, and of all items of one function that it runs.
+LONGEST_ITEM = 4.0
+SHARE = 2.0
+# What a function takes altogether from which on it is recorded.
+RECORDED_FROM = 0.5
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first, all others stay as they are."""
-    rank = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(LONGEST)))
+_LEFT = pytest.StashKey[Any]()  # how many tests were left out, and their seconds
+_CLOCK = pytest.StashKey[float]()
+
+
+_SAVED = [0.0]  # seconds that XLA's cache has saved in this process
+
+
+def _processor() -> float:
+    """Seconds of a processor, of this process and of those that it waited for, and what XLA's cache saved."""
+    return sum(os.times()[:4]) + _SAVED[0]
+
+
+def _on_duration(event: str, seconds: float, **_: Any) -> None:
+    """Adds what a program took to compile that came from the cache now."""
+    if event == "/jax/compilation_cache/compile_time_saved_sec":
+        _SAVED[0] += max(seconds, 0.0)
+
+
+def _recorded() -> dict[str, float]:
+    """What one item of a function takes, for functions that take long enough."""
+    return json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+
+
+def _function(item: pytest.Item) -> str:
+    """The file and the function of a test, its parameters left out."""
+    return item.nodeid.partition("[")[0]
+
+
+def _is_named(config: pytest.Config) -> bool:
+    """Whether the command line says itself which tests it wants."""
+    options = config.option
+    chosen = options.keyword or options.markexpr or getattr(options, "lf", False) or getattr(options, "ff", False)
+    return bool(chosen) or config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+
+
+def _by_default(items: list[pytest.Item], seconds: float) -> list[pytest.Item]:
+    """Which items of one function run by default, evenly from its grid.
+
+    :param seconds: what one item took
+    """
+    if seconds * len(items) <= SHARE:
+        return items
+    if seconds > LONGEST_ITEM and items[0].get_closest_marker("promise") is None:
+        return []
+    number = max(1, int(SHARE / seconds))
+    return [items[place * len(items) // number] for place in range(number)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is left to the whole run, and leaves it out by default; the longest files come first."""
+    recorded = _recorded()
+    functions, files = defaultdict(list), defaultdict(float)
+    for item in items:
+        functions[_function(item)].append(item)
+        files[item.path] += recorded.get(_function(item), 0.0)
+    kept = {item for name, own in functions.items() for item in _by_default(own, recorded.get(name, 0.0))}
+    for item in items:
+        if item not in kept:
+            item.add_marker("whole")
+    items.sort(key=lambda item: -files[item.path])
+    if not _is_named(config):
+        left = [item for item in items if item not in kept]
+        items[:] = [item for item in items if item in kept]
+        config.hook.pytest_deselected(items=left)
+        config.stash[_LEFT] = (len(left), sum(recorded[_function(item)] for item in left))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option that writes the record."""
+    parser.addoption(
+        "--record-durations", action="store_true", help=f"record what this run's tests take in {DURATIONS.name}"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Adds what records, and what says which tests were left out: once, in the process that starts the workers."""
+    if config.option.record_durations:
+        import jax.monitoring
+
+        jax.monitoring.register_event_duration_secs_listener(_on_duration)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Summary())
+        if config.option.record_durations:
+            config.pluginmanager.register(_Record())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Starts the clock of a test."""
+    item.stash[_CLOCK] = _processor()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
+    """A report carries the processor seconds since the one before."""
+    report = yield
+    begun, item.stash[_CLOCK] = item.stash.get(_CLOCK, _processor()), _processor()
+    report.processor = item.stash[_CLOCK] - begun
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker says what it left out."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = session.config.stash.get(_LEFT, None)
+
+
+class _Record:
+    """Adds up, for each function, what its items took, and writes what one takes."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid.partition("[")[0]][report.nodeid] += getattr(report, "processor", 0.0)
+
+    def pytest_sessionfinish(self) -> None:
+        old = {name: seconds for name, seconds in _recorded().items() if Path(name.partition("::")[0]).exists()}
+        for name, items in self.seconds.items():
+            old.pop(name, None)
+            if (total := sum(items.values())) >= RECORDED_FROM:
+                old[name] = round(total / len(items), 3)
+        DURATIONS.write_text(json.dumps(dict(sorted(old.items())), indent=0) + "\n")
+
+
+class _Summary:
+    """Says at the end what was left to the whole run."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        node.config.stash[_LEFT] = getattr(node, "workeroutput", {}).get("left")
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        if left := config.stash.get(_LEFT, None):
+            terminalreporter.write_line(
+                "{} tests, about {:.0f} s of a processor, are left to the whole run: pytest -m whole".format(*left)
+            )
 
 
 @pytest.hookimpl(optionalhook=True)

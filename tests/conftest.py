@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 
 # Tests trace the same programs again and again, in workers and in parties' processes that inherit the environment.
 # A folder that is there already is used, so that several runs may share one.
@@ -16,6 +17,14 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# Two thirds of the time is XLA: programs as it compiles them fastest, unless the environment says how. The emitters of
+# before compile in 70% of the time; XLA ends the process at a flag that it does not know, so where they were tried.
+if "XLA_FLAGS" not in os.environ:
+    flags = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
+    if (0, 10) <= tuple(int(part) for part in version("jaxlib").split(".")[:2]) <= (0, 12):
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    os.environ["XLA_FLAGS"] = " ".join(flags)
 
 # Workers share the machine, and OpenBLAS's threads spin while they wait for each other. Before NumPy is read.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import pkgutil
 import re
 import subprocess
@@ -157,3 +158,35 @@ def test_packages_import_without_extras():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def run_tiers(folder: Path, *arguments: str) -> str:
+    """What pytest says with this repository's tiers, of tests of which one takes long and one has a long grid."""
+    (folder / "tests").mkdir(exist_ok=True)
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\nmarkers =\n    promise\n    whole\n")
+    cases = "import pytest\n\ngrid = pytest.mark.parametrize('i', range(6))\n\n"
+    cases += "def test_long(): pass\n\n@pytest.mark.promise\n@grid\ndef test_promise(i): pass\n\n"
+    cases += "@grid\ndef test_grid(i): pass\n\n@grid\ndef test_unrecorded(i): pass\n"
+    (folder / "tests" / "test_a.py").write_text(cases)
+    seconds = {"long": 50.0, "promise": 50.0, "grid": 0.9, "gone": 70.0}
+    recorded = {f"tests/test_a.py::test_{name}": value for name, value in seconds.items()}
+    (folder / "tests" / "durations.json").write_text(json.dumps(recorded))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_default_leaves_what_takes_long_to_the_whole_run_and_says_so(tmp_path):
+    for by_default in (run_tiers(tmp_path, "-n", "2"), run_tiers(tmp_path)):
+        assert "9 passed" in by_default  # one of the promise, two of the grid, all that has no record
+        assert "10 tests, about 304 s of a processor, are left to the whole run: pytest -m whole" in by_default
+    assert "10 passed" in run_tiers(tmp_path, "-m", "whole")
+    for everything in (("-m", "whole or not whole"), ("tests/test_a.py",)):
+        assert "19 passed" in (said := run_tiers(tmp_path, *everything))
+        assert "left to the whole run" not in said
+
+
+def test_a_record_has_what_takes_long_and_forgets_files_that_are_gone(tmp_path):
+    run_tiers(tmp_path, "tests/test_a.py::test_long", "--record-durations")
+    left = json.loads((tmp_path / "tests" / "durations.json").read_text())
+    assert left.keys() == {f"tests/test_a.py::test_{name}" for name in ("promise", "grid", "gone")}

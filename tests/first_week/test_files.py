@@ -1,4 +1,7 @@
-"""Files as other programs write them: what is wrong with one is named, with the remedy and without a record of it."""
+"""Files as other programs write them: what is wrong with one is named, with the remedy and without a record of it.
+
+How the text of one is encoded and separated is asked of the reader itself, in tests/data/test_files.py.
+"""
 
 import gzip
 from collections.abc import Callable
@@ -29,14 +32,7 @@ CONTENTS = {
     "nothing": (b"", FILE + "is empty"),
     "empty lines": (b"\n\n\n", FILE + "is empty"),
     "names alone": (LINES[0], "party 'clinic': the table has no records; give at least one"),
-    "no names": ("\n".join(LINES[1:]), NO_HEADER),
     "lines before the names": ("exported in 2024\n" + TEXT, NO_HEADER),
-    "semicolons": (TEXT.replace(",", ";"), FILE + 'looks separated by semicolons: set separator = ";"'),
-    "tabs": (TEXT.replace(",", "\t"), FILE + r'looks separated by tabs: set separator = "\t", or name it .tsv'),
-    "bars": (TEXT.replace(",", "|"), FILE + 'looks separated by bars: set separator = "|"'),
-    "UTF-16": (TEXT.encode("utf-16"), FILE + 'looks like utf-16 text: set encoding = "utf-16", or save it as UTF-8'),
-    "Windows": (TEXT.replace("p0001", "pü01").encode("cp1252"), 'looks like cp1252 text: set encoding = "cp1252"'),
-    "names in Windows": (TEXT.replace("age", "âge").encode("cp1252"), 'looks like cp1252 text: set encoding = "cp1252"'),
     "Excel": (b"PK\x03\x04" + bytes(200), FILE + "is an Excel workbook, or a zip archive: save the sheet as CSV"),
     "old Excel": (b"\xd0\xcf\x11\xe0" + bytes(200), FILE + "is an old Excel workbook: save the sheet as CSV"),
     "gzip": (gzip.compress(TEXT.encode()), FILE + "is compressed by gzip: let its name end in .csv.gz"),
@@ -60,8 +56,6 @@ CONTENTS = {
 Change = Callable[[pd.Series], pd.Series]
 AMONG = "holds texts among its numbers: where they stand for a missing value, leave the cell empty and set missing"
 VALUES: dict[str, tuple[str, Change, str]] = {
-    "decimal commas": ("age", lambda s: s.astype(str).str.replace(".", ","), AGE + "holds what look like numbers with decimal commas: set"),
-    "thousands": ("age", lambda s: s.map("1,0{:04.1f}".format), AGE + "holds what look like numbers with separators of thousands: leave"),
     "percent": ("age", lambda s: s.astype(str) + "%", AGE + "holds numbers with a sign or a unit at each: leave it out"),
     "a currency": ("age", lambda s: "€" + s.astype(str), AGE + "holds numbers with a sign or a unit at each: leave it out"),
     "a unit": ("age", lambda s: s.astype(str) + " years", AGE + "holds numbers with a sign or a unit at each: leave it out"),
