@@ -153,7 +153,7 @@ def crypten_party(folder: Path) -> Found:
         for party, path in files.items()
     ]
     with ProcessSession(tasks) as session:
-        method = tasks[0].build()
+        method: Any = tasks[0].build()
         plan = method.plan(session, epsilon=1.0, num_steps=PARTY_STEPS)
         method.fit(session, plan, jax.random.PRNGKey(0), progress_bar=False)
     found = [json.loads((folder / f"{party}.json").read_text()) for party in files]

@@ -53,9 +53,8 @@ LINKS = [
 ]
 TOYS = [toy_links.Tempered(), toy_links.Residual(), toy_outcome.LogisticNoiseLink()]
 every_link = pytest.mark.parametrize("link", LINKS + TOYS, ids=lambda link: link.name)
-every_link_of_one = pytest.mark.parametrize(
-    "link", [link for link in LINKS + TOYS if link.num_outcomes == 1], ids=lambda link: link.name
-)
+LINKS_OF_ONE = [link for link in LINKS + TOYS if link.num_outcomes == 1]
+every_link_of_one = pytest.mark.parametrize("link", LINKS_OF_ONE, ids=lambda link: link.name)
 
 REHEARSALS = [InsecureRehearsal(Crypten()), InsecureRehearsal(Spu())]
 BACKENDS = [Plaintext(), FixedPoint(), *REHEARSALS]
@@ -190,8 +189,12 @@ def test_the_sum_is_that_of_the_exact_clipped_gradients_within_the_stated_bound(
 
 
 SIGNED = [link for link in LINKS + TOYS if link.signed]
-every_signed_link = pytest.mark.parametrize("link", SIGNED, ids=lambda link: link.name)
-every_residual_bound = pytest.mark.parametrize("residual_bound", [1.0, 0.4], ids="b = {}".format)
+
+
+def cut_links(links):
+    """Every link whose residual is cut to less than its bound, and the first uncut too."""
+    cases = [(links[0], 1.0), *((link, 0.4) for link in links)]
+    return pytest.mark.parametrize(("link", "residual_bound"), cases, ids=lambda x: getattr(x, "name", f"b = {x}"))
 
 
 def exact_local_sum(shape, problem):
@@ -217,8 +220,7 @@ def side_by_side(contribution):
 
 
 @every_backend
-@every_residual_bound
-@every_signed_link
+@cut_links(SIGNED)
 def test_a_local_clip_is_that_of_the_exact_residuals_within_the_stated_bound(backend, residual_bound, link):
     sizes = sizes_of(link, n=6, d0=0)
     shape = problems.shape_of(**sizes, clip_norm=0.8, clip_parts=(1, 4), residual_bound=residual_bound)
@@ -231,8 +233,13 @@ def test_a_local_clip_is_that_of_the_exact_residuals_within_the_stated_bound(bac
     assert bound < 1e-4 * sizes["K"] * shape.batch_size * shape.clip_norm  # tighter than a clip with a root can be
 
 
-@pytest.mark.parametrize("clip_norm", [0.01, 1.0, 1000.0])
-@every_link_of_one
+@pytest.mark.parametrize(
+    ("link", "clip_norm"),
+    # every link at one clip norm, the first at all of them: the format follows from the norm alone
+    [(LINKS_OF_ONE[0], 0.01), (LINKS_OF_ONE[0], 1000.0)]
+    + [(link, (1.0, 0.01, 1000.0)[number % 3]) for number, link in enumerate(LINKS_OF_ONE)],
+    ids=lambda x: getattr(x, "name", f"C = {x}"),
+)
 def test_no_record_is_longer_than_the_clip_norm(link, clip_norm):
     sizes = sizes_of(link, n=1, t=1)
     shape = problems.shape_of(**sizes, clip_norm=clip_norm)
@@ -261,8 +268,7 @@ def test_long_scores_are_cut_to_the_clip_norm_between_processes(backend, link):
 
 
 @pytest.mark.parametrize("backend", [as_parameter(backend) for backend in REHEARSALS])
-@every_residual_bound
-@pytest.mark.parametrize("link", [link for link in SIGNED if link.num_outcomes == 1], ids=lambda link: link.name)
+@cut_links([link for link in SIGNED if link.num_outcomes == 1])
 def test_long_scores_are_cut_to_the_parts_of_the_clip_norm_between_processes(backend, residual_bound, link):
     sizes = sizes_of(link, n=1, d0=0)
     shape = problems.shape_of(**sizes, clip_parts=(1, 4), residual_bound=residual_bound)

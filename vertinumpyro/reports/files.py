@@ -31,7 +31,7 @@ from vertinumpyro.reports.regression import BayesianLinearReport, RegressionRepo
 from vertinumpyro.reports.release import FieldReport, ReleaseReport
 from vertinumpyro.reports.run_report import REPORT, DrawnTwin, RunFacts, RunReport
 from vertinumpyro.secure import Backend, FixedPoint
-from vertinumpyro.session import PRIVACY_RECORD, held
+from vertinumpyro.session import PRIVACY_RECORD, lock_folder
 
 __all__ = ["write_report", "write_run"]
 
@@ -84,7 +84,7 @@ def write_report(
     )
     folder = Path(folder)
     _refuse_folder_of_another(folder, report.plan)
-    with held(folder):
+    with lock_folder(folder):
         if not (folder / PRIVACY_RECORD).exists():
             write_record(report.plan, folder / PRIVACY_RECORD, secure_noise=report.secure_noise)
         report.save(folder)

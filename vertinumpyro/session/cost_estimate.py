@@ -1,7 +1,7 @@
 """What a whole run costs a party, before there is any data: the same program, with nobody at the other end.
 
-A party's table, its ledger and all that it sends are stand-ins; what comes back is an echo (`transport.LoopbackLink`). So
-everything that takes time at one party takes it here, and every round and byte is counted: matching of records,
+A party's table, its ledger and all that it sends are stand-ins; what comes back is an echo (`transport.LoopbackLink`).
+So everything that takes time at one party takes it here, and every round and byte is counted: matching of records,
 agreement, ledgers and the secure computation alike. Engines that talk for themselves hear no echo: their members are
 all here, as processes.
 """
