@@ -94,6 +94,7 @@ def test_check_stops_at_the_first_cross(project: Project):
     assert [line.split()[:2] for line in result.stdout.splitlines()][-1] == ["✗", "files"]
 
 
+@pytest.mark.promise
 def test_fit_writes_everything(fitted: Project):
     assert all((fitted.run_dir / name).is_file() for name in POSTERIOR_FILES)
     record = json.loads((fitted.run_dir / "privacy.json").read_text())
@@ -156,6 +157,7 @@ def test_resume_of_a_complete_run_writes_its_outputs_again(fitted: Project, proj
     assert same[0] == same[1]
 
 
+@pytest.mark.promise
 def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pytest.MonkeyPatch):
     project.replace("num_steps = 4", "num_steps = 6")
     monkeypatch.setattr(step_inputs, "_MAX_CHUNK", 2)

@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from tests.cli.conftest import NUM_RECORDS, Project, draw_tables, invoke, one_line
-from vertinumpyro.privacy import ledger
 from vertinumpyro.session import lock_folder
 
 MODEL = """
@@ -66,17 +65,6 @@ def test_a_posterior_of_another_plan_is_refused(fitted: Project, project: Projec
         result = project.run(*command)
         assert result.exit_code == 2, result.output
         assert "belongs to another plan" in one_line(result.stderr)
-
-
-def test_a_record_that_was_set_back_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch):
-    assert project.run("fit", project.config).exit_code == 0
-    (project.run_dir / "posterior.npz").unlink()
-    write_record(project, status="paused", steps_spent=1)
-    monkeypatch.setattr(ledger, "_OF_THIS_PROCESS", ledger.Book())  # as another process, which remembers nothing
-    result = project.run("fit", project.config, "--resume")
-    assert result.exit_code == 2
-    assert "PlanSpentError" in result.stderr
-    assert record_of(project)["steps_spent"] == 1, "nothing further was released"
 
 
 def test_a_finished_run_that_lost_its_posterior_gets_it_back(fitted: Project, project: Project):

@@ -82,6 +82,7 @@ def same(a: Any, b: Any) -> bool:
     return all(np.array_equal(x, y) for x, y in leaves)
 
 
+@pytest.mark.promise
 def test_a_step_without_noise_or_clip_is_a_centralised_step(dataset: VerticalDataset) -> None:
     """Full batch, huge clip, zero noise: the update is optax on the gradient of the pooled ELBO."""
     dpvi = DPVI(num_components=K, optimizer=ADAM, backend=Plaintext())
@@ -171,6 +172,7 @@ def test_chunks_cover_all_steps_with_little_padding(steps: int, values: int, sha
     assert length == 1 or max(length * values * shares * 8, length * batch * 5) <= 2**24
 
 
+@pytest.mark.promise
 def test_resume_continues_as_if_nothing_had_happened(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> None:
     """A run that dies after its first chunk, resumed, has spent every step once and holds the checkpoint's state."""
     plan = make_plan(dpvi, dataset, num_steps=401)
@@ -279,13 +281,7 @@ def test_a_folder_that_cannot_be_written_to_costs_nothing(dpvi: DPVI, dataset: V
     fit(dpvi, dataset, plan, run_dir=tmp_path / "run")
 
 
-def test_a_plan_is_spent_once(dpvi: DPVI, dataset: VerticalDataset) -> None:
-    plan = make_plan(dpvi, dataset)
-    fit(dpvi, dataset, plan)
-    with pytest.raises(PlanSpentError):
-        fit(dpvi, dataset, plan)
-
-
+@pytest.mark.promise
 def test_save_and_load(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> None:
     posterior = fit(dpvi, dataset, make_plan(dpvi, dataset))
     posterior.save(tmp_path / "posterior.npz")
@@ -304,6 +300,7 @@ def test_save_and_load(dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any) -> N
 MIXTURE = mixture_model(SCHEMA, K)
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     "guide",
     [

@@ -123,6 +123,7 @@ def test_a_step_is_the_pooled_step(dataset: HorizontalDataset) -> None:
     assert norm == pytest.approx(float(info.released_norm[0]), rel=1e-5)
 
 
+@pytest.mark.promise
 def test_a_fit_learns_and_keeps_a_record(records: VerticalDataset, tmp_path: Any) -> None:
     dataset = HorizontalDataset(records, np.arange(N) % 3)
     horizontal = HorizontalDPVI(DPVI_)

@@ -232,6 +232,7 @@ class DiedError(Exception):
     pass
 
 
+@pytest.mark.promise
 @with_engine
 @pytest.mark.parametrize("after", [1, 60], ids=["own tables", "some steps"])
 def test_a_run_that_died_goes_on_where_it_was_and_spends_nothing_twice(dataset, tmp_path, monkeypatch, after):

@@ -122,15 +122,6 @@ def test_a_release_is_stored_and_restored(release, tmp_path):
         vnp.Marginals.load(tmp_path / "elsewhere")
 
 
-def test_a_release_spends_its_plan_once(dataset, tmp_path):
-    plan = SETTINGS.plan(dataset, epsilon=1.0)
-    vnp.release_marginals(dataset, plan, SETTINGS, run_dir=tmp_path)
-    with pytest.raises(vnp.errors.PlanSpentError):
-        vnp.release_marginals(dataset, plan, SETTINGS, run_dir=tmp_path)
-    again = vnp.release_marginals(dataset, plan, SETTINGS, run_dir=tmp_path, resume=True)
-    assert again.secure_noise
-
-
 def test_finer_histograms_have_the_noise_that_the_plan_says(dataset):
     plan = SETTINGS.plan(dataset, epsilon=1.0)
     released = vnp.release_marginals(dataset, plan, SETTINGS, insecure_seed=3)
@@ -142,6 +133,7 @@ def test_finer_histograms_have_the_noise_that_the_plan_says(dataset):
             assert (noise**2).mean() == pytest.approx(stddev**2, abs=6 * stddev**2 * np.sqrt(2 / len(noise)))
 
 
+@pytest.mark.promise
 @needs_engine
 def test_a_mixture_is_learned_through_the_field(release, dataset):
     posterior = MarginalInference(num_components=8, num_steps=600, settings=SETTINGS).fit(

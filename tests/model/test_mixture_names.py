@@ -12,10 +12,6 @@ from vertinumpyro.model import UNOBSERVED, mixture_model, split_model
 GRADE = CategoricalColumn(categories=("a", "b", "c"))
 
 COLLISIONS = {
-    "weights": {"weights": UNIT},
-    "z": {"z": UNIT},
-    "components": {"components": UNIT},
-    "records": {"records": UNIT},
     "records and its substitute": {"records": UNIT, "records_": UNIT},
     "first parameter": {"x": UNIT, "x_a": GRADE},
     "second parameter": {"x": UNIT, "x_b": UNIT},

@@ -1,6 +1,5 @@
 """A predictor that parties sum up: what a model with one may look like, and whose gradient its split computes."""
 
-import itertools
 import re
 
 import jax
@@ -60,7 +59,9 @@ FAMILIES = [outcome for outcome in OUTCOMES if outcome != "logit by probabilitie
 
 
 @pytest.mark.parametrize(
-    ("outcome", "num_parties"), [*itertools.product(FAMILIES, [1, 2, 3, 5]), ("logit by probabilities", 2)]
+    ("outcome", "num_parties"),
+    # every outcome of two parties, one of any number
+    [*((outcome, 2) for outcome in OUTCOMES), *((FAMILIES[0], number) for number in (1, 3, 5))],
 )
 def test_the_gradient_is_that_of_numpyros_potential_on_pooled_data(outcome, num_parties):
     check_gradient(model_of(num_parties, outcome), schema_of(num_parties, outcome))
@@ -69,7 +70,9 @@ def test_the_gradient_is_that_of_numpyros_potential_on_pooled_data(outcome, num_
 @pytest.mark.parametrize(
     ("outcomes", "num_parties"),
     [
-        *itertools.product([("logit", "counts"), ("logit", "logit")], [1, 2, 3]),
+        (("logit", "counts"), 2),
+        (("logit", "counts"), 3),
+        (("logit", "logit"), 1),
         (("ordered", "linear"), 2),
         (("linear", "ordered"), 1),
         (("probit", "logit", "probit"), 3),
@@ -163,6 +166,7 @@ def test_density_of_the_parties_numbers_is_numpyros(outcomes):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.promise
 def test_the_model_runs_unmodified_under_numpyro():
     schema, model = joint_schema_of(2, ("logit", "counts")), joint_model_of(2, ("logit", "counts"))
     data = {name: jnp.asarray(column) for name, column in data_of(schema, 60).items()}

@@ -484,17 +484,6 @@ def test_only_its_own_run_goes_on(few, tmp_path, monkeypatch):
         resumed(monkeypatch, SYSTEM, few, plan, tmp_path)
 
 
-def test_a_record_below_its_results_is_refused(few, tmp_path, monkeypatch):
-    plan = SYSTEM.plan(few, epsilon=3.0)
-    with killed(monkeypatch, InProcessSession, "publish"):
-        SYSTEM.fit(few, plan, run_dir=tmp_path)
-    older = (tmp_path / "privacy.json").read_text()
-    resumed(monkeypatch, SYSTEM, few, plan, tmp_path)
-    (tmp_path / "privacy.json").write_text(older)
-    with pytest.raises(PlanSpentError, match=r"counts 0 steps and released\.npz holds 2"):
-        resumed(monkeypatch, SYSTEM, few, plan, tmp_path)
-
-
 def test_a_seeded_run_that_goes_on_draws_other_noise_and_stays_marked(few, tmp_path, monkeypatch):
     plan = ADAPTIVE.plan(few, epsilon=3.0)
     with pytest.warns(UserWarning, match="no privacy"), killed(monkeypatch, TablesWork, "summand", 2):

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pandas as pd
+import pytest
 
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
@@ -16,6 +17,7 @@ SCHEMA = Schema(
 )
 
 
+@pytest.mark.promise
 def test_a_twin_has_the_types_of_the_table(tmp_path):
     rng = np.random.default_rng(0)
     plans = rng.choice(["a", "b", None], NUM_RECORDS)

@@ -1,6 +1,5 @@
 """The estimator: scikit-learn's contract, exactness without noise, honest intervals, thresholds, refusals."""
 
-import json
 import warnings
 
 import numpy as np
@@ -11,7 +10,7 @@ pytest.importorskip("sklearn", reason="scikit-learn (extra: report) is not insta
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.regression.bayesian_linear import BayesianLinearRegression
 from vertinumpyro.regression.posteriors import NoisyStatistics, denoised, noise_aware, plug_in
@@ -151,25 +150,6 @@ def test_it_is_a_scikit_learn_estimator():
     assert clone(model).set_params(epsilon=2.0).epsilon == 2.0
     with pytest.raises(ValueError, match="features"):
         model.fit(x, y).predict(x[:, :2])
-
-
-def test_a_plan_is_seen_before_and_spent_once(tmp_path):
-    x, y = table(0, n=200)
-    model = BayesianLinearRegression(epsilon=1.0, target_bound=2.0)
-    plan = model.plan(200, 3)
-    model.fit(x, y, plan=plan, run_dir=tmp_path)
-    assert model.plan_ is plan
-    assert model.secure_noise_
-    record = json.loads((tmp_path / "privacy.json").read_text())
-    assert record["status"] == "finished"
-    assert record["adversaries"][0]["epsilon"] <= 1
-    with pytest.raises(PlanSpentError):
-        model.fit(x, y, plan=plan)
-    first = model.coef_
-    again = BayesianLinearRegression(epsilon=1.0, target_bound=2.0).fit(x, y, run_dir=tmp_path, resume=True)
-    np.testing.assert_array_equal(again.coef_, first)
-    with pytest.raises(ArgumentError, match="plan was made for"):
-        model.fit(x[:100], y[:100], plan=model.plan(200, 3))
 
 
 def test_seeds_repeat_and_say_so():

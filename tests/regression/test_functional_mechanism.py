@@ -470,19 +470,6 @@ def test_works_in_a_pipeline_on_the_pooled_side(dataset):
     assert clone(pipeline).get_params()["model__ridge"] == 4.0
 
 
-def test_a_plan_is_spent_once(dataset, tmp_path):
-    plan = linear_plan(dataset.num_records, delta=DELTA)
-    first = VerticalLinearRegression(backend=Plaintext()).fit(dataset, plan, run_dir=tmp_path)
-    stored = json.loads((tmp_path / PRIVACY_RECORD).read_text())
-    assert stored["status"] == "finished"
-    assert stored["fingerprint"] == plan.fingerprint()
-    with pytest.raises(PlanSpentError):
-        VerticalLinearRegression(backend=Plaintext()).fit(dataset, plan)
-    again = VerticalLinearRegression(backend=Plaintext()).fit(dataset, plan, run_dir=tmp_path, resume=True)
-    assert np.array_equal(again.moments_.matrix, first.moments_.matrix), "what was released is not released again"
-    assert np.array_equal(again.coef_, first.coef_)
-
-
 def test_a_release_that_was_lost_stays_spent(dataset, tmp_path):
     plan = linear_plan(dataset.num_records, delta=DELTA)
     VerticalLinearRegression().fit(dataset, plan, run_dir=tmp_path)
