@@ -83,7 +83,7 @@ def test_a_run_that_died_goes_on_and_counts_every_step_once(name, counted, data,
 def test_the_plan_of_another_table_is_refused_and_stays_unspent(name, data, tmp_path):
     method = METHODS[name]
     plan = method.plan(drawn(NUM_RECORDS - 1))
-    with pytest.raises(ArgumentError, match="records|another dataset"):
+    with pytest.raises(ArgumentError, match=r"records|another dataset"):
         method.fit(data, plan, run_dir=tmp_path / "run")
     assert not list(tmp_path.rglob("*.npz"))
     with Ledger.start(plan):
