@@ -99,7 +99,7 @@ from vertinumpyro.dpvi.step_inputs import chunks
 from vertinumpyro.evaluation import plot_curves, plot_nll_boxes
 from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior import PredictivePosterior
 from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, PrivacyPlan
 from vertinumpyro.secure import Backend, Crypten, FixedPoint, Plaintext

@@ -70,7 +70,7 @@ from vertinumpyro.evaluation.plot_style import LINE_STYLES, MARKERS, MUTED, SERI
 from vertinumpyro.privacy import OUTSIDE_ANALYST
 from vertinumpyro.regression import NoisyFitWarning, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout, scaled
-from vertinumpyro.regression.objective import MOMENTS, noisy_moments
+from vertinumpyro.regression.noisy_moments import MOMENTS, noisy_moments
 from vertinumpyro.secure.fixed_point import FixedPoint
 from vertinumpyro.secure.plaintext import Plaintext
 from vertinumpyro.session import InProcessSession

@@ -79,10 +79,10 @@ import vertinumpyro as vnp
 from vertinumpyro.data import Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.datasets.adult import load_adult
 from vertinumpyro.glm import VerticalGLM
-from vertinumpyro.glm.defaults import one_scale_adam
 from vertinumpyro.posterior import TwinWarning
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout, scaled
+from vertinumpyro.regression.glm_settings import one_scale_adam
 from vertinumpyro.secure import Crypten
 from vertinumpyro.session import PartyTask, ProcessSession
 

@@ -57,14 +57,15 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi import second_moments as moments
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf import work as tables_work
-from vertinumpyro.mrf.release import GRID_BITS
+from vertinumpyro.mrf import party_work as tables_work
+from vertinumpyro.mrf.measurements import GRID_BITS
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource
-from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression, objective
+from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression
+from vertinumpyro.regression import noisy_moments as objective
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.release import GRID_BITS as STATISTICS_BITS
-from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors
+from vertinumpyro.regression.statistics_release import GRID_BITS as STATISTICS_BITS
+from vertinumpyro.regression.statistics_release import scaled, statistic_vectors
 from vertinumpyro.session import PartyComputation
 
 # -- methods that release once ---------------------------------------------------------------------------

@@ -74,7 +74,7 @@ from vertimrf_parts.small_epsilon import SmallEpsilon, ratios, small_epsilon
 
 from vertinumpyro.data import VerticalDataset, load_adult, load_nltcs
 from vertinumpyro.evaluation.plot_style import MARKERS, SERIES, grid, new_figure, styled
-from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS
+from vertinumpyro.mrf.field import DEFAULT_ITERATIONS
 
 EPSILONS = (0.2, 0.4, 0.8, 1.6, 3.2)
 EPSILON = 0.8  # of every part that has only one

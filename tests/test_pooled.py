@@ -13,7 +13,7 @@ import vertinumpyro as vnp
 from vertinumpyro import pooled
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, LongFitWarning, UnprovenError
 from vertinumpyro.marginals import MarginalPosterior
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy import PrivacyWarning
 
 N = 400

@@ -23,7 +23,8 @@ from vertinumpyro.core import dask_workers, open_files, row_blocks, workers
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError
 from vertinumpyro.core.workers import Part, total, workers_of
 from vertinumpyro.data import Linkage, PartySchema, Schema, VerticalDataset, normalised_ids, spool, streaming
-from vertinumpyro.mrf import VertiMRF, exact_tables
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf import contingency as exact_tables
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.session import PartyTask

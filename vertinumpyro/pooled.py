@@ -27,8 +27,8 @@ from vertinumpyro.dpvi.training_loop import OnEstimate
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
 from vertinumpyro.mrf.cells import cell_columns
-from vertinumpyro.mrf.graph import bins_within
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
+from vertinumpyro.mrf.table_selection import bins_within
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PrivacyWarning
 

@@ -25,7 +25,7 @@ from scale_parts.tables import LABEL, PARTIES
 from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
-from vertinumpyro.mrf.work import ACROSS, TablesWork
+from vertinumpyro.mrf.party_work import ACROSS, TablesWork
 from vertinumpyro.regression import VerticalLogisticRegression
 
 __all__ = ["ARMS", "run_arm"]

@@ -23,11 +23,10 @@ from vertinumpyro.core.row_blocks import factor_rows, products
 from vertinumpyro.core.workers import HERE, Workers, workers_of
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.cross_tables import one_hot
-from vertinumpyro.mrf.exact_tables import exact_tables
+from vertinumpyro.mrf.contingency import exact_tables, one_hot
 from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.regression import VerticalLogisticRegression
-from vertinumpyro.regression.objective import OWN, MomentsWork
+from vertinumpyro.regression.noisy_moments import OWN, MomentsWork
 from vertinumpyro.secure.computation import CrossProducts
 from vertinumpyro.secure.input_encoding import encode_party
 from vertinumpyro.secure.keystream import KeyStream, fresh_key

@@ -24,9 +24,9 @@ from vertinumpyro.data.datasets.adult import load_adult
 from vertinumpyro.data.datasets.nltcs import load_nltcs
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF, vertimrf
-from vertinumpyro.mrf.releases import RELEASED, Releases
+from vertinumpyro.mrf.vertimrf import RELEASED, Releases
 from vertinumpyro.regression import VerticalLinearRegression, VerticalLogisticRegression
-from vertinumpyro.regression.objective import MOMENTS, noisy_moments
+from vertinumpyro.regression.noisy_moments import MOMENTS, noisy_moments
 from vertinumpyro.secure import CrossProducts, Crypten, FixedPoint, Spu, VectorSum
 from vertinumpyro.session import InProcessSession, PartyTask, ProcessSession, Session
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.mrf.randomized_response import ResponseDesign, response_pld
+from vertinumpyro.mrf.encoders.randomized_response import ResponseDesign, response_pld
 
 
 class Words(RandomSource):

@@ -22,7 +22,7 @@ from vertinumpyro.data import VerticalDataset, decode_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.evaluation import k_way_tvd, train_on_synthetic_test_on_real
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS
+from vertinumpyro.mrf.field import DEFAULT_ITERATIONS
 from vertinumpyro.privacy import OUTSIDE_ANALYST, PrivacyWarning
 
 __all__ = [

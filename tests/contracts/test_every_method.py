@@ -9,7 +9,7 @@ pytest.importorskip("sklearn", reason="regressions are scikit-learn's estimators
 
 from tests.canonical import METHODS, NUM_RECORDS, drawn
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy import Book, Ledger, ledger
 from vertinumpyro.session import PRIVACY_RECORD
 

@@ -21,10 +21,10 @@ from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinnedColumn, IntegerColumn
 from vertinumpyro.data.schema_spec import COLUMN_TYPES
 from vertinumpyro.dpvi import horizontal
-from vertinumpyro.mrf import exact_tables
+from vertinumpyro.mrf import contingency as exact_tables
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.randomized_response import ResponseDesign
-from vertinumpyro.regression import linear_work
+from vertinumpyro.mrf.encoders.randomized_response import ResponseDesign
+from vertinumpyro.regression import holder_statistics as linear_work
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.session import PartyComputation
 

@@ -11,8 +11,9 @@ from unittest import mock
 import pytest
 
 from vertinumpyro.core import row_blocks
-from vertinumpyro.mrf.release import TableRelease
-from vertinumpyro.regression import linear_work, objective
+from vertinumpyro.mrf.measurements import TableRelease
+from vertinumpyro.regression import holder_statistics as linear_work
+from vertinumpyro.regression import noisy_moments as objective
 
 pytest.importorskip("matplotlib", reason="the benchmarks draw figures: extra `report`")
 

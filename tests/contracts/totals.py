@@ -30,13 +30,14 @@ from vertinumpyro.dpvi.party_steps import StepsWork
 from vertinumpyro.dpvi.second_moments import MomentsPlan, widths_of
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.exact_tables import exact_tables, fine_tables
-from vertinumpyro.mrf.work import ACROSS, OWN, TablesWork
+from vertinumpyro.mrf.contingency import exact_tables, fine_tables
+from vertinumpyro.mrf.party_work import ACROSS, OWN, TablesWork
 from vertinumpyro.privacy import Batches, NoiseSource, PoissonSampling
-from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression, objective
+from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression
+from vertinumpyro.regression import noisy_moments as objective
 from vertinumpyro.regression.features import FeatureGroup
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.linear_work import StatisticsWork, feature_columns
+from vertinumpyro.regression.holder_statistics import StatisticsWork, feature_columns
 from vertinumpyro.secure import fixed_point
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import PartyInputs, without_tables

@@ -24,8 +24,8 @@ from vertinumpyro.dpvi.training_loop import CHECKPOINT
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.model import split_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
-from vertinumpyro.mrf.graphical_model import has_engine
-from vertinumpyro.mrf.work import ACROSS, OWN
+from vertinumpyro.mrf.field import has_engine
+from vertinumpyro.mrf.party_work import ACROSS, OWN
 from vertinumpyro.privacy import NoiseSource, Plan, PoissonSampling, PrivacyPlan
 from vertinumpyro.privacy.ledger import Ledger, read_record
 from vertinumpyro.secure import Crypten

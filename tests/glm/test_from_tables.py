@@ -25,7 +25,7 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.glm import TABLE_FAMILIES, MarginalGLM
-from vertinumpyro.glm.cells import LARGEST_COUNT, cell_model, count_groups
+from vertinumpyro.regression.saturated_model import LARGEST_COUNT, cell_model, count_groups
 
 SCHEMA = Schema(
     {

@@ -35,12 +35,12 @@ from vertinumpyro.data import (
 )
 from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
-from vertinumpyro.glm.defaults import default_steps
-from vertinumpyro.glm.model import terms_of
 from vertinumpyro.model.outcomes import OUTCOMES
 from vertinumpyro.privacy import PrivacyPlan, PrivacyWarning
 from vertinumpyro.privacy.ledger import begun
 from vertinumpyro.regression import OwnBudgets
+from vertinumpyro.regression.glm_model import terms_of
+from vertinumpyro.regression.glm_settings import default_steps
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession
 
 KEY = jax.random.key(0)

@@ -22,9 +22,9 @@ from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.evaluation import combine_estimates, cross_party_tvd, k_way_tvd, pairwise_tvd
 from vertinumpyro.marginals import InferenceWarning, MarginalInference, inference, release_marginals
-from vertinumpyro.marginals.table_law import TableLaw
+from vertinumpyro.marginals.table_likelihood import TableLaw
 from vertinumpyro.model import party_plate
-from vertinumpyro.mrf.graphical_model import require_engine
+from vertinumpyro.mrf.field import require_engine
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.posterior.synthetic_columns import TwinWarning
 

@@ -14,8 +14,8 @@ from scipy import stats
 from tests.marginals.conftest import SCHEMA, TRUTH, dataset_of, simulated, two_groups
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, BinnedColumn, PartySchema, RealColumn, Schema
-from vertinumpyro.marginals import model_tables
-from vertinumpyro.marginals.model_tables import ModelTables, TableKey
+from vertinumpyro.marginals import expected_tables as model_tables
+from vertinumpyro.marginals.expected_tables import ModelTables, TableKey
 from vertinumpyro.model import enumeration, mixture_model, party_plate, split_model
 from vertinumpyro.model.transforms import transform_to
 from vertinumpyro.mrf.cells import cell_columns

@@ -9,7 +9,7 @@ from tests.marginals.conftest import SETTINGS, dataset_of, simulated, two_groups
 from tests.marginals.test_model_tables import SUPPORTS, TRUTH
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.marginals import release_marginals
-from vertinumpyro.marginals.table_law import TableLaw
+from vertinumpyro.marginals.table_likelihood import TableLaw
 from vertinumpyro.model import mixture_model, split_model
 
 DRAWS = 16

@@ -3,9 +3,9 @@ import itertools
 import numpy as np
 import pytest
 
-from vertinumpyro.mrf.adaptive import merged, run_rounds, worst_fitted
-from vertinumpyro.mrf.graphical_model import GraphicalModel
-from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf.field import GraphicalModel
+from vertinumpyro.mrf.measurements import Measurement
+from vertinumpyro.mrf.table_selection import merged, run_rounds, worst_fitted
 
 N = 1000
 UNIFORM = GraphicalModel((("a", "b", "c", "d"),), (np.full((2, 2, 2, 2), 1 / 16),), None)

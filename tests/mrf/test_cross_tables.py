@@ -10,12 +10,11 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.mrf.cells import cell_columns
-from vertinumpyro.mrf.cross_tables import cross_pairs, measured_pairs, table_slices
+from vertinumpyro.mrf.contingency import cross_pairs, measured_pairs, table_slices
+from vertinumpyro.mrf.measurements import GRID_BITS, count_table
+from vertinumpyro.mrf.party_work import ACROSS, PADS, ROUND
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.release import GRID_BITS, count_table
-from vertinumpyro.mrf.releases import Releases
-from vertinumpyro.mrf.vertimrf import VertiMRF
-from vertinumpyro.mrf.work import ACROSS, PADS, ROUND
+from vertinumpyro.mrf.vertimrf import Releases, VertiMRF
 from vertinumpyro.privacy import NoiseSource
 from vertinumpyro.secure import FixedPoint, Plaintext
 from vertinumpyro.session import InProcessSession, Run, party_sources

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from vertinumpyro.mrf.dependence import dependence, one_way, significance
-from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf.measurements import Measurement, dependence, one_way, significance
 
 N = 10_000
 

@@ -19,14 +19,21 @@ from tests.mrf.conftest import SCHEMA
 from vertinumpyro.core.errors import ArgumentError, UnprovenError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.evaluation import pairwise_tvd
-from vertinumpyro.mrf import MRFPlan, VertiMRF, sketch_estimate
-from vertinumpyro.mrf.encoded_tables import encoded_tables
-from vertinumpyro.mrf.encoders import ENCODERS, encoding_from_dict
-from vertinumpyro.mrf.randomized_response import ResponseDesign, estimate_pair, response_pld
-from vertinumpyro.mrf.release import count_table
-from vertinumpyro.mrf.shared_key import SharedKeyDesign, harmonic_pair
-from vertinumpyro.mrf.sketch import KEY_BYTES, SketchDesign, sketch_column_pair
-from vertinumpyro.mrf.sketch_estimate import count_pair, count_single, estimator_bytes
+from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf.encoders import sketch as sketch_estimate
+from vertinumpyro.mrf.encoders.base import encoded_tables
+from vertinumpyro.mrf.encoders.randomized_response import ResponseDesign, estimate_pair, response_pld
+from vertinumpyro.mrf.encoders.registry import ENCODERS, encoding_from_dict
+from vertinumpyro.mrf.encoders.shared_key import SharedKeyDesign, harmonic_pair
+from vertinumpyro.mrf.encoders.sketch import (
+    KEY_BYTES,
+    SketchDesign,
+    count_pair,
+    count_single,
+    estimator_bytes,
+    sketch_column_pair,
+)
+from vertinumpyro.mrf.measurements import count_table
 from vertinumpyro.privacy import OUTSIDE_ANALYST, PrivacyWarning
 from vertinumpyro.session import Session
 

@@ -5,8 +5,8 @@ import pytest
 
 from vertinumpyro.core import row_blocks
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.exact_tables import exact_tables, fine_tables
-from vertinumpyro.mrf.release import count_table
+from vertinumpyro.mrf.contingency import exact_tables, fine_tables
+from vertinumpyro.mrf.measurements import count_table
 
 SETS = [(1, 0), (0,), (3, 2, 1, 0), (0, 1, 2), (0, 1), (0, 1, 3), (2,), (0, 1)]
 

@@ -8,12 +8,11 @@ pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, 
 from tests.compilations import compilations
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
-from vertinumpyro.mrf.dependence import one_way
 from vertinumpyro.mrf.factor_engine import FactorEngine
-from vertinumpyro.mrf.graph import check_clique_limit, select_measurements, strong_measurements
-from vertinumpyro.mrf.graphical_model import fit_graphical_model, junction_tree_cells, require_engine
-from vertinumpyro.mrf.release import Measurement
-from vertinumpyro.mrf.synthesis import draw_cells
+from vertinumpyro.mrf.field import fit_graphical_model, junction_tree_cells, require_engine
+from vertinumpyro.mrf.measurements import Measurement, one_way
+from vertinumpyro.mrf.table_selection import check_clique_limit, select_measurements, strong_measurements
+from vertinumpyro.mrf.twin import draw_cells
 
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 2}
 N = 5000

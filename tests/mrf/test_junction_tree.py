@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.mrf.junction_tree import JunctionTree
+from vertinumpyro.mrf.factor_engine import JunctionTree
 
 SIZES = {"a": 2, "b": 3, "c": 2, "d": 3, "e": 2, "f": 2}
 CLIQUES = (("a", "b"), ("c", "b"), ("d", "c"), ("c", "e"), ("f",))  # a chain with a branch, and a column apart

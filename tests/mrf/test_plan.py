@@ -8,8 +8,8 @@ from dp_accounting.pld import PLDAccountant
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.mrf import MRFPlan, VertiMRF
-from vertinumpyro.mrf.release import TableRelease
-from vertinumpyro.mrf.work import OWN
+from vertinumpyro.mrf.measurements import TableRelease
+from vertinumpyro.mrf.party_work import OWN
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation, NoiseSource
 
 REPLACE = NeighbouringRelation.REPLACE

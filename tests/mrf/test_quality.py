@@ -11,7 +11,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import Marginals, VertiMRF, twin_quality
-from vertinumpyro.mrf.release import Measurement, count_table
+from vertinumpyro.mrf.measurements import Measurement, count_table
 
 LETTERS = tuple("abcdefgh")
 SCHEMA = Schema(

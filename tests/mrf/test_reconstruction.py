@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vertinumpyro.core.rng import SystemRandomSource
-from vertinumpyro.mrf.shared_key import SharedKeyDesign
-from vertinumpyro.mrf.sketch import KEY_BYTES, SketchDesign, sketch_column_pair, sketch_columns
+from vertinumpyro.mrf.encoders.shared_key import SharedKeyDesign
+from vertinumpyro.mrf.encoders.sketch import KEY_BYTES, SketchDesign, sketch_column_pair, sketch_columns
 
 NUM_RECORDS, NUM_COLUMNS, NUM_KEYS = 4000, 16, 1000
 # what `VertiMRF(encoder="sketch").plan(..., epsilon=0.8, delta=1/4000)` makes for 8 + 8 binary columns

@@ -14,8 +14,9 @@ pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, 
 from tests.mrf.conftest import SCHEMA, frame
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
-from vertinumpyro.mrf import VertiMRF, rehearsal, vertimrf
-from vertinumpyro.mrf.rehearsal import rehearse_field
+from vertinumpyro.mrf import VertiMRF, vertimrf
+from vertinumpyro.mrf import preflight as rehearsal
+from vertinumpyro.mrf.preflight import rehearse_field
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.privacy import OUTSIDE_ANALYST, PrivacyWarning
 from vertinumpyro.session import InProcessSession

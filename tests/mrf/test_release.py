@@ -9,7 +9,7 @@ from scipy import stats
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
-from vertinumpyro.mrf.release import GRID_BITS, TableRelease, count_table
+from vertinumpyro.mrf.measurements import GRID_BITS, TableRelease, count_table
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource
 
 REPLACE, ADD_REMOVE = NeighbouringRelation.REPLACE, NeighbouringRelation.ADD_REMOVE

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
-from vertinumpyro.mrf.loss_grid import gaussian_pld
-from vertinumpyro.mrf.sketch import SketchDesign
-from vertinumpyro.mrf.sketch_loss import dominating_pairs, joint_law, privacy_profile, sketch_pld
+from vertinumpyro.mrf.encoders.base import gaussian_pld
+from vertinumpyro.mrf.encoders.sketch import SketchDesign, dominating_pairs, joint_law, privacy_profile, sketch_pld
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation
 
 TINY = SketchDesign(num_keys=2, phantoms=3, lower=1, upper=3)

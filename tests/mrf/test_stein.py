@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from vertinumpyro.mrf.release import Measurement
-from vertinumpyro.mrf.stein import SteinRisk
+from vertinumpyro.mrf.measurements import Measurement
+from vertinumpyro.mrf.mirror_descent import SteinRisk
 
 SHRINKAGE = (0.0, 0.3, 0.8, 1.0)
 

@@ -21,7 +21,7 @@ from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.data.writing import table_writer
 from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF, vertimrf
-from vertinumpyro.mrf.work import TablesWork
+from vertinumpyro.mrf.party_work import TablesWork
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Book, Ledger, PrivacyWarning, ledger
 from vertinumpyro.session import InProcessSession, Run, recorded_plan
 

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
 from vertinumpyro.core import compat
-from vertinumpyro.mrf import graphical_model, tree_engine
-from vertinumpyro.mrf.graphical_model import fit_graphical_model, require_engine
-from vertinumpyro.mrf.release import Measurement
+from vertinumpyro.mrf import field as graphical_model
+from vertinumpyro.mrf import tree_engine
+from vertinumpyro.mrf.field import fit_graphical_model, require_engine
+from vertinumpyro.mrf.measurements import Measurement
 from vertinumpyro.mrf.tree_engine import TreeEngine, tree_marginals
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2, "e": 9, "f": 2, "g": 3, "alone": 2}

@@ -16,10 +16,10 @@ from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, Tab
 from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import Marginals, VertiMRF
 from vertinumpyro.mrf.cells import cell_columns
-from vertinumpyro.mrf.cross_tables import table_slices
-from vertinumpyro.mrf.graphical_model import has_engine
-from vertinumpyro.mrf.work import ACROSS
-from vertinumpyro.mrf.workload import crossing, named_tables
+from vertinumpyro.mrf.contingency import table_slices
+from vertinumpyro.mrf.field import has_engine
+from vertinumpyro.mrf.party_work import ACROSS
+from vertinumpyro.mrf.table_selection import crossing, named_tables
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Plan
 from vertinumpyro.secure import FixedPoint, Plaintext
 

@@ -16,7 +16,7 @@ from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, CountColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, TwinWarning
 from vertinumpyro.marginals import MarginalInference, release_marginals
-from vertinumpyro.marginals.model_tables import ModelTables, TableKey
+from vertinumpyro.marginals.expected_tables import ModelTables, TableKey
 from vertinumpyro.model import UNOBSERVED, inspect_model, mixture_model, party_plate, split_model
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.cells import cell_columns

@@ -10,7 +10,7 @@ from vertinumpyro import DPVI, VertiMRF
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Ledger, Plan, PrivacyWarning
 from vertinumpyro.regression import VerticalLinearRegression, VerticalLogisticRegression
 

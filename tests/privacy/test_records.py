@@ -12,8 +12,8 @@ from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Adversary, Book, Ledger, Plan, PrivacyPlan
 from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.linear_plan import RegressionPlan
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden").glob("*.json"))
 KINDS = {"dpvi", "horizontal", "vertimrf", "functional_mechanism", "bayesian_linear", "second_moments"}

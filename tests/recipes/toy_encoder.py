@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from vertinumpyro.mrf.encoding import Encoding
+from vertinumpyro.mrf.encoders.base import Encoding
 from vertinumpyro.privacy import GaussianEvent
 
 

@@ -13,8 +13,14 @@ from sklearn.model_selection import cross_val_score
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.regression.bayesian_linear import BayesianLinearRegression
-from vertinumpyro.regression.posteriors import NoisyStatistics, denoised, noise_aware, plug_in
-from vertinumpyro.regression.projection import marginal_stddevs, optimal_thresholds
+from vertinumpyro.regression.posteriors import (
+    NoisyStatistics,
+    denoised,
+    marginal_stddevs,
+    noise_aware,
+    optimal_thresholds,
+    plug_in,
+)
 
 BETA = np.array([0.6, -0.3, 0.1])
 

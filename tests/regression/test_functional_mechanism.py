@@ -24,10 +24,9 @@ from vertinumpyro.core.rng import InsecureSeededSource, RandomSource
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.privacy import NeighbouringRelation, PrivacyWarning
 from vertinumpyro.regression import NoisyFitWarning, PooledTable, VerticalLinearRegression, VerticalLogisticRegression
-from vertinumpyro.regression.features import FeatureLayout
+from vertinumpyro.regression.features import FeatureLayout, l1_sensitivity, l2_sensitivity
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.objective import MOMENTS, assembled, cross_products, in_units, own_products
-from vertinumpyro.regression.sensitivity import l1_sensitivity, l2_sensitivity
+from vertinumpyro.regression.noisy_moments import MOMENTS, assembled, cross_products, in_units, own_products
 from vertinumpyro.secure.fixed_point import FixedPoint
 from vertinumpyro.secure.plaintext import Plaintext
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vertinumpyro.privacy import NeighbouringRelation
-from vertinumpyro.regression.sensitivity import (
+from vertinumpyro.regression.features import (
     GroupCounts,
     _l1_with_changed,
     l1_sensitivity,

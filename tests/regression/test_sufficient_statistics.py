@@ -12,9 +12,9 @@ from hypothesis.extra import numpy as hnp
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation
-from vertinumpyro.regression.linear_plan import RegressionPlan
-from vertinumpyro.regression.release import StatisticsRelease
-from vertinumpyro.regression.sufficient_statistics import (
+from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
+from vertinumpyro.regression.statistics_release import (
+    StatisticsRelease,
     entrywise_sensitivity,
     moment_sensitivity,
     num_statistics,

@@ -8,7 +8,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.regression.features import FeatureLayout
-from vertinumpyro.regression.threshold import best_threshold
+from vertinumpyro.regression.functional_mechanism import best_threshold
 from vertinumpyro.secure import Plaintext
 
 SKEWED = Schema(

@@ -12,7 +12,7 @@ import vertinumpyro as vnp
 from tests.cli.conftest import NUM_RECORDS, SCHEMA, Project, draw_tables
 from vertinumpyro.cli import commands
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegression
 from vertinumpyro.secure import FixedPoint

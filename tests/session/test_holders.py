@@ -15,8 +15,7 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import HorizontalDPVI
 from vertinumpyro.privacy import DisjointBatches, draw_noise_share
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegression
-from vertinumpyro.regression.release import encode
-from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors
+from vertinumpyro.regression.statistics_release import encode, scaled, statistic_vectors
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import PRIVACY_RECORD, OrganisationSession, PartyTask, ProcessSession, party_sources
 from vertinumpyro.transport import Communicator, Group, Member

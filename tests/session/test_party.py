@@ -13,10 +13,10 @@ from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
 from vertinumpyro.data import TableFacts, VerticalDataset, read_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.work import ACROSS, OWN, PADS, ROUND
+from vertinumpyro.mrf.party_work import ACROSS, OWN, PADS, ROUND
 from vertinumpyro.privacy import DisjointBatches, NoiseSource
 from vertinumpyro.regression import VerticalLinearRegression
-from vertinumpyro.regression import objective as linear_steps
+from vertinumpyro.regression import noisy_moments as linear_steps
 from vertinumpyro.secure import Crypten
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session import party

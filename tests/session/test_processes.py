@@ -22,9 +22,9 @@ from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.training_loop import CHECKPOINT
-from vertinumpyro.mrf.releases import RELEASED, Releases
+from vertinumpyro.mrf.vertimrf import RELEASED, Releases
 from vertinumpyro.privacy import NoiseSource, PoissonSampling
-from vertinumpyro.regression.objective import noisy_moments
+from vertinumpyro.regression.noisy_moments import noisy_moments
 from vertinumpyro.secure import FixedPoint
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run, estimate_cost
 

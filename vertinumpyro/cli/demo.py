@@ -40,7 +40,7 @@ from vertinumpyro.evaluation import (
 )
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count, duration, plan_facts, report_rows
 from vertinumpyro.reports.posterior import posterior_facts

@@ -12,7 +12,7 @@ from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods.base import CommandMethod, given, method_of
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.data import TableFacts
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 
 __all__ = ["Choice", "chosen"]
 

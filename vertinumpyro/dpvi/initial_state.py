@@ -30,7 +30,7 @@ from vertinumpyro.dpvi.settings import START_SHARE, WARM_STEPS, default_init, de
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, chosen_init, has_location
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan, PrivacyWarning, Sampling

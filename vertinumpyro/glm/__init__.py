@@ -1,12 +1,11 @@
 """Generalised linear models across parties, by noisy steps as scikit-learn estimators, or from tables."""
 
-from vertinumpyro.glm.between import VerticalPredictor
-from vertinumpyro.glm.cells import cell_model
-from vertinumpyro.glm.estimator import VerticalGLM
-from vertinumpyro.glm.families import FAMILIES
-from vertinumpyro.glm.from_tables import MarginalGLM
-from vertinumpyro.glm.model import glm_model
-from vertinumpyro.glm.table_posterior import TABLE_FAMILIES, GLMPosterior
+from vertinumpyro.regression.families import FAMILIES
+from vertinumpyro.regression.glm_model import glm_model
+from vertinumpyro.regression.marginal_glm import TABLE_FAMILIES, GLMPosterior, MarginalGLM
+from vertinumpyro.regression.saturated_model import cell_model
+from vertinumpyro.regression.secure_prediction import VerticalPredictor
+from vertinumpyro.regression.vertical_glm import VerticalGLM
 
 __all__ = [
     "FAMILIES",

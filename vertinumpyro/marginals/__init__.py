@@ -1,8 +1,7 @@
 """NumPyro models learned from one release of noisy tables: as many as you like, at no further cost."""
 
 from vertinumpyro.core.errors import InferenceWarning
-from vertinumpyro.marginals.inference import MarginalInference
+from vertinumpyro.marginals.inference import MarginalInference, release_marginals
 from vertinumpyro.marginals.posterior import MarginalPosterior
-from vertinumpyro.marginals.releasing import release_marginals
 
 __all__ = ["InferenceWarning", "MarginalInference", "MarginalPosterior", "release_marginals"]

@@ -1,4 +1,7 @@
-"""`MarginalInference`: an ordinary NumPyro model fitted to a release of noisy tables, at no further cost."""
+"""`MarginalInference`: an ordinary NumPyro model fitted to a release of noisy tables, at no further cost.
+
+`release_marginals`: a plan spent on noisy tables alone.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,57 @@ import numpy as np
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_uniform
 
-from vertinumpyro.core.arguments import check_fields, checked
+from vertinumpyro.core.arguments import check_fields, checked, shown
 from vertinumpyro.core.compat import jit_fast
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.core.types import Model
-from vertinumpyro.data import Schema
-from vertinumpyro.marginals.field_law import fit_to_field
+from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.marginals.field_fit import fit_to_field
 from vertinumpyro.marginals.posterior import MarginalPosterior
-from vertinumpyro.marginals.table_law import MOST_PARAMETERS, Law, ReleasedCells, TableLaw, table_keys
-from vertinumpyro.marginals.whitened import Draws, Whitened
+from vertinumpyro.marginals.preconditioned import Draws, Whitened
+from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLaw, table_keys
 from vertinumpyro.model import SplitModel, split_model
 from vertinumpyro.model.mixture import components_at, mixture_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
-from vertinumpyro.mrf.graphical_model import require_engine
+from vertinumpyro.mrf.field import require_engine
 from vertinumpyro.posterior.guide import GuideFactory
 from vertinumpyro.posterior.predictive import checked_key
+from vertinumpyro.session import Session
 
-__all__ = ["MarginalInference"]
+
+@checked
+def release_marginals(
+    data: VerticalDataset | Session,
+    plan: MRFPlan,
+    settings: VertiMRF | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    insecure_seed: int | None = None,
+) -> Marginals:
+    """Spend a plan on noisy tables of pairs of columns, to which any number of models can be fitted afterwards.
+
+    Tables across parties come from one secure product of one-hot columns, in two rounds, with every party's noise;
+    each party adds tables of its own columns. `MarginalInference` fits NumPyro models to them, `VertiMRF().field`
+    a Markov random field.
+
+    Args:
+        data: the parties' tables in this process, or a session.
+        plan: of `VertiMRF.plan`, with these settings.
+        settings: cells, selection and backend; the defaults where there are none.
+        run_dir: as in `VertiMRF.fit`, with `resume` and `insecure_seed`.
+
+    Raises:
+        ArgumentError: the plan was made for something else.
+        PlanSpentError: it was spent before.
+    """
+    settings = VertiMRF() if settings is None else settings
+    if not isinstance(settings, VertiMRF):
+        raise ArgumentError(f"settings={shown(settings)} are none of VertiMRF's; give VertiMRF(...)")
+    return settings.release(data, plan, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)
+
 
 _START = partial(init_to_uniform, **{"radius": 1.0})
 _DRAW_VALUES = 2**24

@@ -19,11 +19,11 @@ from typing import Any, ClassVar, final
 import dp_accounting
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.mrf.encoders import encoding_from_dict
-from vertinumpyro.mrf.encoding import EncodedEvent, Encoding, Observed
-from vertinumpyro.mrf.local_budget import LocalBudget
-from vertinumpyro.mrf.release import TableRelease
-from vertinumpyro.mrf.workload import NamedTable, own
+from vertinumpyro.mrf.encoders.base import EncodedEvent, Encoding, Observed
+from vertinumpyro.mrf.encoders.registry import encoding_from_dict
+from vertinumpyro.mrf.local_tables import LocalBudget
+from vertinumpyro.mrf.measurements import TableRelease
+from vertinumpyro.mrf.table_selection import NamedTable, own
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
     Adversary,

@@ -1,4 +1,9 @@
-"""`VertiMRF`: plan, fit and sample a Markov random field over columns that several parties hold."""
+"""`VertiMRF`: plan, fit and sample a Markov random field over columns that several parties hold.
+
+A plan whose cross-party tables come from an encoder's reports.
+
+All releases of a plan, in their order: the parties' own tables, then those across parties, at once or in rounds.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +20,195 @@ from typing import Any, Literal, final
 import numpy as np
 
 from vertinumpyro.core.arguments import check_fields, checked
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema, VerticalDataset
-from vertinumpyro.mrf.adaptive import Estimate, merged
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
-from vertinumpyro.mrf.cross_tables import party_columns
-from vertinumpyro.mrf.dependence import one_way
-from vertinumpyro.mrf.encoder_plan import with_encoder
-from vertinumpyro.mrf.encoders import SECURE_MARGINALS, check_encoder, encoder_of
-from vertinumpyro.mrf.graph import DEFAULT_CLIQUE_LIMIT, check_clique_limit, select_measurements, strong_measurements
-from vertinumpyro.mrf.graphical_model import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
-from vertinumpyro.mrf.marginals import Marginals
+from vertinumpyro.mrf.contingency import Pair, check_range, cross_pairs, measured_pairs, party_columns, table_slices
+from vertinumpyro.mrf.encoders.base import Budget, Encoding, encoded_tables
+from vertinumpyro.mrf.encoders.registry import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
+from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
+from vertinumpyro.mrf.marginals import Marginals, Released, columns_to_list, named, pack_released, unpack_released
+from vertinumpyro.mrf.measurements import Measurement, one_way
+from vertinumpyro.mrf.party_work import ACROSS, OWN, PADS, ROUND, TablesWork
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.rehearsal import memory_parts, rehearse_field, rehearse_tables, require_memory, stand_in
-from vertinumpyro.mrf.release import Measurement
-from vertinumpyro.mrf.releases import RELEASED, Releases
-from vertinumpyro.mrf.stored import columns_to_list
+from vertinumpyro.mrf.preflight import memory_parts, rehearse_field, rehearse_tables, require_memory, stand_in
+from vertinumpyro.mrf.table_selection import (
+    DEFAULT_CLIQUE_LIMIT,
+    Estimate,
+    NamedTable,
+    across,
+    check_clique_limit,
+    crossing,
+    merged,
+    named_tables,
+    require_workload,
+    run_rounds,
+    select_measurements,
+    strong_measurements,
+)
 from vertinumpyro.mrf.twin import MarkovTwin
-from vertinumpyro.mrf.work import TablesWork
-from vertinumpyro.mrf.workload import NamedTable, crossing, named_tables, require_workload
-from vertinumpyro.privacy import NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
+from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
-from vertinumpyro.session import InProcessSession, Run, Session, session_of
+from vertinumpyro.session import InProcessSession, Payload, Run, Session, session_of
 
-__all__ = ["VertiMRF"]
+
+def with_encoder(
+    plan: MRFPlan,
+    encoder: str,
+    columns: Sequence[CellColumn],
+    *,
+    epsilon: float,
+    num_keys: int = 2000,
+) -> MRFPlan:
+    """The plan with an encoder instead of secure marginals: its local part stays, the rest of ε is the encoder's.
+
+    Args:
+        plan: calibrated for secure marginals, and for whom.
+        encoder: which.
+        columns: all columns.
+        epsilon: what they get at most.
+        num_keys: hash keys of each pair of columns.
+
+    Raises:
+        ArgumentError: the encoder holds nothing against one of them, or ε is out of reach.
+    """
+    if encoder == SECURE_MARGINALS or not plan.cross_releases:
+        return plan
+    kind = ENCODERS[encoder]
+    if not kind.holds_against_parties and any(target.colluders for target in plan.targets()):
+        others = [SECURE_MARGINALS, *(name for name, other in ENCODERS.items() if other.holds_against_parties)]
+        choices = " or ".join(f'encoder="{name}"' for name in others)
+        raise ArgumentError(
+            f"parties know hash keys, and encoder={encoder!r} holds nothing against them: choose {choices}, or on "
+            f'purpose adversary="{OUTSIDE_ANALYST}" (which the server is, too)'
+        )
+
+    def holds(encoding: Encoding) -> bool:
+        return dataclasses.replace(plan, encoding=encoding).delta_at(epsilon) <= plan.delta
+
+    budget = Budget(
+        columns=columns,
+        parties=plan.parties,
+        num_records=plan.num_records,
+        num_pairs=plan.num_cross_pairs,
+        relation=plan.relation,
+        delta=plan.delta,
+        mu_squared=sum(release.mu**2 for release in plan.cross_releases),
+        epsilon=epsilon - plan.local_epsilon(),
+        num_keys=num_keys,
+        holds=holds,
+    )
+    return dataclasses.replace(plan, encoding=kind.calibrated(budget))
+
+
+RELEASED = "released.npz"
+_LOCAL, _ACROSS = 0, 1  # steps of the plan; rounds follow
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Releases:
+    """One plan being spent in a session.
+
+    Attributes:
+        session: the parties.
+        run: the record.
+        plan: the plan.
+        columns: the columns in cells.
+        estimate: fits a field of some columns to released tables, between the rounds of an adaptive selection.
+    """
+
+    session: Session
+    run: Run
+    plan: MRFPlan
+    columns: tuple[CellColumn, ...]
+    estimate: Estimate
+
+    def all(self) -> Released:
+        """All releases of the plan, those that are stored included.
+
+        Raises:
+            PlanSpentError: every step was reserved before, and no table of any is stored.
+        """
+        for release in self.plan.cross_releases:
+            check_range(self.plan.num_records, release)
+        local = self._step(_LOCAL, self._own_tables)
+        if self.plan.num_rounds:
+            across = self._adaptive_tables(local.measurements)
+        elif self.plan.num_steps > _ACROSS:
+            across = self._step(_ACROSS, partial(self._all_tables, local.measurements)).measurements
+        else:
+            across = ()
+        if not (local.measurements or across or local.fine):
+            raise PlanSpentError(
+                "every release of this plan was reserved, and none of the tables was stored: there is nothing to make "
+                "a field from. Make a new plan, whose cost adds to this one's"
+            )
+        return Released((*local.measurements, *across), local.fine)
+
+    def _step(self, index: int, compute: Callable[[], Released]) -> Released:
+        """What a step released: as stored; nothing where a crash lost it; otherwise now."""
+        found = self.session.step(self.run, index, lambda: Payload(*pack_released(compute())))
+        return Released((), {}) if found is None else self._unpacked(found)
+
+    def _unpacked(self, payload: Payload) -> Released:
+        with named(RELEASED):
+            return unpack_released(payload.words, payload.arrays, self.columns)
+
+    def _own_tables(self) -> Released:
+        local = [self._unpacked(payload) for payload in self.session.publish(_LOCAL, OWN, {})]
+        fine = {name: values for tables in local for name, values in tables.fine.items()}
+        return Released(tuple(m for tables in local for m in tables.measurements), fine)
+
+    def _all_tables(self, own: Sequence[Measurement]) -> Released:
+        """All cross-party tables at once, by the plan's encoder."""
+        if self.plan.encoding is None:
+            products = self.session.cross_products(_ACROSS, ACROSS, {"release": 0})
+            named = None if self.plan.workload is None else set(across(self.plan.workload))
+            release = self.plan.cross_releases[0]
+            columns = crossing(self.columns, self.plan.workload)
+            found = measured_pairs(columns, self.plan.parties, release, products, named)
+            return Released(tuple(found), {})
+        assert isinstance(self.session, InProcessSession)
+        (source,) = self.session.spare_source.spawn(1)
+        found = encoded_tables(self.session.dataset, self.columns, self.plan.encoding, own, source)
+        return Released(tuple(found), {})
+
+    def _adaptive_tables(self, own: Sequence[Measurement]) -> tuple[Measurement, ...]:
+        """Cross products whose exact results stay shared, then a first look and the rounds."""
+        pairs = cross_pairs(self.columns, self.plan.parties)
+        if any(self.run.stored(step) is None for step in range(_ACROSS, self.plan.num_steps)):
+            # Reveals nothing, so a run that goes on may compute the shares anew: for a step that was counted, too, and
+            # not received, which the parties open again as they did.
+            self.session.cross_products(None, PADS, {})
+        seen = self._reveal(_ACROSS, lambda: pairs)
+
+        def reveal(index: int, choose: Callable[[], Sequence[Pair]]) -> Sequence[Measurement]:
+            return self._reveal(_ACROSS + 1 + index, choose)
+
+        counts = [release.num_tables for release in self.plan.cross_releases[1:]]
+        fitted = partial(self.estimate, self.columns)
+        found = run_rounds([*own, *seen], counts, fitted, reveal, pairs, self.plan.num_records)
+        return tuple(found[len(own) :])
+
+    def _reveal(self, step: int, choose: Callable[[], Sequence[Pair]]) -> Sequence[Measurement]:
+        """Chosen tables with noise, from the shares."""
+        index = step - _ACROSS
+        release = self.plan.cross_releases[index]
+
+        def compute() -> Released:
+            chosen = list(choose())
+            release.check_count(len(chosen))
+            words: dict[str, Any] = {"pairs": [list(pair) for pair in chosen], "release": index}
+            revealed = self.session.sum(step, ROUND, words)
+            shapes = [table_slices(self.columns, self.plan.parties)[pair].shape for pair in chosen]
+            cuts = np.split(revealed, np.cumsum([np.prod(shape, dtype=int) for shape in shapes])[:-1])
+            tables = zip(chosen, cuts, shapes, strict=True)
+            return Released(tuple(release.measured(pair, cut.reshape(shape)) for pair, cut, shape in tables), {})
+
+        return self._step(step, compute).measurements
 
 
 @final

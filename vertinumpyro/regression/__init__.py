@@ -1,12 +1,12 @@
 """Regressions learned from one or two noisy sums."""
 
 from vertinumpyro.regression.bayesian_linear import BayesianLinearRegression
+from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
+from vertinumpyro.regression.dataframe_input import PooledTable
 from vertinumpyro.regression.functional_mechanism import VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.linear_plan import RegressionPlan
-from vertinumpyro.regression.own_budgets import OwnBudgets
-from vertinumpyro.regression.pooled_table import PooledTable
 from vertinumpyro.regression.posteriors import NoisyStatistics
+from vertinumpyro.regression.sklearn_compat import OwnBudgets
 from vertinumpyro.regression.vertical_estimator import NoisyFitWarning
 
 __all__ = [

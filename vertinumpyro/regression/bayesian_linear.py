@@ -14,14 +14,17 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Facts, Schema
 from vertinumpyro.privacy import Plan
-from vertinumpyro.regression.linear_plan import LEAST_RECORDS, Calibration, RegressionPlan
-from vertinumpyro.regression.linear_work import StatisticsWork, feature_columns, schema_bounds
-from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
-from vertinumpyro.regression.posteriors import NoisyStatistics, Posterior
-from vertinumpyro.regression.projection import POSTERIORS, marginal_stddevs, optimal_thresholds
-from vertinumpyro.regression.release import GRID_BITS, Mechanism
-from vertinumpyro.regression.scikit import RegressorMixin, check_is_fitted, validate_data
-from vertinumpyro.regression.sufficient_statistics import scaled, statistic_vectors, unpacked
+from vertinumpyro.regression.bayesian_linear_plan import LEAST_RECORDS, Calibration, RegressionPlan
+from vertinumpyro.regression.holder_statistics import StatisticsWork, feature_columns, schema_bounds
+from vertinumpyro.regression.posteriors import (
+    POSTERIORS,
+    NoisyStatistics,
+    Posterior,
+    marginal_stddevs,
+    optimal_thresholds,
+)
+from vertinumpyro.regression.sklearn_compat import RegressorMixin, SpendsOwnBudgets, check_is_fitted, validate_data
+from vertinumpyro.regression.statistics_release import GRID_BITS, Mechanism, scaled, statistic_vectors, unpacked
 from vertinumpyro.secure import Backend
 from vertinumpyro.secure.dca.backend import CipherSource, check_nodes
 from vertinumpyro.session import HorizontalMethod, PartyComputation, Payload, Run, Session, party_sources, recorded_plan

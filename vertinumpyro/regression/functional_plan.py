@@ -41,8 +41,14 @@ from vertinumpyro.privacy.calibration import gaussian_noise_multiplier
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.discrete_laplace import require_laplace_drawable, sample_laplace_shares
 from vertinumpyro.privacy.plan import Plan, check_delta, check_target
-from vertinumpyro.regression.features import FeatureGroup, FeatureLayout
-from vertinumpyro.regression.sensitivity import GroupCounts, l1_sensitivity, l2_sensitivity, paper_sensitivity
+from vertinumpyro.regression.features import (
+    FeatureGroup,
+    FeatureLayout,
+    GroupCounts,
+    l1_sensitivity,
+    l2_sensitivity,
+    paper_sensitivity,
+)
 
 __all__ = ["FunctionalMechanismPlan"]
 

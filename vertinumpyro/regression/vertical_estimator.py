@@ -18,11 +18,7 @@ from vertinumpyro.core.row_blocks import block_bytes, slices
 from vertinumpyro.data import Column, Facts, Schema, VerticalDataset
 from vertinumpyro.data.wording import Place
 from vertinumpyro.privacy import Plan
-from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.labels import encoded_labels
-from vertinumpyro.regression.objective import MOMENTS, MomentsWork, NoisyMoments, noisy_moments, widths
-from vertinumpyro.regression.own_budgets import SpendsOwnBudgets
-from vertinumpyro.regression.pooled_table import (
+from vertinumpyro.regression.dataframe_input import (
     Records,
     as_records,
     encoded,
@@ -33,8 +29,11 @@ from vertinumpyro.regression.pooled_table import (
     told_apart,
     with_labels,
 )
-from vertinumpyro.regression.quadratic import Quadratic, Solution, minimiser, noise_aware, quadratic
-from vertinumpyro.regression.scikit import check_is_fitted
+from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
+from vertinumpyro.regression.labels import encoded_labels
+from vertinumpyro.regression.noisy_moments import MOMENTS, MomentsWork, NoisyMoments, noisy_moments, widths
+from vertinumpyro.regression.quadratic_solver import Quadratic, Solution, minimiser, noise_aware, quadratic
+from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, check_is_fitted
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Session, recorded_plan, session_of

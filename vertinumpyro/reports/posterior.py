@@ -28,7 +28,7 @@ from vertinumpyro.model import SplitModel
 from vertinumpyro.model.mixture import is_mixture_of
 from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.marginals import MARGINALS
-from vertinumpyro.mrf.releases import RELEASED
+from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.posterior import PredictivePosterior
 from vertinumpyro.posterior.synthetic_columns import restricted
 from vertinumpyro.privacy import ClientPlan, PrivacyPlan

@@ -22,7 +22,7 @@ from vertinumpyro.regression import (
     VerticalLogisticRegression,
 )
 from vertinumpyro.regression.bayesian_linear import STATISTICS
-from vertinumpyro.regression.objective import MOMENTS
+from vertinumpyro.regression.noisy_moments import MOMENTS
 from vertinumpyro.reports.plain_language import count, holder_facts
 from vertinumpyro.reports.run_report import COEFFICIENTS, POSTERIOR_FILES, REPORT, DrawnTwin, RunFacts, RunReport
 from vertinumpyro.reports.tables import adversary_figure, can_draw

@@ -16,14 +16,13 @@ import pandas as pd
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.evaluation import ReleasedShares, ReportFigure, ReportTable, plot_beside_release, plot_pairwise_tvd
 from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, TwinQuality, twin_quality
-from vertinumpyro.mrf.adaptive import merged
-from vertinumpyro.mrf.dependence import one_way, significance
-from vertinumpyro.mrf.encoders import encoder_of
+from vertinumpyro.mrf.encoders.registry import encoder_of
 from vertinumpyro.mrf.marginals import MARGINALS
+from vertinumpyro.mrf.measurements import Measurement, count_table, noise_per_cell, one_way, significance
 from vertinumpyro.mrf.quality import Kept
-from vertinumpyro.mrf.release import Measurement, count_table, noise_per_cell
-from vertinumpyro.mrf.releases import RELEASED
+from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.mrf.twin import FIELD
+from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.posterior.synthetic_columns import restricted
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.run_report import POSTERIOR_FILES, REPORT, DrawnTwin, RunFacts, RunReport

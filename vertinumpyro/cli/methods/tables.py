@@ -17,7 +17,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Facts, VerticalDataset
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
-from vertinumpyro.mrf.graphical_model import has_engine
+from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.privacy import Plan

@@ -1,0 +1,157 @@
+"""A model fitted to a release through its Markov field: for models that tables of pairs do not determine.
+
+Tables of two columns say nothing of how three hang together, and a mixture of many components may have any number of
+such interactions at the same likelihood: what it has of them is chance, and costs more than the noise. The field of the
+tables is the distribution of greatest entropy that has them, so it adds none. The model is learned from the field's
+own records, of which N count: maximising their expected log density minimises KL(field || model). That is an
+approximation: the field's records are cleaner than the tables, whose noise this posterior does not know of, so no
+interval of it is promised to cover.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpyro.infer.initialization import init_to_uniform
+from tqdm.auto import tqdm
+
+from vertinumpyro.marginals.expected_tables import ModelTables, Sums
+from vertinumpyro.model import SplitModel
+from vertinumpyro.mrf import Marginals, VertiMRF
+from vertinumpyro.mrf.twin import draw_cells
+from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide, chosen_init
+
+__all__ = ["FieldFit", "fit_to_field"]
+
+_NUM_RECORDS = 200_000  # of the field: their own chance should be small beside that of the N real ones
+_BATCH = 1000
+_RATE = 0.1
+_TENTHS = 10
+_COMPARED = 50  # batches: a difference on the same records varies far less than the objectives do
+
+StartAt = Callable[[Mapping[str, np.ndarray], np.ndarray], Mapping[str, Any]]
+"""Values of the latents on their own supports, given encoded records [n] and the indices [K] of some of them."""
+
+
+class FieldFit(NamedTuple):
+    """What was learned.
+
+    Attributes:
+        guide: over flat theta.
+        params: its parameters.
+        trend: how much the last tenth of the steps still gained, in nats a record.
+    """
+
+    guide: ReparameterisedGuide
+    params: Params
+    trend: float
+
+
+class _At(NamedTuple):
+    """Where the steps are: the optimiser's state, and the objective at the parameters that the last one began with."""
+
+    params: Params
+    state: Any
+    objective: jax.Array
+
+
+def fit_to_field(
+    split: SplitModel,
+    release: Marginals,
+    settings: VertiMRF,
+    guide: GuideFactory,
+    rng_key: jax.Array,
+    *,
+    start_at: StartAt | None,
+    num_steps: int,
+    progress_bar: bool,
+) -> FieldFit:
+    """Variational inference on the field's records, in mini-batches, with Adam; a guide of one point gives the mode.
+
+    :param start_at: where to start, given K of the records; None starts at random, as does a guide with a strategy of
+        its own.
+    """
+    start_key, draw_key, step_key = jax.random.split(rng_key, 3)
+    tables, keys = ModelTables(split, release.columns, ()), jax.random.split(step_key, num_steps)
+    at_random: Any = partial(init_to_uniform, **{"radius": 1.0})
+    create = partial(ReparameterisedGuide.create, guide, split, at_random, start_key)
+    begins_at_records = start_at is not None and chosen_init(guide) is None
+    made, params = create(start=jnp.zeros(split.num_parameters) if begins_at_records else None)
+    optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, num_steps, alpha=0.01), b2=0.99)
+
+    def begun(params: Params) -> _At:
+        return _At(params, optimizer.init(params), jnp.zeros(()))
+
+    run = jax.jit(partial(_run, tables, made, optimizer, release.num_records))
+    places = jax.ShapeDtypeStruct((_NUM_RECORDS, tables.num_blocks), jnp.int32)
+    lowered = run.lower(places, tables.sums, keys, begun(params), np.int32(0), np.int32(0))
+    with ThreadPoolExecutor(1) as pool:
+        compiling = pool.submit(lowered.compile)  # on one core, while the field is fitted mostly on another
+        records = _records(release, settings, draw_key)
+        program = compiling.result()
+    places = jnp.asarray(tables.of_records(records), jnp.int32)
+    if begins_at_records:
+        assert start_at is not None
+        chosen = jax.random.choice(start_key, len(places), (split.num_components,), replace=False)
+        _, params = create(start=split.unconstrain(start_at(records, np.asarray(chosen))))
+    ends = np.linspace(0, num_steps, _TENTHS + 1, dtype=np.int32)
+    at = before = begun(params)
+    with tqdm(total=num_steps, disable=not progress_bar, unit="step") as bar:
+        for first, last in itertools.pairwise(ends):
+            before, at = at, jax.block_until_ready(program(places, tables.sums, keys, at, first, last))
+            bar.update(int(last - first))
+
+    def objective(at: _At) -> float:
+        """On average over the first batches, the same ones wherever it is asked for."""
+        steps = (program(places, tables.sums, keys, at, i, i + 1) for i in np.arange(_COMPARED, dtype=np.int32))
+        return float(np.mean([step.objective for step in steps]))
+
+    return FieldFit(made, at.params, objective(before) - objective(at))
+
+
+def _run(
+    tables: ModelTables,
+    guide: ReparameterisedGuide,
+    optimizer: optax.GradientTransformation,
+    weight: int,
+    records: jax.Array,
+    sums: Sums,
+    keys: jax.Array,
+    at: _At,
+    first: jax.Array,
+    last: jax.Array,
+) -> _At:
+    """The steps from `first` on to before `last`, a batch of the records in each, which count as `weight` together."""
+
+    def step(i: jax.Array, at: _At) -> _At:
+        eta, chosen = jax.random.split(keys[i])
+        rows = records[jax.random.randint(chosen, (_BATCH,), 0, len(records))]
+        value, gradient = jax.value_and_grad(lambda theta: tables.log_density(theta, rows, sums).mean())(
+            guide.sample(at.params, eta)
+        )
+        ascent = guide.pull_back(at.params, eta, weight * gradient)
+        down = jax.tree_util.tree_map(lambda g: -g / weight, ascent)
+        updates, state = optimizer.update(down, at.state, at.params)
+        params = cast(Params, optax.apply_updates(at.params, updates))
+        return _At(params, state, -value)
+
+    return jax.lax.fori_loop(first, last, step, at)
+
+
+def _records(release: Marginals, settings: VertiMRF, rng_key: jax.Array) -> dict[str, np.ndarray]:
+    """Encoded records of the field. Public."""
+    rng = np.random.default_rng(np.asarray(rng_key).ravel())
+    cells = draw_cells(settings.field(release), _NUM_RECORDS, rng)
+    arrays: dict[str, np.ndarray] = {}
+    for column in release.columns:
+        weights = release.fine.get(column.name)
+        arrays |= column.values(cells[column.name], rng, None if weights is None else np.maximum(weights, 0.0))
+    return arrays

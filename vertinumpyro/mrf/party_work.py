@@ -1,0 +1,141 @@
+"""VertiMRF at one party: its own noisy tables, its part of the products and sums across parties, its noise on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.row_blocks import RowBlocks
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.contingency import cross_pairs, one_hot, pads, party_columns, table_slices
+from vertinumpyro.mrf.local_tables import measure_locally
+from vertinumpyro.mrf.marginals import Released, pack_released
+from vertinumpyro.mrf.measurements import TableRelease
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.table_selection import across, crossing, own
+from vertinumpyro.privacy import sample_discrete_gaussian
+from vertinumpyro.session import PartyComputation, Payload
+
+__all__ = ["ACROSS", "OWN", "PADS", "ROUND", "TablesWork"]
+
+OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
+
+Words = Mapping[str, Any]
+
+
+@final
+class TablesWork(PartyComputation):
+    """One party's part of a plan.
+
+    Args:
+        columns: all parties' columns in cells, public.
+        party: whose part this is.
+        arrays: its encoded table. Secret.
+        plan: the plan.
+        source: its own randomness.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[CellColumn],
+        party: str,
+        arrays: Mapping[str, np.ndarray],
+        plan: MRFPlan,
+        source: RandomSource,
+    ) -> None:
+        self._columns, self._party, self._arrays = columns, party, arrays
+        self._plan, self._source = plan, source
+        self._share: np.ndarray | None = None
+        self._first = plan.parties[0] == party
+
+    def check(self, step: int | None, do: str, what: str, words: Words) -> None:
+        """See `PartyComputation.check`: own tables, then all products, or chosen tables of shared ones."""
+        releases, rounds = self._plan.cross_releases, self._plan.num_rounds
+        allowed: dict[tuple[int | None, str, str], Words] = {(0, "publish", OWN): {}}
+        if rounds:
+            allowed[None, "cross_products", PADS] = {}
+        elif releases:
+            allowed[1, "cross_products", ACROSS] = {"release": 0}
+        if allowed.get((step, do, what)) == words:
+            return
+        if not (rounds and step and (do, what) == ("sum", ROUND) and set(words) == {"release", "pairs"}):
+            raise self.refused(step, do, what)
+        self._check_round(step, words)
+
+    def _check_round(self, step: int, words: Words) -> None:
+        """Refuses what a step's release does not pay for: a table twice is two tables, and moves twice as far."""
+        chosen = [tuple(pair) for pair in words["pairs"]]
+        known = set(cross_pairs(self._columns, self._plan.parties))
+        if words["release"] != step - 1 or len(set(chosen)) < len(chosen) or not set(chosen) <= known:
+            raise ArgumentError(f"step {step} releases different tables of two parties' columns, with its own noise")
+        self._plan.cross_releases[step - 1].check_count(len(chosen))
+        if self._share is None:
+            raise ArgumentError("tables were asked for before the products that they are taken from")
+
+    def publish(self, what: str, words: Words) -> Payload:
+        """The party's own tables, with its noise alone."""
+        budget = self._plan.local_budget(self._party)
+        if not budget.mu:
+            return Payload(*pack_released(Released((), {})))
+        named = None if self._plan.workload is None else own(self._plan.workload, self._party)
+        measured = measure_locally(self._own, self._arrays, budget, self._source, named)
+        return Payload(*pack_released(Released(measured.measurements, measured.fine)))
+
+    def factor(self, what: str, words: Words) -> RowBlocks:
+        """One-hot columns."""
+        own = [column for column in self._crossing if column.party == self._party]
+        return one_hot(own, self._arrays, self._plan.num_records)
+
+    def widths(self, what: str, words: Words) -> tuple[int, ...]:
+        """Every party's cells."""
+        return tuple(sum(c.num_cells for c in own) for own in party_columns(self._crossing, self._plan.parties))
+
+    def noise(self, what: str, words: Words, size: int) -> np.ndarray:
+        """A share of the noise of the step's release, beside pads where no table is named; or a pad for all.
+
+        The party keeps its pads to itself.
+        """
+        if what == PADS:
+            self._share = pads(size, self._source)
+            return self._share
+        release = self._plan.cross_releases[words["release"]]
+        if self._plan.workload is None or what != ACROSS:
+            return self._noise_of(release, size)
+        places = table_slices(self._crossing, self._plan.parties)
+        named = np.concatenate([places[pair].ravel() for pair in across(self._plan.workload)])
+        values = pads(size, self._source)
+        values[named] = self._noise_of(release, len(named))
+        return values
+
+    def _noise_of(self, release: TableRelease, size: int) -> np.ndarray:
+        if release.noise.num_shares == 1 and not self._first:
+            return np.zeros(size, np.int64)  # trusted noise, of which there is one share
+        return sample_discrete_gaussian(release.share_variance, size, self._source)
+
+    def opened(self, what: str, words: Words, values: np.ndarray) -> None:
+        """The padded products, int64 flat: from here on the party holds a share of the exact ones."""
+        if what == PADS:
+            assert self._share is not None
+            self._share = (values if self._first else 0) - self._share
+
+    def summand(self, what: str, words: Words) -> np.ndarray:
+        """The party's share of the chosen tables."""
+        assert self._share is not None
+        places = table_slices(self._columns, self._plan.parties)
+        return np.concatenate([self._share[places[a, b].ravel()] for a, b in words["pairs"]])
+
+    @property
+    def _crossing(self) -> list[CellColumn]:
+        return crossing(self._columns, self._plan.workload)
+
+    @property
+    def _own(self) -> list[CellColumn]:
+        return [column for column in self._columns if column.party == self._party]
+
+    def __repr__(self) -> str:
+        """Nothing secret."""
+        return f"TablesWork({self._party!r})"

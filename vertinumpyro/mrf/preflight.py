@@ -1,0 +1,189 @@
+"""What follows the releases, on stand-ins for them: a fit that cannot end well ends before anything is spent.
+
+Memory is proved from public facts, then every step after the releases is taken once, with uniform tables as many, as
+large and as noisy as the plan's. Nothing here has seen a record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.core.row_blocks import rows_at_a_time
+from vertinumpyro.data import OBSERVED_SUFFIX, Schema
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.contingency import cross_pairs
+from vertinumpyro.mrf.encoders.base import Reporting, encoded_pairs
+from vertinumpyro.mrf.field import FEW_COLUMNS
+from vertinumpyro.mrf.local_tables import MOST_TRIPLES
+from vertinumpyro.mrf.marginals import Marginals, Released, pack_model, pack_released, unpack_model, unpack_released
+from vertinumpyro.mrf.measurements import Measurement, useful_cells
+from vertinumpyro.mrf.party_work import OWN, TablesWork
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.table_batches import MATRIX_BYTES
+from vertinumpyro.mrf.table_selection import Estimate, across, crossing, worst_fitted
+from vertinumpyro.mrf.twin import MarkovTwin
+
+__all__ = ["memory_parts", "rehearse_field", "rehearse_tables", "require_memory", "stand_in"]
+
+_ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
+_PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
+_PER_CELL_OF_MANY = 4000  # 16 padded cells of vectors and indices at most, and indices into each of a clique's tables
+_PER_TABLE_CELL = 64  # bytes; a table as released, merged, made consistent, and what this takes in between
+_RECORDS = 10
+
+
+def require_memory(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: int, memory_limit: int) -> None:
+    """Refuses a plan whose tables, estimates and field may take more memory than the limit; N is no part of it.
+
+    :raises ArgumentError: names what takes most, and what to change.
+    """
+    parts = memory_parts(columns, plan, clique_limit)
+    if (needed := sum(parts.values())) > memory_limit:
+        raise ArgumentError(
+            f"the fit may take {needed / 2**30:.1f} GiB, beyond memory_limit={memory_limit} bytes, most of it "
+            f"{max(parts, key=lambda name: parts[name])}; or raise memory_limit"
+        )
+
+
+def memory_parts(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: int) -> dict[str, int]:
+    """Bytes that each part of a fit in one process may take at most, beside the encoded columns; in words, by part."""
+    field = min(clique_limit, math.prod(c.num_cells for c in columns))
+    many = len(columns) > FEW_COLUMNS
+    of_field = _PER_CELL_OF_MANY * field if many else MATRIX_BYTES + _PER_FIELD_CELL * field
+    return {
+        "the field's cliques (lower clique_limit)": _ENGINE + of_field,
+        f"the tables ({_widest(columns)}; set bins or lower max_cells)": _PER_TABLE_CELL * _table_cells(columns, plan),
+        "the estimates from reports (lower num_keys or set bins)": (
+            0 if plan.encoding is None else plan.encoding.estimator_bytes(columns)
+        ),
+        "a block of records": rows_at_a_time(len(columns)) * 8 * 4 * len(columns),
+    }
+
+
+def _widest(columns: Sequence[CellColumn]) -> str:
+    ordered = sorted(columns, key=lambda c: -c.num_cells)[:2]
+    return "the widest columns are " + " and ".join(f"{c.name!r} with {c.num_cells} cells" for c in ordered)
+
+
+def _table_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
+    """At most so many cells have all tables of the plan together: pairs, useful triples, rounds."""
+    if plan.workload is not None:
+        return _named_cells(columns, plan)
+    sizes = sorted((c.num_cells for c in columns), reverse=True)
+    pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
+    rounds = plan.num_rounds * plan.tables_per_round * math.prod(sizes[:2])
+    own = sum(_own_cells([c for c in columns if c.party == party], plan, party) for party in plan.parties)
+    return 2 * pairs + rounds + own + sum(c.num_fine for c in columns)  # a party's pairs are measured up to twice
+
+
+def _named_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
+    """Those of a workload, finer histograms, and the whole of the products in which its tables across parties stand."""
+    sizes = {c.name: c.num_cells for c in columns}
+    named = sum(sizes[a] * sizes[b] for _, a, _, b in plan.workload or ())
+    crossed = crossing(columns, plan.workload)
+    held = [sum(c.num_cells for c in crossed if c.party == party) for party in plan.parties]
+    products = (sum(held) ** 2 - sum(cells**2 for cells in held)) // 2
+    return named + products + sum(c.num_fine for c in columns)
+
+
+def _own_cells(columns: Sequence[CellColumn], plan: MRFPlan, party: str) -> int:
+    """A party's tables of three columns: k tables have k^-1/2 of one table's useful cells each."""
+    budget = plan.local_budget(party)
+    sizes = sorted((c.num_cells for c in columns), reverse=True)
+    if not budget.mu or len(sizes) < 2:
+        return 0
+    useful = useful_cells(plan.num_records, budget.release(1, 1.0).stddev)
+    count = min(math.comb(len(sizes), 3), MOST_TRIPLES)
+    return math.ceil(min(count * math.prod(sizes[:3]), math.sqrt(count) * useful))
+
+
+def rehearse_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Released:
+    """Takes every step of the releases themselves, and gives uniform tables as they would.
+
+    Args:
+        columns: in cells.
+        plan: the plan.
+        estimate: fits the field between rounds, with one step of mirror descent.
+    """
+    own = _own_tables(columns, plan)
+    across = _across(columns, plan, own.measurements)
+    released = unpack_released(*pack_released(Released((*own.measurements, *across), own.fine)), columns)
+    if plan.num_rounds:
+        model = estimate(columns, released.measurements)
+        worst_fitted(model, released.measurements, cross_pairs(columns, plan.parties), plan.num_records)
+    return released
+
+
+def stand_in(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Marginals:
+    """Uniform tables, as many, as large and as noisy as the plan's."""
+    tables = rehearse_tables(columns, plan, estimate)
+    return Marginals(
+        schema=schema,
+        columns=columns,
+        plan=plan,
+        measurements=tables.measurements,
+        fine=tables.fine,
+        secure_noise=False,
+    )
+
+
+def rehearse_field(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
+    """Takes every step that follows the releases, too: packing, the field, a few synthetic records."""
+    tables = stand_in(schema, columns, plan, estimate)
+    model = unpack_model(*pack_model(estimate(columns, tables.measurements)), columns)
+    MarkovTwin.of(tables, model, {}).sample_synthetic(_RECORDS, rng_key=jax.random.key(0))
+
+
+def _own_tables(columns: tuple[CellColumn, ...], plan: MRFPlan) -> Released:
+    """What the parties' own code gives for records that are all alike, then uniform."""
+    found: list[Measurement] = []
+    fine: dict[str, np.ndarray] = {}
+    for party in plan.parties:
+        arrays = _records([c for c in columns if c.party == party])
+        work = TablesWork(columns, party, arrays, plan, SystemRandomSource())
+        released = unpack_released(*work.publish(OWN, {}), columns)
+        found += released.measurements
+        fine |= {name: np.full(values.shape, plan.num_records / values.size) for name, values in released.fine.items()}
+    return Released(tuple(_uniform(m.columns, m.values.shape, plan, m.stddev) for m in found), fine)
+
+
+def _records(columns: Sequence[CellColumn]) -> dict[str, np.ndarray]:
+    """Public stand-ins for encoded columns, `[_RECORDS]` each."""
+    arrays: dict[str, Any] = {c.name: np.zeros(_RECORDS, np.int64 if c.domain_size else np.float64) for c in columns}
+    return arrays | {c.name + OBSERVED_SUFFIX: np.ones(_RECORDS, bool) for c in columns if c.missing == "mask"}
+
+
+def _across(columns: Sequence[CellColumn], plan: MRFPlan, own: Sequence[Measurement]) -> list[Measurement]:
+    """Uniform tables of the pairs that are released, chosen ones among them."""
+    sizes = {c.name: c.num_cells for c in columns}
+    pairs = cross_pairs(columns, plan.parties) if plan.workload is None else across(plan.workload)
+    noise = [(release.num_tables, release.stddev) for release in plan.cross_releases]
+    if plan.encoding is not None and pairs:
+        noise = [(len(pairs), _encoded_stddev(columns, plan, own, max(pairs, key=lambda p: sizes[p[0]] * sizes[p[1]])))]
+    return [
+        _uniform(pair, tuple(sizes[name] for name in pair), plan, stddev)
+        for count, stddev in noise
+        for pair in pairs[:count]
+    ]
+
+
+def _encoded_stddev(
+    columns: Sequence[CellColumn], plan: MRFPlan, own: Sequence[Measurement], pair: tuple[str, str]
+) -> float:
+    """The encoder and its estimator, once, on the widest pair."""
+    assert plan.encoding is not None
+    widest = [c for c in columns if c.name in pair]
+    codes = {c.name: np.zeros(_RECORDS, np.int64) for c in widest}
+    (found,) = encoded_pairs(plan.encoding, Reporting(widest, codes, own, plan.num_records, SystemRandomSource()))
+    return found.stddev
+
+
+def _uniform(columns: tuple[str, ...], shape: tuple[int, ...], plan: MRFPlan, stddev: float) -> Measurement:
+    return Measurement(columns=columns, values=np.full(shape, plan.num_records / math.prod(shape)), stddev=stddev)

@@ -1,0 +1,196 @@
+"""Pooled tables, for research: a table in the schema's own types stands for the parties' columns of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.arguments import shown
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Facts, PartySchema, Schema, TableFacts, VerticalDataset
+from vertinumpyro.data.frames import Table, as_frame
+from vertinumpyro.data.wording import suggest
+from vertinumpyro.privacy import Plan
+from vertinumpyro.regression.sklearn_compat import BaseEstimator, TransformerMixin
+from vertinumpyro.session import Session
+
+__all__ = [
+    "PooledTable",
+    "Records",
+    "as_records",
+    "encoded",
+    "facts_of",
+    "label_of",
+    "part_of",
+    "schema_of",
+    "told_apart",
+    "with_labels",
+]
+
+Records: TypeAlias = VerticalDataset | Table | np.ndarray
+"""Of predictions: a dataset, a table of any library, or an array whose columns `features=` names in order."""
+
+
+def part_of(schema: Schema, columns: Iterable[str]) -> Schema:
+    """The schema of some of its columns; parties without any of them drop out.
+
+    Raises:
+        ArgumentError: the schema has no such column.
+    """
+    wanted = set(columns)
+    for name in sorted(wanted - set(schema.columns)):
+        raise ArgumentError(f"the schema has no column {name!r}; {suggest(name, schema.columns)}")
+    kept = {p: {n: c for n, c in part.columns.items() if n in wanted} for p, part in schema.parties.items()}
+    return Schema({party: PartySchema(columns) for party, columns in kept.items() if columns}, schema.id_column)
+
+
+def schema_of(X: Any, schema: Schema | None) -> Schema:
+    """A dataset's or a session's own schema, a table's from the estimator's settings.
+
+    Raises:
+        ArgumentError: the schema is missing.
+    """
+    if isinstance(X, VerticalDataset | Session):
+        return X.schema
+    if isinstance(schema, Schema):
+        return schema
+    raise ArgumentError(
+        "schema: a pooled table does not say its columns' public domains; in research, give the constructor schema=, "
+        "or put a PooledTable in front of this estimator in a Pipeline. Parties' own tables make a VerticalDataset"
+    )
+
+
+def as_records(X: Any, features: Iterable[str] | None = None) -> Any:
+    """A dataset and a session as they are, a table of any library as a DataFrame; an array is named by `features`.
+
+    Raises:
+        ArgumentError: it is none of them, or an array without names; the message says what to give.
+    """
+    if isinstance(X, VerticalDataset | Session | pd.DataFrame):
+        return X
+    if isinstance(X, np.ndarray):
+        return _named(X, features)
+    if isinstance(X, Mapping) and any(hasattr(table, "columns") for table in X.values()):
+        raise ArgumentError("X is a table for each party: make it one, by VerticalDataset.from_frames(schema, X)")
+    return as_frame(X, "X")
+
+
+def _named(X: np.ndarray, features: Any) -> pd.DataFrame:
+    if not isinstance(features, list | tuple):
+        raise ArgumentError(
+            "X: a NumPy array has no column names; pass a DataFrame, or list the array's columns in order in the "
+            "constructor's features=[...]. scikit-learn's transformers make DataFrames after "
+            "set_output(transform='pandas'); features need no scaler, as the schema's bounds scale them"
+        )
+    if X.ndim != 2 or X.shape[1] != len(features):
+        raise ArgumentError(f"X has shape {X.shape}, and features= names {len(features)} columns; give one for each")
+    return pd.DataFrame(X, columns=list(features)).infer_objects()
+
+
+def facts_of(data: Any, schema: Schema | None, num_records: int | None, own: Schema | None) -> Facts:
+    """What a plan is made from: a dataset's or a session's own facts, a schema's with N; `own` is the estimator's.
+
+    Raises:
+        ArgumentError: names what is missing or said twice.
+    """
+    if data is not None and schema is not None:
+        raise ArgumentError("schema: data has one; leave one of the two out")
+    data = schema if data is None else data
+    if isinstance(data, Facts):
+        if num_records not in (None, data.num_records):
+            raise ArgumentError(f"num_records={num_records}, and data has {data.num_records}; leave it out")
+        return data
+    found = own if data is None else data
+    if not isinstance(found, Schema):
+        raise ArgumentError(
+            f"schema={shown(found)} is none to make a plan with; give a schema or a dataset, or the constructor schema="
+        )
+    if num_records is None:
+        raise ArgumentError("num_records: a schema does not say how many records there are; give their number")
+    return TableFacts(found, num_records)
+
+
+def label_of(y: Any, label: str | None) -> tuple[str | None, Any]:
+    """(label, y) of a fit: a text in y's place is the label's name, and where none is known a Series has one.
+
+    Raises:
+        ArgumentError: two labels are named.
+    """
+    if not isinstance(y, str):
+        return (getattr(y, "name", None) if label is None else label), y
+    if label not in (None, y):
+        raise ArgumentError(f"y: names the label {y!r}, and the constructor {label!r}; leave one out")
+    return y, None
+
+
+def told_apart(y: Any, plan: Any, kind: type[Plan]) -> tuple[Any, Any]:
+    """(labels, plan): a plan may also stand second, `fit(dataset, plan)`.
+
+    Raises:
+        ArgumentError: there are two plans.
+    """
+    if not isinstance(y, kind):
+        return y, plan
+    if plan is not None:
+        raise ArgumentError("plan was given twice: as the second argument and as plan=; leave one out")
+    return None, y
+
+
+def with_labels(X: Any, label: str, y: Any) -> Any:
+    """A DataFrame with the labels as its column.
+
+    Raises:
+        ArgumentError: there are more or fewer of them.
+    """
+    labels = np.asarray(y)
+    if labels.shape != (len(X),):
+        raise ArgumentError(f"y has shape {labels.shape}, and X {len(X)} records")
+    return X.assign(**{label: labels})
+
+
+def encoded(X: Any, schema: Schema, columns: list[str], features: Iterable[str] | None = None) -> VerticalDataset:
+    """A table's named columns in model units; of a dataset all that it has.
+
+    Raises:
+        ArgumentError: it is neither, or a column is missing.
+    """
+    X = as_records(X, features)
+    if isinstance(X, VerticalDataset):
+        return X
+    if isinstance(X, Session):
+        raise ArgumentError("X: a session's records stay at their parties; give a VerticalDataset or a table")
+    missing = [name for name in columns if name not in X]
+    if missing:
+        raise ArgumentError(f"X lacks column {missing[0]!r}, which the model was fitted with: add it")
+    return VerticalDataset.from_pooled(part_of(schema, columns), X)
+
+
+class PooledTable(TransformerMixin, BaseEstimator):
+    """A Pipeline's first step on the pooled side: a DataFrame becomes a `VerticalDataset`. Research only.
+
+    Example: ``Pipeline([("table", PooledTable(schema=schema)), ("model", VerticalLogisticRegression())])``, fitted by
+    ``fit(frame, plan)``. For `predict` the frame may lack columns that the model does not use.
+
+    Args:
+        schema: the public schema.
+    """
+
+    def __init__(self, *, schema: Schema) -> None:
+        self.schema = schema
+
+    def fit(self, frame: Any, plan: Any = None) -> PooledTable:
+        """Nothing is learned."""
+        return self
+
+    def transform(self, frame: Table) -> VerticalDataset:
+        """Encode the columns that are there, of a table of any library."""
+        frame = as_frame(frame, "X")
+        present = [name for name in self.schema.columns if name in frame]
+        return VerticalDataset.from_pooled(part_of(self.schema, present), frame)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """There is nothing to fit."""
+        return True

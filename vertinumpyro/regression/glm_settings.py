@@ -1,0 +1,251 @@
+"""How a generalised linear model is stepped, chosen from public numbers alone, never from the data.
+
+One generalised linear model on one schema, checked, and the `DPVI` that fits it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpyro.infer import init_to_mean
+from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal
+
+from vertinumpyro.core.arguments import require_collection
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Column, Schema
+from vertinumpyro.data.wording import Place
+from vertinumpyro.dpvi import DPVI, Posterior, SecondMoments
+from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
+from vertinumpyro.dpvi.second_moments import NUM_STEPS as FEW_STEPS
+from vertinumpyro.posterior.guide import GuideFactory
+from vertinumpyro.regression.dataframe_input import part_of
+from vertinumpyro.regression.families import Family, family_of
+from vertinumpyro.regression.glm_model import INTERCEPT, Term, glm_model, terms_of
+from vertinumpyro.secure import Backend
+
+_NUM_STEPS, _CLIP_FACTOR = 200, 0.4
+
+
+class Steps(NamedTuple):
+    """How many steps, with what.
+
+    Attributes:
+        num_steps: with all records in each, so that sub-sampling has nothing to add.
+        clip_norm: of a record's gradient, over the family's usual residual.
+        learning_rate: of Adam at its first step, over the family's usual coefficient.
+    """
+
+    num_steps: int
+    clip_norm: float
+    learning_rate: float
+
+
+def default_steps(num_columns: int, num_steps: int | None = None, *, curvature: bool = False) -> Steps:
+    """The settings of a fit that names none; `benchmarks/glm.py` has what they reach at epsilon from 0.1 to 10.
+
+    Noise of T steps that is averaged costs what noise of one does, so T is as large as patience allows. A record is
+    clipped where its outcome was half expected: its gradient's norm is the residual times sqrt(columns), as each
+    column adds a number in [-1, 1] or a one, and 0.4 of a bounded residual is a clip norm of 0.4 sqrt(columns). With
+    the rate 1 / sqrt(T) steps of noise alone move a coefficient by some 0.6 of its usual size. Where second moments say
+    how far to go, 20 steps come as far, and a step of every party's records between organisations is what takes time.
+
+    Args:
+        num_columns: features and label.
+        num_steps: T; None takes 200, or 20 with second moments.
+        curvature: whether steps go by noisy second moments.
+    """
+    steps = num_steps or (FEW_STEPS if curvature else _NUM_STEPS)
+    return Steps(steps, round(_CLIP_FACTOR * math.sqrt(num_columns), 3), 1 / math.sqrt(steps))
+
+
+def one_scale_adam(num_steps: int, learning_rate: float) -> optax.GradientTransformation:
+    """Adam whose second moment is the mean over all coefficients, and whose rate falls by a cosine.
+
+    Privacy's noise is the same in all of them; Adam's own scales would blow up those that hardly have a gradient. A
+    guide's widths, whose gradients are of another kind, have a scale of their own.
+
+    Args:
+        num_steps: T.
+        learning_rate: at the first step.
+    """
+    kinds: Mapping[Any, Any] = {
+        "coefficients": _one_scale(num_steps, learning_rate),
+        "widths": _one_scale(num_steps, learning_rate),
+    }
+    return optax.multi_transform(kinds, _kinds)
+
+
+def _kinds(params: Any) -> Any:
+    return {name: "widths" if name.endswith("_scale") else "coefficients" for name in params}
+
+
+def _one_scale(num_steps: int, learning_rate: float) -> optax.GradientTransformation:
+    rate = optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.05)
+
+    def init(params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jax.tree_util.tree_map(jnp.zeros_like, params), jnp.zeros(())
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        count, momentum, square = state[0] + 1, state[1], state[2]
+        momentum = jax.tree_util.tree_map(lambda m, g: 0.9 * m + 0.1 * g, momentum, updates)
+        leaves = jax.tree_util.tree_leaves(updates)
+        size = max(1, sum(leaf.size for leaf in leaves))
+        square = 0.999 * square + 0.001 * sum(jnp.sum(jnp.square(leaf)) for leaf in leaves) / size
+        scale = rate(count - 1) / (1 - 0.9**count) / (jnp.sqrt(square / (1 - 0.999**count)) + 1e-8)
+        return jax.tree_util.tree_map(lambda m: -scale * m, momentum), (count, momentum, square)
+
+    return optax.GradientTransformation(init, update)
+
+
+GuideName = Literal["point", "normal"]
+
+_GUIDES: Mapping[str, GuideFactory] = {
+    "point": AutoDelta,
+    "normal": functools.partial(AutoDiagonalNormal, init_scale=0.05),
+}
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regression:
+    """The arguments of `glm_model`, and what follows from them; public.
+
+    Raises:
+        ArgumentError: names what does not fit, and the fix.
+    """
+
+    schema: Schema
+    label: str
+    family: str
+    features: tuple[str, ...] | None
+    linear: tuple[str, ...]
+    prior_scale: float
+    scale: float
+    cutpoints: tuple[float, ...] | None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.prior_scale < math.inf:
+            raise ArgumentError(f"prior_scale must be positive and finite, got {self.prior_scale}")
+        _ = self.terms  # validates the columns' names
+        self.of_label.check(self.place, self.column)
+
+    @classmethod
+    def of(
+        cls, schema: Schema, label: str, *, features: Iterable[str] | None, linear: Iterable[str],
+        cutpoints: Iterable[float] | None, **settings: Any,
+    ) -> Regression:  # fmt: skip
+        """With the columns in any collection."""
+        for argument, names in {"features": () if features is None else features, "linear": linear}.items():
+            require_collection(argument, names, "columns")
+        family = family_of(settings["family"], scale=settings["scale"], cutpoints=cutpoints)
+        return cls(
+            schema=schema,
+            label=label,
+            features=None if features is None else tuple(features),
+            linear=tuple(linear),
+            cutpoints=getattr(family, "cutpoints", None),
+            **settings,
+        )
+
+    @property
+    def model_kwargs(self) -> dict[str, Any]:
+        """What `glm_model` takes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """What each column adds to the predictor."""
+        return terms_of(self.schema, self.label, features=self.features, linear=self.linear)
+
+    @functools.cached_property
+    def of_label(self) -> Family:
+        """The label's distribution."""
+        return family_of(self.family, scale=self.scale, cutpoints=self.cutpoints)
+
+    @property
+    def column(self) -> Column:
+        """The label's."""
+        return self.schema.columns[self.label]
+
+    @property
+    def place(self) -> Place:
+        """Where the label is, for errors."""
+        return Place(self.schema.party_of(self.label), self.label)
+
+    @property
+    def columns(self) -> list[str]:
+        """The features' names."""
+        return [term.column for term in self.terms]
+
+    @property
+    def of_its_columns(self) -> Regression:
+        """The same on a schema of these columns alone; a party without any has no part in it."""
+        return dataclasses.replace(self, schema=part_of(self.schema, [*self.columns, self.label]))
+
+    def steps(self, num_steps: int | None = None, *, curvature: bool = False) -> Steps:
+        """How it is fitted unless somebody says otherwise, in the family's own units."""
+        found = default_steps(1 + len(self.terms), num_steps, curvature=curvature)
+        return found._replace(
+            clip_norm=found.clip_norm * self.of_label.residual(self.column),
+            learning_rate=found.learning_rate * self.of_label.unit,
+        )
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether second moments of its coefficients' scores are not too many."""
+        return sum(term.size for term in self.terms) < MOST_COEFFICIENTS
+
+    def found(self, posterior: Posterior) -> tuple[np.ndarray, float]:
+        """Coefficients `[d]` in the terms' order and the intercept, at the posterior's centre."""
+        sites = posterior.split.constrain(posterior.centre())
+        coefficients = [np.ravel(np.asarray(sites[term.site], np.float64)) for term in self.terms]
+        return np.concatenate(coefficients), float(sites[INTERCEPT])
+
+    def predictor(self, columns: Mapping[str, np.ndarray], coefficients: np.ndarray, intercept: float) -> np.ndarray:
+        """Eta `[N]` of records in model units."""
+        parts = np.split(coefficients, np.cumsum([term.size for term in self.terms])[:-1])
+        added = [term.added(part, columns[term.column]) for term, part in zip(self.terms, parts, strict=True)]
+        return np.sum(added, axis=0) + intercept
+
+
+def inference_of(
+    regression: Regression, guide: GuideName, backend: Backend, *, num_steps: int, learning_rate: float | None,
+    curvature: bool = False,
+) -> DPVI:  # fmt: skip
+    """The inference; the same one for the same settings, so that a model is split and compiled once for many fits.
+
+    Args:
+        regression, guide, backend: what is fitted, and how.
+        num_steps: T.
+        learning_rate: of Adam; None takes the default.
+        curvature: take steps by noisy second moments in the place of Adam's.
+    """
+    made = _inference if isinstance(backend, Hashable) else _inference.__wrapped__
+    if curvature:  # these fit any number of steps
+        return made(regression, guide, backend, None, None)
+    return made(regression, guide, backend, num_steps, learning_rate or regression.steps(num_steps).learning_rate)
+
+
+@functools.lru_cache(maxsize=8)
+def _inference(
+    regression: Regression, guide: GuideName, backend: Backend, num_steps: int | None, learning_rate: float | None
+) -> DPVI:
+    """Without a learning rate by second moments."""
+    adam = None if num_steps is None or learning_rate is None else one_scale_adam(num_steps, learning_rate)
+    return DPVI(
+        glm_model,
+        guide=_GUIDES[guide],
+        optimizer=adam,
+        backend=backend,
+        init_loc_fn=init_to_mean,
+        model_kwargs=regression.model_kwargs,
+        warm_start=SecondMoments() if adam is None else False,
+    )
