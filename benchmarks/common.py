@@ -31,13 +31,13 @@ from tqdm.auto import tqdm
 from vertinumpyro.core import compat
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource, RandomSource
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
-from vertinumpyro.data.datasets.adult import load_adult
+from vertinumpyro.data.datasets import load_adult
 from vertinumpyro.dpvi import DPVI, DPVIState, Kernel, StepInput
 from vertinumpyro.dpvi.step_inputs import Chunk
 from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import device_columns
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.secure import Backend
 
 DELTA = 1e-5
@@ -208,7 +208,7 @@ class Experiment:
     """
 
     dpvi: DPVI
-    plan: PrivacyPlan
+    plan: GradientPlan
     train: VerticalDataset
     test: VerticalDataset
 

@@ -45,8 +45,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from tqdm.auto import tqdm
 
-from vertinumpyro.data.datasets.abalone import load_abalone
-from vertinumpyro.data.datasets.wine import load_wine
+from vertinumpyro.data.datasets import load_abalone, load_wine
 from vertinumpyro.evaluation.plot_style import LINE_STYLES, MARKERS, MUTED, SERIES, grid, new_figure, styled
 from vertinumpyro.regression.bayesian_linear import BayesianLinearRegression
 

@@ -101,7 +101,7 @@ from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior import PredictivePosterior
-from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, PrivacyPlan
+from vertinumpyro.privacy import OUTSIDE_ANALYST, GradientPlan, NeighbouringRelation
 from vertinumpyro.secure import Backend, Crypten, FixedPoint, Plaintext
 from vertinumpyro.session import PartyTask, ProcessSession
 
@@ -259,7 +259,7 @@ def _from_tables(task: Task, num_components: int, key: jax.Array) -> PredictiveP
     return MarginalInference(num_components=num_components).fit(release, key, progress_bar=False)
 
 
-def _plan_for_everyone(task: Task, dpvi: DPVI, **settings: Any) -> PrivacyPlan:
+def _plan_for_everyone(task: Task, dpvi: DPVI, **settings: Any) -> GradientPlan:
     given = {} if task.settings.default_steps is None else {"num_steps": task.settings.default_steps}
     return dpvi.plan(task.train, epsilon=1.0, delta=DELTA, **{**settings, **given})
 

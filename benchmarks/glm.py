@@ -77,7 +77,7 @@ from tqdm.auto import tqdm
 
 import vertinumpyro as vnp
 from vertinumpyro.data import Schema, TableFacts, VerticalDataset
-from vertinumpyro.data.datasets.adult import load_adult
+from vertinumpyro.data.datasets import load_adult
 from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.posterior import TwinWarning
 from vertinumpyro.regression import VerticalLogisticRegression

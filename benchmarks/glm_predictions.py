@@ -29,7 +29,7 @@ import pandas as pd
 from common import DELTA, environment, finish, parser, regrouped
 
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.datasets.adult import load_adult
+from vertinumpyro.data.datasets import load_adult
 from vertinumpyro.glm import VerticalGLM, VerticalPredictor
 from vertinumpyro.session import PartyTask, ProcessSession
 

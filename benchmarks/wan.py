@@ -60,7 +60,7 @@ from wan_parts import member
 from wan_parts.emulator import Network, missing, network
 
 from vertinumpyro.data import TableFacts, VerticalDataset
-from vertinumpyro.data.datasets.adult import load_adult
+from vertinumpyro.data.datasets import load_adult
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.mrf import VertiMRF

@@ -13,7 +13,7 @@ import typer
 from vertinumpyro.cli.main import app
 from vertinumpyro.cli.party_file import PartyFile, PolicySettings
 from vertinumpyro.cli.schema_commands import config_schema
-from vertinumpyro.data.json_schema import columns_schema, properties
+from vertinumpyro.data.schema_parsing import columns_schema, properties
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vertinumpyro.data.datasets.sources import FOLDER_VARIABLE
+from vertinumpyro.data.datasets import FOLDER_VARIABLE
 
 nbclient = pytest.importorskip("nbclient", reason="nbclient (extra: test) is not installed")
 nbformat = pytest.importorskip("nbformat", reason="nbformat (extra: test) is not installed")

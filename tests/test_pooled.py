@@ -12,6 +12,7 @@ import pytest
 import vertinumpyro as vnp
 from vertinumpyro import pooled
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, LongFitWarning, UnprovenError
+from vertinumpyro.data.dataframe_interop import in_kind_of
 from vertinumpyro.marginals import MarginalPosterior
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy import PrivacyWarning
@@ -75,7 +76,7 @@ def test_further_tables_cost_nothing_and_are_others(made):
 def test_a_twin_is_of_the_tables_library(library, monkeypatch, made):
     kind = pytest.importorskip(library)
     convert = kind.from_pandas if library == "polars" else lambda f: kind.Table.from_pandas(f, preserve_index=False)
-    again = vnp.data.frames.in_kind_of(type(convert(CLINIC)), made.table)
+    again = in_kind_of(type(convert(CLINIC)), made.table)
     assert type(again).__module__.startswith(library)
     columns = list(again.column_names if library == "pyarrow" else again.columns)
     assert columns == ["ill", "visits", "plan"]

@@ -37,7 +37,7 @@ def tracked_text_files() -> list[Path]:
     except (OSError, subprocess.CalledProcessError):
         folders = ("vertinumpyro", "tests", "benchmarks")
         paths = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
-    suffixes = {".lock", ".npz", ".parquet", ".png", ".pyc"}
+    suffixes = {".lock", ".npz", ".parquet", ".png", ".pyc", ".sqlite"}
     return [path for path in paths if path.is_file() and path.suffix not in suffixes]
 
 

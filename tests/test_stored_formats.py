@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
+from vertinumpyro.core.durable_files import load_arrays
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import Marginals, MarkovTwin

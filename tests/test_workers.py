@@ -16,13 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.mrf.conftest import SCHEMA, frame
-from vertinumpyro.cli.config_sections import DataSettings
+from vertinumpyro.cli.config_sections import DataSettings, read_section
 from vertinumpyro.cli.party_file import PartyFile
-from vertinumpyro.cli.toml_dataclass import read_section
-from vertinumpyro.core import dask_workers, open_files, row_blocks, workers
+from vertinumpyro.core import anonymous_files as open_files
+from vertinumpyro.core import row_blocks, workers
+from vertinumpyro.core import workers as dask_workers
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError
 from vertinumpyro.core.workers import Part, total, workers_of
-from vertinumpyro.data import Linkage, PartySchema, Schema, VerticalDataset, normalised_ids, spool, streaming
+from vertinumpyro.data import Linkage, PartySchema, Schema, VerticalDataset, normalised_ids, streaming
+from vertinumpyro.data import streaming as spool
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf import contingency as exact_tables
 from vertinumpyro.privacy.ledger import read_record

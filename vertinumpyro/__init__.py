@@ -14,12 +14,13 @@ Names load on first use, so that `vertinumpyro.privacy` and `vertinumpyro.data` 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from vertinumpyro.core.version import __version__
+from vertinumpyro.core import __version__
 
 if TYPE_CHECKING:
     from vertinumpyro import data, evaluation, privacy
     from vertinumpyro.core import errors
     from vertinumpyro.data import (
+        PartySchema,
         Schema,
         VerticalDataset,
         draft_schema,
@@ -31,33 +32,52 @@ if TYPE_CHECKING:
         load_wine,
     )
     from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior, SecondMoments
+    from vertinumpyro.dpvi.horizontal import HorizontalDPVI
+    from vertinumpyro.glm import MarginalGLM, VerticalGLM
     from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
     from vertinumpyro.model import mixture_model, party_plate, party_sum
     from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
     from vertinumpyro.pooled import twin
-    from vertinumpyro.privacy import DisjointBatches, NeighbouringRelation, PoissonSampling, PrivacyPlan
+    from vertinumpyro.privacy import DisjointBatches, GradientPlan, NeighbouringRelation, PoissonSampling, PrivacyPlan
+    from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegression, VerticalLogisticRegression
     from vertinumpyro.reports.files import write_report
-    from vertinumpyro.secure import FixedPoint, Plaintext
+    from vertinumpyro.secure import SPU, Crypten, FixedPoint, Plaintext
+    from vertinumpyro.secure.dca import SecureAggregation
+    from vertinumpyro.session import OrganisationSession, PartyTask, ProcessSession
 
 __all__ = [
     "DPVI",
+    "SPU",
+    "BayesianLinearRegression",
+    "Crypten",
     "Diagnostics",
     "DisjointBatches",
     "FixedPoint",
+    "GradientPlan",
+    "HorizontalDPVI",
     "MRFPlan",
+    "MarginalGLM",
     "MarginalInference",
     "MarginalPosterior",
     "Marginals",
     "MarkovTwin",
     "NeighbouringRelation",
+    "OrganisationSession",
+    "PartySchema",
+    "PartyTask",
     "Plaintext",
     "PoissonSampling",
     "Posterior",
     "PrivacyPlan",
+    "ProcessSession",
     "Schema",
     "SecondMoments",
+    "SecureAggregation",
     "VertiMRF",
     "VerticalDataset",
+    "VerticalGLM",
+    "VerticalLinearRegression",
+    "VerticalLogisticRegression",
     "__version__",
     "data",
     "draft_schema",
@@ -81,6 +101,7 @@ __all__ = [
 _MODULES = {"data": "data", "errors": "core.errors", "evaluation": "evaluation", "privacy": "privacy"}
 _HOMES = {
     "data": (
+        "PartySchema",
         "Schema",
         "VerticalDataset",
         "draft_schema",
@@ -91,14 +112,59 @@ _HOMES = {
         "load_rand_hie",
         "load_wine",
     ),
-    "dpvi": ("DPVI", "Diagnostics", "Posterior", "SecondMoments"),
-    "marginals": ("MarginalInference", "MarginalPosterior", "release_marginals"),
-    "model": ("mixture_model", "party_plate", "party_sum"),
-    "mrf": ("MRFPlan", "Marginals", "MarkovTwin", "VertiMRF"),
+    "dpvi": (
+        "DPVI",
+        "Diagnostics",
+        "Posterior",
+        "SecondMoments",
+    ),
+    "dpvi.horizontal": ("HorizontalDPVI",),
+    "glm": (
+        "MarginalGLM",
+        "VerticalGLM",
+    ),
+    "marginals": (
+        "MarginalInference",
+        "MarginalPosterior",
+        "release_marginals",
+    ),
+    "model": (
+        "mixture_model",
+        "party_plate",
+        "party_sum",
+    ),
+    "mrf": (
+        "MRFPlan",
+        "Marginals",
+        "MarkovTwin",
+        "VertiMRF",
+    ),
     "pooled": ("twin",),
-    "privacy": ("DisjointBatches", "NeighbouringRelation", "PoissonSampling", "PrivacyPlan"),
+    "privacy": (
+        "DisjointBatches",
+        "GradientPlan",
+        "NeighbouringRelation",
+        "PoissonSampling",
+        "PrivacyPlan",
+    ),
+    "regression": (
+        "BayesianLinearRegression",
+        "VerticalLinearRegression",
+        "VerticalLogisticRegression",
+    ),
     "reports.files": ("write_report",),
-    "secure": ("FixedPoint", "Plaintext"),
+    "secure": (
+        "Crypten",
+        "FixedPoint",
+        "Plaintext",
+        "SPU",
+    ),
+    "secure.dca": ("SecureAggregation",),
+    "session": (
+        "OrganisationSession",
+        "PartyTask",
+        "ProcessSession",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -116,5 +182,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    """What a newcomer needs, loaded or not."""
+    return list(__all__)

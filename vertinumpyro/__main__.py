@@ -1,4 +1,7 @@
-"""`python -m vertinumpyro`: the command line."""
+"""`python -m vertinumpyro`: the command line.
+
+Short because it calls the command.
+"""
 
 from vertinumpyro.cli.main import main
 

@@ -17,11 +17,11 @@ from typing import Any, Literal, final
 import jax
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError, LongFitWarning, ModelContractError, UnprovenError
 from vertinumpyro.core.types import Model
+from vertinumpyro.core.validation import checked
 from vertinumpyro.data import Schema, VerticalDataset, draft_schema
-from vertinumpyro.data.frames import Table, in_kind_of
+from vertinumpyro.data.dataframe_interop import Table, in_kind_of
 from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.dpvi.training_loop import OnEstimate
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
@@ -31,8 +31,6 @@ from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.mrf.table_selection import bins_within
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PrivacyWarning
-
-__all__ = ["Twin", "twin"]
 
 Fitted = MarkovTwin | MarginalPosterior | Posterior
 
@@ -53,12 +51,11 @@ _DRAFTED = (
 class Twin:
     """A private synthetic table, and what it was drawn from.
 
-    Attributes:
-        fitted: the field or posterior, which `save` keeps.
-        plan: what was spent; it prints as a table of adversaries.
-        schema: the columns' public domains.
-        why: the method, and why it was taken.
-        proved: False where the domains were read from the tables, which no ε covers.
+    :ivar fitted: the field or posterior, which `save` keeps.
+    :ivar plan: what was spent; it prints as a table of adversaries.
+    :ivar schema: the columns' public domains.
+    :ivar why: the method, and why it was taken.
+    :ivar proved: False where the domains were read from the tables, which no ε covers.
     """
 
     fitted: Fitted
@@ -77,8 +74,7 @@ class Twin:
     def sample(self, num_records: int | None = None, *, rng_key: jax.Array) -> Any:
         """A further table; post-processing, as many as you like cost nothing.
 
-        Raises:
-            ArgumentError: num_records is below 1, or rng_key is no key.
+        :raises ArgumentError: num_records is below 1, or rng_key is no key.
         """
         made = self.fitted.sample_synthetic(num_records, rng_key=checked_key(rng_key))
         return in_kind_of(self._kind, made)
@@ -111,24 +107,22 @@ def twin(
     columns too wide for a table of two, as thousands of categories, the field counts groups of neighbours in the
     schema's order, and draws values within a group as a noisy histogram of the column has them; `why` names them.
 
-    Args:
-        tables: for each party a pandas or polars DataFrame, a `pyarrow.Table`, or a dict of arrays.
-        epsilon: against the outside analyst and each party, one record replaced.
-        delta: below 1/N.
-        schema: the public domains of all columns, and the id column.
-        model: `model(data, num_records)`, a NumPyro program with party plates.
-        id_column: by which the tables know their records; used without a schema.
-        rng_key: of the model's own randomness, never of the noise; by default a new one from the operating system.
-        run_dir: a new folder for the privacy record, written before anything is seen.
-        unmatched: what to do with records that not all parties have; "drop" makes the number of common ones public.
-        allow_unproven: without a schema, take bounds and categories from the tables.
-        allow_long: take steps even where they will take more than ten minutes, as one on stand-ins took. From one
-            minute on a `LongFitWarning` says how long.
-
-    Raises:
-        UnprovenError: there is no schema, and `allow_unproven` is False.
-        ArgumentError: the steps would take more than ten minutes, and `allow_long` is False; nothing is spent.
-        ArgumentError, SchemaError, DataError, AlignmentError, ModelContractError: name the argument, party or column.
+    :param tables: for each party a pandas or polars DataFrame, a `pyarrow.Table`, or a dict of arrays.
+    :param epsilon: against the outside analyst and each party, one record replaced.
+    :param delta: below 1/N.
+    :param schema: the public domains of all columns, and the id column.
+    :param model: `model(data, num_records)`, a NumPyro program with party plates.
+    :param id_column: by which the tables know their records; used without a schema.
+    :param rng_key: of the model's own randomness, never of the noise; by default a new one from the operating system.
+    :param run_dir: a new folder for the privacy record, written before anything is seen.
+    :param unmatched: what to do with records that not all parties have; "drop" makes the number of common ones public.
+    :param allow_unproven: without a schema, take bounds and categories from the tables.
+    :param allow_long: take steps even where they will take more than ten minutes, as one on stand-ins took. From one
+        minute on a `LongFitWarning` says how long.
+    :raises UnprovenError: there is no schema, and `allow_unproven` is False.
+    :raises ArgumentError: the steps would take more than ten minutes, and `allow_long` is False; nothing is spent.
+    :raises ArgumentError, SchemaError, DataError, AlignmentError, ModelContractError: name the argument, party or
+        column.
     """
     key = compat.random_key(secrets.randbits(31)) if rng_key is None else checked_key(rng_key)
     if not isinstance(tables, Mapping) or not tables:

@@ -35,7 +35,7 @@ from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.dpvi.training_loop import CHECKPOINT
 from vertinumpyro.mrf import MRFPlan, VertiMRF
-from vertinumpyro.privacy import ClientPlan, PrivacyPlan
+from vertinumpyro.privacy import ClientPlan, GradientPlan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
@@ -83,7 +83,7 @@ def watched_method(name: str, where: str, folder: Path, party: str) -> Any:
 
 
 PLANS = {
-    "dpvi": PrivacyPlan,
+    "dpvi": GradientPlan,
     "vertimrf": MRFPlan,
     "logistic": FunctionalMechanismPlan,
     "linear": FunctionalMechanismPlan,

@@ -11,7 +11,7 @@ from scale_parts.tables import paths_of, schema_of
 from vertinumpyro.core.workers import HERE, Workers
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import GradientPlan
 
 __all__ = ["DELTA", "EPSILON", "full_batch", "read", "seconds_of"]
 
@@ -25,7 +25,7 @@ def read(folder: Path, num_columns: int, workers: Workers = HERE) -> VerticalDat
     return VerticalDataset.from_files(schema_of(num_columns), paths_of(folder), spool=folder, workers=workers)
 
 
-def full_batch(dataset: VerticalDataset) -> tuple[DPVI, PrivacyPlan]:
+def full_batch(dataset: VerticalDataset) -> tuple[DPVI, GradientPlan]:
     """The automatic mixture, and a plan whose few steps take all records."""
     method, size = DPVI(warm_start=False), dataset.num_records
     plan = method.plan(dataset, epsilon=EPSILON, delta=DELTA, batch_size=size, num_steps=NUM_STEPS, clip_norm=CLIP_NORM)

@@ -20,8 +20,7 @@ from tqdm.auto import tqdm
 from vertinumpyro.core import compat
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.datasets.adult import load_adult
-from vertinumpyro.data.datasets.nltcs import load_nltcs
+from vertinumpyro.data.datasets import load_adult, load_nltcs
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF, vertimrf
 from vertinumpyro.mrf.vertimrf import RELEASED, Releases

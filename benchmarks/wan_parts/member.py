@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vertinumpyro.core.programs import set_apart
+from vertinumpyro.core.compat import freeze_gc
 from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import VertiMRF
@@ -130,7 +130,7 @@ def together(barrier: Any) -> None:
 def rehearsed(order: Mapping[str, Any]) -> RunCost | Cost:
     """What a step or a whole method takes at the first party, before there is a network or a table."""
     backend_of(order).load()
-    set_apart()
+    freeze_gc()
     _here[0].wait()
     if order["what"] == "step":
         return backend_of(order).cost(computation_of(order["computation"]))
@@ -172,7 +172,7 @@ def main(path: Path) -> None:
     """Carry out an order."""
     order = json.loads(path.read_text())
     backend_of(order).load()
-    set_apart()  # as `join` does
+    freeze_gc()  # as `join` does
     order["started_cpu"] = time.process_time()
     Path(order["ready"]).touch()
     while not Path(order["go"]).exists():  # imports are not what is measured

@@ -24,7 +24,7 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.kernel import DPVIState
 from vertinumpyro.posterior.predictive import device_columns
-from vertinumpyro.privacy import PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy import GradientPlan, PoissonSampling
 from vertinumpyro.secure import fixed_point
 from vertinumpyro.secure.backend import in_process
 
@@ -59,7 +59,7 @@ def leave_out_clip(monkeypatch: pytest.MonkeyPatch) -> None:
 class Runs:
     """What all steps released on each of several tables [tables, runs, steps, D], and the shares that were added."""
 
-    plan: PrivacyPlan
+    plan: GradientPlan
     released: np.ndarray
     shares: np.ndarray
 
@@ -81,7 +81,7 @@ def full_batches(num_records: int, num_steps: int) -> PoissonSampling:
     return PoissonSampling(sampling_prob=1.0, num_steps=num_steps, max_batch_size=num_records)
 
 
-def full_batch_plan(dpvi: DPVI, table: VerticalDataset, *, num_steps: int = 1, **settings: Any) -> PrivacyPlan:
+def full_batch_plan(dpvi: DPVI, table: VerticalDataset, *, num_steps: int = 1, **settings: Any) -> GradientPlan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a large delta makes an audit sharp
         return dpvi.plan(table, sampling=full_batches(table.num_records, num_steps), **settings)
@@ -89,7 +89,7 @@ def full_batch_plan(dpvi: DPVI, table: VerticalDataset, *, num_steps: int = 1, *
 
 def run(
     dpvi: DPVI,
-    plan: PrivacyPlan,
+    plan: GradientPlan,
     tables: Sequence[VerticalDataset],
     num_runs: int,
     *,

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import SCHEMA, SETTINGS, Project
 from vertinumpyro.cli.schema_commands import config_schema
 from vertinumpyro.data import Schema
-from vertinumpyro.data.json_schema import columns_schema
+from vertinumpyro.data.schema_parsing import columns_schema
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tests.cli.conftest import Project, one_line
-from vertinumpyro.cli import method_selection
+from vertinumpyro.cli import job as method_selection
 from vertinumpyro.cli.config import load_config
-from vertinumpyro.cli.method_selection import chosen
+from vertinumpyro.cli.job import chosen
 from vertinumpyro.cli.methods import tables
 from vertinumpyro.core.errors import ArgumentError
 

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from tests.cli.conftest import invoke
-from vertinumpyro.cli.plan_diff import plan_at
+from vertinumpyro.cli.plan_table import plan_at
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.privacy.ledger import Ledger
 from vertinumpyro.session import PRIVACY_RECORD

@@ -9,7 +9,7 @@ from rich.console import Console
 from vertinumpyro.cli.plan_table import AdversaryTable, plan_view, privacy_legend, schema_table
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.evaluation.report import RELATIONS
-from vertinumpyro.privacy import NeighbouringRelation, NoiseSource, PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy import GradientPlan, NeighbouringRelation, NoiseSource, PoissonSampling
 from vertinumpyro.reports.plain_language import plan_facts, rounded_up
 
 SHORT = ("insurer", "clinic")
@@ -27,7 +27,7 @@ def plan(parties=SHORT, **changes):
         "clip_norm": 1.0, "noise_multiplier": 2.0, "noise": NoiseSource(num_parties=len(parties)), "grid_bits": 20,
         "num_records": 20_190, "parties": parties, "delta": 1 / 20_191,
     }  # fmt: skip
-    return PrivacyPlan(**{**settings, **changes})
+    return GradientPlan(**{**settings, **changes})
 
 
 def rendered(renderable, width):

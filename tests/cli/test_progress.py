@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from vertinumpyro.cli import progress
-from vertinumpyro.cli.progress import ProgressLines, progress_in_log
-from vertinumpyro.cli.terminal import console
+from vertinumpyro.cli import terminal as progress
+from vertinumpyro.cli.terminal import ProgressLines, console, progress_in_log
 
 
 def said(steps, seconds_a_step, total):

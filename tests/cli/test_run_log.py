@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from vertinumpyro.cli.run_log import LOG, RunLog, last_events
+from vertinumpyro.cli.terminal import LOG, RunLog, last_events
 from vertinumpyro.core.errors import PlanSpentError
 
 

@@ -149,7 +149,7 @@ def die_in_the_servers_fit(field: Project) -> None:
         patch.setattr(vertimrf, "fit_graphical_model", lambda *args, **kwargs: next(fits)(*args, **kwargs))
         result = field.run("fit", field.config, "--method", "vertimrf")
     assert result.exit_code == 70, result.output
-    ledger._OF_THIS_PROCESS = ledger.Book()  # the run goes on in another process
+    ledger._OF_THIS_PROCESS = ledger.LedgerRegistry()  # the run goes on in another process
 
 
 def test_a_fit_that_died_in_the_servers_fit_is_continued(field: Project):

@@ -10,7 +10,7 @@ pytest.importorskip("sklearn", reason="regressions are scikit-learn's estimators
 from tests.canonical import METHODS, NUM_RECORDS, drawn
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.mrf.field import has_engine
-from vertinumpyro.privacy import Book, Ledger, ledger
+from vertinumpyro.privacy import Ledger, LedgerRegistry, ledger
 from vertinumpyro.session import PRIVACY_RECORD
 
 pytestmark = pytest.mark.filterwarnings("ignore::vertinumpyro.core.errors.InferenceWarning")
@@ -67,7 +67,9 @@ def test_a_run_that_died_goes_on_and_counts_every_step_once(name, counted, data,
 
     plan = method.plan(data)
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "_OF_THIS_PROCESS", Book())  # another process, which knows nothing of this one's plans
+        patch.setattr(
+            ledger, "_OF_THIS_PROCESS", LedgerRegistry()
+        )  # another process, which knows nothing of this one's plans
         patch.setattr(Ledger, "reserve", dies)
         patch.setattr(Ledger, "_close", lambda own, status: own._lock.release())
         with pytest.raises(Death):

@@ -19,7 +19,7 @@ from vertinumpyro.core import row_blocks
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinnedColumn, IntegerColumn
-from vertinumpyro.data.schema_spec import COLUMN_TYPES
+from vertinumpyro.data.schema_parsing import COLUMN_TYPES
 from vertinumpyro.dpvi import horizontal
 from vertinumpyro.mrf import contingency as exact_tables
 from vertinumpyro.mrf.cells import CellColumn

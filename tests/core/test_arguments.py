@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vertinumpyro.core.arguments import check_fields, checked, require_collection, shown
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import check_fields, checked, require_collection, shown
 
 
 @checked

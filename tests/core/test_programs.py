@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vertinumpyro.core import programs
+from vertinumpyro.core import compat as programs
 from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.secure import FixedPoint
 from vertinumpyro.session import session_of
@@ -40,7 +40,7 @@ def test_every_fit_begins_with_room_for_its_programs(process: Path, most: str, f
 
 
 def test_other_systems_have_no_such_limit(process: Path):
-    programs.make_room()  # nobody wrote how many are allowed
+    programs.evict_compiled()  # nobody wrote how many are allowed
 
 
 class Cycle:
@@ -52,7 +52,7 @@ class Cycle:
 
 def test_a_collection_passes_over_what_was_set_apart_and_finds_what_came_later():
     try:
-        programs.set_apart()
+        programs.freeze_gc()
         assert not any(found is vars(jax) for found in gc.get_objects())
         later = weakref.ref(Cycle())
         gc.collect()

@@ -3,10 +3,17 @@ import os
 import numpy as np
 import pytest
 
-from vertinumpyro.core import stored_arrays
-from vertinumpyro.core.durable_files import FileLock, create, replaced
+from vertinumpyro.core import durable_files as stored_arrays
+from vertinumpyro.core.durable_files import (
+    FileLock,
+    create,
+    load_arrays,
+    read_metadata,
+    replaced,
+    save_arrays,
+    write_arrays,
+)
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.core.stored_arrays import load_arrays, read_metadata, save_arrays, write_arrays
 
 
 def test_round_trip(tmp_path):

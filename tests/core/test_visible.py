@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vertinumpyro.core.visible import hidden_in, visible
+from vertinumpyro.core.errors import hidden_in, visible
 
 
 @given(st.text())

@@ -21,7 +21,7 @@ from vertinumpyro.data import (
     binning,
 )
 from vertinumpyro.data.column import plain
-from vertinumpyro.data.schema_spec import COLUMN_TYPES
+from vertinumpyro.data.schema_parsing import COLUMN_TYPES
 from vertinumpyro.evaluation.table_plots import cell_labels
 
 # A value that no message may show: it is odd enough to be found wherever it leaks.

@@ -24,8 +24,8 @@ from vertinumpyro.data import (
     Schema,
     VerticalDataset,
     decode_table,
-    dtypes,
 )
+from vertinumpyro.data import storage_types as dtypes
 
 pytest.importorskip("pyarrow", exc_type=ImportError)
 

@@ -20,10 +20,10 @@ from vertinumpyro.data import (
     VerticalDataset,
     streaming,
 )
-from vertinumpyro.data.record_order import ascending, texts_of, words_of
-from vertinumpyro.data.spool import Kept, Spool
+from vertinumpyro.data.alignment import ascending, texts_of, words_of
+from vertinumpyro.data.schema_checks import Place
+from vertinumpyro.data.streaming import Kept, Spool
 from vertinumpyro.data.table import model_units
-from vertinumpyro.data.wording import Place
 
 SCHEMA = Schema({
     "clinic": PartySchema({

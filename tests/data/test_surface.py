@@ -15,7 +15,7 @@ PUBLIC = {
         "read_table",
         "read_everything",
         "decode_table",
-        "Facts",
+        "DatasetInfo",
         "TableFacts",
     ),
     *("draft_schema", "SchemaDraft"),

@@ -22,16 +22,16 @@ from numpyro.infer import init_to_median
 from numpyro.infer.autoguide import AutoDAIS, AutoIAFNormal, AutoNormal
 
 from vertinumpyro.core import compat
+from vertinumpyro.core.durable_files import load_arrays
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
-from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.dpvi.party_steps import state_leaves, state_of
 from vertinumpyro.dpvi.training_loop import CHECKPOINT
 from vertinumpyro.model import party_plate
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.privacy.ledger import Ledger
 from vertinumpyro.secure.crypten import Crypten
 
@@ -65,7 +65,7 @@ def dataset() -> VerticalDataset:
     return VerticalDataset.example(SCHEMA, 100, np.random.default_rng(0))
 
 
-def plan_of(dpvi: DPVI, dataset: VerticalDataset, num_steps: int = 4) -> PrivacyPlan:
+def plan_of(dpvi: DPVI, dataset: VerticalDataset, num_steps: int = 4) -> GradientPlan:
     return dpvi.plan(dataset, noise_multiplier=2.0, batch_size=20, num_steps=num_steps)
 
 
@@ -137,7 +137,7 @@ def test_a_split_wants_a_schema() -> None:
 
 def test_a_fit_wants_a_plan_and_a_key(dataset: VerticalDataset) -> None:
     dpvi = DPVI(model)
-    with pytest.raises(ArgumentError, match=r"plan=1.0 is no PrivacyPlan.*dpvi.plan\(dataset, epsilon="):
+    with pytest.raises(ArgumentError, match=r"plan=1.0 is no GradientPlan.*dpvi.plan\(dataset, epsilon="):
         dpvi.fit(dataset, 1.0, compat.random_key(0))  # type: ignore[arg-type]
     for wrong in (0, None, jnp.zeros(2), jax.random.split(compat.random_key(0))):
         with pytest.raises(ArgumentError, match=r"rng_key=.* is no key; give one, jax.random.key\(seed\)"):
@@ -149,7 +149,7 @@ def test_horizontal_data_has_its_own_class(dataset: VerticalDataset) -> None:
     with pytest.raises(ArgumentError, match=r"dataset=a VerticalDataset is no HorizontalDataset.*HorizontalDataset\("):
         dpvi.plan(dataset, epsilon=1.0)  # type: ignore[arg-type]
     vertical = plan_of(dpvi.dpvi, dataset)
-    with pytest.raises(ArgumentError, match="plan=a PrivacyPlan is no ClientPlan"):
+    with pytest.raises(ArgumentError, match="plan=a GradientPlan is no ClientPlan"):
         dpvi.fit(HorizontalDataset(dataset), vertical, compat.random_key(0))  # type: ignore[arg-type]
 
 

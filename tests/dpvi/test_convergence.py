@@ -11,7 +11,7 @@ import pytest
 from vertinumpyro.core.errors import InferenceWarning
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.convergence import residual_gradient
+from vertinumpyro.dpvi.training_loop import residual_gradient
 
 N = 4000
 KEY = jax.random.key(0)

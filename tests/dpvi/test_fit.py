@@ -27,16 +27,16 @@ from numpyro.infer.autoguide import (
 
 from tests.compilations import compilations
 from vertinumpyro.core import compat
+from vertinumpyro.core.durable_files import load_arrays, read_metadata
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, RangeError, UnprovenError
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
-from vertinumpyro.core.stored_arrays import load_arrays, read_metadata
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, StepInput
 from vertinumpyro.dpvi.step_inputs import Chunk, Pace, chunk_length, chunks
 from vertinumpyro.dpvi.training_loop import CHECKPOINT, ChunkRunner
 from vertinumpyro.model import mixture_model
 from vertinumpyro.posterior.predictive import device_columns
-from vertinumpyro.privacy import Book, DisjointBatches, Ledger, PrivacyPlan, PrivacyWarning, ledger
+from vertinumpyro.privacy import DisjointBatches, GradientPlan, Ledger, LedgerRegistry, PrivacyWarning, ledger
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.secure import Plaintext
 from vertinumpyro.session import PRIVACY_RECORD
@@ -66,12 +66,12 @@ def dpvi() -> DPVI:
     return DPVI(num_components=K, optimizer=ADAM)
 
 
-def make_plan(dpvi: DPVI, dataset: VerticalDataset, **settings: Any) -> PrivacyPlan:
+def make_plan(dpvi: DPVI, dataset: VerticalDataset, **settings: Any) -> GradientPlan:
     defaults = {"noise_multiplier": 2.0, "batch_size": 20, "num_steps": 7}
     return dpvi.plan(dataset, **{**({} if "sampling" in settings else defaults), "noise_multiplier": 2.0, **settings})
 
 
-def fit(dpvi: DPVI, dataset: VerticalDataset, plan: PrivacyPlan, **kwargs: Any) -> Any:
+def fit(dpvi: DPVI, dataset: VerticalDataset, plan: GradientPlan, **kwargs: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InsecureRandomnessWarning)
         return dpvi.fit(dataset, plan, compat.random_key(0), progress_bar=False, **kwargs)
@@ -155,7 +155,7 @@ def test_a_step_in_blocks_is_the_same_step(
     np.testing.assert_allclose(found.diagnostics.objective, expected.diagnostics.objective, rtol=1e-5)
 
 
-def renewed(plan: PrivacyPlan) -> PrivacyPlan:
+def renewed(plan: GradientPlan) -> GradientPlan:
     """The same plan as a budget of its own."""
     return dataclasses.replace(plan, plan_id=plan.plan_id[::-1])
 
@@ -268,7 +268,7 @@ def test_a_record_below_its_results_is_refused(dpvi: DPVI, dataset: VerticalData
     changed = json.loads(record.read_text()) | {"steps_spent": 2, "status": "paused"}
     record.write_text(json.dumps(changed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "_OF_THIS_PROCESS", Book())
+        patch.setattr(ledger, "_OF_THIS_PROCESS", LedgerRegistry())
         with pytest.raises(PlanSpentError, match=r"counts 2 steps and checkpoint\.npz holds 6"):
             fit(dpvi, dataset, plan, run_dir=tmp_path, resume=True)
 

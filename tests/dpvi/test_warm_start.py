@@ -26,7 +26,7 @@ from vertinumpyro.model import split_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.mrf.party_work import ACROSS, OWN
-from vertinumpyro.privacy import NoiseSource, Plan, PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy import GradientPlan, NoiseSource, Plan, PoissonSampling
 from vertinumpyro.privacy.ledger import Ledger, read_record
 from vertinumpyro.secure import Crypten
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, PartyTask, ProcessSession
@@ -55,7 +55,7 @@ def dataset() -> VerticalDataset:
     return VerticalDataset(SCHEMA, {"clinic": clinic, "insurer": insurer})
 
 
-def steps_after(start: Plan | None, **changes) -> PrivacyPlan:
+def steps_after(start: Plan | None, **changes) -> GradientPlan:
     settings = {
         "sampling": PoissonSampling(sampling_prob=1.0, num_steps=10, max_batch_size=N),
         "clip_norm": 1.0,
@@ -66,7 +66,7 @@ def steps_after(start: Plan | None, **changes) -> PrivacyPlan:
         "delta": 1e-5,
         "start": start,
     }
-    return PrivacyPlan.calibrated(epsilon=1.0, **{**settings, **changes})
+    return GradientPlan.calibrated(epsilon=1.0, **{**settings, **changes})
 
 
 def tables(epsilon: float = 0.5, **changes) -> MRFPlan:

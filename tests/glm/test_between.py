@@ -13,8 +13,8 @@ from tests.glm.conftest import CUTPOINTS, FEATURES, LABELS, SCHEMA, UNIT
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, PrivacyError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.glm import FAMILIES, VerticalPredictor
+from vertinumpyro.regression.dataframe_input import in_table_units
 from vertinumpyro.regression.glm_settings import Regression
-from vertinumpyro.regression.labels import in_table_units
 from vertinumpyro.secure import Crypten, FixedPoint
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import OrganisationSession, PartyTask, ProcessSession

@@ -36,7 +36,7 @@ from vertinumpyro.data import (
 from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.model.outcomes import OUTCOMES
-from vertinumpyro.privacy import PrivacyPlan, PrivacyWarning
+from vertinumpyro.privacy import GradientPlan, PrivacyWarning
 from vertinumpyro.privacy.ledger import begun
 from vertinumpyro.regression import OwnBudgets
 from vertinumpyro.regression.glm_model import terms_of
@@ -213,7 +213,7 @@ def test_what_was_fitted_is_described(fitted, dataset):
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 def test_epsilon_holds_against_every_adversary(epsilon):
     plan = glm().plan(num_records=3000, epsilon=epsilon, delta=1e-6)
-    assert isinstance(plan, PrivacyPlan)
+    assert isinstance(plan, GradientPlan)
     assert {row.adversary for row in plan.adversaries} == {"outside analyst", "bank", "telco"}
     assert 0.99 * epsilon < max(row.epsilon for row in plan.adversaries) <= epsilon
     assert {row.guarantee for row in plan.adversaries} == {"DP", "VPDP"}

@@ -17,7 +17,7 @@ from vertinumpyro.data import BinaryColumn, BinnedColumn, PartySchema, RealColum
 from vertinumpyro.marginals import expected_tables as model_tables
 from vertinumpyro.marginals.expected_tables import ModelTables, TableKey
 from vertinumpyro.model import enumeration, mixture_model, party_plate, split_model
-from vertinumpyro.model.transforms import transform_to
+from vertinumpyro.model.enumeration import transform_to
 from vertinumpyro.mrf.cells import cell_columns
 
 COLUMNS = cell_columns(SCHEMA, max_cells=6)

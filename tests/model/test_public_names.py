@@ -1,7 +1,7 @@
 import doctest
 
 import vertinumpyro.model as model
-from vertinumpyro.model import unobserved
+from vertinumpyro.model import dummy_data as unobserved
 
 PUBLIC = {
     *("party_plate", "party_sum", "mixture_model", "UNOBSERVED", "Unobserved"),

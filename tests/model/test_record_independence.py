@@ -16,9 +16,8 @@ from tests.model.cases import CASES, MASKED, PLANS, UNIT, component, uniform_wei
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import BinaryColumn, CountColumn, IntegerColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.model import inspect_model, party_plate, split_model
+from vertinumpyro.model.dummy_data import StandInRuns, stand_in_columns
 from vertinumpyro.model.record_dependence import UNCLEAR
-from vertinumpyro.model.stand_in_runs import StandInRuns
-from vertinumpyro.model.stand_ins import stand_in_columns
 
 K = 3
 MOST = 10**7  # in no run of stand-in records

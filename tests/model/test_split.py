@@ -19,7 +19,7 @@ from tests.model.reference import (
 )
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema
 from vertinumpyro.model import enumeration, mixture_model, party_plate, split_model
-from vertinumpyro.model.transforms import transform_to
+from vertinumpyro.model.enumeration import transform_to
 
 SEEDS = (0, 1, 2)
 NUM_RECORDS = 6

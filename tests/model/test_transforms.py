@@ -7,7 +7,7 @@ import pytest
 from numpyro.distributions import biject_to, constraints
 
 from vertinumpyro.core import compat
-from vertinumpyro.model.transforms import transform_to
+from vertinumpyro.model.enumeration import transform_to
 
 
 @pytest.mark.parametrize("shape", [(1,), (4, 2), (3, 40), (600,)])

@@ -20,10 +20,10 @@ from vertinumpyro.core.errors import ArgumentError, UnprovenError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.evaluation import pairwise_tvd
 from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf.encoders import ENCODERS, encoding_from_dict
 from vertinumpyro.mrf.encoders import sketch as sketch_estimate
 from vertinumpyro.mrf.encoders.base import encoded_tables
 from vertinumpyro.mrf.encoders.randomized_response import ResponseDesign, estimate_pair, response_pld
-from vertinumpyro.mrf.encoders.registry import ENCODERS, encoding_from_dict
 from vertinumpyro.mrf.encoders.shared_key import SharedKeyDesign, harmonic_pair
 from vertinumpyro.mrf.encoders.sketch import (
     KEY_BYTES,

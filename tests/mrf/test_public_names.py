@@ -12,4 +12,4 @@ def test_all_is_sorted_and_complete():
 def test_one_module_knows_the_engine():
     importing = re.compile(r"^\s*(import|from) mbi\b", re.MULTILINE)
     modules = Path(mrf.__file__).parent.glob("*.py")
-    assert [m.name for m in modules if importing.search(m.read_text(encoding="utf-8"))] == ["graphical_model.py"]
+    assert [m.name for m in modules if importing.search(m.read_text(encoding="utf-8"))] == ["field.py"]

@@ -16,13 +16,13 @@ import pytest
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
 from tests.mrf.conftest import SCHEMA, frame
+from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
-from vertinumpyro.data.writing import table_writer
+from vertinumpyro.data.table import table_writer
 from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF, vertimrf
 from vertinumpyro.mrf.party_work import TablesWork
-from vertinumpyro.privacy import OUTSIDE_ANALYST, Book, Ledger, PrivacyWarning, ledger
+from vertinumpyro.privacy import OUTSIDE_ANALYST, Ledger, LedgerRegistry, PrivacyWarning, ledger
 from vertinumpyro.session import InProcessSession, Run, recorded_plan
 
 SYSTEM = VertiMRF(max_cells=3, iterations=30, clique_limit=1_000)
@@ -54,7 +54,7 @@ def after(calls, original):
 def another_process(monkeypatch):
     """Knows nothing of the plans that this one began."""
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "_OF_THIS_PROCESS", Book())
+        patch.setattr(ledger, "_OF_THIS_PROCESS", LedgerRegistry())
         yield
 
 

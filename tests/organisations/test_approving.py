@@ -19,8 +19,7 @@ from tests.cli.conftest import invoke, one_line
 from tests.privacy.test_records import GOLDEN
 from vertinumpyro.cli.config import config_of
 from vertinumpyro.cli.methods.base import METHODS, method_of
-from vertinumpyro.cli.model_loading import import_model
-from vertinumpyro.cli.model_sources import Sources
+from vertinumpyro.cli.model_loading import Sources, import_model
 from vertinumpyro.cli.party_file import make_party
 from vertinumpyro.cli.terminal import _Door
 from vertinumpyro.core.errors import ArgumentError

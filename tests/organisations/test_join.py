@@ -19,7 +19,7 @@ from vertinumpyro.cli.main import app
 from vertinumpyro.cli.organisation_run import task_of
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.core.errors import PrivacyError
-from vertinumpyro.privacy import Book, Ledger
+from vertinumpyro.privacy import Ledger, LedgerRegistry
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.study import Agreement
 
@@ -161,7 +161,9 @@ def test_a_total_beyond_the_policy_is_refused_when_it_is_approved_and_when_it_be
     organisations.ok("study", "approve", study, "--party", party, "--yes")
 
     own = PartyFile.load(party)
-    with Ledger.start(dataclasses.replace(plan, plan_id="another"), book=Book(), account=own.account) as ledger:
+    with Ledger.start(
+        dataclasses.replace(plan, plan_id="another"), book=LedgerRegistry(), account=own.account
+    ) as ledger:
         ledger.reserve(plan.num_steps)  # another study, in the meantime
     for command in (["budget", study], ["study", "approve", study, "--yes"]):
         code, text = organisations.run(*command, "--party", party)
@@ -170,7 +172,7 @@ def test_a_total_beyond_the_policy_is_refused_when_it_is_approved_and_when_it_be
         assert "the total ε of the data set 'table.csv' would be" in text
         assert "bank's policy allows 4; nothing was begun" in text
     with pytest.raises(PrivacyError, match="nothing was begun"):
-        Ledger.start(plan, book=Book(), account=task_of(Agreement.load(study), own, study).account)
+        Ledger.start(plan, book=LedgerRegistry(), account=task_of(Agreement.load(study), own, study).account)
     assert "another  " in organisations.ok("budget", "--party", party)
     assert "another  " in organisations.ok("budget", "--ledger", own.folder / own.ledger)
     code, text = organisations.run("budget", "--ledger", organisations.folder)

@@ -16,7 +16,7 @@ from vertinumpyro.dpvi import Diagnostics, Posterior
 from vertinumpyro.dpvi.settings import default_guide
 from vertinumpyro.model import party_plate, split_model
 from vertinumpyro.posterior.guide import ReparameterisedGuide
-from vertinumpyro.privacy import NoiseSource, PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy import GradientPlan, NoiseSource, PoissonSampling
 
 SCHEMA = Schema(
     {"clinic": PartySchema({"x": RealColumn(bounds=(0, 1))}), "insurer": PartySchema({"y": BinaryColumn()})}
@@ -55,7 +55,7 @@ DIMS = {
 def posterior() -> Posterior:
     split = split_model(model, SCHEMA)
     guide, params = ReparameterisedGuide.create(default_guide, split, init_to_uniform, jax.random.key(0))
-    plan = PrivacyPlan(
+    plan = GradientPlan(
         sampling=PoissonSampling.for_batch_size(20, 100, 2),
         clip_norm=1.0,
         noise=NoiseSource(kind="collaborative", num_parties=2, collusion_threshold=0),

@@ -24,7 +24,7 @@ from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.model import mixture_model, party_plate, split_model
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.posterior.guide import ReparameterisedGuide
-from vertinumpyro.privacy import NoiseSource, PoissonSampling, PrivacyPlan
+from vertinumpyro.privacy import GradientPlan, NoiseSource, PoissonSampling
 
 KEY = jax.random.key(0)
 SCHEMA = Schema({"clinic": PartySchema({"x": BinaryColumn()}), "insurer": PartySchema({"y": BinaryColumn()})})
@@ -42,7 +42,7 @@ def apart(data, num_records):
 def posterior_of(model: Any, factory: Any = AutoDiagonalNormal) -> Posterior:
     split = split_model(model, SCHEMA)
     guide, params = ReparameterisedGuide.create(factory, split, init_to_median, KEY)
-    plan = PrivacyPlan(
+    plan = GradientPlan(
         sampling=PoissonSampling.for_batch_size(20, 100, 2), clip_norm=1.0, num_records=100, parties=split.parties,
         noise=NoiseSource(kind="collaborative", num_parties=2), delta=1e-5, noise_multiplier=2.0, grid_bits=24,
     )  # fmt: skip

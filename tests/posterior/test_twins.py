@@ -36,7 +36,7 @@ from vertinumpyro.dpvi import DPVI, Diagnostics, Posterior, TwinWarning
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.model import mixture_model, party_plate
 from vertinumpyro.posterior.guide import ReparameterisedGuide
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import GradientPlan
 
 REAL = RealColumn(bounds=(0.0, 10.0))
 SCHEMA = Schema(
@@ -75,7 +75,7 @@ def unit(table: pd.DataFrame, name: str) -> np.ndarray:
 
 
 @functools.cache
-def planned(model: Model) -> tuple[DPVI, PrivacyPlan]:
+def planned(model: Model) -> tuple[DPVI, GradientPlan]:
     dpvi = DPVI(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TwinWarning)

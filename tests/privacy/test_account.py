@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 from vertinumpyro.core.errors import PlanSpentError, PrivacyError
 from vertinumpyro.mrf import MRFPlan
 from vertinumpyro.privacy import (
-    Book,
     ClientPlan,
     DisjointBatches,
     GaussianEvent,
+    GradientPlan,
     Ledger,
+    LedgerRegistry,
     NeighbouringRelation,
     NoiseSource,
     Plan,
     PoissonEvent,
     PoissonSampling,
-    PrivacyPlan,
     PureEvent,
 )
 from vertinumpyro.privacy.account import ACCOUNT, ALL_OTHERS, Account, TotalLimit, accounts
-from vertinumpyro.privacy.composition import WorstEvent, composed_epsilon, under_replacement
+from vertinumpyro.privacy.accounting import WorstEvent, composed_epsilon, under_replacement
 
 REPLACE, ADD_REMOVE = NeighbouringRelation.REPLACE, NeighbouringRelation.ADD_REMOVE
 GAUSSIAN = GaussianEvent(noise_multiplier=10.0, count=3)
@@ -97,7 +97,7 @@ def dpvi(parties=("clinic", "bank"), **changes):
         "noise": NoiseSource(num_parties=len(parties)), "grid_bits": 16, "num_records": 50, "parties": parties,
         "delta": 1e-4,
     }  # fmt: skip
-    return PrivacyPlan(**{**arguments, **changes})
+    return GradientPlan(**{**arguments, **changes})
 
 
 def tables(parties=("clinic", "insurer"), **changes):
@@ -114,7 +114,9 @@ def account(tmp_path):
 
 
 def run_whole(plan, account, folder, **settings):
-    with Ledger.start(plan, folder / f"{plan.plan_id}.json", book=Book(), account=account, **settings) as ledger:
+    with Ledger.start(
+        plan, folder / f"{plan.plan_id}.json", book=LedgerRegistry(), account=account, **settings
+    ) as ledger:
         ledger.reserve(plan.num_steps)
 
 
@@ -135,16 +137,16 @@ def test_steps_are_on_account_before_they_are_used(account, tmp_path):
 
 def test_an_older_record_or_none_is_caught_by_the_account(account, tmp_path):
     plan, path = dpvi(), tmp_path / "privacy.json"
-    with Ledger.start(plan, path, book=Book(), account=account) as ledger:
+    with Ledger.start(plan, path, book=LedgerRegistry(), account=account) as ledger:
         ledger.reserve(2)
         older = path.read_text()
         ledger.reserve(3)
     path.write_text(older)
-    with Ledger.resume(plan, path, book=Book(), account=account) as ledger:
+    with Ledger.resume(plan, path, book=LedgerRegistry(), account=account) as ledger:
         assert ledger.steps_spent == 5
     path.unlink()
     with pytest.raises(PlanSpentError, match=r"5 steps of this plan are on account, and .* is gone"):
-        Ledger.start(plan, path, book=Book(), account=account)
+        Ledger.start(plan, path, book=LedgerRegistry(), account=account)
 
 
 def test_one_plan_is_on_one_data_sets_account(account, tmp_path):
@@ -228,16 +230,21 @@ def test_what_never_released_anything_costs_nothing_once_it_is_over(account, tmp
 def test_a_plan_closed_unused_and_begun_again_is_held_against_the_limit(account, tmp_path):
     plan, other = dpvi(), dpvi()
     limited = Account(account.path, "clinic", "patients", TotalLimit(epsilon=1.2 * plan.epsilon("bank")))
-    Ledger.start(plan, tmp_path / "closed.json", book=Book(), account=limited).finish()
-    with Ledger.start(other, tmp_path / "other.json", book=Book(), account=limited) as ledger:
-        for begin in (limited.check, lambda p: Ledger.start(p, tmp_path / "again.json", book=Book(), account=limited)):
+    Ledger.start(plan, tmp_path / "closed.json", book=LedgerRegistry(), account=limited).finish()
+    with Ledger.start(other, tmp_path / "other.json", book=LedgerRegistry(), account=limited) as ledger:
+        for begin in (
+            limited.check,
+            lambda p: Ledger.start(p, tmp_path / "again.json", book=LedgerRegistry(), account=limited),
+        ):
             with pytest.raises(PrivacyError, match="nothing was begun"):
                 begin(plan)
         with pytest.raises(PrivacyError, match="nothing was begun"):
-            Ledger.resume(plan, tmp_path / "closed.json", book=Book(), account=limited)
+            Ledger.resume(plan, tmp_path / "closed.json", book=LedgerRegistry(), account=limited)
         ledger.finish()
     assert sorted(path.name for path in tmp_path.glob("again*")) == []
-    with Ledger.start(plan, tmp_path / "again.json", book=Book(), account=limited):  # the other one costs nothing now
+    with Ledger.start(
+        plan, tmp_path / "again.json", book=LedgerRegistry(), account=limited
+    ):  # the other one costs nothing now
         assert limited.totals()[1].epsilon == pytest.approx(plan.epsilon("bank"))
         with pytest.raises(PrivacyError, match="nothing was begun"):
             limited.check(dpvi())
@@ -245,7 +252,7 @@ def test_a_plan_closed_unused_and_begun_again_is_held_against_the_limit(account,
 
 def test_two_runs_of_one_plan_share_its_steps(account, tmp_path):
     plan = dpvi()
-    one, other = (Ledger.start(plan, tmp_path / f"{n}.json", book=Book(), account=account) for n in range(2))
+    one, other = (Ledger.start(plan, tmp_path / f"{n}.json", book=LedgerRegistry(), account=account) for n in range(2))
     assert one.reserve(4) == 0
     with pytest.raises(PlanSpentError, match="its steps from 0 on were spent, by another run"):
         other.reserve(1)
@@ -254,7 +261,7 @@ def test_two_runs_of_one_plan_share_its_steps(account, tmp_path):
     with pytest.raises(PlanSpentError, match="was closed"):
         one.reserve(1)
     one.pause()
-    with Ledger.resume(plan, tmp_path / "0.json", book=Book(), account=account) as again:
+    with Ledger.resume(plan, tmp_path / "0.json", book=LedgerRegistry(), account=account) as again:
         assert again.steps_left == 0, "closed for good"
 
 
@@ -262,12 +269,12 @@ def test_a_limit_is_not_left_by_losing_the_noise_or_by_another_plans_delta(accou
     plan = dpvi()
     spent = plan.epsilon("bank")
     limited = Account(account.path, "clinic", "patients", TotalLimit(epsilon=spent))
-    Ledger.start(plan, tmp_path / "a.json", book=Book(), account=limited).pause()
+    Ledger.start(plan, tmp_path / "a.json", book=LedgerRegistry(), account=limited).pause()
     with pytest.raises(PrivacyError, match="noise from a seed protects nobody"):
-        Ledger.resume(plan, tmp_path / "a.json", book=Book(), account=limited, secure_noise=False)
+        Ledger.resume(plan, tmp_path / "a.json", book=LedgerRegistry(), account=limited, secure_noise=False)
     loose = dpvi(delta=1e-2, noise_multiplier=100.0)  # under whose δ there is room for more
-    ledger = Ledger.start(loose, tmp_path / "b.json", book=Book(), account=limited)
-    Ledger.start(dpvi(noise_multiplier=40.0), tmp_path / "c.json", book=Book(), account=limited).pause()
+    ledger = Ledger.start(loose, tmp_path / "b.json", book=LedgerRegistry(), account=limited)
+    Ledger.start(dpvi(noise_multiplier=40.0), tmp_path / "c.json", book=LedgerRegistry(), account=limited).pause()
     ledger.finish()
     assert limited.totals()[1].epsilon <= spent
 
@@ -293,7 +300,7 @@ def act(ledgers, released, plan, account, action, path):
     ledger = ledgers.get(path)
     if action == "begin":
         begin = Ledger.resume if path.exists() else Ledger.start
-        ledgers[path] = begin(plan, path, book=Book(), account=account)
+        ledgers[path] = begin(plan, path, book=LedgerRegistry(), account=account)
     elif action == "reserve" and ledger:
         first = ledger.reserve(4)
         released[plan.plan_id] += range(first, first + 4)

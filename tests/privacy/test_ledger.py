@@ -6,15 +6,15 @@ import sys
 import pytest
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
-from vertinumpyro.privacy import Book, Ledger, ledger
+from vertinumpyro.privacy import Ledger, LedgerRegistry, ledger
 from vertinumpyro.privacy.adversary import NoiseSource
-from vertinumpyro.privacy.gradient_plan import PrivacyPlan
+from vertinumpyro.privacy.gradient_plan import GradientPlan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.privacy.sampling import DisjointBatches
 
 
 def make_plan():
-    return PrivacyPlan(
+    return GradientPlan(
         sampling=DisjointBatches(batch_size=10, num_epochs=2),
         clip_norm=1.0,
         noise_multiplier=2.0,
@@ -44,7 +44,7 @@ def test_steps_are_on_disk_before_they_are_used(path):
         assert ledger_.reserve(3) == 4
         assert (ledger_.steps_spent, ledger_.steps_left) == (7, 3)
     assert record(path)["status"] == "paused"
-    assert PrivacyPlan.from_dict(record(path)["plan"]) == plan
+    assert GradientPlan.from_dict(record(path)["plan"]) == plan
     assert record(path)["adversaries"][0]["adversary"] == "outside analyst"
     assert sorted(p.name for p in path.parent.iterdir()) == ["plan.json", "plan.json.lock"]
 
@@ -59,7 +59,7 @@ def test_a_record_can_be_read_whether_or_not_somebody_spends(path, tmp_path):
         with pytest.raises(PlanSpentError, match="in use in this process"):
             Ledger.resume(plan, path)
         with pytest.raises(PlanSpentError, match="in use by another process"):
-            Ledger.resume(plan, path, book=Book())
+            Ledger.resume(plan, path, book=LedgerRegistry())
     before = path.read_text()
     with Ledger.resume(plan, path) as ledger:
         ledger.reserve(6)
@@ -91,12 +91,12 @@ def test_a_plan_is_started_once(path, tmp_path):
     for target in (None, path):
         with pytest.raises(PlanSpentError, match="already started"):
             Ledger.start(plan, target)
-    twin = PrivacyPlan.from_dict(plan.to_dict())
+    twin = GradientPlan.from_dict(plan.to_dict())
     with pytest.raises(PlanSpentError):
         Ledger.start(twin, tmp_path / "elsewhere.json")
     Ledger.start(make_plan(), path).pause()
     with pytest.raises(PlanSpentError, match="already holds a record"):
-        Ledger.start(make_plan(), path, book=Book())
+        Ledger.start(make_plan(), path, book=LedgerRegistry())
 
 
 def test_resume_after_a_crash_continues_at_the_recorded_step(path):
@@ -104,7 +104,7 @@ def test_resume_after_a_crash_continues_at_the_recorded_step(path):
     crashed = Ledger.start(plan, path)
     crashed.reserve(5)
     crashed._lock.release()  # as the system does when the process dies
-    resumed = Ledger.resume(PrivacyPlan.from_dict(record(path)["plan"]), path, book=Book())
+    resumed = Ledger.resume(GradientPlan.from_dict(record(path)["plan"]), path, book=LedgerRegistry())
     assert resumed.reserve(5) == 5
     with pytest.raises(PlanSpentError):
         resumed.reserve(1)
@@ -140,7 +140,7 @@ def test_a_finished_plan_has_nothing_left(path, steps):
     ledger_.reserve(steps)
     ledger_.finish()
     assert record(path)["status"] == "finished"
-    with Ledger.resume(plan, path, book=Book()) as resumed:
+    with Ledger.resume(plan, path, book=LedgerRegistry()) as resumed:
         assert resumed.steps_left == 0
         with pytest.raises(PlanSpentError, match="0 of 10 steps left"):
             resumed.reserve(1)
@@ -159,7 +159,7 @@ def test_an_edited_count_or_status_is_refused(path, change):
     Ledger.start(plan, path).pause()
     path.write_text(json.dumps(record(path) | change))
     with pytest.raises(PlanSpentError, match="out of range"):
-        Ledger.resume(plan, path, book=Book())
+        Ledger.resume(plan, path, book=LedgerRegistry())
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from vertinumpyro.core.errors import ArgumentError, RangeError, UnprovenError
 from vertinumpyro.privacy import adversary as adversary_module
 from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation, PoissonKnownEvent
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, NoiseSource, list_adversaries
-from vertinumpyro.privacy.client_plan import ClientPlan
-from vertinumpyro.privacy.gradient_plan import PrivacyPlan, calibrate_noise_multiplier
+from vertinumpyro.privacy.gradient_plan import GradientPlan, calibrate_noise_multiplier
+from vertinumpyro.privacy.holder_plan import ClientPlan
 from vertinumpyro.privacy.plan import PrivacyWarning, rows_in_words
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling
 from vertinumpyro.regression import RegressionPlan
@@ -39,7 +39,7 @@ def settings(**changes):
 
 
 def plan(**changes):
-    return PrivacyPlan(**{"noise_multiplier": 2.042, **settings(**changes)})
+    return GradientPlan(**{"noise_multiplier": 2.042, **settings(**changes)})
 
 
 def test_regression_table():
@@ -154,7 +154,7 @@ def test_noise_shares(seeded):
     ],
 )
 def test_calibration_reaches_the_target_and_no_less(changes, adversary):
-    made = PrivacyPlan.calibrated(epsilon=2.0, adversary=adversary, **settings(**changes))
+    made = GradientPlan.calibrated(epsilon=2.0, adversary=adversary, **settings(**changes))
     sigma = made.noise_multiplier
     assert made.epsilon(adversary) <= 2.0
     assert round(sigma, 4) == sigma
@@ -165,20 +165,20 @@ def test_calibration_reaches_the_target_and_no_less(changes, adversary):
 def test_calibration_by_the_function_agrees():
     disjoint = settings(sampling=DisjointBatches(batch_size=100, num_epochs=5))
     sigma = calibrate_noise_multiplier(epsilon=3.0, adversary="clinic", **disjoint)
-    assert sigma == PrivacyPlan.calibrated(epsilon=3.0, adversary="clinic", **disjoint).noise_multiplier
+    assert sigma == GradientPlan.calibrated(epsilon=3.0, adversary="clinic", **disjoint).noise_multiplier
 
 
 @pytest.mark.parametrize("epsilon", [0, -1.0, math.inf, math.nan])
 def test_calibration_refuses_bad_targets(epsilon):
     with pytest.raises(ArgumentError, match="epsilon"):
-        PrivacyPlan.calibrated(epsilon=epsilon, **settings())
+        GradientPlan.calibrated(epsilon=epsilon, **settings())
 
 
 def test_calibration_refuses_unknown_names():
     with pytest.raises(ArgumentError, match="adversary must be one of outside analyst, clinic"):
-        PrivacyPlan.calibrated(epsilon=1.0, adversary="nobody", **settings())
+        GradientPlan.calibrated(epsilon=1.0, adversary="nobody", **settings())
     with pytest.raises(ArgumentError, match="noise_multiplier"):
-        PrivacyPlan.calibrated(epsilon=1.0, noise_multiplier=1.0, **settings())
+        GradientPlan.calibrated(epsilon=1.0, noise_multiplier=1.0, **settings())
     with pytest.raises(ArgumentError, match="adversary"):
         plan().epsilon("nobody")
 
@@ -241,7 +241,7 @@ def test_unproven_needs_opting_in():
 @pytest.mark.parametrize("sampling", [POISSON, DisjointBatches(batch_size=100, num_epochs=3)])
 def test_json_round_trip(sampling):
     made = plan(sampling=sampling)
-    restored = PrivacyPlan.from_dict(json.loads(json.dumps(made.to_dict())))
+    restored = GradientPlan.from_dict(json.loads(json.dumps(made.to_dict())))
     assert restored == made
     assert restored.fingerprint() == made.fingerprint()
     json.dumps(made.describe(), allow_nan=False)
@@ -250,9 +250,9 @@ def test_json_round_trip(sampling):
 def test_from_dict_refuses_what_could_reset_a_budget():
     record = plan().to_dict()
     with pytest.raises(ArgumentError, match="plan_id"):
-        PrivacyPlan.from_dict({k: v for k, v in record.items() if k != "plan_id"})
+        GradientPlan.from_dict({k: v for k, v in record.items() if k != "plan_id"})
     with pytest.raises(ArgumentError, match="extra"):
-        PrivacyPlan.from_dict({**record, "extra": 1})
+        GradientPlan.from_dict({**record, "extra": 1})
 
 
 def test_fingerprint_tells_plans_and_contents_apart():

@@ -10,7 +10,7 @@ import vertinumpyro  # noqa: F401 (registers every kind of plan)
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.privacy import OUTSIDE_ANALYST, Adversary, Book, Ledger, Plan, PrivacyPlan
+from vertinumpyro.privacy import OUTSIDE_ANALYST, Adversary, GradientPlan, Ledger, LedgerRegistry, Plan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
@@ -78,7 +78,7 @@ def test_a_run_that_an_earlier_version_began_goes_on(path, tmp_path):
     shutil.copy(path, record)
     plan = read_record(record).plan
     before = read_record(record).steps_spent
-    with Ledger.resume(plan, record, book=Book()) as ledger:
+    with Ledger.resume(plan, record, book=LedgerRegistry()) as ledger:
         assert ledger.steps_spent >= before
         if ledger.steps_left:
             ledger.reserve(1)
@@ -91,7 +91,7 @@ def test_a_run_that_an_earlier_version_began_goes_on(path, tmp_path):
 def test_a_plan_of_another_kind_is_refused_by_name():
     (path,) = (p for p in GOLDEN if p.stem == "horizontal")
     with pytest.raises(ArgumentError, match="kind 'horizontal', not 'dpvi'"):
-        PrivacyPlan.from_dict(json.loads(path.read_text())["plan"])
+        GradientPlan.from_dict(json.loads(path.read_text())["plan"])
     with pytest.raises(ArgumentError, match="no plan of kind 'tomorrow'"):
         Plan.from_dict({"kind": "tomorrow"})
     with pytest.raises(ArgumentError, match="no plan of kind None"):
@@ -108,11 +108,11 @@ def test_a_newer_format_is_refused_and_says_what_to_do(tmp_path):
 def test_noise_from_a_seed_claims_nothing_and_stays_so(tmp_path):
     plan = read_record(next(p for p in GOLDEN if p.stem == "dpvi_poisson")).plan
     path = tmp_path / "privacy.json"
-    with Ledger.start(plan, path, secure_noise=False, book=Book()) as ledger:
+    with Ledger.start(plan, path, secure_noise=False, book=LedgerRegistry()) as ledger:
         ledger.reserve(1)
     stored = json.loads(path.read_text())
     assert "insecure seed" in stored["noise"]
     assert not any(row["claim"] for row in stored["adversaries"])
-    with Ledger.resume(plan, path, secure_noise=True, book=Book()) as ledger:
+    with Ledger.resume(plan, path, secure_noise=True, book=LedgerRegistry()) as ledger:
         assert not ledger.secure_noise
     assert not any(row["claim"] for row in json.loads(path.read_text())["adversaries"])

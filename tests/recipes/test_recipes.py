@@ -22,12 +22,12 @@ from vertinumpyro import DPVI, VertiMRF
 from vertinumpyro.cli.methods import base as methods
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import PlanSpentError, UnprovenError
-from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset, schema_spec
+from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset
+from vertinumpyro.data import schema_parsing as schema_spec
 from vertinumpyro.evaluation.table_plots import cell_labels
 from vertinumpyro.model import outcomes, party_plate, party_sum, split_model
-from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.mrf import MRFPlan, encoders
 from vertinumpyro.mrf.cells import cell_columns
-from vertinumpyro.mrf.encoders import registry as encoders
 from vertinumpyro.privacy import Ledger, NeighbouringRelation, Plan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression.features import FeatureLayout

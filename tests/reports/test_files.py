@@ -34,7 +34,12 @@ SETTINGS = {
     "logistic": (LABEL, ""),
     "linear": (LABEL.replace("ill", "age"), ""),
 }
-OF_THE_RUN = {"config.toml", "schema.toml", "report.html"}  # the command's own, and what the test moves away
+OF_THE_RUN = {
+    "privacy.json.lock",
+    "config.toml",
+    "schema.toml",
+    "report.html",
+}  # the command's own, and what the test moves away
 SUMS = {"moments.npz", "checkpoint.npz"}  # kept by the run alone
 LATER_NAME = {"released.npz": "marginals.npz"}  # as `Marginals.save` calls it
 
@@ -165,7 +170,11 @@ def test_refused_folders_stay_as_they_are(fitted, dataset, tmp_path):
     assert other.plan_ != fitted.plan_
     with pytest.raises(PlanSpentError, match="another plan"):
         vnp.write_report(fitted, tmp_path / "other")
-    assert {path.name for path in (tmp_path / "other").iterdir()} == {"privacy.json", "moments.npz"}
+    assert {path.name for path in (tmp_path / "other").iterdir()} == {
+        "privacy.json",
+        "privacy.json.lock",
+        "moments.npz",
+    }
     assert [path.name for path in (tmp_path / "keys").iterdir()] == ["party.toml"]
 
 

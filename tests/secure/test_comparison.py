@@ -7,7 +7,7 @@ import pytest
 
 from tests.secure.thread_group import ThreadGroup
 from vertinumpyro.secure.crypten import comparison
-from vertinumpyro.secure.crypten.packing import Bits, packed, plane_words, unpacked
+from vertinumpyro.secure.crypten.number_formats import Bits, packed, plane_words, unpacked
 
 each_number_of_parties = pytest.mark.parametrize("num_parties", [1, 2, 3, 5])
 

@@ -15,8 +15,9 @@ from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.secure import InsecureRehearsal, in_process
 from vertinumpyro.secure.crypten import Crypten, number_formats
 from vertinumpyro.secure.crypten.dealer import DealerClient, Request, corrected, correction_size, deal, drawn, serve
-from vertinumpyro.secure.crypten.packing import unpacked
+from vertinumpyro.secure.crypten.number_formats import unpacked
 from vertinumpyro.secure.keystream import KeyStream, derived_key, fresh_key
+from vertinumpyro.secure.number_formats import ROOT_EXCESS
 
 REQUESTS = {
     "product": Request("product", ((4, 3), (4, 1)), "mul"),
@@ -240,7 +241,7 @@ def test_the_reciprocal_root_is_never_too_large_however_truncations_round():
         root = truncated(guess * (three - near_one), number_formats.INVERSE_SQRT_BITS + 1, rng)
         down = math.floor(2.0 ** (number_formats.WEIGHT_BITS - (j - bits) / 2))
         w = truncated(root * down, number_formats.INVERSE_SQRT_BITS, rng) - 4
-        limit = Fraction(1 + Fraction(number_formats.ROOT_EXCESS)) ** 2
+        limit = Fraction(1 + Fraction(ROOT_EXCESS)) ** 2
         assert Fraction(w, 1 << number_formats.WEIGHT_BITS) ** 2 * Fraction(value, 1 << bits) <= limit
         least = (1 - number_formats.ROOT_ERROR) / math.sqrt(value / 2**bits) - 6 * 2.0**-number_formats.WEIGHT_BITS
         assert w / 2**number_formats.WEIGHT_BITS >= least * (1 - 2**-15)

@@ -315,7 +315,7 @@ def test_signs_need_one_component():
 )
 def test_outcomes_without_a_proof_are_refused(links, message):
     with pytest.raises(ArgumentError, match=message):
-        JointLink(tuple(score_functions), (0,) * len(score_functions))
+        JointLink(tuple(links), (0,) * len(links))
 
 
 def test_an_outcomes_own_numbers_are_its_partys_alone():

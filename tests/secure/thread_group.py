@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from vertinumpyro.secure.crypten.dealer import corrected, deal, drawn
-from vertinumpyro.secure.crypten.packing import Hidden, low_bytes, opened
+from vertinumpyro.secure.crypten.number_formats import Hidden, low_bytes, opened
 from vertinumpyro.secure.keystream import KeyStream, fresh_key
 
 

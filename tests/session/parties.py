@@ -61,11 +61,11 @@ def here_is_a_party():
 
 def silent(backend):
     """A party that leaves out its noise."""
-    from vertinumpyro.privacy import PrivacyPlan
+    from vertinumpyro.privacy import GradientPlan
 
-    honest = PrivacyPlan.draw_noise_share
+    honest = GradientPlan.draw_noise_share
     if here_is_a_party():
-        PrivacyPlan.draw_noise_share = lambda plan, *arguments: 0 * honest(plan, *arguments)
+        GradientPlan.draw_noise_share = lambda plan, *arguments: 0 * honest(plan, *arguments)
     return method("dpvi", backend)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vertinumpyro.core.errors import BackendError, PlanSpentError
-from vertinumpyro.privacy import Book, Ledger
+from vertinumpyro.privacy import Ledger, LedgerRegistry
 from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.reveal_once import RevealLog
@@ -96,7 +96,7 @@ class Parties:
     def run(self, rank):
         path = self.folders[rank] / "privacy.json"
         begin = Ledger.resume if path.exists() else Ledger.start
-        run = Run(self.plan, path.parent, begin(self.plan, path, book=Book()), "sent.npz", {})
+        run = Run(self.plan, path.parent, begin(self.plan, path, book=LedgerRegistry()), "sent.npz", {})
         run._settle()
         run._load()
         return run
@@ -160,7 +160,7 @@ def test_a_release_is_private_until_it_is_counted(linear_schema, tmp_path, monke
         return reserve(ledger, num_steps)
 
     monkeypatch.setattr(Ledger, "reserve", counted)
-    with Run.opened(plan, tmp_path, results="sent.npz", book=Book(), private=private) as run:
+    with Run.opened(plan, tmp_path, results="sent.npz", book=LedgerRegistry(), private=private) as run:
         run.step(0, lambda: Payload({}, {"values": np.arange(3)}))
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("sent.npz", "privacy.json")]
     assert staged == [0o600]

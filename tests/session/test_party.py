@@ -246,13 +246,13 @@ def test_the_functional_mechanism_releases_two_parts_once(two, tmp_path):
 
 
 def test_two_live_processes_of_one_party_do_not_work_on_one_plan(two, tmp_path, monkeypatch):
-    from vertinumpyro.privacy import Book, ledger
+    from vertinumpyro.privacy import LedgerRegistry, ledger
 
     method = VerticalLinearRegression()
     plan = method.plan(two.schema, "debt", num_records=two.dataset.num_records, epsilon=5.0, delta=1e-5)
     process = Process(two, tmp_path, method, plan)
     process.ask(do="publish", step=0, what=linear_steps.OWN, words={})
-    monkeypatch.setattr(ledger, "_OF_THIS_PROCESS", Book())  # another process knows no plans
+    monkeypatch.setattr(ledger, "_OF_THIS_PROCESS", LedgerRegistry())  # another process knows no plans
     with pytest.raises(PlanSpentError, match="in use by another process"):
         Process(two, tmp_path, method, plan, resume=True)
     process.stop()

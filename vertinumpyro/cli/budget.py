@@ -19,8 +19,6 @@ from vertinumpyro.privacy.account import ACCOUNT, Account, AccountEntry, Total, 
 from vertinumpyro.reports.plain_language import count, rounded_up
 from vertinumpyro.study import Agreement
 
-__all__ = ["account_view", "budget"]
-
 _RULE = (
     "ε of all plans together where one record is replaced, composed by dp-accounting and rounded up. A plan counts in "
     "full from its first step on, and while it may be continued."

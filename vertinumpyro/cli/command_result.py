@@ -1,6 +1,6 @@
 """How every command ends: what it answers to programs, one panel for an error, an exit code.
 
-Short because nothing of the commands themselves is in it.
+Short because it is imported before a command is chosen, and may import nothing heavy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from rich.text import Text
 
 from vertinumpyro.cli.terminal import error_console, error_panel, for_programs, warnings_as_lines
 from vertinumpyro.core.errors import VertinumpyroError
-
-__all__ = ["command"]
 
 _ERROR = 2  # the user can repair it
 _BUG = 70  # we must

@@ -9,15 +9,19 @@ from typing import Any
 
 from rich.markup import escape
 
-from vertinumpyro.cli import open_session
+from vertinumpyro.cli import fit_run
 from vertinumpyro.cli.config import CONFIG_COPY, load_config
 from vertinumpyro.cli.fit_run import SCORE, BoughtScore, spend
 from vertinumpyro.cli.job import Job, method_to_continue, plan_to_continue, refuse_changed, refuse_started
 from vertinumpyro.cli.plan_table import facts_grid, plan_view, schema_table
-from vertinumpyro.cli.terminal import checklist_item, console, heading
+from vertinumpyro.cli.terminal import (
+    checklist_item,
+    console,
+    heading,
+)
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.data import DatasetInfo, VerticalDataset
 from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import Plan
@@ -27,8 +31,6 @@ from vertinumpyro.reports.plain_language import count, headline, rounded_up
 from vertinumpyro.reports.run_report import POSTERIOR
 from vertinumpyro.reports.tables import can_draw
 from vertinumpyro.session import PRIVACY_RECORD, Session, lock_folder
-
-__all__ = ["check", "fit", "show_plan", "synthesize", "write"]
 
 
 def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
     with checklist_item("schema") as found:
         found += [count(len(job.schema.parties), "party").replace("partys", "parties")]
         found += [count(len(job.schema.columns), "column"), f"id column {job.schema.id_column}"]
-    facts = open_session.checked_records(job) if open_session.needed(job) else _checked_records(job)
+    facts = fit_run.checked_records(job) if fit_run.needed(job) else _checked_records(job)
     with checklist_item("method") as found:
         found += job.method.checked()
     with checklist_item("plan") as found:
@@ -78,7 +80,7 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
         found += [headline(plan), *(f"{row.adversary} ε = {rounded_up(row.epsilon)}" for row in plan.adversaries)]
     with checklist_item("range") as found:
         found += [f"no value wraps around the {job.method.method.backend.info().name} ring"]
-    for line in open_session.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
+    for line in fit_run.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
     if score is not None:
         score.show(plan)
@@ -101,15 +103,15 @@ def _checked_records(job: Job) -> VerticalDataset:
     return dataset
 
 
-def _computations(job: Job, facts: Facts, plan: Plan) -> Any:
-    return job.method.computations(facts, plan) if open_session.needed(job) else ()
+def _computations(job: Job, facts: DatasetInfo, plan: Plan) -> Any:
+    return job.method.computations(facts, plan) if fit_run.needed(job) else ()
 
 
-def _show(job: Job, plan: Plan, facts: Facts) -> None:
+def _show(job: Job, plan: Plan, facts: DatasetInfo) -> None:
     if job.why is not None:
         console.print(f"\nMethod: [bold]{job.method.name}[/]. {escape(_sentence(job.why))} `--method` takes another.")
     console.print(heading("Privacy plan"), *plan_view(plan, job.method.facts(plan)))
-    for line in open_session.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
+    for line in fit_run.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
         console.print(line)
 
 
@@ -141,7 +143,7 @@ def fit(
     with lock_folder(run_dir):  # before anything of another run's could be written over
         if not resume:
             refuse_started(run_dir)
-        with open_session.opened(job) as data:
+        with fit_run.opened(job) as data:
             plan = job.method.plan(data) if plan is None else plan
             score = BoughtScore.of(config, job.method.name, data, run_dir, resume=resume)
             _show(job, plan, data)

@@ -22,14 +22,13 @@ from vertinumpyro.cli.config_sections import (
     QualitySettings,
     RegressionSettings,
     RunSettings,
+    check_keys,
+    read_section,
 )
-from vertinumpyro.cli.toml_dataclass import check_keys, read_section
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CsvFormat, Schema
-from vertinumpyro.data.schema_text import dump, read_settings
-from vertinumpyro.data.wording import suggest
-
-__all__ = ["Config", "config_of", "load_config"]
+from vertinumpyro.data.schema_checks import suggest
+from vertinumpyro.data.toml import dump, read_settings
 
 CONFIG_COPY = "config.toml"
 SCHEMA_COPY = "schema.toml"

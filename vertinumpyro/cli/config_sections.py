@@ -1,50 +1,124 @@
 """The sections of a run's configuration, a dataclass each: their keys, types, ranges, and what each key means.
 
 `schema json` and the documentation's reference of all keys are made from these classes.
+
+From one table of a TOML file to a frozen dataclass: unknown keys, types and ranges are checked by name.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import types
+import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from vertinumpyro.cli.toml_dataclass import at_least_zero, one_of, positive
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data.schema_checks import suggest
 from vertinumpyro.secure import BACKENDS
 
-__all__ = [
-    "SECTIONS",
-    "DataSettings",
-    "FitSettings",
-    "MRFSettings",
-    "ModelSettings",
-    "PrivacySettings",
-    "QualitySettings",
-    "RegressionSettings",
-    "RunSettings",
-]
+_Section = TypeVar("_Section")
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Mapping: "a table",
+    list: "a list of texts",
+}
+
+
+def positive(default: Any = None) -> Any:
+    """A field for a number above 0."""
+    return dataclasses.field(default=default, metadata={"positive": True})
+
+
+def at_least_zero(default: int = 0) -> Any:
+    """A field for a number from 0 on."""
+    return dataclasses.field(default=default, metadata={"at_least_zero": True})
+
+
+def one_of(choices: typing.Iterable[str], default: str) -> Any:
+    """A field for one of some names."""
+    return dataclasses.field(default=default, metadata={"choices": tuple(choices)})
+
+
+def check_keys(place: str, table: Mapping[str, Any], known: typing.Iterable[str]) -> None:
+    """Refuse keys that nobody reads: a misspelt setting would silently keep its default.
+
+    :raises ArgumentError: names the key and the closest known one.
+    """
+    known = list(known)
+    for key in table:
+        if key not in known:
+            raise ArgumentError(f"{place}: unknown key {key!r}; {suggest(key, known)}")
+
+
+def read_section(cls: type[_Section], place: str, table: Any) -> _Section:
+    """Build `cls` from a table of the file.
+
+    :param cls: a dataclass; its annotations give each key's type, `positive` its range.
+    :raises ArgumentError: names the place, the key and the fix.
+    """
+    if not isinstance(table, Mapping):
+        raise ArgumentError(f"{place} is not a table; write its keys under {place}")
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    check_keys(place, table, fields)
+    hints = typing.get_type_hints(cls)
+    values = {key: _checked(f"{place} {key}", value, hints[key]) for key, value in table.items()}
+    for key, value in values.items():
+        if fields[key].metadata.get("positive") and not value > 0:
+            raise ArgumentError(f"{place} {key} = {value}; give a number above 0")
+        if fields[key].metadata.get("at_least_zero") and value < 0:
+            raise ArgumentError(f"{place} {key} = {value}; give 0 or more")
+        if value not in fields[key].metadata.get("choices", (value,)):
+            raise ArgumentError(f"{place} {key} = {value!r}; {suggest(value, fields[key].metadata['choices'])}")
+    return cls(**values)
+
+
+def _checked(place: str, value: Any, hint: Any) -> Any:
+    """The value as its hint wants it; the settings are public, so an error may quote them."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        kinds = [(option, typing.get_origin(option) or option) for option in options]
+        hint = next((option for option, kind in kinds if kind is not Literal and isinstance(value, kind)), options[0])
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ArgumentError(f"{place} = {value!r}; {suggest(value, choices)}")
+        return value
+    expected = typing.get_origin(hint) or hint
+    expected = Mapping if issubclass(expected, Mapping) else expected
+    if expected is float and type(value) is int:
+        value = float(value)
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+        raise ArgumentError(f"{place} = {value!r}; give {_WORDS[expected]}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArgumentError(f"{place} = {value!r}; give a finite number")
+    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """`[data]`: each party's file, how CSV is written, and who the parties are.
 
-    Args:
-        holders: organisations that hold whole records, each other ones, of a schema with one party; the other keys are
-            then for them.
-        unmatched: what becomes of records that some parties do not have. "drop" leaves them out, and makes the number
-            of the others public.
-        files: by party, its table: .csv, .tsv, one of these with .gz, or .parquet.
-        ledgers: by party, the folder of its records of what was spent, where that is not beside its file.
-        spool: a folder on a disk with room, for tables that are too large for memory: files are then read in blocks,
-            and the encoded columns lie there while the process runs, in files without a name.
-        workers: who computes on blocks of the records: a number of processes, or the address of a Dask cluster,
-            "tls://scheduler:8786". With a backend between processes each party has as many of its own.
-        num_records: N, where it should be known without reading a file.
-        separator: between the fields of CSV files; one text, or a table by party. By default a comma, in .tsv a tab.
-        encoding: of CSV files, as Python names it; one text, or a table by party. By default UTF-8.
-        decimal: the decimal point of CSV files, "." or ","; one text, or a table by party.
-        id_column: what the files call the ids, where they do not say as the schema; one text, or a table by party.
+    :param holders: organisations that hold whole records, each other ones, of a schema with one party; the other keys
+        are then for them.
+    :param unmatched: what becomes of records that some parties do not have. "drop" leaves them out, and makes the
+        number of the others public.
+    :param files: by party, its table: .csv, .tsv, one of these with .gz, or .parquet.
+    :param ledgers: by party, the folder of its records of what was spent, where that is not beside its file.
+    :param spool: a folder on a disk with room, for tables that are too large for memory: files are then read in blocks,
+        and the encoded columns lie there while the process runs, in files without a name.
+    :param workers: who computes on blocks of the records: a number of processes, or the address of a Dask cluster,
+        "tls://scheduler:8786". With a backend between processes each party has as many of its own.
+    :param num_records: N, where it should be known without reading a file.
+    :param separator: between the fields of CSV files; one text, or a table by party. By default a comma, in .tsv a tab.
+    :param encoding: of CSV files, as Python names it; one text, or a table by party. By default UTF-8.
+    :param decimal: the decimal point of CSV files, "." or ","; one text, or a table by party.
+    :param id_column: what the files call the ids, where they do not say as the schema; one text, or a table by party.
     """
 
     holders: list | None = None
@@ -64,11 +138,10 @@ class DataSettings:
 class ModelSettings:
     """`[model]`: a NumPyro model of your own, or the library's mixture.
 
-    Args:
-        function: "module:name" of the model; left out, a mixture is built from the schema.
-        folder: where the module is imported from, beside the configuration by default.
-        num_components: K of the library's mixture; left out, it follows from the number of records.
-        kwargs: further arguments of the function: public numbers.
+    :param function: "module:name" of the model; left out, a mixture is built from the schema.
+    :param folder: where the module is imported from, beside the configuration by default.
+    :param num_components: K of the library's mixture; left out, it follows from the number of records.
+    :param kwargs: further arguments of the function: public numbers.
     """
 
     function: str | None = None
@@ -81,16 +154,16 @@ class ModelSettings:
 class PrivacySettings:
     """`[privacy]`: the budget, and against whom it holds.
 
-    Args:
-        epsilon: ε, which no adversary exceeds; the noise is calibrated to it.
-        noise_multiplier: instead of epsilon: the noise's standard deviation over the clip norm.
-        delta: δ of every row of the privacy table.
-        adversary: narrows epsilon to this one row of the table, as "outside analyst", on purpose: others then get more.
-        relation: which tables are neighbours: one record replaced by any other, or one contribution there or zeroed.
-        noise: "collaborative": a share from each party. "trusted": one aggregator adds all of it.
-        collusion_threshold: epsilon covers coalitions of up to so many parties, too.
-        batch_indices: whether parties know which records are in a batch.
-        allow_unproven: goes on where a bound is not proved.
+    :param epsilon: ε, which no adversary exceeds; the noise is calibrated to it.
+    :param noise_multiplier: instead of epsilon: the noise's standard deviation over the clip norm.
+    :param delta: δ of every row of the privacy table.
+    :param adversary: narrows epsilon to this one row of the table, as "outside analyst", on purpose: others then get
+        more.
+    :param relation: which tables are neighbours: one record replaced by any other, or one contribution there or zeroed.
+    :param noise: "collaborative": a share from each party. "trusted": one aggregator adds all of it.
+    :param collusion_threshold: epsilon covers coalitions of up to so many parties, too.
+    :param batch_indices: whether parties know which records are in a batch.
+    :param allow_unproven: goes on where a bound is not proved.
     """
 
     epsilon: float | None = positive()
@@ -108,20 +181,19 @@ class PrivacySettings:
 class FitSettings:
     """`[fit]`: how long and with what; keys left out take the library's defaults.
 
-    Args:
-        num_steps: T, of DPVI.
-        batch_size: expected number of records of a step; left out, all of them or what pays.
-        clip_norm: C, the largest norm of what one record adds to a step.
-        clip: of a model with a `party_sum`, "local", where each party clips its own scores, or "joint", on shares.
-        residual_bound: with "local", where a residual is cut off, as a share of the largest one; of several outcomes
-            the same share of each.
-        guide: the shape of the variational posterior.
-        learning_rate: of Adam at its first step.
-        block_size: records of a batch that are computed at a time, which bounds the memory.
-        num_devices: devices that share the records of a batch, in one process.
-        warm_start: whether steps begin at the model fitted to noisy tables, which part of the budget buys.
-        backend: who computes the step across the parties: "fixed_point" and "plaintext" in one process, which sees
-            every column; "crypten" and "spu" with a process for each party.
+    :param num_steps: T, of DPVI.
+    :param batch_size: expected number of records of a step; left out, all of them or what pays.
+    :param clip_norm: C, the largest norm of what one record adds to a step.
+    :param clip: of a model with a `party_sum`, "local", where each party clips its own scores, or "joint", on shares.
+    :param residual_bound: with "local", where a residual is cut off, as a share of the largest one; of several outcomes
+        the same share of each.
+    :param guide: the shape of the variational posterior.
+    :param learning_rate: of Adam at its first step.
+    :param block_size: records of a batch that are computed at a time, which bounds the memory.
+    :param num_devices: devices that share the records of a batch, in one process.
+    :param warm_start: whether steps begin at the model fitted to noisy tables, which part of the budget buys.
+    :param backend: who computes the step across the parties: "fixed_point" and "plaintext" in one process, which sees
+        every column; "crypten" and "spu" with a process for each party.
     """
 
     num_steps: int | None = positive()
@@ -141,21 +213,21 @@ class FitSettings:
 class MRFSettings:
     """`[mrf]`: for `--method vertimrf` and `marginals`.
 
-    Args:
-        encoder: how tables across parties are computed: by a secure product, or by the VertiMRF paper's reports to a
-            server. "sketch_shared_key" is not private.
-        selection: "all" measures every table once, "adaptive" lets released tables choose the next.
-        workload: pairs of columns, or words for many: "star:COLUMN" (it with each other one), "chains" (each party's
-            columns with their neighbours), "blocks:K" (all pairs of K neighbours); only their tables are released.
-        bins: by column, how many cells it is cut into.
-        max_cells: the most cells of one column.
-        clique_limit: the most cells of all maximal cliques of the field together.
-        memory_limit: bytes that tables, estimates and field may take; what may take more is refused before it is spent.
-        iterations: the most steps of the field's fit.
-        num_keys: hash keys of each pair of columns, for sketches.
-        recovery: release finer histograms of columns in cells, from which values within a cell are drawn.
-        cross_share: part of the budget that tables across parties get.
-        recovery_share: part that the finer histograms get.
+    :param encoder: how tables across parties are computed: by a secure product, or by the VertiMRF paper's reports to a
+        server. "sketch_shared_key" is not private.
+    :param selection: "all" measures every table once, "adaptive" lets released tables choose the next.
+    :param workload: pairs of columns, or words for many: "star:COLUMN" (it with each other one), "chains" (each party's
+        columns with their neighbours), "blocks:K" (all pairs of K neighbours); only their tables are released.
+    :param bins: by column, how many cells it is cut into.
+    :param max_cells: the most cells of one column.
+    :param clique_limit: the most cells of all maximal cliques of the field together.
+    :param memory_limit: bytes that tables, estimates and field may take; what may take more is refused before it is
+        spent.
+    :param iterations: the most steps of the field's fit.
+    :param num_keys: hash keys of each pair of columns, for sketches.
+    :param recovery: release finer histograms of columns in cells, from which values within a cell are drawn.
+    :param cross_share: part of the budget that tables across parties get.
+    :param recovery_share: part that the finer histograms get.
     """
 
     encoder: Literal["secure_marginals", "sketch", "randomized_response", "sketch_shared_key"] | None = None
@@ -176,20 +248,19 @@ class MRFSettings:
 class RegressionSettings:
     """`[regression]`: for `--method logistic`, `linear` and `bayesian_linear`.
 
-    Args:
-        label: the column to predict.
-        features: the columns to predict it from; left out, all others.
-        expand: ordered columns that get a coefficient for each value.
-        feature_bits: fractional bits of a feature.
-        estimator: the mean of the "noise_aware" posterior, or the "minimiser" of the noisy objective.
-        ridge: of the minimiser, in standard deviations of the noise.
-        prior_variance: of each coefficient.
-        surrogate: the quadratic that stands for the logistic loss.
-        score_range: of the surrogate "range".
-        threshold: where predicted classes are cut: at the score of the largest expected accuracy, or at 0.
-        noise_variance: of `bayesian_linear`: the label's variance around the line.
-        projection: of `bayesian_linear`: clip at a multiple of each column's standard deviation, which a part of the
-            budget buys first.
+    :param label: the column to predict.
+    :param features: the columns to predict it from; left out, all others.
+    :param expand: ordered columns that get a coefficient for each value.
+    :param feature_bits: fractional bits of a feature.
+    :param estimator: the mean of the "noise_aware" posterior, or the "minimiser" of the noisy objective.
+    :param ridge: of the minimiser, in standard deviations of the noise.
+    :param prior_variance: of each coefficient.
+    :param surrogate: the quadratic that stands for the logistic loss.
+    :param score_range: of the surrogate "range".
+    :param threshold: where predicted classes are cut: at the score of the largest expected accuracy, or at 0.
+    :param noise_variance: of `bayesian_linear`: the label's variance around the line.
+    :param projection: of `bayesian_linear`: clip at a multiple of each column's standard deviation, which a part of the
+        budget buys first.
     """
 
     label: str | None = None
@@ -210,11 +281,10 @@ class RegressionSettings:
 class QualitySettings:
     """`[quality]`: a score of the twin, bought with a part of the budget; without this section there is none.
 
-    Args:
-        part: of epsilon and of delta, for noisy tables that the twin is not learned from, and that are compared with
-            it. The method gets the rest, so both together cost what [privacy] says.
-        twin: of `--method quality`: a synthetic table, .csv or .parquet, to be compared; [privacy] is then what the
-            score costs.
+    :param part: of epsilon and of delta, for noisy tables that the twin is not learned from, and that are compared with
+        it. The method gets the rest, so both together cost what [privacy] says.
+    :param twin: of `--method quality`: a synthetic table, .csv or .parquet, to be compared; [privacy] is then what the
+        score costs.
     """
 
     part: float | None = positive()
@@ -225,12 +295,11 @@ class QualitySettings:
 class RunSettings:
     """`[run]`: where the outputs go, and the method where the command line names none.
 
-    Args:
-        out: folder of the outputs.
-        method: left out, the one that makes the nearest twin that the model allows.
-        seed: of the model's randomness. It protects nothing and may be known.
-        num_synthetic: records of the twin; left out, as many as the table has.
-        diagnostics: also what is computed on the data without noise, as an objective or a ROC curve: NOT DP.
+    :param out: folder of the outputs.
+    :param method: left out, the one that makes the nearest twin that the model allows.
+    :param seed: of the model's randomness. It protects nothing and may be known.
+    :param num_synthetic: records of the twin; left out, as many as the table has.
+    :param diagnostics: also what is computed on the data without noise, as an objective or a ROC curve: NOT DP.
     """
 
     out: str = "run"

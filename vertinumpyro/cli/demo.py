@@ -17,11 +17,10 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from vertinumpyro.cli.fit_run import cost_lines, parties_of_public_table
 from vertinumpyro.cli.job import refuse_started
-from vertinumpyro.cli.open_session import cost_lines, parties_of_public_table
 from vertinumpyro.cli.plan_table import facts_grid, plain_table, plan_view, schema_table
-from vertinumpyro.cli.progress import progress_in_log
-from vertinumpyro.cli.terminal import console, heading
+from vertinumpyro.cli.terminal import console, heading, progress_in_log
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset, load_rand_hie
@@ -56,8 +55,6 @@ from vertinumpyro.reports.tables import (
 from vertinumpyro.secure import BACKENDS, Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PRIVACY_RECORD, Session
-
-__all__ = ["APART", "Comparison", "Demo", "compare", "demo_inference", "demo_tables", "fit_alone", "joined_at_random"]
 
 _BETWEEN_PROCESSES = {name: kind for name, kind in BACKENDS.items() if issubclass(kind, BetweenProcesses)}
 APART = "learned apart"

@@ -25,8 +25,6 @@ from vertinumpyro.study import Agreement, bind_address, gather
 from vertinumpyro.study.network_probe import FACTS, Measured, check_network, own_facts, slowest_line
 from vertinumpyro.transport import Communicator
 
-__all__ = ["doctor"]
-
 _SOON = datetime.timedelta(days=30)
 _ROOM = 2**30
 _CLOCK_S = 60.0

@@ -11,8 +11,6 @@ from vertinumpyro import __version__
 from vertinumpyro.cli.command_result import command
 from vertinumpyro.cli.terminal import console
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="vertinumpyro",
     help="Learn from tables whose columns sit at different organisations; publish private synthetic twins.",
@@ -92,9 +90,9 @@ def diff(
     debug: Debug = False,
 ) -> Any:
     """Say what two privacy plans differ in, and what each adversary gets by either."""
-    from vertinumpyro.cli import plan_diff
+    from vertinumpyro.cli import plan_table
 
-    return plan_diff.difference(first, second)
+    return plan_table.difference(first, second)
 
 
 @app.command()

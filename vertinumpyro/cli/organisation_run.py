@@ -10,16 +10,13 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from vertinumpyro.cli import commands
-from vertinumpyro.cli.fit_run import spend
+from vertinumpyro.cli.fit_run import party_method, spend
 from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
-from vertinumpyro.cli.open_session import party_method
 from vertinumpyro.cli.party_file import PartyFile
-from vertinumpyro.cli.progress import log_progress
-from vertinumpyro.cli.run_log import LOG, RunLog
 from vertinumpyro.cli.study_commands import check_model, config_at
-from vertinumpyro.cli.terminal import console
+from vertinumpyro.cli.terminal import LOG, RunLog, console, log_progress
+from vertinumpyro.core.compat import freeze_gc
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.programs import set_apart
 from vertinumpyro.data import Linkage, normalised_ids, read_ids
 from vertinumpyro.reports.plain_language import duration
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
@@ -28,8 +25,6 @@ from vertinumpyro.secure.private_set_intersection import check_ids, common_place
 from vertinumpyro.session import PRIVACY_RECORD, OrganisationSession, PartyTask, check_alike, lock_folder
 from vertinumpyro.study import LINKAGE, Agreement, connect_members
 from vertinumpyro.transport import Communicator, PeerError
-
-__all__ = ["ids_to_link", "join", "link", "loaded_backend", "task_of"]
 
 
 def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: float, timeout_s: float) -> None:
@@ -164,7 +159,7 @@ def loaded_backend(agreement: Agreement) -> BetweenProcesses:
     """The same with its libraries, before anybody waits for this process, which serves one run."""
     backend = _backend(agreement)
     backend.load()
-    set_apart()
+    freeze_gc()
     return backend
 
 

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vertinumpyro.cli.toml_dataclass import check_keys, positive, read_section
+from vertinumpyro.cli.config_sections import check_keys, positive, read_section
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.schema_text import dump, read_settings
+from vertinumpyro.data.toml import dump, read_settings
 from vertinumpyro.privacy.account import ACCOUNT, Account
 from vertinumpyro.study import Agreement, Approval, Policy
 from vertinumpyro.transport import Address, Identity, make_identity
-
-__all__ = ["PARTY_FILE", "PartyFile", "make_party"]
 
 PARTY_FILE = "party.toml"
 _APPROVALS, _LINKAGES = "approvals", "linkages"
@@ -32,16 +30,15 @@ _POLICY = """
 class PolicySettings:
     """`[policy]`: what this organisation approves at most. A key that is left out sets no limit.
 
-    Args:
-        largest_epsilon: of any row of a plan's privacy table.
-        largest_epsilon_against: by the name of a row, its own limit, tighter or wider than `largest_epsilon`.
-        largest_delta: of a plan.
-        largest_total_epsilon: of all plans on one data set together, the new one included, against the outside analyst
-            and every other party.
-        total_delta: δ of that total; left out, the largest of the plans'.
-        models: SHA-256 of the sources of models that may run here.
-        link_with: the parties with whom records may be linked, which tells them who is here.
-        padded_linkages: whether a linkage must hide how many records this party has.
+    :param largest_epsilon: of any row of a plan's privacy table.
+    :param largest_epsilon_against: by the name of a row, its own limit, tighter or wider than `largest_epsilon`.
+    :param largest_delta: of a plan.
+    :param largest_total_epsilon: of all plans on one data set together, the new one included, against the outside
+        analyst and every other party.
+    :param total_delta: δ of that total; left out, the largest of the plans'.
+    :param models: SHA-256 of the sources of models that may run here.
+    :param link_with: the parties with whom records may be linked, which tells them who is here.
+    :param padded_linkages: whether a linkage must hide how many records this party has.
     """
 
     largest_epsilon: float | None = positive()
@@ -58,23 +55,22 @@ class PolicySettings:
 class PartyFile:
     """One organisation's own file.
 
-    Args:
-        path: relative paths in it start at its folder, which also holds the key.
-        name: as the study knows it.
-        table: of a party; a helper has none.
-        ledger: folder of its privacy records.
-        data_set: what it calls the people of its table; all plans on one data set are one account. By default the
-            table's file name.
-        listen: what this machine binds, where that is not the address that others use.
-        separator: between the fields of its CSV file.
-        encoding: of its CSV file, as Python names it.
-        decimal: the decimal point of its CSV file, "." or ",".
-        id_column: what its file calls the ids, where that is not the schema's name for them.
-        spool: a folder on a disk with room, for a table that is too large for memory: it is then read in blocks, and
-            its encoded columns lie there while the process runs, in files without a name.
-        workers: who computes on blocks of its records: a number of processes of this machine, or the address of its
-            own Dask cluster, "tls://scheduler:8786".
-        policy: what it approves at most.
+    :param path: relative paths in it start at its folder, which also holds the key.
+    :param name: as the study knows it.
+    :param table: of a party; a helper has none.
+    :param ledger: folder of its privacy records.
+    :param data_set: what it calls the people of its table; all plans on one data set are one account. By default the
+        table's file name.
+    :param listen: what this machine binds, where that is not the address that others use.
+    :param separator: between the fields of its CSV file.
+    :param encoding: of its CSV file, as Python names it.
+    :param decimal: the decimal point of its CSV file, "." or ",".
+    :param id_column: what its file calls the ids, where that is not the schema's name for them.
+    :param spool: a folder on a disk with room, for a table that is too large for memory: it is then read in blocks, and
+        its encoded columns lie there while the process runs, in files without a name.
+    :param workers: who computes on blocks of its records: a number of processes of this machine, or the address of its
+        own Dask cluster, "tls://scheduler:8786".
+    :param policy: what it approves at most.
     """
 
     path: Path

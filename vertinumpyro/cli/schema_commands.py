@@ -14,10 +14,8 @@ from rich.table import Table
 from vertinumpyro.cli.config_sections import SECTIONS
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import SchemaDraft, draft_schema, read_everything, schema_text
-from vertinumpyro.data.json_schema import columns_schema, properties, table
-
-__all__ = ["config_schema", "draft", "write_json_schemas"]
+from vertinumpyro.data import SchemaDraft, draft_schema, read_everything, toml
+from vertinumpyro.data.schema_parsing import columns_schema, properties, table
 
 FILES = {"schema.toml": "schema.schema.json", "config.toml": "config.schema.json"}
 
@@ -33,7 +31,7 @@ def draft(
     out.write_text(f"{begun}\n{text}" if begun else text, encoding="utf-8")
     _show(made, out)
     if common_name != id_column:
-        setting = escape(f"id_column.{party} = {schema_text.value(id_column)}")
+        setting = escape(f"id_column.{party} = {toml.value(id_column)}")
         console.print(
             f"The schema calls the ids {escape(repr(common_name))}: set {setting} under \\[data] in config.toml."
         )
@@ -46,7 +44,7 @@ def _begun(out: Path, party: str, id_column: str) -> tuple[str, str]:
     """
     if not out.exists():
         return "", id_column
-    there = schema_text.read_settings(out)
+    there = toml.read_settings(out)
     ids = there.get("id_column", "id")
     if party in there.get("parties", {}):
         raise ArgumentError(f"--out {out}: {party!r} is in it already; take another file, or remove that part")
@@ -99,8 +97,8 @@ def write_json_schemas(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise ArgumentError(f"--out {folder}: there is no such folder; create it first")
-    for toml, name in FILES.items():
-        made = columns_schema() if toml == "schema.toml" else config_schema()
+    for source, name in FILES.items():
+        made = columns_schema() if source == "schema.toml" else config_schema()
         (folder / name).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
         console.print(f"[green]✓[/] {escape(str(folder / name))}: begin {toml} with  #:schema ./{name}", soft_wrap=True)
 

@@ -16,22 +16,19 @@ from vertinumpyro.cli.config import Config, config_of, load_config
 from vertinumpyro.cli.config_sections import DataSettings
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods.base import method_of
-from vertinumpyro.cli.model_sources import Sources
+from vertinumpyro.cli.model_loading import Sources
 from vertinumpyro.cli.party_file import PartyFile, make_party
 from vertinumpyro.cli.plan_table import facts_grid, plan_view, schema_table
-from vertinumpyro.cli.run_log import LOG, last_events
-from vertinumpyro.cli.terminal import console, heading
+from vertinumpyro.cli.terminal import LOG, console, heading, last_events
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Linkage
-from vertinumpyro.data.linkage import ID_RULE
+from vertinumpyro.data.alignment import ID_RULE
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.secure import BACKENDS, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
 from vertinumpyro.transport import Address, Certificate
-
-__all__ = ["approve", "check_model", "config_at", "difference", "draft", "draft_linkage", "init", "show", "status"]
 
 _TO_RUN = ("seed", "num_synthetic")
 _LAST = 10  # lines of a log

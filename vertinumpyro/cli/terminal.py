@@ -1,15 +1,17 @@
-"""The two consoles, and the shapes of line that every command prints.
-
-Whatever is printed passes `_Door`: what others wrote can neither command the terminal nor hide in it.
+"""The terminal: what is printed, in which colours and how wide; how far a run is, for people on stderr and for programs
+in `log.jsonl`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, final
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -19,9 +21,8 @@ from rich.panel import Panel
 from rich.segment import Segment
 from rich.text import Text
 
-from vertinumpyro.core.visible import visible
-
-__all__ = ["checklist_item", "console", "error_console", "error_panel", "for_programs", "heading", "warnings_as_lines"]
+from vertinumpyro.core.errors import VertinumpyroError, visible
+from vertinumpyro.reports.plain_language import count, duration
 
 
 @final
@@ -113,3 +114,139 @@ def warnings_as_lines() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+LOG = "log.jsonl"
+
+
+class RunLog:
+    """Appends events to a file; each is on disk for a reader when the call returns.
+
+    :param path: made with its folder if need be; an earlier run's lines stay.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._steps: int | None = None
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def event(self, what: str, **facts: Any) -> None:
+        """One line: the time, UTC, what happened, and public facts."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": stamp, "event": what, **facts}) + "\n")
+
+    def steps(self, spent: int, total: int) -> None:
+        """A line where more steps are on record than at the last call."""
+        if spent != self._steps:
+            self._steps = spent
+            self.event("steps", on_record=spent, of=total)
+
+    @contextmanager
+    def until_the_end(self) -> Iterator[None]:
+        """Says how it ended: our own errors in full, which quote no record; of others the kind alone."""
+        started = time.perf_counter()
+        try:
+            yield
+        except BaseException as error:
+            said = {"message": str(error)} if isinstance(error, VertinumpyroError) else {}
+            self.event("failed", error=type(error).__name__, seconds=_seconds(started), **said)
+            raise
+        self.event("finished", seconds=_seconds(started))
+
+
+def last_events(path: Path, count: int) -> list[dict[str, Any]]:
+    """The last lines of a log that can be read; none without a log."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines[-count:]:
+        try:
+            found.append(dict(json.loads(line)))
+        except (ValueError, TypeError):  # cut off while it was written
+            continue
+    return found
+
+
+def _seconds(started: float) -> float:
+    return round(time.perf_counter() - started, 3)
+
+
+_PART = 0.1  # of the total: so much more is worth a line
+_SHORTEST_S = 10.0
+_PARTS_OF_TIME = 20  # lines that only say how long it has taken get rarer: one per twentieth of it
+_POLL_S = 0.5
+
+
+class ProgressLines:
+    """A callback `(step, total)` that says a line when a tenth more is done, or ten seconds or longer have passed."""
+
+    def __init__(
+        self, noun: str, say: Callable[[str], object] = console.print, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._noun, self._say, self._clock = noun, say, clock
+        self._started = self._said_at = clock()
+        self._said_step: int | None = None
+
+    def __call__(self, step: int, total: int) -> None:
+        """Say where the run stands, if that is worth a line."""
+        if self._said_step is None:
+            self._said_step = step  # a run that continues does not begin at 0
+        now = self._clock()
+        due = max(_SHORTEST_S, (now - self._started) / _PARTS_OF_TIME)
+        if step - self._said_step >= max(1, _PART * total) or now - self._said_at >= due:
+            self.say(step, total)
+
+    def say(self, step: int, total: int) -> None:
+        """Say where the run stands."""
+        self._said_at, self._said_step = self._clock(), step
+        share = f"{step / max(total, 1):.0%}"
+        passed = duration(self._said_at - self._started)
+        self._say(f"{step:,} of {count(total, self._noun)} recorded as spent ({share}), {passed}")
+
+
+@contextmanager
+def progress_in_log(record: Path, total: int, noun: str = "step") -> Iterator[None]:
+    """Lines about a fit while it runs, read from its privacy record; none on a terminal, which shows a bar.
+
+    The record is public, counts steps before they are computed, and is kept by every way to fit: in this process and
+    with a process for each party.
+
+    :param record: the fit's `privacy.json`; need not exist yet.
+    :param total: the plan's steps.
+    :param noun: what a step is called.
+    """
+    if console.is_terminal:
+        yield
+        return
+    lines = ProgressLines(noun)
+    with log_progress(record, lambda spent: lines(spent, total), lambda spent: lines.say(spent, total)):
+        yield
+
+
+@contextmanager
+def log_progress(record: Path, tell: Callable[[int], object], last: Callable[[int], object]) -> Iterator[None]:
+    """Calls `tell` with the steps on record, twice a second while the block runs, and `last` at its end."""
+    done = threading.Event()
+
+    def follow() -> None:
+        while not done.wait(_POLL_S):
+            tell(_steps_spent(record))
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        last(_steps_spent(record))
+
+
+def _steps_spent(record: Path) -> int:
+    try:
+        return int(json.loads(record.read_text(encoding="utf-8"))["steps_spent"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0  # not there yet; a record that is broken stops the fit itself

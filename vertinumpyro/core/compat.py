@@ -1,30 +1,20 @@
-"""The one place that knows how the supported jax releases differ (0.4.30 up to the newest)."""
+"""The one place that knows how the supported jax releases differ (0.4.30 up to the newest), and what a process keeps of
+them until it ends: compiled programs and loaded libraries.
+"""
 
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.experimental
 import numpy as np
-
-__all__ = [
-    "at_precision",
-    "bound",
-    "called",
-    "calls",
-    "compiled_fast",
-    "jit_fast",
-    "overwritable",
-    "precision",
-    "random_key",
-    "user_has_x64",
-    "x64",
-]
 
 # Newer releases moved the context manager out of `jax.experimental`.
 _enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
@@ -158,3 +148,34 @@ def _explicit(core: Any, value: Any) -> Any:
     if type(value) in (tuple, list):
         return type(value)(_explicit(core, item) for item in value)
     return value
+
+
+_MAPPED = Path("/proc/self/maps")
+_MOST_MAPPED = Path("/proc/sys/vm/max_map_count")
+
+
+def evict_compiled() -> None:
+    """Forgets all programs that jax has compiled, where a process has mapped half of what it may.
+
+    A program takes a few mappings, and a fit compiles up to a thousand programs: after a dozen of fits in one process
+    the compiler would end with "Cannot allocate memory", however much is free. What is forgotten is compiled again
+    when it is called again.
+    """
+    try:
+        most = int(_MOST_MAPPED.read_text())
+        mapped = _MAPPED.read_bytes().count(b"\n")
+    except (OSError, ValueError):  # no Linux, or no such limit
+        return
+    if 2 * mapped > most:
+        jax.clear_caches()
+        gc.collect()
+
+
+def freeze_gc() -> None:
+    """Takes all that there is by now out of Python's collection of garbage; for a process that serves one run.
+
+    JAX, torch and what they import are some 400,000 objects, none of which is ever garbage; a collection that looks
+    through them all stops a party for .2 s, and the others wait for it.
+    """
+    gc.collect()
+    gc.freeze()

@@ -1,26 +1,27 @@
-"""Files that others may rely on: there as a whole or not at all, for the right eyes alone, written by one process.
-
-Whatever holds a secret is created here, readable by its owner alone from its first byte: a mode that is set afterwards
-comes too late for who has opened the file by then. Keys, linkages, what a party was told or is about to send, and
-releases that no ledger counts yet are secret; plans, records of budgets and released results are not.
+"""Files that others may rely on: there as a whole or not at all, for the right eyes alone, written by one process;
+among them named arrays with a little public metadata in one `.npz` file, read without pickles.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, final
+from typing import IO, Any, final
 
-from vertinumpyro.core.errors import PlanSpentError, PrivacyError
+import numpy as np
+
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
 
 try:
     import fcntl
 except ImportError:  # Windows has no such locks
     fcntl = None
 
-__all__ = ["FileLock", "create", "flush_folder", "locked", "replaced"]
 
 _OWNERS_ALONE, _AS_THE_UMASK_SAYS = 0o600, 0o666
 
@@ -135,3 +136,60 @@ class FileLock:
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
         return False
+
+
+_METADATA = "metadata"
+
+
+def save_arrays(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, np.ndarray],
+    metadata: Mapping[str, Any],
+    *,
+    private: bool = False,
+) -> None:
+    """Write arrays and JSON metadata, atomically: a reader sees the old file or the new one.
+
+    :param private: nobody but its owner may read it, at any moment.
+    """
+    path = Path(path)
+    temporary = path.with_name(path.name + ".part")
+    with replaced(path, temporary, private=private):
+        write_arrays(temporary, arrays, metadata)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+    """Write them in place, with the mode that the file has; on disk when this returns."""
+    with path.open("wb") as stream:
+        np.savez(stream, **{_METADATA: np.array(json.dumps(metadata)), **arrays})  # pyright: ignore[reportArgumentType]
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON metadata alone.
+
+    :raises ArgumentError: if there is no such file, or it was not written by `save_arrays`.
+    """
+    return _read(path, only_metadata=True)[0]
+
+
+def load_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Metadata and arrays.
+
+    :raises ArgumentError: if there is no such file, it is damaged, or it was not written by `save_arrays`.
+    """
+    return _read(path, only_metadata=False)
+
+
+def _read(path: str | os.PathLike[str], *, only_metadata: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    name = Path(path).name
+    try:
+        with np.load(Path(path), allow_pickle=False) as stored:
+            metadata = json.loads(str(stored[_METADATA]))
+            wanted = () if only_metadata else set(stored.files) - {_METADATA}
+            return metadata, {key: stored[key] for key in wanted}
+    except FileNotFoundError:
+        raise ArgumentError(f"there is no file {name}; check the path") from None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error):
+        raise ArgumentError(f"{name} is not a file that this library saved") from None

@@ -1,20 +1,10 @@
-"""Every error that the library raises on purpose.
-
-    VertinumpyroError
-    ├── ArgumentError        an argument or a setting is wrong               (also a ValueError)
-    ├── SchemaError          the public schema contradicts itself            (also a ValueError)
-    ├── DataError            a party's table breaks the schema               (also a ValueError)
-    │   └── AlignmentError   the parties' records cannot be matched by id
-    ├── ModelContractError   the model cannot be split between parties       (also a ValueError)
-    ├── RangeError           a fixed-point value could wrap around the ring  (also an ArithmeticError)
-    ├── PrivacyError         a privacy requirement is not met
-    │   ├── PlanSpentError   the plan's budget is already spent
-    │   └── UnprovenError    a bound is not proved and nobody opted in
-    └── BackendError         a secure backend failed or is not available     (also a RuntimeError)
-
-Messages name the argument, the column, the site or the party, and the fix. They never hold a value
-from a party's table: an exception travels to logs that the table's owner does not control.
+"""Every error that the library raises on purpose, and how text of others is shown in it: characters that nobody sees,
+or that move what stands around them, are refused in names and shown as escapes elsewhere.
 """
+
+from __future__ import annotations
+
+import unicodedata
 
 
 class VertinumpyroError(Exception):
@@ -67,3 +57,32 @@ class InferenceWarning(UserWarning):
 
 class LongFitWarning(UserWarning):
     """A fit will take long, as a step of it on stand-ins took."""
+
+
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+"""Unicode's categories: control, format, unassigned, private, surrogate, line and paragraph separators."""
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    r"""A text that others wrote, every hidden character of it as an escape, `\x1b` or `\u202e`.
+
+    :param keep: characters that stay as they are: a line break where lines are meant.
+    """
+    if text.translate(dict.fromkeys(map(ord, keep))).isprintable():
+        return text
+    return "".join(_escape(one) if _is_hidden(one) and one not in keep else one for one in text)
+
+
+def hidden_in(text: str) -> str:
+    """The first hidden character of a text as an escape; empty where there is none."""
+    if text.isprintable():  # nothing hidden is
+        return ""
+    return next((_escape(one) for one in text if _is_hidden(one)), "")
+
+
+def _is_hidden(one: str) -> bool:
+    return unicodedata.category(one) in _HIDDEN
+
+
+def _escape(one: str) -> str:
+    return one.encode("unicode_escape").decode("ascii")

@@ -1,17 +1,45 @@
-"""Exact products of integer matrices at the speed of floating-point ones."""
+"""Exact products of integer matrices at the speed of floating-point ones, on one thread where threads would wait for
+each other longer than they compute.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
-from vertinumpyro.core.blas_threads import threads_for
+_SMALL = 2**28  # multiplications, some 10 ms: what waiting costs is then no more than computing
 
-__all__ = ["pair_products", "ring_product"]
+_limiting = threading.Lock()
+
+
+@contextlib.contextmanager
+def threads_for(multiplications: int) -> Iterator[None]:
+    """NumPy's products inside, of so many multiplications each, on one thread unless they are large.
+
+    The library's setting is the whole process's: one thread at a time changes it, and puts it back.
+    """
+    if multiplications >= _SMALL or not _limiting.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _controller().limit(limits=1):
+            yield
+    finally:
+        _limiting.release()
+
+
+@functools.cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
 
 _LIMB_BITS = (22, 21, 21)
 _LIMB_SHIFTS = (0, 22, 43)

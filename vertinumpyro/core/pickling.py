@@ -3,6 +3,8 @@
 pickle writes a function down as the name by which its module has it. A model that has no such name can be copied, and
 `cloudpickle` writes it as code, which joblib's and Dask's processes use; pickle alone ends with an error about an
 attribute of some frame. So whoever holds functions of the user looks first, and says which one it is.
+
+Short because `privacy` speaks it, which may not know JAX.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ from typing import Any
 
 from vertinumpyro.core.errors import ArgumentError
 
-__all__ = ["public_state", "require_names"]
-
 _OF_OTHERS = ("cloudpickle", "_dill", "copy")  # modules that take functions as they are
 
 
@@ -29,8 +29,7 @@ def public_state(instance: Any, **instead: Any) -> dict[str, Any]:
 def require_names(owner: str, functions: Mapping[str, Any]) -> None:
     """Refuses functions that pickle has no name for, unless it is not pickle that asks.
 
-    Raises:
-        ArgumentError: names the argument, the function and what to do.
+    :raises ArgumentError: names the argument, the function and what to do.
     """
     if _others_ask():
         return

@@ -16,20 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = [
-    "EXP_FRACTIONAL_BITS",
-    "EXP_MAX_ERROR_ULP",
-    "NORM_FRACTIONAL_BITS",
-    "decode",
-    "encode",
-    "encode_short",
-    "exp_nonpositive",
-    "multiply_shift",
-    "reciprocal_sqrt",
-    "wide_product",
-    "with_ieee_float64",
-]
-
 EXP_FRACTIONAL_BITS = 30
 """Fractional bits of the results of `exp_nonpositive` and `reciprocal_sqrt`."""
 

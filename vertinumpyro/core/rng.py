@@ -78,8 +78,7 @@ class InsecureSeededSource(RandomSource):
     subtract the noise. Building one warns with `InsecureRandomnessWarning`; its spawned children do not
     warn again.
 
-    Args:
-        insecure_seed: the seed, a non-negative integer. It is not kept as an attribute nor shown.
+    :param insecure_seed: the seed, a non-negative integer. It is not kept as an attribute nor shown.
     """
 
     secure = False

@@ -15,22 +15,8 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from vertinumpyro.core.blas_threads import threads_for
-from vertinumpyro.core.integer_product import ring_product
+from vertinumpyro.core.integer_product import ring_product, threads_for
 from vertinumpyro.core.workers import Block, total
-
-__all__ = [
-    "ROWS",
-    "Factor",
-    "OneHot",
-    "RowBlocks",
-    "block_bytes",
-    "factor_rows",
-    "products",
-    "rows_at_a_time",
-    "rows_of",
-    "slices",
-]
 
 ROWS = 2**15
 """The most records at a time: a few columns of int64 then stay in a core's own caches, whatever the other cores do."""

@@ -1,4 +1,7 @@
-"""Types that more than one floor speaks."""
+"""Types that more than one floor speaks.
+
+Short because it is what floors have in common, and no more.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
-
-__all__ = ["MOST_OUTCOMES", "ComponentPrior", "Contribution", "Model", "ScoreTable", "Theta"]
 
 MOST_OUTCOMES = 6
 """Of one model: the clip of so many residuals looks at 2^5 patterns of their signs (`secure.number_formats`)."""

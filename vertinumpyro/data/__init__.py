@@ -1,6 +1,6 @@
 """The public schema, the parties' tables, their alignment, and data sets to start with."""
 
-from vertinumpyro.data.alignment import align, alignment_digest, check_digests, record_ids
+from vertinumpyro.data.alignment import Linkage, align, alignment_digest, check_digests, normalised_ids, record_ids
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Cells, CodedColumn, Column, Kind, Missing, OutOfBounds
 from vertinumpyro.data.dataset import VerticalDataset
@@ -13,15 +13,15 @@ from vertinumpyro.data.datasets import (
     load_wine,
 )
 from vertinumpyro.data.date_columns import DateColumn
-from vertinumpyro.data.drafting import SchemaDraft, draft_schema
-from vertinumpyro.data.facts import Facts, TableFacts
 from vertinumpyro.data.files import CsvFormat, read_everything, read_ids, read_table
 from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
-from vertinumpyro.data.linkage import Linkage, normalised_ids
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
-from vertinumpyro.data.schema import PartySchema, Schema
-from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
+from vertinumpyro.data.schema import DatasetInfo, PartySchema, Schema, TableFacts
+from vertinumpyro.data.schema_inference import SchemaDraft, draft_schema
+from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
 from vertinumpyro.data.table import decode_table
+
+Facts = DatasetInfo  # its name before 0.2
 
 __all__ = [
     "OBSERVED_SUFFIX",
@@ -33,8 +33,8 @@ __all__ = [
     "Column",
     "CountColumn",
     "CsvFormat",
+    "DatasetInfo",
     "DateColumn",
-    "Facts",
     "IntegerColumn",
     "Kind",
     "Linkage",

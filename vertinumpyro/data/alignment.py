@@ -1,25 +1,148 @@
-"""Matching the parties' records by id, without showing an id to anyone.
+"""Matching the parties' records by id, without showing an id to anyone; ids of many records are machine words, which
+sort as their texts do.
 
-On one machine `align` puts the parties' tables in a common order. Parties that run as separate
-processes each sort their own table, exchange `alignment_digest` values, and call `check_digests`.
+Which records of a party's table are of people whom every party knows: found once, kept by the party, held to later.
+
+Parties write ids in their own ways, so a linkage compares them by one rule, `normalised_id`. What a party keeps is the
+numbers of its own rows, beside a keyed digest of the ids that it had, so that a table which has changed since is
+noticed before it is used. That all parties use records of the same ids is compared at the start of every run.
 """
 
+from __future__ import annotations
+
+import dataclasses
 import hashlib
 import hmac
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, cast, final
+from typing import Literal, TypeAlias, cast, final, overload
 
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import AlignmentError, ArgumentError
+from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data.column import plain
-from vertinumpyro.data.record_order import Words, matching_orders, texts_of
 from vertinumpyro.data.schema import Schema
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data.schema_checks import Place
+
+Words: TypeAlias = np.ndarray
+"""uint64 [n, k], the most significant word first. Secret."""
+
+_BYTES = 8
+_TOLD = 2**14
+
+
+def words_of(ids: pd.Series, place: Place) -> Words:
+    """The words of ids that `record_ids` accepts.
+
+    :raises DataError: an id holds the character NUL, with which it would read as a shorter one.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ids = plain(ids)
+    if isinstance(ids.dtype, np.dtype) and ids.dtype.kind in "iu":
+        texts = pc.cast(pa.array(ids.to_numpy()), pa.large_string())
+    else:
+        texts = pa.array(ids.astype(str).to_numpy(object), pa.large_string())
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    content = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
+    if not content.all():
+        place.fail("holds ids with the character NUL; write them without it")
+    lengths = np.diff(ends)
+    padded = np.zeros((len(texts), -(-max(int(lengths.max(initial=1)), 1) // _BYTES) * _BYTES), np.uint8)
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = content
+    return padded.view(">u8").astype(np.uint64)
+
+
+def joined(blocks: Sequence[Words]) -> Words:
+    """Blocks one after the other, as wide as the widest."""
+    width = max(block.shape[1] for block in blocks)
+    if len(blocks) == 1:
+        return blocks[0]
+    return np.concatenate([_as_wide(block, width) for block in blocks])
+
+
+def texts_of(words: Words) -> list[str]:
+    """The ids again."""
+    content = words.astype(">u8").view(f"S{_BYTES * words.shape[1]}").ravel()
+    return [identifier.decode() for identifier in content.tolist()]
+
+
+@final
+class Ids(Sequence[str]):
+    """Ids in ascending order, kept as words and told as texts, a block at a time. Secret."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return texts_of(self._words[index]) if isinstance(index, slice) else texts_of(self._words[index][None])[0]
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _TOLD):
+            yield from texts_of(self._words[start : start + _TOLD])
+
+    def __repr__(self) -> str:
+        """Shows no id."""
+        return f"Ids({len(self)})"
+
+
+def ascending(words: Words) -> np.ndarray | None:
+    """Record numbers in ascending order of their ids, int64 [n]; None where they stand so."""
+    if _steps(words).all():
+        return None
+    if words.shape[1] == 1:
+        return np.argsort(words[:, 0])
+    return np.lexsort(words.T[::-1])
+
+
+def matching_orders(ids: Mapping[str, Words]) -> dict[str, np.ndarray | None] | None:
+    """Each party's order, where all have the same ids and none twice; None otherwise."""
+    with ThreadPoolExecutor(min(len(ids), os.cpu_count() or 1)) as pool:  # sorting lets go of Python's lock
+        orders = dict(zip(ids, pool.map(ascending, ids.values()), strict=True))
+    width, (length, *others) = max(words.shape[1] for words in ids.values()), (len(words) for words in ids.values())
+    if any(other != length for other in others):
+        return None
+    for rows in slices(length):
+        rows = slice(max(rows.start - 1, 0), rows.stop)  # with the last id of those before
+        first, *found = (_as_wide(_some(words, orders[party], rows), width) for party, words in ids.items())
+        if not _steps(first).all() or not all(np.array_equal(own, first) for own in found):
+            return None
+    return orders
+
+
+def _some(words: Words, order: np.ndarray | None, rows: slice) -> Words:
+    return words[rows] if order is None else np.take(words, order[rows], axis=0)
+
+
+def _steps(words: Words) -> np.ndarray:
+    """Whether each id is greater than the one before it, bool [n - 1]."""
+    greater = np.zeros(len(words) - 1, bool)
+    for word in words.T[::-1]:
+        greater = (word[1:] > word[:-1]) | ((word[1:] == word[:-1]) & greater)
+    return greater
+
+
+def _as_wide(words: Words, width: int) -> Words:
+    return np.pad(words, ((0, 0), (0, width - words.shape[1]))) if words.shape[1] < width else words
+
 
 _KEY_BYTES = (16, 64)
 _KEEP = 'keep the common records only, or set unmatched = "drop"'
@@ -40,9 +163,8 @@ _WRITING: Mapping[str, Callable[[str], str]] = MappingProxyType(
 def record_ids(frame: pd.DataFrame, schema: Schema, party: str) -> list[str]:
     """Return a table's ids as text.
 
-    Raises:
-        DataError: there is no id column, an id is missing, or ids are neither text nor integers.
-        AlignmentError: an id occurs twice.
+    :raises DataError: there is no id column, an id is missing, or ids are neither text nor integers.
+    :raises AlignmentError: an id occurs twice.
     """
     ids = id_series(frame, schema, party).astype(str).tolist()
     if len(set(ids)) != len(ids):
@@ -53,8 +175,7 @@ def record_ids(frame: pd.DataFrame, schema: Schema, party: str) -> list[str]:
 def id_series(frame: pd.DataFrame, schema: Schema, party: str) -> pd.Series:
     """Return a table's ids as they are stored, texts or integers.
 
-    Raises:
-        DataError: as `record_ids`.
+    :raises DataError: as `record_ids`.
     """
     place = Place(party, schema.id_column)
     if schema.id_column not in frame.columns:
@@ -80,19 +201,14 @@ def align(
 ) -> dict[str, pd.DataFrame]:
     """Put the parties' tables in one common order: ascending ids, compared as text.
 
-    Args:
-        frames: each party's table with the schema's id column, in any order of records.
-        schema: the public schema; it names the id column.
-        unmatched: "drop" keeps the records that all parties have, whose number is then the public N.
-
-    Returns:
-        The same tables, reordered, with a fresh index.
-
-    Raises:
-        DataError: an id column is missing or unusable.
-        AlignmentError: ids occur twice at a party, or have no match at another; the message counts them,
-            says whether they seem to be written in two ways, and shows none. Where unmatched ones are dropped: no id
-            matches, or most would if they were written alike.
+    :param frames: each party's table with the schema's id column, in any order of records.
+    :param schema: the public schema; it names the id column.
+    :param unmatched: "drop" keeps the records that all parties have, whose number is then the public N.
+    :return: The same tables, reordered, with a fresh index.
+    :raises DataError: an id column is missing or unusable.
+    :raises AlignmentError: ids occur twice at a party, or have no match at another; the message counts them, says
+        whether they seem to be written in two ways, and shows none. Where unmatched ones are dropped: no id matches, or
+        most would if they were written alike.
     """
     ids = {party: record_ids(frame, schema, party) for party, frame in frames.items()}
     orders = _orders(ids, unmatched) if ids else {}
@@ -107,8 +223,7 @@ def orders_of_words(
     Ids that match at all parties take a few words each. Where they do not, their texts are compared, which takes a
     hundred bytes each.
 
-    Raises:
-        AlignmentError: as `align`.
+    :raises AlignmentError: as `align`.
     """
     orders = matching_orders(ids)
     if orders is not None:
@@ -136,12 +251,9 @@ def alignment_digest(ids: Iterable[str], key: bytes) -> str:
     key anyone who sees a digest could test guesses of the whole list against it. The parties themselves
     hold the key, so a digest hides nothing from a party that can guess another's complete list.
 
-    Args:
-        ids: the ids in their common order, as text.
-        key: 16 to 64 random bytes, e.g. from ``secrets.token_bytes(32)``.
-
-    Raises:
-        ArgumentError: the key is too short or too long.
+    :param ids: the ids in their common order, as text.
+    :param key: 16 to 64 random bytes, e.g. from ``secrets.token_bytes(32)``.
+    :raises ArgumentError: the key is too short or too long.
     """
     digest = AlignmentDigest(key)
     digest.update(ids)
@@ -172,8 +284,7 @@ class AlignmentDigest:
 def check_digests(digests: Mapping[str, str]) -> None:
     """Compare the parties' digests.
 
-    Raises:
-        AlignmentError: they differ; the message names the parties on each side.
+    :raises AlignmentError: they differ; the message names the parties on each side.
     """
     parties = list(digests)
     different = [p for p in parties if not hmac.compare_digest(digests[p], digests[parties[0]])]
@@ -244,3 +355,104 @@ def _ascending(ids: list[str], kept: set[str]) -> np.ndarray:
 
 def _names(parties: list[str]) -> str:
     return ", ".join(map(repr, parties))
+
+
+ID_RULE = "compatibility forms unified (Unicode NFKC), no space around, runs of spaces as one, no capitals (casefolded)"
+"""What `normalised_id` does, in words."""
+
+_MATCH_KEY_BYTES = 32
+
+
+def normalised_id(identifier: str) -> str:
+    """An id as all parties write it: see `ID_RULE`. Leading zeros stay, for they may be part of it."""
+    return " ".join(unicodedata.normalize("NFKC", identifier).split()).casefold()
+
+
+def normalised_ids(frame: pd.DataFrame, schema: Schema, party: str) -> list[str]:
+    """A table's ids as all parties write them.
+
+    :raises DataError: the id column is missing or unusable.
+    :raises AlignmentError: two ids are one by the rule; counts them and shows none.
+    """
+    found = [normalised_id(identifier) for identifier in record_ids(frame, schema, party)]
+    if twice := len(found) - len(set(found)):
+        raise AlignmentError(
+            f"party {party!r}, column {schema.id_column!r}: {twice} ids are another's by the rule that ids are "
+            f"compared by ({ID_RULE}); keep one record per id"
+        )
+    return found
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Linkage:
+    """One party's own result of a linkage. Secret: it says whom the others know.
+
+    :ivar topic: digest of the agreement that it was made under.
+    :ivar rows: numbers of the common records in this party's file, ascending, int64.
+    :ivar key: of `ids`.
+    :ivar ids: keyed digest of all ids of that file, in their order.
+    """
+
+    topic: str
+    rows: np.ndarray = dataclasses.field(repr=False)
+    key: bytes = dataclasses.field(repr=False)
+    ids: str = dataclasses.field(repr=False)
+
+    @classmethod
+    def made(cls, topic: str, ids: Sequence[str], rows: np.ndarray) -> Linkage:
+        """The linkage of a table with these ids, as the parties found it."""
+        key = os.urandom(_MATCH_KEY_BYTES)
+        return cls(topic=topic, rows=rows, key=key, ids=alignment_digest(ids, key))
+
+    @property
+    def num_common(self) -> int:
+        """N, public among the parties."""
+        return len(self.rows)
+
+    def applied(self, frame: pd.DataFrame, schema: Schema, party: str) -> pd.DataFrame:
+        """The common records alone, under the ids that all parties write alike.
+
+        :raises AlignmentError: the table's ids have changed since.
+        """
+        (kept,) = self.applied_to_blocks([frame], schema, party)
+        return kept
+
+    def applied_to_blocks(self, frames: Iterable[pd.DataFrame], schema: Schema, party: str) -> Iterator[pd.DataFrame]:
+        """As `applied`, of a table that comes in blocks; all of them have come before an error is certain to."""
+        digest, start = AlignmentDigest(self.key), 0
+        for frame in frames:
+            ids = normalised_ids(frame, schema, party)
+            digest.update(ids)
+            first, last = np.searchsorted(self.rows, (start, start + len(ids)))
+            picked = self.rows[first:last] - start
+            kept = frame.iloc[picked].reset_index(drop=True)
+            kept[schema.id_column] = [ids[row] for row in picked]
+            yield kept
+            start += len(ids)
+        if not hmac.compare_digest(digest.hexdigest(), self.ids):
+            raise AlignmentError(
+                f"party {party!r}: the ids of the table have changed since its records were linked; put that table "
+                "back, or link again"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write it to an `.npz` file, for its owner's eyes alone."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"topic": self.topic, "key": self.key.hex(), "ids": self.ids}
+        save_arrays(path, {"rows": self.rows}, metadata, private=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Linkage:
+        """What `save` wrote.
+
+        :raises ArgumentError: it is no linkage.
+        """
+        metadata, arrays = load_arrays(path)
+        try:
+            return cls(
+                topic=metadata["topic"], rows=arrays["rows"], key=bytes.fromhex(metadata["key"]), ids=metadata["ids"]
+            )
+        except (KeyError, TypeError, ValueError):
+            raise ArgumentError(f"{str(path)!r} is no linkage; make one: vertinumpyro link") from None

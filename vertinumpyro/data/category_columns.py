@@ -6,11 +6,10 @@ from typing import ClassVar, final
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.arguments import shown
+from vertinumpyro.core.validation import shown
 from vertinumpyro.data.column import CodedColumn, Kind, numbers
-from vertinumpyro.data.domain import require, require_list
-from vertinumpyro.data.dtypes import DtypeKind, holds
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data.schema_checks import Place, require, require_list
+from vertinumpyro.data.storage_types import DtypeKind, holds
 
 Label = str | int | float | bool
 
@@ -22,9 +21,8 @@ _LONGEST_LIST = 48
 class CategoricalColumn(CodedColumn):
     """One of a public list of categories; codes follow the list's order.
 
-    Args:
-        categories: distinct labels of one type: all text, all numbers or all booleans.
-        unknown: "error", or the listed category that stands for every unlisted one.
+    :param categories: distinct labels of one type: all text, all numbers or all booleans.
+    :param unknown: "error", or the listed category that stands for every unlisted one.
     """
 
     categories: tuple[Label, ...]
@@ -101,8 +99,7 @@ class BinaryColumn(CodedColumn):
 
     With missing = "category" there are three codes, and the model's kind is "categorical".
 
-    Args:
-        categories: the two labels; None reads 0/1 or booleans and decodes to 0/1.
+    :param categories: the two labels; None reads 0/1 or booleans and decodes to 0/1.
     """
 
     categories: tuple[Label, Label] | None = None

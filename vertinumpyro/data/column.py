@@ -20,9 +20,8 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, SchemaError
-from vertinumpyro.data import binning, dtypes
-from vertinumpyro.data.domain import MISSING_RULES, missing_codes, require, require_choice
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data import binning, storage_types
+from vertinumpyro.data.schema_checks import MISSING_RULES, Place, missing_codes, require, require_choice
 
 Kind = Literal["real", "categorical", "binary", "count"]
 Missing = Literal["forbid", "mask", "category"]
@@ -45,16 +44,15 @@ class Column(abc.ABC):
     Where values are missing is private, and learned only where that is asked for: "category". A model of a column
     with "mask" need not say anything about it, and what it then generates is complete.
 
-    Args:
-        missing: what a missing value (an empty cell, NaN, None, NA) means. "forbid": an error. "mask": it is left out
-            of the likelihood; encoded as the placeholder, and reported as not observed by `observed`. "category": it is
-            learned that it is missing, and a twin has it missing again: of codes it is one more, the last one; of
-            reals and counts, which have none, it is masked (`masked`), and the model has a site for the mask.
-        missing_codes: numbers or texts that stand for a missing value in the table, as -999 or "unknown"; `missing`
-            then says what becomes of them. A twin has missing values there, never the codes.
-        dtype: the storage type of decoded values, e.g. "int16" or "category" (`data.dtypes` has the names). By default
-            int64, float64, pandas' default for text, or a nullable type where values may be missing. It is public, and
-            says nothing that the model sees.
+    :param missing: what a missing value (an empty cell, NaN, None, NA) means. "forbid": an error. "mask": it is left
+        out of the likelihood; encoded as the placeholder, and reported as not observed by `observed`. "category": it is
+        learned that it is missing, and a twin has it missing again: of codes it is one more, the last one; of reals and
+        counts, which have none, it is masked (`masked`), and the model has a site for the mask.
+    :param missing_codes: numbers or texts that stand for a missing value in the table, as -999 or "unknown"; `missing`
+        then says what becomes of them. A twin has missing values there, never the codes.
+    :param dtype: the storage type of decoded values, e.g. "int16" or "category" (`data.dtypes` has the names). By
+        default int64, float64, pandas' default for text, or a nullable type where values may be missing. It is public,
+        and says nothing that the model sees.
     """
 
     missing: Missing = "forbid"
@@ -92,7 +90,7 @@ class Column(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def dtype_kinds(self) -> tuple[dtypes.DtypeKind, ...]:
+    def dtype_kinds(self) -> tuple[storage_types.DtypeKind, ...]:
         """What kinds of storage hold this column."""
 
     @abc.abstractmethod
@@ -169,17 +167,12 @@ class Column(abc.ABC):
     def encode(self, series: pd.Series, *, party: str, name: str) -> np.ndarray:
         """Return the column in model units.
 
-        Args:
-            series: the column as it stands in the party's table, in the schema's own units.
-            party: who owns it; only for the error message.
-            name: what it is called; only for the error message.
-
-        Returns:
-            An array of ``len(series)`` model units (see the module's table).
-
-        Raises:
-            DataError: a value is missing where that is forbidden, has the wrong type, is not finite, or
-                lies outside the public domain. The message names party and column, never the value.
+        :param series: the column as it stands in the party's table, in the schema's own units.
+        :param party: who owns it; only for the error message.
+        :param name: what it is called; only for the error message.
+        :return: An array of ``len(series)`` model units (see the module's table).
+        :raises DataError: a value is missing where that is forbidden, has the wrong type, is not finite, or lies
+            outside the public domain. The message names party and column, never the value.
         """
         present = ~self._absent(series, Place(party, name))
         filler = self.placeholder() if self.masked or self.missing == "forbid" else self.num_categories - 1
@@ -190,7 +183,7 @@ class Column(abc.ABC):
 
     def observed(self, series: pd.Series) -> np.ndarray:
         """Return bool [n]: True where a value is present. It matters to columns that are `masked`."""
-        present = dtypes.are_present(series)
+        present = storage_types.are_present(series)
         return _narrowed(present, ~self._is_code(plain(series.loc[present]))) if self.missing_codes else present
 
     def _is_code(self, present: pd.Series) -> np.ndarray:
@@ -200,7 +193,7 @@ class Column(abc.ABC):
             return np.isin(present.to_numpy(np.float64), of_numbers)
         as_numbers = present.isin(of_numbers).to_numpy(bool)
         texts = present.astype(str).str.strip().isin(list(map(str, self.missing_codes)))
-        return np.where(dtypes.are_texts(present), texts, as_numbers)
+        return np.where(storage_types.are_texts(present), texts, as_numbers)
 
     def decode(self, values: np.ndarray, rng: np.random.Generator, *, observed: np.ndarray | None = None) -> pd.Series:
         """Return model units as a Series of the type that `dtype` names.
@@ -209,13 +202,10 @@ class Column(abc.ABC):
         themselves; where the schema allows missing values, integers are nullable ``Int64``. A bin becomes a uniform
         draw from it. Draws that leave an unbounded model's domain (a Poisson above `upper`) are clipped.
 
-        Args:
-            values: [n] model units.
-            rng: draws within bins. Public randomness: it protects nothing.
-            observed: bool [n]; where False the decoded value is missing.
-
-        Raises:
-            ArgumentError: `values` is not one-dimensional or holds something that no table encodes to.
+        :param values: [n] model units.
+        :param rng: draws within bins. Public randomness: it protects nothing.
+        :param observed: bool [n]; where False the decoded value is missing.
+        :raises ArgumentError: `values` is not one-dimensional or holds something that no table encodes to.
         """
         encoded = np.asarray(values)
         if encoded.dtype.kind == "i":  # as wide as the arithmetic below needs
@@ -231,18 +221,20 @@ class Column(abc.ABC):
         if self.missing_codes:  # drawn from a domain that holds one, it would be read as missing
             kept = ~self._is_code(plain(decoded))
             decoded, present = pd.Series(decoded[kept]), _narrowed(present, kept)
-        nullable = decoded.astype(dtypes.nullable(decoded.dtype))
+        nullable = decoded.astype(storage_types.nullable(decoded.dtype))
         return nullable.set_axis(np.flatnonzero(present)).reindex(range(len(encoded)))
 
     def _stored(self, decoded: pd.Series) -> pd.Series:
-        dtype = None if self.dtype is None else dtypes.parse(self.dtype)
+        dtype = None if self.dtype is None else storage_types.parse(self.dtype)
         if isinstance(dtype, pd.CategoricalDtype):
             return pd.Series(pd.Categorical(decoded, categories=list(self.labels), ordered=bool(dtype.ordered)))
         return decoded if dtype is None else decoded.astype(dtype)
 
     @property
     def _float_type(self) -> np.dtype:
-        return np.dtype(np.float64) if self.dtype is None else dtypes.number_type(dtypes.parse(self.dtype))
+        return (
+            np.dtype(np.float64) if self.dtype is None else storage_types.number_type(storage_types.parse(self.dtype))
+        )
 
     def _check_missing(self) -> None:
         """Raise a `SchemaError` unless it is said well what is missing; the first line of a subclass's checks."""
@@ -258,15 +250,15 @@ class Column(abc.ABC):
         if self.dtype is None:
             return
         require(isinstance(self.dtype, str), f'dtype = {self.dtype!r}; give its name, e.g. "int16"')
-        said, dtype = f"dtype = {self.dtype!r}", dtypes.parse(self.dtype)
-        kind = dtypes.kind(dtype)
+        said, dtype = f"dtype = {self.dtype!r}", storage_types.parse(self.dtype)
+        kind = storage_types.kind(dtype)
         require(kind in self.dtype_kinds, f"{said}; this column is stored as {' or '.join(self.dtype_kinds)}")
         if kind == "category":
             require(self.labels != (), f"{said}; the public domain is too large to list as categories")
         if kind in ("boolean", "integer", "float"):
-            fits = self._fits(dtypes.number_type(dtype))
+            fits = self._fits(storage_types.number_type(dtype))
             require(fits, f"{said} does not hold the whole public domain; give a wider one, or leave it out")
-        roomy = dtypes.nullable(dtype)
+        roomy = storage_types.nullable(dtype)
         require(self.missing == "forbid" or roomy == dtype, f'{said} has no missing values; give "{roomy}"')
 
     def discretise(self, series: pd.Series, max_bins: int = 16) -> Cells:
@@ -276,8 +268,7 @@ class Column(abc.ABC):
         the transformed scale); categories stay as they are. Where the schema allows missing values they
         have a cell of their own, the last.
 
-        Raises:
-            DataError: as in `encode`.
+        :raises DataError: as in `encode`.
         """
         if max_bins < 1:
             raise ArgumentError(f"max_bins={max_bins}; give at least 1")

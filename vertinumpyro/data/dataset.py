@@ -9,19 +9,17 @@ from typing import Literal, NoReturn
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.arguments import checked, shown
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
+from vertinumpyro.core.validation import checked, shown
 from vertinumpyro.core.workers import HERE, Columns, Workers, workers_of
 from vertinumpyro.data.alignment import align, record_ids
+from vertinumpyro.data.dataframe_interop import Table, as_frame, dtype_of
 from vertinumpyro.data.files import CsvFormat, read_table
-from vertinumpyro.data.frames import Table, as_frame
 from vertinumpyro.data.schema import Schema, check_schema
-from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
-from vertinumpyro.data.spool import Spool
-from vertinumpyro.data.streaming import encoded_files
+from vertinumpyro.data.schema_checks import Place, suggest
+from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
+from vertinumpyro.data.streaming import Spool, encoded_files
 from vertinumpyro.data.table import check_table, decode_table, encode_table, example_table
-from vertinumpyro.data.table_types import dtype_of
-from vertinumpyro.data.wording import Place, suggest
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -36,13 +34,10 @@ class VerticalDataset:
     On one machine this object holds all parties' data: that is a simulation of the parties. A party that
     runs as its own process holds `restrict`'s result, a dataset of its own columns.
 
-    Args:
-        schema: the public schema.
-        encoded: per party, ``{column: [N]}``, and ``{column}_observed`` (bool [N]) where it is masked.
-        workers: who computes on blocks of the records, see `from_files`; None is this process.
-
-    Raises:
-        ArgumentError: the arrays do not match the schema or each other in length.
+    :param schema: the public schema.
+    :param encoded: per party, ``{column: [N]}``, and ``{column}_observed`` (bool [N]) where it is masked.
+    :param workers: who computes on blocks of the records, see `from_files`; None is this process.
+    :raises ArgumentError: the arrays do not match the schema or each other in length.
     """
 
     schema: Schema
@@ -72,16 +67,14 @@ class VerticalDataset:
         is the index of a pandas DataFrame. The dataset's schema is the given one with the tables' storage types
         (`data.table_types` says which), so that a twin comes back in them; types that the schema has stay.
 
-        Args:
-            schema: the public schema.
-            frames: for each party a pandas or polars DataFrame, a `pyarrow.Table`, another table that exports
-                Arrow, or a dict of arrays.
-            unmatched: what to do with records that not all parties have; "drop" makes the number of common ones public.
-
-        Raises:
-            ArgumentError: a party has no table, a table has no party, or is lazy or of an unknown kind.
-            DataError: a table breaks the schema; the message names party and column, never a value.
-            AlignmentError: the parties' ids do not match.
+        :param schema: the public schema.
+        :param frames: for each party a pandas or polars DataFrame, a `pyarrow.Table`, another table that exports Arrow,
+            or a dict of arrays.
+        :param unmatched: what to do with records that not all parties have; "drop" makes the number of common ones
+            public.
+        :raises ArgumentError: a party has no table, a table has no party, or is lazy or of an unknown kind.
+        :raises DataError: a table breaks the schema; the message names party and column, never a value.
+        :raises AlignmentError: the parties' ids do not match.
         """
         if isinstance(frames, pd.DataFrame) or not isinstance(frames, Mapping):
             raise ArgumentError("frames is not a mapping; give {party: table}, or use from_pooled for one joined table")
@@ -116,24 +109,20 @@ class VerticalDataset:
         disk, in the narrowest type that holds them: memory has the ids and a block. The dataset equals the one in
         memory, value for value, and so do all releases from it.
 
-        Args:
-            schema: the public schema.
-            paths: each party's file.
-            separator: see above.
-            encoding: see above.
-            decimal: see above.
-            unmatched: as in `from_frames`.
-            spool: a folder on a disk with room, for the encoded columns: one to four bytes a value, twice while they
-                are put in order. They lie there in files without a name, so they go with the process, however it ends.
-            workers: who computes on blocks of the records: a number of processes, which are started here and end with
-                this one; a Dask cluster, by its `distributed.Client` or its scheduler's address; None is this process.
-                The results are the same, bit for bit. With a `spool`, they encode Parquet files as well, some row
-                groups each. Needs the extra `dask`.
-
-        Raises:
-            ArgumentError, DataError, AlignmentError: as in `from_frames`; also a `DataError` when a file
-                is missing or cannot be parsed, and an `ArgumentError` when there is no such folder, or there are no
-                such workers.
+        :param schema: the public schema.
+        :param paths: each party's file.
+        :param separator: see above.
+        :param encoding: see above.
+        :param decimal: see above.
+        :param unmatched: as in `from_frames`.
+        :param spool: a folder on a disk with room, for the encoded columns: one to four bytes a value, twice while they
+            are put in order. They lie there in files without a name, so they go with the process, however it ends.
+        :param workers: who computes on blocks of the records: a number of processes, which are started here and end
+            with this one; a Dask cluster, by its `distributed.Client` or its scheduler's address; None is this process.
+            The results are the same, bit for bit. With a `spool`, they encode Parquet files as well, some row groups
+            each. Needs the extra `dask`.
+        :raises ArgumentError, DataError, AlignmentError: as in `from_frames`; also a `DataError` when a file is missing
+            or cannot be parsed, and an `ArgumentError` when there is no such folder, or there are no such workers.
         """
         _check_parties(schema, paths)
         by = workers_of(workers)
@@ -172,9 +161,8 @@ class VerticalDataset:
         The order of records stays. The id column is optional; where it stands it must be unique. The table
         may be of any kind that `from_frames` takes.
 
-        Raises:
-            ArgumentError: the table is lazy or of an unknown kind.
-            DataError: the table breaks the schema.
+        :raises ArgumentError: the table is lazy or of an unknown kind.
+        :raises DataError: the table breaks the schema.
         """
         check_schema(schema)
         frame = as_frame(frame, "the pooled table")
@@ -227,8 +215,7 @@ class VerticalDataset:
     def split(self, fraction: float, seed: int) -> tuple["VerticalDataset", "VerticalDataset"]:
         """Split the records at random, `fraction` of them first. Research only: the seed is public.
 
-        Raises:
-            ArgumentError: one of the parts would be empty.
+        :raises ArgumentError: one of the parts would be empty.
         """
         if not (0 < fraction < 1 and seed >= 0):
             raise ArgumentError(f"fraction={fraction} must lie between 0 and 1, and seed={seed} be 0 or more")
@@ -256,8 +243,7 @@ class VerticalDataset:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be pickled: a copy would hold all secret columns, in a file or a process that nobody planned.
 
-        Raises:
-            PrivacyError: always.
+        :raises PrivacyError: always.
         """
         raise PrivacyError(
             "a VerticalDataset is not pickled or deep-copied, as its columns are secret and a copy would lie wherever "

@@ -10,19 +10,19 @@ from typing import ClassVar, Literal, final
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import SchemaError
-from vertinumpyro.data import binning, dtypes
+from vertinumpyro.core.validation import shown
+from vertinumpyro.data import binning, storage_types
 from vertinumpyro.data.column import CodedColumn, Kind, OutOfBounds, within
-from vertinumpyro.data.domain import (
+from vertinumpyro.data.schema_checks import (
     MAX_CELLS,
     OUT_OF_BOUNDS_RULES,
+    Place,
     require,
     require_bins,
     require_choice,
     require_list,
 )
-from vertinumpyro.data.wording import Place
 
 Unit = Literal["minute", "hour", "day", "week", "month", "quarter", "year"]
 
@@ -51,16 +51,15 @@ class DateColumn(CodedColumn):
     Of a time with a UTC offset or a zone the date is the one that it is written with, half past midnight at +02:00 its
     own day and not the day before, unless `timezone` moves all of them to one place. What is decoded has no zone.
 
-    Args:
-        bounds: public (first, last), both included: ISO 8601 texts as "2019-01-01", dates, or TOML's dates. A last
-            bound without a time of day includes that day.
-        unit: "minute", "hour", "day", "week", "month", "quarter" or "year".
-        bins: how many groups of equal numbers of units (up to one).
-        format: how texts are written, in `strptime`'s letters, as "%d.%m.%Y"; None is ISO 8601. Where it is given,
-            decoded values are such texts, without a UTC offset even if the format has %z.
-        timezone: a place, as "Europe/Helsinki", to whose clock times with an offset or a zone are moved; a time without
-            either is taken to be there already. By default each keeps the date that it is written with.
-        out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
+    :param bounds: public (first, last), both included: ISO 8601 texts as "2019-01-01", dates, or TOML's dates. A last
+        bound without a time of day includes that day.
+    :param unit: "minute", "hour", "day", "week", "month", "quarter" or "year".
+    :param bins: how many groups of equal numbers of units (up to one).
+    :param format: how texts are written, in `strptime`'s letters, as "%d.%m.%Y"; None is ISO 8601. Where it is given,
+        decoded values are such texts, without a UTC offset even if the format has %z.
+    :param timezone: a place, as "Europe/Helsinki", to whose clock times with an offset or a zone are moved; a time
+        without either is taken to be there already. By default each keeps the date that it is written with.
+    :param out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
     """
 
     bounds: tuple[str, str]
@@ -106,7 +105,7 @@ class DateColumn(CodedColumn):
         return "categorical"
 
     @property
-    def dtype_kinds(self) -> tuple[dtypes.DtypeKind, ...]:
+    def dtype_kinds(self) -> tuple[storage_types.DtypeKind, ...]:
         """Dates and times, or text."""
         return ("text",) if self.format is not None else ("time", "text")
 
@@ -165,8 +164,8 @@ class DateColumn(CodedColumn):
         return pd.Series(self._moments(binning.draw_integers(self.starts, last, self._checked(values), rng)))
 
     def _stored(self, decoded: pd.Series) -> pd.Series:
-        dtype = None if self.dtype is None else dtypes.parse(self.dtype)
-        if self.format is not None or (dtype is not None and dtypes.kind(dtype) == "text"):
+        dtype = None if self.dtype is None else storage_types.parse(self.dtype)
+        if self.format is not None or (dtype is not None and storage_types.kind(dtype) == "text"):
             decoded = decoded.dt.strftime(_without_offset(self.format) if self.format else self._iso_format)
         return decoded if dtype is None else decoded.astype(dtype)
 
@@ -188,7 +187,7 @@ def read_moments(series: pd.Series, written: str | None = None, timezone: str | 
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "M":
         return _seconds(series)
     values = pd.Series(series.astype(object)).reset_index(drop=True)
-    is_text = dtypes.are_texts(values)
+    is_text = storage_types.are_texts(values)
     found = np.full(len(values), "NaT", "datetime64[s]")
     numbers, different = pd.factorize(values.to_numpy(object)[is_text])  # days repeat
     found[is_text] = _read_texts(pd.Series(different, dtype=str), written, timezone)[numbers]

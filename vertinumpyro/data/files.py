@@ -16,14 +16,14 @@ from typing import IO, Any, NoReturn, TypeVar
 
 import pandas as pd
 
-from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import encodings
+from vertinumpyro.core.validation import checked
+from vertinumpyro.data import text_formats
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.number_texts import numbers_as_text
 from vertinumpyro.data.schema import Schema, check_schema
+from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.data.table import check_header
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data.text_formats import numbers_as_text
 
 #: Texts that a CSV cell may hold for a missing value, unless the schema lists them as categories.
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "<NA>", "#N/A")
@@ -42,14 +42,11 @@ _Result = TypeVar("_Result")
 class CsvFormat:
     """How a file is written; of Parquet its ids' name alone.
 
-    Args:
-        separator: the character between fields; None is a tab in a ``.tsv`` and a comma otherwise.
-        encoding: Python's name of the text's encoding.
-        decimal: the decimal mark, "." or ",".
-        id_column: what the file calls its ids; None is the schema's name for them.
-
-    Raises:
-        ArgumentError: names the argument.
+    :param separator: the character between fields; None is a tab in a ``.tsv`` and a comma otherwise.
+    :param encoding: Python's name of the text's encoding.
+    :param decimal: the decimal mark, "." or ",".
+    :param id_column: what the file calls its ids; None is the schema's name for them.
+    :raises ArgumentError: names the argument.
     """
 
     separator: str | None = None
@@ -60,8 +57,7 @@ class CsvFormat:
     def ids(self, schema: Schema, party: str) -> str:
         """The ids' name in the file.
 
-        Raises:
-            ArgumentError: it is the name of another column.
+        :raises ArgumentError: it is the name of another column.
         """
         found = schema.id_column if self.id_column is None else self.id_column
         if found in schema.restrict(party).columns:
@@ -78,7 +74,7 @@ class CsvFormat:
             raise ArgumentError(f'decimal = {self.decimal!r}; give "." or ","')
         if self.separator == self.decimal == ".":
             raise ArgumentError("separator and decimal are both '.'; they must differ")
-        if not encodings.is_known(self.encoding):
+        if not text_formats.is_known(self.encoding):
             raise ArgumentError(f'encoding = {self.encoding!r} is unknown; give e.g. "utf-8", "cp1252" or "utf-16"')
 
 
@@ -98,19 +94,16 @@ def read_table(
     Ids and text categories are read as text, so "007" stays "007". An empty cell, or one of
     `MISSING_TEXTS`, is a missing value.
 
-    Args:
-        path: ends in ``.csv``, ``.tsv``, one of these with ``.gz``, or ``.parquet``.
-        schema: the public schema.
-        party: whose table it is.
-        separator: as in `CsvFormat`, and so are `encoding` and `decimal`.
-        encoding: see there.
-        decimal: see there.
-        id_column: the ids' name in this file, where it is not the schema's, which the returned table has.
-
-    Raises:
-        ArgumentError: an argument names no separator, encoding or decimal mark, or the id column is another column.
-        DataError: the file is missing, has another ending, cannot be parsed, or lacks a column. The message
-            names party, file and what the file looks like, never a cell.
+    :param path: ends in ``.csv``, ``.tsv``, one of these with ``.gz``, or ``.parquet``.
+    :param schema: the public schema.
+    :param party: whose table it is.
+    :param separator: as in `CsvFormat`, and so are `encoding` and `decimal`.
+    :param encoding: see there.
+    :param decimal: see there.
+    :param id_column: the ids' name in this file, where it is not the schema's, which the returned table has.
+    :raises ArgumentError: an argument names no separator, encoding or decimal mark, or the id column is another column.
+    :raises DataError: the file is missing, has another ending, cannot be parsed, or lacks a column. The message names
+        party, file and what the file looks like, never a cell.
     """
     csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal, id_column=id_column)
     check_schema(schema)
@@ -312,16 +305,16 @@ class _Csv:
     def looks(self, wanted: Sequence[str]) -> str:
         """What the file looks like, other than `written`; empty where it looks like that."""
         with self.path.open("rb") as file:
-            begins = encodings.other_format(file.read(2))
-        if self.suffix.endswith(".gz") and begins != encodings.GZIP:
+            begins = text_formats.other_format(file.read(2))
+        if self.suffix.endswith(".gz") and begins != text_formats.GZIP:
             return f"is not compressed: let its name end in {self.suffix.removesuffix('.gz')}"
         with self._open("rb") as file:
             content: bytes = file.read()
-        if other := encodings.other_format(content):
+        if other := text_formats.other_format(content):
             return f"is {other}"
         found, encoding = [], self.written.encoding
-        if encodings.contradicts(content, encoding):
-            encoding = encodings.suspected(content)
+        if text_formats.contradicts(content, encoding):
+            encoding = text_formats.suspected(content)
             found.append(f'looks like {encoding} text: set encoding = "{encoding}", or save it as UTF-8')
         text = content.decode(encoding, errors="replace").lstrip("\ufeff")
         first_line = _EXCELS_SEPARATOR.sub("", text, count=1).partition("\n")[0]
@@ -340,7 +333,7 @@ class _Csv:
         opened: Any = gzip.open if self.suffix.endswith(".gz") else open
         if mode == "rb":
             return opened(self.path, mode)
-        encoding = "utf-8-sig" if encodings.same(self.written.encoding, "utf-8") else self.written.encoding
+        encoding = "utf-8-sig" if text_formats.same(self.written.encoding, "utf-8") else self.written.encoding
         lines = opened(self.path, mode, encoding=encoding, newline="")
         if _EXCELS_SEPARATOR.fullmatch(lines.readline()):
             return lines

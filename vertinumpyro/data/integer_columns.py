@@ -9,17 +9,17 @@ import pandas as pd
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.data import binning
 from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, integers, within
-from vertinumpyro.data.domain import (
+from vertinumpyro.data.schema_checks import (
     MAX_CELLS,
     OUT_OF_BOUNDS_RULES,
+    Place,
     require,
     require_bins,
     require_bounds,
     require_choice,
     whole_numbers,
 )
-from vertinumpyro.data.dtypes import DtypeKind, holds
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data.storage_types import DtypeKind, holds
 
 
 @final
@@ -32,11 +32,10 @@ class IntegerColumn(CodedColumn):
     ``edges=(0, 1, 5, 77)`` has {0}, 1..4 and 5..77 (only the last group holds its upper edge), and
     ``edges=(0, 1, 5, 77, 77)`` has {77} as a group of its own.
 
-    Args:
-        bounds: public (lo, hi), both included.
-        bins: how many groups of equal size (up to one).
-        edges: ascending edges, of which only the last two may be equal, instead of `bounds` and `bins`.
-        out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
+    :param bounds: public (lo, hi), both included.
+    :param bins: how many groups of equal size (up to one).
+    :param edges: ascending edges, of which only the last two may be equal, instead of `bounds` and `bins`.
+    :param out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
     """
 
     bounds: tuple[int, int] | None = None
@@ -138,9 +137,8 @@ class IntegerColumn(CodedColumn):
 class CountColumn(Column):
     """A count in 0..upper, modelled by a distribution on the non-negative integers.
 
-    Args:
-        upper: the public largest count; decoded draws above it are clipped to it.
-        out_of_bounds: what to do with a table's value outside 0..upper: "error" or "clip".
+    :param upper: the public largest count; decoded draws above it are clipped to it.
+    :param out_of_bounds: what to do with a table's value outside 0..upper: "error" or "clip".
     """
 
     upper: int

@@ -7,21 +7,21 @@ from typing import ClassVar, final
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError, SchemaError
+from vertinumpyro.core.validation import shown
 from vertinumpyro.data import binning
 from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, numbers, within
-from vertinumpyro.data.domain import (
+from vertinumpyro.data.schema_checks import (
     MAX_CELLS,
     OUT_OF_BOUNDS_RULES,
+    Place,
     floats,
     require,
     require_bins,
     require_bounds,
     require_choice,
 )
-from vertinumpyro.data.dtypes import DtypeKind
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data.storage_types import DtypeKind
 
 #: Real model units stay this far from 0 and 1, where a Beta's log density is infinite.
 UNIT_MARGIN = 1e-6
@@ -38,11 +38,10 @@ class RealColumn(Column):
     as float32. A lump at one value (many zeros, say) is badly served by a continuous density: use
     `BinnedColumn` for it.
 
-    Args:
-        bounds: public (lo, hi) in the table's units.
-        transform: "identity", "log1p" (lo > -1) or "sqrt" (lo >= 0), applied before scaling.
-        out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
-        decimals: round decoded values to so many decimals; None leaves them as they are.
+    :param bounds: public (lo, hi) in the table's units.
+    :param transform: "identity", "log1p" (lo > -1) or "sqrt" (lo >= 0), applied before scaling.
+    :param out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
+    :param decimals: round decoded values to so many decimals; None leaves them as they are.
     """
 
     bounds: tuple[float, float]
@@ -139,13 +138,12 @@ class BinnedColumn(CodedColumn):
     neighbouring edges make an atom, a bin of that one value: ``edges=(0, 0, 10, 60)`` has the bins
     {0}, (0, 10) and [10, 60].
 
-    Args:
-        bounds: public (lo, hi) in the table's units.
-        bins: how many equal bins.
-        edges: the bins' edges in ascending order, instead of `bounds` and `bins`.
-        transform: "identity", "log1p" or "sqrt": the scale on which `bins` are equal.
-        out_of_bounds: what to do with a value outside the outer edges: "error" or "clip".
-        decimals: round what is drawn from a bin to so many decimals, within the bin; None leaves it as it is.
+    :param bounds: public (lo, hi) in the table's units.
+    :param bins: how many equal bins.
+    :param edges: the bins' edges in ascending order, instead of `bounds` and `bins`.
+    :param transform: "identity", "log1p" or "sqrt": the scale on which `bins` are equal.
+    :param out_of_bounds: what to do with a value outside the outer edges: "error" or "clip".
+    :param decimals: round what is drawn from a bin to so many decimals, within the bin; None leaves it as it is.
     """
 
     bounds: tuple[float, float] | None = None

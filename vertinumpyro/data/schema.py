@@ -1,20 +1,8 @@
-"""The public schema: which party holds which column, and every column's public domain.
-
-    id_column = "person_id"
-
-    [parties.insurer.columns.plan]
-    type = "categorical"
-    categories = ["a", "b"]
-
-    [parties.clinic.columns.disea]
-    type = "real"
-    bounds = [0, 60]
-    bins = 16
-
-No domain in it is inferred from a table, so it can be published, compared and hashed freely. A column's `dtype`, how
-decoded values are stored, is the one thing that a `VerticalDataset` fills in from its tables; it is part of the schema
-so that whoever holds a schema alone (a stored posterior, a party's process) decodes to the same types.
+"""The public schema: which party holds which column, and every column's public domain; and what of a table is public,
+its schema and its number of records.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import functools
@@ -22,13 +10,14 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, final, runtime_checkable
 
-from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError, SchemaError
-from vertinumpyro.data import schema_text
+from vertinumpyro.core.validation import check_fields, shown
+from vertinumpyro.data import toml
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.schema_spec import (
+from vertinumpyro.data.schema_checks import Place, suggest
+from vertinumpyro.data.schema_parsing import (
     Places,
     Problem,
     column_to,
@@ -37,15 +26,13 @@ from vertinumpyro.data.schema_spec import (
     refuse,
     schema_problems,
 )
-from vertinumpyro.data.wording import Place, suggest
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartySchema:
     """The columns that one party holds, in order.
 
-    Raises:
-        SchemaError: there are none, or a name is empty or ends in ``_observed``.
+    :raises SchemaError: there are none, or a name is empty or ends in ``_observed``.
     """
 
     columns: Mapping[str, Column]
@@ -68,13 +55,10 @@ class Schema:
 
     Two schemas are equal when their TOML is: same parties and columns, in the same order.
 
-    Args:
-        parties: each party's columns, in order.
-        id_column: the column by which every party knows its records. Never encoded, never modelled.
-
-    Raises:
-        SchemaError: no party, a party without columns, a column at two parties, a column named as the id
-            column. The message names party and column and the fix.
+    :param parties: each party's columns, in order.
+    :param id_column: the column by which every party knows its records. Never encoded, never modelled.
+    :raises SchemaError: no party, a party without columns, a column at two parties, a column named as the id column.
+        The message names party and column and the fix.
     """
 
     parties: Mapping[str, PartySchema]
@@ -99,11 +83,10 @@ class Schema:
         """The name of every column's storage type; None is the default."""
         return {name: column.dtype for name, column in self.columns.items()}
 
-    def with_dtypes(self, dtypes: Mapping[str, str | None]) -> "Schema":
+    def with_dtypes(self, dtypes: Mapping[str, str | None]) -> Schema:
         """Return this schema with other storage types of decoded columns: ``{column: name}``, in any number.
 
-        Raises:
-            SchemaError: no such column, or a type that cannot hold a column.
+        :raises SchemaError: no such column, or a type that cannot hold a column.
         """
         for name in dtypes:
             self.party_of(name)
@@ -126,7 +109,7 @@ class Schema:
                 return party
         raise SchemaError(f"no party holds column {column!r}; {suggest(column, self.columns)}")
 
-    def restrict(self, party: str) -> "Schema":
+    def restrict(self, party: str) -> Schema:
         """Return the schema of one party alone."""
         return Schema({party: self._party(party)}, self.id_column)
 
@@ -144,16 +127,15 @@ class Schema:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @classmethod
-    def from_toml(cls, source: str | Path) -> "Schema":
+    def from_toml(cls, source: str | Path) -> Schema:
         """Read a schema from TOML text, or from a file given by a `Path` or a name ending in ``.toml``.
 
-        Raises:
-            SchemaError: the file is missing, is not TOML, or does not describe a schema; the message tells every
-                mistake in it, with the line on which the column begins.
+        :raises SchemaError: the file is missing, is not TOML, or does not describe a schema; the message tells every
+            mistake in it, with the line on which the column begins.
         """
-        text, file = schema_text.read(source)
-        spec = schema_text.parse(text, file)
-        return cls._of(spec, Places(file=file, lines=schema_text.header_lines(text)))
+        text, file = toml.read(source)
+        spec = toml.parse(text, file)
+        return cls._of(spec, Places(file=file, lines=toml.header_lines(text)))
 
     def to_toml(self) -> str:
         """Return TOML text that `from_toml` reads back to an equal schema."""
@@ -162,20 +144,19 @@ class Schema:
     @functools.cached_property
     def _text(self) -> str:
         """Made once: schemas are compared and looked up at every step of the way."""
-        return schema_text.dump(self.to_dict())
+        return toml.dump(self.to_dict())
 
     @classmethod
-    def from_dict(cls, spec: Mapping[str, Any]) -> "Schema":
+    def from_dict(cls, spec: Mapping[str, Any]) -> Schema:
         """Build a schema from the plain dicts and lists that its TOML would hold.
 
-        Raises:
-            SchemaError: unknown keys (with a suggestion), unknown types, bad domains; the message names the
-                party and the column of each.
+        :raises SchemaError: unknown keys (with a suggestion), unknown types, bad domains; the message names the party
+            and the column of each.
         """
         return cls._of(spec, Places())
 
     @classmethod
-    def _of(cls, spec: Mapping[str, Any], places: Places) -> "Schema":
+    def _of(cls, spec: Mapping[str, Any], places: Places) -> Schema:
         columns, problems = columns_from(spec)
         if problems and not columns:
             refuse(problems, places)
@@ -229,3 +210,48 @@ def check_schema(schema: object) -> None:
     """Raise an `ArgumentError` where something else than a `Schema` was given: a path, a table."""
     if not isinstance(schema, Schema):
         raise ArgumentError(f'schema={shown(schema)} is no Schema; read one: Schema.from_toml("schema.toml")')
+
+
+@runtime_checkable
+class DatasetInfo(Protocol):
+    """All that a plan needs: a `TableFacts`, a `VerticalDataset` or a session."""
+
+    @property
+    def schema(self) -> Schema:
+        """The public schema."""
+        ...
+
+    @property
+    def num_records(self) -> int:
+        """N, public."""
+        ...
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the schema's order."""
+        ...
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TableFacts:
+    """Schema and N of a table that is elsewhere, or that nobody has opened yet.
+
+    :ivar holders: who hold whole records of it, each other ones; empty where the schema's parties hold columns.
+    :raises ArgumentError: there are no records.
+    """
+
+    schema: Schema
+    num_records: int
+    holders: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_schema(self.schema)
+        check_fields(self)
+        if self.num_records < 1:
+            raise ArgumentError(f"num_records={self.num_records}; give 1 or more")
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the schema's order; or the holders'."""
+        return self.holders or tuple(self.schema.parties)

@@ -1,32 +1,362 @@
-"""From the parties' files to encoded columns on disk, a block of records at a time: memory does not grow with columns.
+"""From the parties' files to encoded columns on disk, a block of records at a time, checked by any worker: memory does
+not grow with columns.
 
-Each file is read once. Its columns are checked and encoded as `encode_table` does, in the narrowest integers that hold
-them, and kept block by block; once all ids are known, each column is put in the common order. What grows with N in
-memory are the ids, eight bytes for every eight characters, and two orders.
+Encoded columns on disk: in files without a name, which nobody else can open and which go with the process.
+
+Workers of the party on its own machine find them through this process, see `core.open_files`, and write there as well.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, final
+from typing import IO, Literal, NamedTuple, final
 
 import numpy as np
+import pandas as pd
 
+from vertinumpyro.core.anonymous_files import ElsewhereError, OpenFile, Rows, mapped, rows_on_disk
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.workers import HERE, Workers, part_rows
-from vertinumpyro.data.alignment import id_series, orders_of_words
+from vertinumpyro.data.alignment import Ids, Linkage, Words, ascending, id_series, joined, orders_of_words, words_of
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.encoded_blocks import EncodedBlock, Groups, GroupSource, Types, encoded_block, encoded_groups
+from vertinumpyro.data.dataframe_interop import dtype_of
 from vertinumpyro.data.files import CsvFormat, read_blocks, row_groups
-from vertinumpyro.data.linkage import Linkage
-from vertinumpyro.data.record_order import Ids, Words, joined, words_of
 from vertinumpyro.data.schema import Schema
-from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
-from vertinumpyro.data.spool import Kept, Spool, in_order
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data.schema_checks import Place
+from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
+from vertinumpyro.data.table import check_table, encode_table
 
-__all__ = ["ROWS_READ", "count_common", "encoded_file", "encoded_files"]
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None
+
+
+_FILES = 2**16
+
+
+@final
+class Spool:
+    """A folder on a disk with room for the encoded columns: a byte to four for each value.
+
+    :param findable: whether workers on this machine may find the files, see `core.open_files`.
+    :raises ArgumentError: there is no such folder, or nothing can be written there.
+    """
+
+    def __init__(self, folder: str | Path, *, findable: bool = False) -> None:
+        self._folder, self.findable = Path(folder), findable
+        if not self._folder.is_dir():
+            raise ArgumentError(f"spool: there is no folder {str(folder)!r}; create it, on a disk with room")
+        _allow_many_files()
+
+    def column(self, dtype: np.dtype) -> Kept:
+        """A column without records yet."""
+        try:
+            return Kept(tempfile.TemporaryFile(dir=self._folder), dtype, self)
+        except OSError as error:
+            raise ArgumentError(f"spool: cannot write to {str(self._folder)!r}: {error.strerror}") from None
+
+    def __repr__(self) -> str:
+        return "Spool()"
+
+
+@final
+class Kept:
+    """A column that grows block by block, and is then read where it lies. Secret."""
+
+    def __init__(self, file: IO[bytes], dtype: np.dtype, spool: Spool) -> None:
+        self._file, self.dtype, self._spool, self._length = file, dtype, spool, 0
+
+    def append(self, values: np.ndarray) -> None:
+        """More records; their values fit the column's type.
+
+        :raises ArgumentError: the disk is full.
+        """
+        with _writing():
+            self._file.write(np.ascontiguousarray(values, self.dtype).data)
+        self._length += len(values)
+
+    def reserve(self, length: int) -> Slot | None:
+        """Makes room for so many records, which anybody who finds the file may put in its places.
+
+        :returns: for a worker on this machine; None where it could not find the file.
+        """
+        with _writing():
+            self._file.truncate(length * self.dtype.itemsize)
+        self._length = length
+        place = OpenFile.of(self._file) if self._spool.findable else None
+        return None if place is None else Slot(place, self.dtype)
+
+    def put(self, start: int, values: np.ndarray) -> None:
+        """Records in their places, from `start` on; errors as `append`'s."""
+        _put(self._file, self.dtype, start, values)
+
+    def array(self) -> np.ndarray:
+        """All records [n], mapped from the file; errors as `append`'s."""
+        with _writing():
+            self._file.flush()
+        return mapped(self._file, self.dtype, self._length, findable=self._spool.findable)
+
+    def __repr__(self) -> str:
+        return "Kept()"
+
+
+class Slot(NamedTuple):
+    """A column's file, for whoever puts records in their places."""
+
+    file: OpenFile
+    dtype: np.dtype
+
+    def put(self, start: int, values: np.ndarray) -> None:
+        """As `Kept.put`.
+
+        :raises ElsewhereError: the file is not on this machine.
+        """
+        with self.file.opened(write=True) as file:
+            _put(file, self.dtype, start, values)
+
+
+def in_order(
+    columns: Mapping[str, Kept], order: np.ndarray | None, spool: Spool, workers: Workers = HERE
+) -> dict[str, np.ndarray]:
+    """The columns' records of these numbers, in this order, mapped from files of their own; None is all as they are.
+
+    :param order: int64 [n].
+    :param workers: each takes some of these rows from all columns; this process takes a column in each thread.
+    :raises ArgumentError: the disk is full.
+    :raises BackendError: the workers are lost.
+    """
+    held = {name: kept.array() for name, kept in columns.items()}
+    if order is None:
+        return held
+    made = {name: spool.column(kept.dtype) for name, kept in columns.items()}
+    slots = {name: kept.reserve(len(order)) for name, kept in made.items()}
+    found = tuple((rows, slot) for name, slot in slots.items() if slot and (rows := rows_on_disk(held[name])))
+    if workers.count and len(found) == len(held):
+        numbers = spool.column(order.dtype)
+        numbers.append(order)
+        on_disk = numbers.array()
+        place = rows_on_disk(on_disk)
+        assert place is not None  # as those of the columns
+        blocks = slices(len(order), part_rows(len(order), workers))
+        for _ in workers.map(_gathered, [_Gather(place, rows, found) for rows in blocks]):
+            pass
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda name: _gather(held[name], order, 0, made[name].put), made))
+    return {name: kept.array() for name, kept in made.items()}
+
+
+@final
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Gather:
+    """An order, which of its rows, and from and to where each column's records go."""
+
+    order: Rows
+    rows: slice
+    columns: tuple[tuple[Rows, Slot], ...]
+
+    def moved(self) -> None:
+        """Whoever does not find the files cannot write there either."""
+
+
+def _gathered(part: _Gather) -> None:
+    order = part.order.array()[part.rows]
+    for own, slot in part.columns:
+        _gather(own.array(), order, part.rows.start, slot.put)
+
+
+def _gather(own: np.ndarray, order: np.ndarray, start: int, put: Callable[[int, np.ndarray], None]) -> None:
+    for rows in slices(len(order)):
+        put(start + rows.start, np.take(own, order[rows]))
+
+
+def _put(file: IO[bytes], dtype: np.dtype, start: int, values: np.ndarray) -> None:
+    content, offset = memoryview(np.ascontiguousarray(values, dtype).data).cast("B"), start * dtype.itemsize
+    with _writing():
+        while len(content):
+            written = os.pwrite(file.fileno(), content, offset)
+            content, offset = content[written:], offset + written
+
+
+def _allow_many_files() -> None:
+    """As many as the system lets this process have: a mapped column is an open file, and 1,024 is a common limit."""
+    if resource is not None:
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _FILES if most == resource.RLIM_INFINITY else min(most, _FILES)
+        if now != resource.RLIM_INFINITY and now < wanted:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(f"spool: the encoded columns cannot be written: {error.strerror}") from None
+
+
+_SAMPLE = 100
+
+
+class EncodedBlock(NamedTuple):
+    """Some records. Secret.
+
+    ids:    their words [n, k]; [n, 0] where they were put in their places already.
+    arrays: the encoded columns, but for those that were put in their places already.
+    seen:   by column, the name of its storage type in this block and a few values that stand for it.
+    """
+
+    ids: Words
+    arrays: dict[str, np.ndarray]
+    seen: dict[str, tuple[str, pd.Series]]
+
+
+def encoded_block(schema: Schema, party: str, frame: pd.DataFrame) -> EncodedBlock:
+    """Some records of a party's table, as `check_table` and `encode_table` do; errors as theirs.
+
+    In ascending order of their ids: to sort all records then is to merge blocks, which takes half the time.
+    """
+    check_table(frame, schema, party)
+    ids = words_of(id_series(frame, schema, party), Place(party, schema.id_column))
+    seen = {name: _storage(pd.Series(frame[name])) for name in schema.parties[party].columns}
+    arrays = encode_table(frame, schema, party)
+    if (order := ascending(ids)) is not None:
+        ids, arrays = np.take(ids, order, axis=0), {name: np.take(array, order) for name, array in arrays.items()}
+    return EncodedBlock(ids, arrays, seen)
+
+
+class GroupSource(NamedTuple):
+    """A file whose row groups are encoded, and where to. Public but for what the paths lead to.
+
+    stamp: the file's size and the time of its last change: another machine's file of that name is another file.
+    """
+
+    path: Path
+    stamp: tuple[int, int]
+    schema: Schema
+    party: str
+    written: CsvFormat
+    rows: int
+    slots: Mapping[str, Slot | None]
+    ids: Slot | None
+
+    @classmethod
+    def of(
+        cls, path: Path, schema: Schema, party: str, written: CsvFormat, rows: int, slots: Mapping[str, Slot | None],
+        ids: Slot | None,
+    ) -> GroupSource:  # fmt: skip
+        """A file of this machine, read so many records at a time."""
+        path = path.resolve()
+        return cls(path, _stamp(path), schema.restrict(party), party, written, rows, slots, ids)
+
+
+@final
+@dataclasses.dataclass(frozen=True, repr=False)
+class Groups:
+    """Some of them, which follow one another: their numbers, and that of their first record in the file."""
+
+    source: GroupSource
+    numbers: tuple[int, ...]
+    start: int
+
+    def moved(self) -> None:
+        """Nobody who does not find the file can encode it."""
+
+
+def encoded_groups(groups: Groups) -> list[EncodedBlock]:
+    """Their records, block by block; the columns go to their places, where these are on this machine.
+
+    :raises ElsewhereError: the file is not on this machine.
+    :raises DataError: as `encoded_block`, and where the file cannot be read.
+    """
+    source, start, found = groups.source, groups.start, []
+    try:
+        stamp = _stamp(source.path)
+    except OSError:
+        raise ElsewhereError from None
+    if stamp != source.stamp:
+        raise ElsewhereError
+    of_groups = {"rows": source.rows, "groups": groups.numbers}
+    frames = read_blocks(source.path, source.schema, source.party, source.written, **of_groups)
+    for frame in frames:
+        if len(frame):
+            block = encoded_block(source.schema, source.party, frame)
+            ids = _ids_not_put(source.ids, start, block.ids)
+            found.append(block._replace(ids=ids, arrays=_not_put(source.slots, start, block.arrays)))
+            start += len(frame)
+    return found
+
+
+def _ids_not_put(slot: Slot | None, start: int, words: Words) -> Words:
+    """Puts ids of a single word in their places; what is left of them."""
+    if slot is None or words.shape[1] != 1:
+        return words
+    try:
+        slot.put(start, words[:, 0])
+    except ElsewhereError:
+        return words
+    return words[:, :0]
+
+
+def _not_put(slots: Mapping[str, Slot | None], start: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Puts arrays in their places; those whose place is not on this machine."""
+    left = {}
+    for name, array in arrays.items():
+        slot = slots[name]
+        if slot is None:
+            left[name] = array
+            continue
+        try:
+            slot.put(start, array)
+        except ElsewhereError:
+            left[name] = np.ascontiguousarray(array, slot.dtype)
+    return left
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _storage(series: pd.Series) -> tuple[str, pd.Series]:
+    """The name of a column's storage type, and values that stand for it."""
+    kind = str(series.dtype)
+    if kind == "object":
+        kind += pd.api.types.infer_dtype(series, skipna=True)
+    elif isinstance(series.dtype, pd.CategoricalDtype):
+        kind += str(list(series.dtype.categories)) + str(series.dtype.ordered)
+    return kind, series.dropna().iloc[:_SAMPLE] if series.dtype == object else series.iloc[:1]
+
+
+@dataclasses.dataclass
+class Types:
+    """A column's storage types in its blocks, and a few values that stand for each."""
+
+    place: Place
+    column: Column
+    seen: dict[str, pd.Series] = dataclasses.field(default_factory=dict, repr=False)
+
+    def see(self, kind: str, sample: pd.Series) -> None:
+        """One more block's."""
+        self.seen.setdefault(kind, sample)
+
+    def dtype(self) -> str | None:
+        """As `dtype_of` the whole column."""
+        found = [dtype_of(sample, self.column, self.place) for sample in self.seen.values()]
+        if len(found) == 1 or all(isinstance(sample.dtype, pd.CategoricalDtype) for sample in self.seen.values()):
+            return found[0]
+        return dtype_of(pd.concat(list(self.seen.values()), ignore_index=True), self.column, self.place)
+
 
 ROWS_READ = 2**17
 """Records that are read, checked and encoded at a time."""
@@ -46,16 +376,13 @@ def encoded_files(
 ) -> tuple[dict[str, str | None], Encoded]:
     """Every party's storage types, and its columns mapped from disk, aligned.
 
-    Args:
-        schema: the public schema.
-        paths: each party's file.
-        written: how each is written.
-        spool: where the columns go.
-        unmatched: as in `align`.
-        workers: encode the row groups of Parquet files, and put the columns in the common order.
-
-    Raises:
-        DataError, AlignmentError: as `VerticalDataset.from_frames`.
+    :param schema: the public schema.
+    :param paths: each party's file.
+    :param written: how each is written.
+    :param spool: where the columns go.
+    :param unmatched: as in `align`.
+    :param workers: encode the row groups of Parquet files, and put the columns in the common order.
+    :raises DataError, AlignmentError: as `VerticalDataset.from_frames`.
     """
     read = {party: _Reading(schema, party, spool) for party in schema.parties}
     for party, reading in read.items():

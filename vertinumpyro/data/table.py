@@ -1,8 +1,14 @@
-"""One party's table: check it against the public schema, encode it, decode it."""
+"""One party's table: check it against the public schema, encode it, decode it, and write one of any length a block of
+records at a time, in one block's memory.
+"""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -10,8 +16,8 @@ import pandas as pd
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.schema import Schema
-from vertinumpyro.data.schema_spec import OBSERVED_SUFFIX
-from vertinumpyro.data.wording import Place, closest, suggest
+from vertinumpyro.data.schema_checks import Place, closest, suggest
+from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
 
 
 def check_header(
@@ -19,11 +25,10 @@ def check_header(
 ) -> None:
     """Raise a `DataError` unless a table's header has every wanted column once.
 
-    Args:
-        header: its names.
-        wanted: those it must have.
-        party: whose it is.
-        remedies: for a wanted name, what may be done instead where it is missing.
+    :param header: its names.
+    :param wanted: those it must have.
+    :param party: whose it is.
+    :param remedies: for a wanted name, what may be done instead where it is missing.
     """
     others = [str(name) for name in header if name not in wanted]
     for name in wanted:
@@ -52,8 +57,7 @@ def check_table(frame: pd.DataFrame, schema: Schema, party: str, *, need_id: boo
 def encode_table(frame: pd.DataFrame, schema: Schema, party: str) -> dict[str, np.ndarray]:
     """Encode a party's columns: ``{name: array [n]}``, and ``{name}_observed`` for masked columns.
 
-    Raises:
-        DataError: a value breaks the schema.
+    :raises DataError: a value breaks the schema.
     """
     arrays: dict[str, np.ndarray] = {}
     for name, column in schema.parties[party].columns.items():
@@ -69,13 +73,10 @@ def decode_table(schema: Schema, arrays: Mapping[str, np.ndarray], rng: np.rando
 
     A value is missing where its code is that of the missing category, or its mask is False.
 
-    Args:
-        schema: the public schema.
-        arrays: ``{column: [n] model units}`` for every column; a ``{column}_observed`` mask is optional.
-        rng: draws within bins. Public randomness: it protects nothing.
-
-    Raises:
-        ArgumentError: an array is missing, or holds something that no table encodes to.
+    :param schema: the public schema.
+    :param arrays: ``{column: [n] model units}`` for every column; a ``{column}_observed`` mask is optional.
+    :param rng: draws within bins. Public randomness: it protects nothing.
+    :raises ArgumentError: an array is missing, or holds something that no table encodes to.
     """
     decoded = {}
     for name, column in schema.columns.items():
@@ -107,3 +108,65 @@ def _decode(column: Column, name: str, arrays: Mapping[str, np.ndarray], rng: np
     except ArgumentError as error:
         problem = str(error)
     raise ArgumentError(f"column {name!r}: {problem}")
+
+
+Write: TypeAlias = Callable[[pd.DataFrame], None]
+
+
+def check_target(path: Path) -> None:
+    """Refuses a name that ends in neither .csv nor .parquet, and one in a folder that does not exist.
+
+    :raises ArgumentError: says which.
+    """
+    if path.suffix not in (".csv", ".parquet"):
+        raise ArgumentError(f"{path.name} is neither .csv nor .parquet; choose one")
+    if not path.parent.is_dir():
+        raise ArgumentError(f"there is no folder {str(path.parent)!r}; create it first")
+
+
+@contextlib.contextmanager
+def table_writer(path: Path) -> Iterator[Write]:
+    """Inside, call what it gives with one block of records after the other; all have the same columns and types.
+
+    The file is what one block with all records would be, but for Parquet's row groups, of which each block has its own.
+
+    :raises ArgumentError: as `check_target`.
+    """
+    check_target(path)
+    with contextlib.ExitStack() as opened:
+        yield _csv(path, opened) if path.suffix == ".csv" else _parquet(path, opened)
+
+
+def write_in_blocks(path: Path, blocks: Iterable[pd.DataFrame]) -> None:
+    """One table, a block of its records after the other.
+
+    :raises ArgumentError: as `check_target`.
+    """
+    with table_writer(path) as write:
+        for frame in blocks:
+            write(frame)
+
+
+def _csv(path: Path, opened: contextlib.ExitStack) -> Write:
+    file = opened.enter_context(path.open("w", encoding="utf-8", newline=""))
+
+    def write(frame: pd.DataFrame) -> None:
+        frame.to_csv(file, index=False, header=not file.tell())
+
+    return write
+
+
+def _parquet(path: Path, opened: contextlib.ExitStack) -> Write:
+    import pyarrow as pa  # here, because a CSV user needs none of it
+    import pyarrow.parquet
+
+    writer: list[Any] = []
+
+    def write(frame: pd.DataFrame) -> None:
+        schema = writer[0].schema if writer else None
+        block = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        if not writer:
+            writer.append(opened.enter_context(pyarrow.parquet.ParquetWriter(path, block.schema)))
+        writer[0].write_table(block)
+
+    return write

@@ -32,7 +32,7 @@ from numpyro.infer.autoguide import AutoDelta
 
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts
+from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
@@ -49,14 +49,12 @@ from vertinumpyro.dpvi.second_moments import (
 )
 from vertinumpyro.dpvi.settings import default_guide
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.stand_ins import stand_in_columns
+from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.guide import GuideFactory, is_point
-from vertinumpyro.privacy import NoiseSource, PrivacyPlan, neighbouring
-from vertinumpyro.privacy.clip import bounds_of_outcomes
+from vertinumpyro.privacy import GradientPlan, NoiseSource, neighbouring
+from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
-
-__all__ = ["MomentsStart", "NewtonState", "accelerated_newton", "moments_of", "noise_gain", "steep"]
 
 _FARTHEST = 0.5  # of a prior's standard deviation
 _MOST_MOMENTUM = 0.7
@@ -161,7 +159,9 @@ class MomentsStart(Start):
     guide: GuideFactory
     own_steps: bool
 
-    def plan(self, facts: Facts, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any) -> MomentsPlan:
+    def plan(
+        self, facts: DatasetInfo, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any
+    ) -> MomentsPlan:
         """See `Start.plan`: always."""
         refused = self._refusal(split, clip, all_records=all_records, epsilon=settings["epsilon"])
         if refused is not None:
@@ -197,7 +197,7 @@ class MomentsStart(Start):
             return f"it takes up to {MOST_COEFFICIENTS} coefficients, and the model has {split.num_parameters}"
         return None
 
-    def check(self, facts: Facts, split: SplitModel, plan: PrivacyPlan) -> None:
+    def check(self, facts: DatasetInfo, split: SplitModel, plan: GradientPlan) -> None:
         """See `Start.check`."""
         start = moments_of(plan)
         fixed = _facts_of(split, Clip.of(plan))
@@ -206,7 +206,7 @@ class MomentsStart(Start):
                 f"plan: its second moments were planned for another {', '.join(other)}; make a new plan"
             )
 
-    def rehearse(self, facts: Facts, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> None:
+    def rehearse(self, facts: DatasetInfo, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> None:
         """See `Start.rehearse`: on moments of scores that are alike in all directions."""
         start = moments_of(plan)
         num = sum(start.widths)
@@ -217,28 +217,28 @@ class MomentsStart(Start):
                 "(init_loc_fn), or leave warm_start out"
             )
 
-    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: GradientPlan) -> Sequence[tuple[Computation, int]]:
         """See `Start.computations`."""
         start = moments_of(plan)
         return [(CrossProducts(num_records=start.num_records, widths=start.widths), 1)] if start.crosses else []
 
-    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
+    def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
         """See `Start.memory`."""
         return sum(computation.memory for computation, _ in self.computations(facts, plan))
 
     def work(
-        self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
+        self, facts: DatasetInfo, split: SplitModel, party: str, columns: Any, plan: GradientPlan, source: RandomSource
     ) -> MomentsWork:
         """See `Start.work`."""
         return MomentsWork(split, moments_of(plan), party, columns, source)
 
     def release(self, session: Session, run: Run) -> NoisyMoments:
         """See `Start.release`."""
-        assert isinstance(run.plan, PrivacyPlan)
+        assert isinstance(run.plan, GradientPlan)
         return noisy_moments(session, run, moments_of(run.plan))
 
     def state(
-        self, released: NoisyMoments, plan: PrivacyPlan, kernel: Kernel, cold: DPVIState, rng_key: jax.Array, *,
+        self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, cold: DPVIState, rng_key: jax.Array, *,
         progress_bar: bool,
     ) -> DPVIState:  # fmt: skip
         """See `Start.state`: the first state, with the inverse."""
@@ -247,7 +247,7 @@ class MomentsStart(Start):
         steps = steps._replace(inverse=jnp.asarray(kernel.num_records * inverse, steps.inverse.dtype))
         return cold._replace(optimizer_state=steps)
 
-    def _inverse(self, released: NoisyMoments, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
+    def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
         split, place = kernel.guide.split, kernel.guide.split.gather_index
         (summed,) = split.structure.summed
@@ -312,7 +312,7 @@ def _longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> fl
     return cut * summed.outcome.unit
 
 
-def moments_of(plan: PrivacyPlan) -> MomentsPlan:
+def moments_of(plan: GradientPlan) -> MomentsPlan:
     """The moments' part of a plan.
 
     :raises ArgumentError: it has none.

@@ -38,14 +38,12 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.dpvi.settings import default_clip_norm, num_scores
 from vertinumpyro.model.contract import stand_in_columns
+from vertinumpyro.model.party_sums import SummedOutcome
 from vertinumpyro.model.split import SplitModel
-from vertinumpyro.model.summed_outcome import SummedOutcome
 from vertinumpyro.posterior.predictive import score_link
-from vertinumpyro.privacy import NoiseSource, PrivacyPlan, Sampling
-from vertinumpyro.privacy.clip import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
+from vertinumpyro.privacy import GradientPlan, NoiseSource, Sampling
+from vertinumpyro.privacy.gradient_plan import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
 from vertinumpyro.secure import BatchShape
-
-__all__ = ["COMPILER_BYTES", "Clip", "batch_shape", "check_clip", "check_one_outcome", "chosen_clip", "planned_shape"]
 
 COMPILER_BYTES = 2**30
 """What the compiler takes at most for one fit's programs."""
@@ -67,7 +65,7 @@ class Clip(NamedTuple):
     residual_bound: float | tuple[float, ...] = 1.0
 
     @classmethod
-    def of(cls, plan: PrivacyPlan) -> Clip:
+    def of(cls, plan: GradientPlan) -> Clip:
         """A plan's."""
         return cls(plan.clip_norm, plan.clip_parts, plan.residual_bound)
 
@@ -174,7 +172,7 @@ def _tied(split: SplitModel, party: str) -> list[set[int]]:
     return groups
 
 
-def check_clip(split: SplitModel, plan: PrivacyPlan) -> None:
+def check_clip(split: SplitModel, plan: GradientPlan) -> None:
     """Refuses a plan whose clip has no part for what a party of this model learns.
 
     :raises ArgumentError: says so.
@@ -228,7 +226,7 @@ def batch_shape(
     )
 
 
-def planned_shape(split: SplitModel, plan: PrivacyPlan, *, block_size: int | None, num_devices: int) -> BatchShape:
+def planned_shape(split: SplitModel, plan: GradientPlan, *, block_size: int | None, num_devices: int) -> BatchShape:
     """The sizes of a plan's step."""
     return batch_shape(
         split,

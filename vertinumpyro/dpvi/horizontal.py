@@ -23,19 +23,17 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts, Schema, TableFacts, VerticalDataset
-from vertinumpyro.dpvi.checkpoint import tree_arrays
+from vertinumpyro.core.validation import checked
+from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi.clipping import check_one_outcome
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.optimizers import as_optax
 from vertinumpyro.dpvi.party_steps import state_leaves, state_of
-from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
+from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, tree_arrays
 from vertinumpyro.dpvi.preflight import rehearse_update
-from vertinumpyro.dpvi.settings import check_dataset, check_plan, default_batch, default_clip_norm, num_scores
+from vertinumpyro.dpvi.settings import as_optax, check_dataset, check_plan, default_batch, default_clip_norm, num_scores
 from vertinumpyro.dpvi.step_inputs import Pace
 from vertinumpyro.dpvi.training_loop import CHECKPOINT, restored, run_steps
 from vertinumpyro.posterior.guide import ReparameterisedGuide
@@ -46,8 +44,6 @@ from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, SumBackend
 from vertinumpyro.secure.fixed_point import Encoded, encoded, ring_sum
 from vertinumpyro.session import HorizontalMethod, PartyComputation, Payload, Run, Session, party_sources
-
-__all__ = ["ClientSteps", "HolderWork", "HorizontalDPVI", "HorizontalDataset"]
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than the real grid: a multiplier that holds here holds there
 _DEFAULT_NOISE_CLIENTS = 100
@@ -117,7 +113,7 @@ class _Clients(NamedTuple):
     holders: tuple[str, ...]
 
     @classmethod
-    def of(cls, dataset: HorizontalDataset | Facts) -> _Clients:
+    def of(cls, dataset: HorizontalDataset | DatasetInfo) -> _Clients:
         if isinstance(dataset, Session | TableFacts):
             if dataset.parties == tuple(dataset.schema.parties):
                 raise ArgumentError("dataset: its parties hold columns of the same records; DPVI(...) is for those")
@@ -142,7 +138,7 @@ class HorizontalDPVI(HorizontalMethod):
     @checked
     def plan(
         self,
-        dataset: HorizontalDataset | Facts,
+        dataset: HorizontalDataset | DatasetInfo,
         *,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
@@ -205,7 +201,7 @@ class HorizontalDPVI(HorizontalMethod):
         return plan
 
     def kernel(
-        self, dataset: HorizontalDataset | Facts, plan: ClientPlan, rng_key: jax.Array
+        self, dataset: HorizontalDataset | DatasetInfo, plan: ClientPlan, rng_key: jax.Array
     ) -> tuple[Kernel, DPVIState]:
         """`DPVI`'s kernel for this plan, of which a step uses `local` and `update`, and its first state.
 
@@ -233,7 +229,7 @@ class HorizontalDPVI(HorizontalMethod):
         )
         return kernel, kernel.init(step_key, params)
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses a plan that was not made for this inference among these holders.
 
         :raises ArgumentError: names what differs.
@@ -245,7 +241,7 @@ class HorizontalDPVI(HorizontalMethod):
         self.kernel(dataset, plan, compat.random_key(0))
 
     def work(
-        self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: ClientPlan, source: RandomSource
+        self, facts: DatasetInfo, party: str, columns: Mapping[str, np.ndarray], plan: ClientPlan, source: RandomSource
     ) -> PartyComputation:
         """One holder's part; see `session.Method`."""
         return HolderWork(*self.kernel(facts, plan, compat.random_key(0)), columns, plan, source)

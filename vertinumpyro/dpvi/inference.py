@@ -10,25 +10,26 @@ from typing import Any, Literal
 import jax
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.arguments import checked
+from vertinumpyro.core.durable_files import read_metadata
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
-from vertinumpyro.data import Facts, Schema, VerticalDataset
+from vertinumpyro.core.validation import checked
+from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.data.schema import check_schema
-from vertinumpyro.dpvi import checkpoint
 from vertinumpyro.dpvi.accelerated_newton import MomentsStart, moments_of
 from vertinumpyro.dpvi.clipping import COMPILER_BYTES, batch_shape, check_clip, chosen_clip, planned_shape
 from vertinumpyro.dpvi.initial_state import Start, TableStart, steps_optimizer, takes_all_records
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.optimizers import Optimizer, check_optimizer
 from vertinumpyro.dpvi.party_steps import StepsWork, release_layout
-from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
+from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, load_tree
 from vertinumpyro.dpvi.preflight import rehearsed
 from vertinumpyro.dpvi.second_moments import SecondMoments
 from vertinumpyro.dpvi.settings import (
+    Optimizer,
     check_dataset,
+    check_optimizer,
     check_plan,
     check_sampling,
     check_settings,
@@ -46,22 +47,20 @@ from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.posterior.synthetic_columns import TwinColumns
 from vertinumpyro.privacy import (
+    GradientPlan,
     NeighbouringRelation,
     NoiseSource,
     Plan,
     PoissonSampling,
-    PrivacyPlan,
     Sampling,
     calibrate_noise_multiplier,
     neighbouring,
 )
 from vertinumpyro.privacy.adversary import list_adversaries
-from vertinumpyro.privacy.plan import targeted
+from vertinumpyro.privacy.plan import select_adversaries
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import ClippedSum, Computation, block_memory
 from vertinumpyro.session import Run, Session, session_of
-
-__all__ = ["DPVI"]
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
 
@@ -133,7 +132,7 @@ class DPVI:
         require_names("DPVI", {name: getattr(self, name) for name in ("model", "guide", "optimizer", "init_loc_fn")})
         return public_state(self, _splits={}, _twins={}, _starts={})
 
-    def split(self, schema: Schema, plan: PrivacyPlan | None = None) -> SplitModel:
+    def split(self, schema: Schema, plan: GradientPlan | None = None) -> SplitModel:
         """The model split between the schema's parties.
 
         :param plan: whose fit is meant: the mixture's default K follows from its records and its start.
@@ -163,7 +162,7 @@ class DPVI:
     @checked
     def plan(
         self,
-        dataset: Facts,
+        dataset: DatasetInfo,
         *,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
@@ -180,7 +179,7 @@ class DPVI:
         collusion_threshold: int = 0,
         batch_indices: Literal["known", "hidden"] = "known",
         allow_unproven: bool = False,
-    ) -> PrivacyPlan:
+    ) -> GradientPlan:
         """The privacy plan of one fit, from schema and N alone: of a dataset, a session or `TableFacts`.
 
         Give `epsilon`, and the noise is calibrated so that nobody gets more: not the outside analyst, not a party, not
@@ -208,7 +207,9 @@ class DPVI:
         parties = tuple(dataset.schema.parties)
         shares = NoiseSource(kind=noise, num_parties=len(parties), collusion_threshold=collusion_threshold)
         watchers = list_adversaries(parties, batch_indices=batch_indices)
-        amplified = not any(one.knows_indices for one in targeted(watchers, shares.covered(watchers), adversary))
+        amplified = not any(
+            one.knows_indices for one in select_adversaries(watchers, shares.covered(watchers), adversary)
+        )
         all_records = takes_all_records(sampling, batch_size, dataset.num_records, amplified=amplified)
         likely = self._components(dataset.num_records, warm=all_records and self.warm_start is not False)
         likely_split = self._split(dataset.schema, likely)
@@ -257,7 +258,7 @@ class DPVI:
         )
         if grid_bits < _PROVISIONAL_GRID_BITS:
             raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
-        plan = PrivacyPlan(
+        plan = GradientPlan(
             **settings,
             clip_parts=chosen.parts,
             residual_bound=chosen.residual_bound,
@@ -288,9 +289,9 @@ class DPVI:
 
     def _start_of(self, plan: Plan) -> Start | None:
         """What a plan's steps begin with; None where that is random values."""
-        return self._start(plan.num_records) if isinstance(plan, PrivacyPlan) and plan.start is not None else None
+        return self._start(plan.num_records) if isinstance(plan, GradientPlan) and plan.start is not None else None
 
-    def kernel(self, dataset: Facts, plan: PrivacyPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
+    def kernel(self, dataset: DatasetInfo, plan: GradientPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
 
         :raises ArgumentError: if the plan was made for other parties, records or backend.
@@ -323,7 +324,7 @@ class DPVI:
     def fit(
         self,
         data: VerticalDataset | Session,
-        plan: PrivacyPlan,
+        plan: GradientPlan,
         rng_key: jax.Array,
         *,
         run_dir: str | Path | None = None,
@@ -376,13 +377,13 @@ class DPVI:
 
     @staticmethod
     def _posterior(
-        kernel: Kernel, state: DPVIState, plan: PrivacyPlan, diagnostics: Diagnostics, run: Run
+        kernel: Kernel, state: DPVIState, plan: GradientPlan, diagnostics: Diagnostics, run: Run
     ) -> Posterior:
         return Posterior(
             guide=kernel.guide, params=state.params, plan=plan, diagnostics=diagnostics, secure_noise=run.secure_noise
         )
 
-    def computations(self, facts: Facts, plan: PrivacyPlan) -> list[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: GradientPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: the start's, and a clipped sum for each block of a step."""
         kernel, state = self.kernel(facts, plan, compat.random_key(0))
         summed = ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts))
@@ -390,13 +391,13 @@ class DPVI:
         start = self._start_of(plan)
         return [steps] if start is None else [*start.computations(facts, plan), steps]
 
-    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
+    def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
         """Bytes that a fit takes at most beside the encoded columns, of a record's scores and the compiler's."""
         shape = planned_shape(self.split(facts.schema, plan), plan, **self._blocks)
         start = self._start_of(plan)
         return COMPILER_BYTES + block_memory(shape) + (0 if start is None else start.memory(facts, plan))
 
-    def work(self, facts: Facts, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource) -> StepsWork:
+    def work(self, facts: DatasetInfo, party: str, columns: Any, plan: GradientPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""
         start, own = self._start_of(plan), None
         if start is not None:
@@ -409,25 +410,25 @@ class DPVI:
 
     def load(self, path: str | Path) -> Posterior:
         """A posterior saved by `Posterior.save`; this DPVI must have the same model and guide."""
-        metadata = checkpoint.read_metadata(path)
+        metadata = read_metadata(path)
         plan = Plan.from_dict(metadata["plan"])
-        split = self.split(Schema.from_dict(metadata["schema"]), plan if isinstance(plan, PrivacyPlan) else None)
+        split = self.split(Schema.from_dict(metadata["schema"]), plan if isinstance(plan, GradientPlan) else None)
         key = compat.random_key(0)
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, key)
         return Posterior(
             guide=guide,
-            params=checkpoint.load_tree(path, params),
+            params=load_tree(path, params),
             plan=plan,
             diagnostics=Diagnostics.empty(),
             secure_noise=metadata["secure_noise"],
         )
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses a plan that was not made for this model and backend on such a table.
 
         :raises ArgumentError: names what differs.
         """
-        if not isinstance(plan, PrivacyPlan):
+        if not isinstance(plan, GradientPlan):
             raise ArgumentError("plan must be a PrivacyPlan: make it by `plan`")
         split = self.split(dataset.schema, plan)
         if plan.num_records != dataset.num_records:

@@ -22,22 +22,27 @@ import optax
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError, VertinumpyroError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
-from vertinumpyro.data import Facts
+from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.optimizers import Optimizer, as_optax
-from vertinumpyro.dpvi.settings import START_SHARE, WARM_STEPS, default_init, default_rate, warm_guide
+from vertinumpyro.dpvi.settings import (
+    START_SHARE,
+    WARM_STEPS,
+    Optimizer,
+    as_optax,
+    default_init,
+    default_rate,
+    warm_guide,
+)
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, chosen_init, has_location
 from vertinumpyro.posterior.predictive import checked_key
-from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan, PrivacyWarning, Sampling
+from vertinumpyro.privacy import GradientPlan, Plan, PoissonSampling, PrivacyWarning, Sampling
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Run, Session
-
-__all__ = ["Start", "StepDefaults", "TableStart", "shared", "steps_optimizer", "takes_all_records"]
 
 
 class StepDefaults(NamedTuple):
@@ -64,7 +69,9 @@ class Start(abc.ABC):
     steps: ClassVar[StepDefaults]
 
     @abc.abstractmethod
-    def plan(self, facts: Facts, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any) -> Plan | None:
+    def plan(
+        self, facts: DatasetInfo, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any
+    ) -> Plan | None:
         """The release's plan; None where the steps are to start from random values.
 
         :param clip: of the steps.
@@ -74,14 +81,14 @@ class Start(abc.ABC):
         """
 
     @abc.abstractmethod
-    def check(self, facts: Facts, split: SplitModel, plan: PrivacyPlan) -> None:
+    def check(self, facts: DatasetInfo, split: SplitModel, plan: GradientPlan) -> None:
         """Refuses a release that was planned for others.
 
         :raises ArgumentError: names what differs.
         """
 
     @abc.abstractmethod
-    def rehearse(self, facts: Facts, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> None:
+    def rehearse(self, facts: DatasetInfo, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> None:
         """Tries on stand-ins what follows the release.
 
         :param state: what the steps would start from otherwise.
@@ -89,16 +96,16 @@ class Start(abc.ABC):
         """
 
     @abc.abstractmethod
-    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: GradientPlan) -> Sequence[tuple[Computation, int]]:
         """What the parties compute together for the release, and how often."""
 
     @abc.abstractmethod
-    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
+    def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
         """Bytes that the release, and what follows from it, take at most beside the encoded columns."""
 
     @abc.abstractmethod
     def work(
-        self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
+        self, facts: DatasetInfo, split: SplitModel, party: str, columns: Any, plan: GradientPlan, source: RandomSource
     ) -> PartyComputation:
         """One party's part in the release; see `session.Method`."""
 
@@ -110,7 +117,7 @@ class Start(abc.ABC):
     def state(
         self,
         released: Any,
-        plan: PrivacyPlan,
+        plan: GradientPlan,
         kernel: Kernel,
         cold: DPVIState,
         rng_key: jax.Array,
@@ -195,7 +202,7 @@ class TableStart(Start):
         return self.inference.settings
 
     def plan(
-        self, facts: Facts, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any
+        self, facts: DatasetInfo, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any
     ) -> MRFPlan | None:
         """See `Start.plan`: the tables' plan where it can be had.
 
@@ -230,37 +237,37 @@ class TableStart(Start):
             return "the guide has no location that could be put there; give AutoNormal, AutoDiagonalNormal or the like"
         return None
 
-    def check(self, facts: Facts, split: SplitModel, plan: PrivacyPlan) -> None:
+    def check(self, facts: DatasetInfo, split: SplitModel, plan: GradientPlan) -> None:
         """See `Start.check`, and `VertiMRF.check`."""
         self.tables.check(facts, _part(plan))
 
-    def rehearse(self, facts: Facts, plan: PrivacyPlan, kernel: Kernel, state: DPVIState) -> None:
+    def rehearse(self, facts: DatasetInfo, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> None:
         """See `Start.rehearse`: on uniform tables."""
         self.inference.rehearse(facts.schema, _part(plan))
 
-    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: GradientPlan) -> Sequence[tuple[Computation, int]]:
         """See `Start.computations`."""
         return self.tables.computations(facts, _part(plan))
 
-    def memory(self, facts: Facts, plan: PrivacyPlan) -> int:
+    def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
         """See `Start.memory`."""
         return self.tables.memory(facts.schema, _part(plan))
 
     def work(
-        self, facts: Facts, split: SplitModel, party: str, columns: Any, plan: PrivacyPlan, source: RandomSource
+        self, facts: DatasetInfo, split: SplitModel, party: str, columns: Any, plan: GradientPlan, source: RandomSource
     ) -> PartyComputation:
         """See `Start.work`."""
         return self.tables.work(facts, party, columns, _part(plan), source)
 
     def release(self, session: Session, run: Run) -> Marginals:
         """See `Start.release`."""
-        assert isinstance(run.plan, PrivacyPlan)
+        assert isinstance(run.plan, GradientPlan)
         return self.tables.released_in(session, run, _part(run.plan))
 
     def state(
         self,
         released: Marginals,
-        plan: PrivacyPlan,
+        plan: GradientPlan,
         kernel: Kernel,
         cold: DPVIState,
         rng_key: jax.Array,
@@ -296,7 +303,7 @@ class TableStart(Start):
         return None
 
 
-def _part(plan: PrivacyPlan) -> MRFPlan:
+def _part(plan: GradientPlan) -> MRFPlan:
     """The tables' part of a plan."""
     if not isinstance(plan.start, MRFPlan):
         raise ArgumentError("plan: its steps do not begin with tables; make a new plan")

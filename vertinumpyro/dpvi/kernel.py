@@ -15,13 +15,11 @@ from jaxtyping import Array, Float, Int
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.dpvi.optimizers import first_state
+from vertinumpyro.dpvi.settings import first_state
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import Columns
 from vertinumpyro.secure.backend import Backend, Contributions, in_process, over_blocks
 from vertinumpyro.secure.shape import BatchShape
-
-__all__ = ["DPVIState", "InternalInfo", "Kernel", "StepInfo", "StepInput"]
 
 
 class DPVIState(NamedTuple):

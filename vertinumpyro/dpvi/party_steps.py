@@ -13,17 +13,15 @@ import numpy as np
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import Factor
-from vertinumpyro.data import Facts
+from vertinumpyro.data import DatasetInfo
 from vertinumpyro.data.table import model_units
-from vertinumpyro.dpvi.checkpoint import as_numbers, from_numbers
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.posterior import as_numbers, from_numbers
 from vertinumpyro.model.contract import stand_in_columns
-from vertinumpyro.privacy import Batches, PrivacyPlan
+from vertinumpyro.privacy import Batches, GradientPlan
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
 from vertinumpyro.session import PartyComputation, Payload
-
-__all__ = ["StepsWork", "release_layout", "state_leaves", "state_of"]
 
 
 @final
@@ -41,10 +39,10 @@ class StepsWork(PartyComputation):
     def __init__(
         self,
         kernel: Callable[[], tuple[Kernel, DPVIState]],
-        facts: Facts,
+        facts: DatasetInfo,
         party: str,
         columns: Mapping[str, np.ndarray],
-        plan: PrivacyPlan,
+        plan: GradientPlan,
         source: RandomSource,
         start: PartyComputation | None = None,
     ) -> None:
@@ -107,7 +105,7 @@ class _PartyStep:
     """The compiled halves of a step at one party."""
 
     def __init__(
-        self, kernel: Kernel, first: DPVIState, party: str, columns: Mapping[str, np.ndarray], facts: Facts
+        self, kernel: Kernel, first: DPVIState, party: str, columns: Mapping[str, np.ndarray], facts: DatasetInfo
     ) -> None:
         self.kernel, self.state = kernel, first
         self._columns = {name: jnp.asarray(model_units(column)) for name, column in columns.items()}
@@ -133,7 +131,7 @@ class _PartyStep:
         return float(info.released_norm)
 
 
-def release_layout(kernel: Kernel, state: DPVIState, facts: Facts) -> Layout:
+def release_layout(kernel: Kernel, state: DPVIState, facts: DatasetInfo) -> Layout:
     """The released vector's make-up, from the shapes of every party's columns."""
     columns = {
         party: {

@@ -16,14 +16,12 @@ from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.step_inputs import chunk_over_nobody
 from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.posterior.predictive import device_columns
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.session import InProcessSession, Session
-
-__all__ = ["rehearse_steps", "rehearse_update", "rehearsed"]
 
 
 def rehearsed(
-    session: Session, kernel: Kernel, state: DPVIState, plan: PrivacyPlan
+    session: Session, kernel: Kernel, state: DPVIState, plan: GradientPlan
 ) -> tuple[ChunkRunner | None, float | None]:
     """The compiled loop where all parties are in this process, tried on stand-ins; elsewhere the update alone is.
 
@@ -51,7 +49,7 @@ def rehearse_update(kernel: Kernel, state: DPVIState) -> None:
             _check_finite(kernel, after)
 
 
-def rehearse_steps(kernel: Kernel, state: DPVIState, runner: ChunkRunner, plan: PrivacyPlan) -> float:
+def rehearse_steps(kernel: Kernel, state: DPVIState, runner: ChunkRunner, plan: GradientPlan) -> float:
     """The same by the compiled loop that the fit uses next, so that nothing is compiled twice.
 
     Its steps have empty batches: each releases a stand-in, and nothing of a record.

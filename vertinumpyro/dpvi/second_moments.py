@@ -47,25 +47,11 @@ from vertinumpyro.privacy import (
     Release,
     sample_discrete_gaussian,
 )
+from vertinumpyro.privacy.accounting import rounded_up_multiplier
 from vertinumpyro.privacy.adversary import gaussian_parameter, list_adversaries, smallest_share_variance
-from vertinumpyro.privacy.calibration import rounded_up_multiplier
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target
 from vertinumpyro.session import PartyComputation, Payload, Run, Session
-
-__all__ = [
-    "MOST_COEFFICIENTS",
-    "NUM_STEPS",
-    "SCORE_BITS",
-    "MomentsPlan",
-    "MomentsWork",
-    "NoisyMoments",
-    "SecondMoments",
-    "noisy_moments",
-    "on_grid",
-    "scores_of",
-    "widths_of",
-]
 
 MOST_COEFFICIENTS = 1500
 """Up to which H is inverted and kept in the steps' state."""
@@ -109,19 +95,18 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     `share_variance` of discrete Gaussian noise, satisfies every row of `adversaries` for `relation`, N public, once:
     (ε, δ)-DP towards the outside analyst, (ε, δ)-VPDP towards parties. The proof is the module's.
 
-    Attributes:
-        noise_multiplier: σ > 0; towards all that are covered the release is Gaussian with μ = s/σ, s = 2 under replace
-            and 1 under add/remove.
-        num_records: N, public.
-        parties: their names.
-        widths: how many scores each party has.
-        clip_parts: the parties' parts of R^2, in proportion to these whole numbers.
-        radius: R.
-        delta: δ.
-        relation: the neighbouring relation.
-        noise: who adds noise to products of two parties.
-        adversary: whom alone a target ε was for; None for everyone (`covered`).
-        plan_id: a random name, made here.
+    :ivar noise_multiplier: σ > 0; towards all that are covered the release is Gaussian with μ = s/σ, s = 2 under
+        replace and 1 under add/remove.
+    :ivar num_records: N, public.
+    :ivar parties: their names.
+    :ivar widths: how many scores each party has.
+    :ivar clip_parts: the parties' parts of R^2, in proportion to these whole numbers.
+    :ivar radius: R.
+    :ivar delta: δ.
+    :ivar relation: the neighbouring relation.
+    :ivar noise: who adds noise to products of two parties.
+    :ivar adversary: whom alone a target ε was for; None for everyone (`covered`).
+    :ivar plan_id: a random name, made here.
     """
 
     noise_multiplier: float
@@ -157,9 +142,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     def calibrated(cls, *, epsilon: float, **settings: Any) -> MomentsPlan:
         """The plan with the smallest σ, rounded up to 4 decimals, that gives everyone at most `epsilon`.
 
-        Args:
-            epsilon: the target, > 0.
-            **settings: all other fields; `adversary` narrows the target to one row of the table.
+        :param epsilon: the target, > 0.
+        :param settings: all other fields; `adversary` narrows the target to one row of the table.
         """
         check_target(epsilon)
 

@@ -28,6 +28,8 @@ that is correlated between steps has nothing to give here: a record that is in e
 by T C, and independent noise of sqrt(T) C a step already adds up to T C. Batches whose indices stay hidden among
 the parties would count against nobody, and reach at best what a budget for the outside analyst alone reaches: 9.29,
 where full batches from tables come to 8.74.
+
+Which optimisers a fit takes: optax's, and NumPyro's own, which are turned into one of optax's form.
 """
 
 from __future__ import annotations
@@ -37,36 +39,86 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import jax
 import optax
 from numpyro.infer.autoguide import AutoDiagonalNormal
 from numpyro.infer.initialization import init_to_uniform
+from numpyro.optim import Minimize, _NumPyroOptim
 
-from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, Schema, VerticalDataset
-from vertinumpyro.data.wording import NO_DATASET
+from vertinumpyro.core.validation import shown
+from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
+from vertinumpyro.data.schema_checks import NO_DATASET
 from vertinumpyro.dpvi.second_moments import SecondMoments
 from vertinumpyro.posterior.guide import GuideFactory, check_guide, chosen_init
-from vertinumpyro.privacy import ClientPlan, PrivacyPlan, Sampling
+from vertinumpyro.privacy import ClientPlan, GradientPlan, Sampling
 from vertinumpyro.secure import BACKENDS, Backend, InProcess, InsecureRehearsal
 
-__all__ = [
-    "START_SHARE",
-    "WARM_STEPS",
-    "check_dataset",
-    "check_plan",
-    "check_sampling",
-    "check_settings",
-    "default_batch",
-    "default_clip_norm",
-    "default_components",
-    "default_guide",
-    "default_init",
-    "default_optimizer",
-    "default_rate",
-    "num_scores",
-    "warm_guide",
-]
+Optimizer = optax.GradientTransformation | optax.MultiSteps | _NumPyroOptim
+"""`optax.adam(0.05)`, or `numpyro.optim.Adam(0.05)`."""
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse what cannot take a step on a released gradient, as far as its type shows.
+
+    :raises ArgumentError: names the optimiser and says what to give instead.
+    """
+    if optimizer is None or isinstance(optimizer, optax.GradientTransformation | optax.MultiSteps):
+        return
+    if isinstance(optimizer, Minimize):
+        raise ArgumentError(
+            "optimizer=Minimize(...) evaluates the objective many times a step, and each evaluation would be a "
+            "release; give optax.adam(0.05) or another first-order optimiser"
+        )
+    if not isinstance(optimizer, _NumPyroOptim):
+        given = repr(optimizer) if isinstance(optimizer, str | int | float) else type(optimizer).__name__
+        raise ArgumentError(f"optimizer={given} is no optimiser; give one of optax's, as in optimizer=optax.adam(0.05)")
+    if optimizer.update_with_value:
+        raise ArgumentError(
+            "optimizer=optax_to_numpyro(...) wants the objective's value, which is not released; give optax's own "
+            "optimiser without the wrapper"
+        )
+
+
+def as_optax(
+    optimizer: Optimizer | None, num_steps: int, learning_rate: float | None = None
+) -> optax.GradientTransformation:
+    """The optimiser as an optax transformation; the library's default for None.
+
+    :param num_steps: of the plan, for the default's schedule.
+    :param learning_rate: of the default.
+    """
+    if optimizer is None:
+        return default_optimizer(num_steps, learning_rate)
+    if isinstance(optimizer, optax.MultiSteps):
+        return optimizer.gradient_transformation()
+    return _of_numpyro(optimizer) if isinstance(optimizer, _NumPyroOptim) else optimizer
+
+
+def first_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
+    """The optimiser's state before its first update.
+
+    :raises ArgumentError: it was made for parameters of other names; the message lists the guide's.
+    """
+    try:
+        return optimizer.init(params)
+    except Exception as error:  # optax's own text shows the parameters' values at length
+        names = sorted(params)
+        raise ArgumentError(
+            f"optimizer: it cannot start ({type(error).__name__}) from the guide's parameters, which are {names}; give "
+            "one for these, as optax.adam(0.05)"
+        ) from error
+
+
+def _of_numpyro(optimizer: _NumPyroOptim) -> optax.GradientTransformation:
+    """Its state holds the parameters; the update is the way from the present ones to its next."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        state = optimizer.update(updates, state)
+        return jax.tree_util.tree_map(lambda new, old: new - old, optimizer.get_params(state), params), state
+
+    return optax.GradientTransformation(optimizer.init, update)
+
 
 START_SHARE = 0.8
 """Part of μ² for the tables that a fit starts from."""
@@ -212,7 +264,7 @@ def _check_backend(backend: Any) -> None:
 
 def check_dataset(dataset: Any, kind: type = VerticalDataset) -> None:
     """:raises ArgumentError: it is a path, a schema, a table or something else than a `kind`, or than its facts."""
-    if isinstance(dataset, Facts if kind is VerticalDataset else kind):
+    if isinstance(dataset, DatasetInfo if kind is VerticalDataset else kind):
         return
     if kind is VerticalDataset:
         raise ArgumentError(f"dataset={shown(dataset)} {NO_DATASET}")
@@ -228,7 +280,7 @@ def check_sampling(sampling: Any, batch_size: int | None, num_steps: int | None)
         raise ArgumentError("sampling fixes batch size and steps; leave batch_size and num_steps out")
 
 
-def check_plan(plan: Any, kind: type[PrivacyPlan] | type[ClientPlan] = PrivacyPlan) -> None:
+def check_plan(plan: Any, kind: type[GradientPlan] | type[ClientPlan] = GradientPlan) -> None:
     """:raises ArgumentError: it is an epsilon or something else than a `kind`."""
     if not isinstance(plan, kind):
         raise ArgumentError(

@@ -10,10 +10,8 @@ import numpy as np
 
 from vertinumpyro.core.rng import RandomSource, SystemRandomSource
 from vertinumpyro.dpvi.kernel import StepInput
-from vertinumpyro.privacy import PrivacyPlan
+from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.privacy.sampling import BatchStream
-
-__all__ = ["Chunk", "Pace", "chunk_length", "chunk_length_of", "chunk_over_nobody", "chunks", "draw_inputs"]
 
 _BYTES = 2**24
 _BYTES_OF_AN_INDEX = 5  # and its place in the mask
@@ -65,13 +63,13 @@ def chunk_length(num_steps: int, num_values: int, num_shares: int, batch_size: i
     return -(-num_steps // -(-num_steps // longest))
 
 
-def chunk_length_of(plan: PrivacyPlan, num_values: int) -> int:
+def chunk_length_of(plan: GradientPlan, num_values: int) -> int:
     """A plan's."""
     return chunk_length(plan.num_gradients, num_values, plan.num_shares, plan.sampling.max_batch_size)
 
 
 def chunks(
-    plan: PrivacyPlan, num_values: int, source: RandomSource, first_step: int, pace: Pace | None = None
+    plan: GradientPlan, num_values: int, source: RandomSource, first_step: int, pace: Pace | None = None
 ) -> Iterator[Chunk]:
     """All remaining chunks of a plan, as long as `pace` says; while one is used, the next is drawn in another thread.
 
@@ -94,7 +92,7 @@ def chunks(
 
 
 def draw_inputs(
-    plan: PrivacyPlan,
+    plan: GradientPlan,
     num_values: int,
     batches: BatchStream,
     share_sources: list[RandomSource],
@@ -106,7 +104,7 @@ def draw_inputs(
     return StepInput(indices, mask, np.stack(shares, axis=1))
 
 
-def chunk_over_nobody(plan: PrivacyPlan, num_values: int, noise: np.ndarray) -> Chunk:
+def chunk_over_nobody(plan: GradientPlan, num_values: int, noise: np.ndarray) -> Chunk:
     """A chunk of one step, in the form of every other, whose batch is empty: its sum is `noise` [D], on the grid."""
     shares = np.zeros((1, plan.num_shares, num_values), np.int64)
     shares[0, 0] = noise

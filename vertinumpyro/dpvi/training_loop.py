@@ -1,11 +1,18 @@
 """The training loop: one jitted `lax.scan` per chunk of steps, and around it progress, pace and checkpoints.
 
 Where the parties are elsewhere, the same loop asks them for each chunk.
+
+Whether a fit had anything left to learn, from what its steps released.
+
+At the optimum the gradient of the ELBO is zero, and a released sum holds noise alone. So the norms of the last sums,
+beside those that noise of the plan's size gives, say whether the steps ended too early; nobody need look at a record.
 """
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,31 +24,81 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tqdm.auto import tqdm
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.compat import jit_fast
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
-from vertinumpyro.dpvi import checkpoint
-from vertinumpyro.dpvi.checkpoint import as_numbers, from_numbers
-from vertinumpyro.dpvi.convergence import warn_if_unconverged
 from vertinumpyro.dpvi.kernel import DPVIState, InternalInfo, Kernel, StepInfo, StepInput
 from vertinumpyro.dpvi.party_steps import state_leaves, state_of
-from vertinumpyro.dpvi.posterior import Diagnostics
+from vertinumpyro.dpvi.posterior import Diagnostics, as_numbers, from_numbers, tree_arrays, tree_of
 from vertinumpyro.dpvi.step_inputs import Chunk, Pace, chunk_length_of, chunks
 from vertinumpyro.posterior.guide import Params
 from vertinumpyro.posterior.predictive import Columns
-from vertinumpyro.privacy import PrivacyPlan
-from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
+from vertinumpyro.privacy import GradientPlan
+from vertinumpyro.privacy.gradient_plan import NoisySumPlan
 from vertinumpyro.session import Run, Session
 
-__all__ = [
-    "CHECKPOINT",
-    "AfterChunk",
-    "ChunkRunner",
-    "OnEstimate",
-    "first_step",
-    "restored",
-    "run_steps",
-    "spread_over",
-]
+_LAST = 10  # of the steps, this part is looked at
+_MOST_ERRORS = 4.0  # the sum of squares has a long tail: noise alone passes three in one fit of three hundred
+_MOST_NORM = 0.03  # what a gradient of this norm still gains is some thousandths of a nat a record
+
+
+class Residual(NamedTuple):
+    """What some steps released beside what steps at the optimum release.
+
+    :ivar norm: of the gradient, in clip norms a record; 0 where noise explains all.
+    :ivar standard_errors: how far the mean squared norm lies above that of steps at the optimum.
+    """
+
+    norm: float
+    standard_errors: float
+
+
+def warn_if_unconverged(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, released_norm: np.ndarray) -> None:
+    """An `InferenceWarning` where the last tenth of the steps still released a gradient beside the noise.
+
+    :param state: after the last step.
+    :param released_norm: of every step of this process, in clip norms per expected record.
+    """
+    count = max(1, plan.num_gradients // _LAST)
+    if len(released_norm) < count:  # a run that went on for a few steps only
+        return
+    residual = residual_gradient(kernel, state, plan, released_norm[-count:])
+    if residual.standard_errors > _MOST_ERRORS and residual.norm > _MOST_NORM:
+        warnings.warn(
+            f"the last {count} of {plan.num_gradients} noisy gradients still had a norm of {residual.norm:.2f} clip "
+            "norms a record beside the noise: the fit has not converged. Raise num_steps or learning_rate",
+            InferenceWarning,
+            stacklevel=5,
+        )
+
+
+def residual_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, released_norm: np.ndarray) -> Residual:
+    """What is left of some steps' sums beyond what noise and sampling explain.
+
+    Of D released values with noise of standard deviation s, over clip norm C and expected batch B, the squared norm of
+    the noise has mean D s^2 / (C B)^2 and variance 2 / D of its square. To that come, at most: what a batch of a
+    share q of the records differs by, (1 - q) / B; what the guide's width moves the gradient by, 1 / N; and the
+    gradient of the log prior, which the likelihood's balances at the optimum.
+    """
+    size, values = plan.expected_batch_size, kernel.shape.num_values
+    noise = values * (kernel.shape.noise_stddev / (plan.clip_norm * size)) ** 2
+    error = noise * math.sqrt(2 / (values * len(released_norm)))
+    share = min(1.0, size / plan.num_records)
+    excess = float(np.mean(released_norm**2)) - noise - (1 - share) / size - 1 / plan.num_records
+    if excess > max(_MOST_ERRORS * error, _MOST_NORM**2):  # the prior can only explain more, and has to be compiled
+        excess -= _prior_gradient(kernel, state, plan) ** 2
+    return Residual(math.sqrt(max(0.0, excess)), excess / error)
+
+
+def _prior_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan) -> float:
+    """Norm of the gradient of the log prior, in clip norms a record."""
+
+    split = kernel.guide.split
+    if "prior_gradient" not in split.compiled:
+        split.compiled["prior_gradient"] = jit_fast(jax.grad(split.log_prior))
+    theta = jit_fast(kernel.guide.sample)(state.params, state.rng_key)
+    gradient = np.asarray(split.compiled["prior_gradient"](theta))
+    return float(np.linalg.norm(gradient)) / (plan.clip_norm * plan.num_records)
 
 
 class ChunkRunner:
@@ -125,7 +182,7 @@ class _Chunk(NamedTuple):
 def restored(run: Run, state: DPVIState) -> DPVIState:
     """The state that the run stored; the first state if it stopped before it stored one."""
     stored = run.state()
-    return state if stored is None else checkpoint.tree_of(stored, state, CHECKPOINT)
+    return state if stored is None else tree_of(stored, state, CHECKPOINT)
 
 
 def first_step(run: Run, plan: NoisySumPlan) -> int:
@@ -183,13 +240,13 @@ def _in_process(
 ) -> Any:
     """Chunks of the jitted scan; each is on record, and stored, before anything of it is handed on."""
     plan = run.plan
-    assert isinstance(plan, PrivacyPlan)
+    assert isinstance(plan, GradientPlan)
     pace = Pace(chunk_length_of(plan, num_values))
     for chunk in chunks(plan, num_values, source, first, pace):
         started = time.perf_counter()
         state, info, internal = runner(state, chunk)
         pace.took(chunk.num_active, time.perf_counter() - started)
-        run.commit_state(chunk.num_active, checkpoint.tree_arrays(state) if run.folder else {})
+        run.commit_state(chunk.num_active, tree_arrays(state) if run.folder else {})
         yield _Chunk(state, info.released_norm, internal.objective)
 
 
@@ -204,7 +261,7 @@ def _apart(session: Session, run: Run, state: DPVIState, first: int) -> Any:
         found = session.iterate(step, count, leaves if step == first else {})
         pace.took(count, time.perf_counter() - started)
         state = state_of(state, found.arrays)
-        run.keep_state(checkpoint.tree_arrays(state))
+        run.keep_state(tree_arrays(state))
         yield _Chunk(state, found.arrays["released_norm"], None)
 
 

@@ -26,7 +26,6 @@ from vertinumpyro.evaluation.predictions import (
     plot_roc,
     prediction_items,
 )
-from vertinumpyro.evaluation.release_plots import ReleasedShares, plot_beside_release
 from vertinumpyro.evaluation.report import (
     ADVERSARY_COLUMNS,
     ReportContent,
@@ -38,7 +37,13 @@ from vertinumpyro.evaluation.report import (
 )
 from vertinumpyro.evaluation.rubin_rules import CombinedEstimate, combine_estimates
 from vertinumpyro.evaluation.run_plots import plot_adversaries, plot_curves, plot_nll_boxes, plot_objective
-from vertinumpyro.evaluation.table_plots import plot_marginals, plot_pairwise_tvd, plot_tvd_comparison
+from vertinumpyro.evaluation.table_plots import (
+    ReleasedShares,
+    plot_beside_release,
+    plot_marginals,
+    plot_pairwise_tvd,
+    plot_tvd_comparison,
+)
 
 __all__ = [
     "ADVERSARY_COLUMNS",

@@ -14,7 +14,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CodedColumn
-from vertinumpyro.data.frames import Table
+from vertinumpyro.data.dataframe_interop import Table
 from vertinumpyro.evaluation.marginals import checked_table
 from vertinumpyro.evaluation.plot_style import missing_extra
 
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 class Scores:
     """Scores of one classifier on the real test rows, each in [0, 1].
 
-    Attributes:
-        accuracy: share of correct predictions.
-        balanced_accuracy: mean over the classes that occur of the share of their rows predicted correctly.
-        auc: area under the ROC curve; None unless the target has two classes, both in the test rows.
+    :ivar accuracy: share of correct predictions.
+    :ivar balanced_accuracy: mean over the classes that occur of the share of their rows predicted correctly.
+    :ivar auc: area under the ROC curve; None unless the target has two classes, both in the test rows.
     """
 
     accuracy: float
@@ -41,14 +40,13 @@ class Scores:
 class DownstreamResult:
     """What a classifier trained on the synthetic twin is worth on real rows.
 
-    Attributes:
-        target: the predicted column.
-        synthetic: scores of the model trained on synthetic rows.
-        real: scores of the same model trained on real rows, the reference; None where there were none.
-        majority: accuracy on the test rows of always predicting the commonest class of the training rows
-            (the real ones where there are any).
-        num_test: number of test rows.
-        is_dp: always False; the scores are exact statistics of real rows.
+    :ivar target: the predicted column.
+    :ivar synthetic: scores of the model trained on synthetic rows.
+    :ivar real: scores of the same model trained on real rows, the reference; None where there were none.
+    :ivar majority: accuracy on the test rows of always predicting the commonest class of the training rows (the real
+        ones where there are any).
+    :ivar num_test: number of test rows.
+    :ivar is_dp: always False; the scores are exact statistics of real rows.
     """
 
     target: str
@@ -78,18 +76,15 @@ def train_on_synthetic_test_on_real(
 ) -> DownstreamResult:
     """Score a classifier trained on synthetic rows against the same one trained on real rows. Not DP.
 
-    Args:
-        train_synth: synthetic rows with the schema's columns.
-        train_real: real rows for the reference, or None for no reference.
-        test_real: real rows that neither the generator nor `train_real` has seen.
-        target: the column to predict, one with categories. Rows where it is missing are left out.
-        schema: the public schema of the joined table; all other columns are features.
-        model: a scikit-learn classifier, cloned for each training set; None means logistic regression.
-
-    Raises:
-        ArgumentError: `target` is unknown or has no categories, a table lacks a column or has no rows with
-            a target, the schema has no other column, or scikit-learn is missing.
-        DataError: a table breaks the schema.
+    :param train_synth: synthetic rows with the schema's columns.
+    :param train_real: real rows for the reference, or None for no reference.
+    :param test_real: real rows that neither the generator nor `train_real` has seen.
+    :param target: the column to predict, one with categories. Rows where it is missing are left out.
+    :param schema: the public schema of the joined table; all other columns are features.
+    :param model: a scikit-learn classifier, cloned for each training set; None means logistic regression.
+    :raises ArgumentError: `target` is unknown or has no categories, a table lacks a column or has no rows with a
+        target, the schema has no other column, or scikit-learn is missing.
+    :raises DataError: a table breaks the schema.
     """
     column = _target_column(target, schema)
     names = [name for name in schema.columns if name != target]

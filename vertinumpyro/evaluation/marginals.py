@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.frames import Table, as_frame
+from vertinumpyro.data.dataframe_interop import Table, as_frame
 
 if TYPE_CHECKING:
     from vertinumpyro.data import Schema
@@ -32,11 +32,10 @@ _LARGEST_KEY = 2**62  # mixed-radix keys stay below it, so they never wrap in in
 class KWayResult:
     """TVD of a set of k-way marginals.
 
-    Attributes:
-        k: columns in each marginal.
-        marginals: the m sets of column names, each in the schema's order.
-        tvd: float array [m], the distance of each marginal, in [0, 1].
-        is_dp: always False; the distances are exact statistics of the real table.
+    :ivar k: columns in each marginal.
+    :ivar marginals: the m sets of column names, each in the schema's order.
+    :ivar tvd: float array [m], the distance of each marginal, in [0, 1].
+    :ivar is_dp: always False; the distances are exact statistics of the real table.
     """
 
     k: int
@@ -74,18 +73,14 @@ def k_way_tvd(
     Memory is O(rows) for each marginal: only the cells that occur are counted, whatever the size of the
     product domain. The same seed draws the same marginals, for any pair of tables with this schema.
 
-    Args:
-        real: table with at least the schema's columns; other columns are ignored. Not DP.
-        synthetic: table with at least the schema's columns; its number of rows is free.
-        schema: the public schema of the joined table.
-        k: columns in a marginal, 1 to the schema's number of columns.
-        rng: generator or seed for the choice of marginals.
-        num_marginals: how many marginals to draw, without repetition.
-        max_bins: cells of a real or wide integer column.
-
-    Raises:
-        ArgumentError: a table lacks a column or has no rows, or `k`, `num_marginals`, `max_bins` is out of
-            range.
+    :param real: table with at least the schema's columns; other columns are ignored. Not DP.
+    :param synthetic: table with at least the schema's columns; its number of rows is free.
+    :param schema: the public schema of the joined table.
+    :param k: columns in a marginal, 1 to the schema's number of columns.
+    :param rng: generator or seed for the choice of marginals.
+    :param num_marginals: how many marginals to draw, without repetition.
+    :param max_bins: cells of a real or wide integer column.
+    :raises ArgumentError: a table lacks a column or has no rows, or `k`, `num_marginals`, `max_bins` is out of range.
     """
     subsets = _draw_subsets(len(schema.columns), k, num_marginals, np.random.default_rng(rng))
     return _k_way(real, synthetic, schema, subsets, max_bins)
@@ -106,17 +101,14 @@ def tvd_floor(
     No generator that learns the population can be expected to score better with that many rows, so it is
     the floor to read `k_way_tvd` against. The same seed compares the same marginals as `k_way_tvd`. Not DP.
 
-    Args:
-        real: table with at least the schema's columns.
-        schema: the public schema of the joined table.
-        k: columns in a marginal.
-        rng: generator or seed for the choice of marginals, then for the resampling.
-        num_synthetic: rows to draw; None means as many as `real` has.
-        num_marginals: how many marginals to draw, without repetition.
-        max_bins: cells of a real or wide integer column.
-
-    Raises:
-        ArgumentError: as `k_way_tvd`, or `num_synthetic` is below 1.
+    :param real: table with at least the schema's columns.
+    :param schema: the public schema of the joined table.
+    :param k: columns in a marginal.
+    :param rng: generator or seed for the choice of marginals, then for the resampling.
+    :param num_synthetic: rows to draw; None means as many as `real` has.
+    :param num_marginals: how many marginals to draw, without repetition.
+    :param max_bins: cells of a real or wide integer column.
+    :raises ArgumentError: as `k_way_tvd`, or `num_synthetic` is below 1.
     """
     generator = np.random.default_rng(rng)
     subsets = _draw_subsets(len(schema.columns), k, num_marginals, generator)
@@ -137,14 +129,11 @@ def pairwise_tvd(
 ) -> pd.DataFrame:
     """TVD of every pair of columns; a symmetric [d, d] table with the 1-way TVD on its diagonal. Not DP.
 
-    Args:
-        real: table with at least the schema's columns.
-        synthetic: table with at least the schema's columns.
-        schema: the public schema of the joined table; it gives the order of rows and columns.
-        max_bins: cells of a real or wide integer column.
-
-    Raises:
-        ArgumentError: a table lacks a column or has no rows, or `max_bins` is out of range.
+    :param real: table with at least the schema's columns.
+    :param synthetic: table with at least the schema's columns.
+    :param schema: the public schema of the joined table; it gives the order of rows and columns.
+    :param max_bins: cells of a real or wide integer column.
+    :raises ArgumentError: a table lacks a column or has no rows, or `max_bins` is out of range.
     """
     tables = _Cells.of(real, schema, "real", max_bins), _Cells.of(synthetic, schema, "synthetic", max_bins)
     size = len(schema.columns)
@@ -169,12 +158,9 @@ def cross_party_tvd(matrix: pd.DataFrame, schema: "Schema") -> float:
 
     This is what learning on the joined table buys: parties that publish twins apart cannot keep it low.
 
-    Args:
-        matrix: the [d, d] table of `pairwise_tvd`.
-        schema: the public schema that `matrix` was computed with.
-
-    Raises:
-        ArgumentError: `matrix` lacks a column of the schema.
+    :param matrix: the [d, d] table of `pairwise_tvd`.
+    :param schema: the public schema that `matrix` was computed with.
+    :raises ArgumentError: `matrix` lacks a column of the schema.
     """
     return _mean_over(matrix, cross_party_pairs(schema), schema)
 
@@ -182,12 +168,9 @@ def cross_party_tvd(matrix: pd.DataFrame, schema: "Schema") -> float:
 def within_party_tvd(matrix: pd.DataFrame, schema: "Schema") -> float:
     """Mean TVD over the pairs held by one party, without the diagonal; NaN where there is no such pair.
 
-    Args:
-        matrix: the [d, d] table of `pairwise_tvd`.
-        schema: the public schema that `matrix` was computed with.
-
-    Raises:
-        ArgumentError: `matrix` lacks a column of the schema.
+    :param matrix: the [d, d] table of `pairwise_tvd`.
+    :param schema: the public schema that `matrix` was computed with.
+    :raises ArgumentError: `matrix` lacks a column of the schema.
     """
     return _mean_over(matrix, within_party_pairs(schema), schema)
 
@@ -195,8 +178,7 @@ def within_party_tvd(matrix: pd.DataFrame, schema: "Schema") -> float:
 def one_way_tvd(matrix: pd.DataFrame, schema: "Schema") -> float:
     """Mean 1-way TVD: the mean of the diagonal of `pairwise_tvd`'s table.
 
-    Raises:
-        ArgumentError: `matrix` lacks a column of the schema.
+    :raises ArgumentError: `matrix` lacks a column of the schema.
     """
     return _mean_over(matrix, tuple((name, name) for name in schema.columns), schema)
 
@@ -206,15 +188,12 @@ def r_score(frame: Table, a: str, b: str, schema: "Schema", *, max_bins: int = D
 
     It is the R-score of PrivMRF and VertiMRF, without their factor n. Not DP on a real table.
 
-    Args:
-        frame: table with at least the schema's columns.
-        a: a column's name.
-        b: another column's name.
-        schema: the public schema of the joined table.
-        max_bins: cells of a real or wide integer column.
-
-    Raises:
-        ArgumentError: `a` or `b` is not in the schema or both are the same, or `frame` does not fit.
+    :param frame: table with at least the schema's columns.
+    :param a: a column's name.
+    :param b: another column's name.
+    :param schema: the public schema of the joined table.
+    :param max_bins: cells of a real or wide integer column.
+    :raises ArgumentError: `a` or `b` is not in the schema or both are the same, or `frame` does not fit.
     """
     for argument, name in (("a", a), ("b", b)):
         if name not in schema.columns:
@@ -228,13 +207,10 @@ def r_score(frame: Table, a: str, b: str, schema: "Schema", *, max_bins: int = D
 def r_scores(frame: Table, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS) -> pd.DataFrame:
     """R-score of every pair of columns; a symmetric [d, d] table with NaN on its diagonal.
 
-    Args:
-        frame: table with at least the schema's columns. Not DP on a real table.
-        schema: the public schema of the joined table.
-        max_bins: cells of a real or wide integer column.
-
-    Raises:
-        ArgumentError: `frame` lacks a column or has no rows, or `max_bins` is out of range.
+    :param frame: table with at least the schema's columns. Not DP on a real table.
+    :param schema: the public schema of the joined table.
+    :param max_bins: cells of a real or wide integer column.
+    :raises ArgumentError: `frame` lacks a column or has no rows, or `max_bins` is out of range.
     """
     cells = _Cells.of(frame, schema, "frame", max_bins)
     matrix = np.full((len(schema.columns),) * 2, np.nan)

@@ -68,8 +68,7 @@ def missing_extra(package: str) -> ArgumentError:
 def styled(plot: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
     """Run a plotting function under the library's style, and leave matplotlib's global settings alone.
 
-    Raises:
-        ArgumentError: matplotlib is not installed; the message names the extra `report`.
+    :raises ArgumentError: matplotlib is not installed; the message names the extra `report`.
     """
 
     @functools.wraps(plot)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import shown
 from vertinumpyro.evaluation import plot_style
 from vertinumpyro.evaluation.report import ReportFigure, ReportTable
 
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Calibration",
-    "Predicted",
-    "PredictionItems",
-    "calibration",
-    "plot_calibration",
-    "plot_roc",
-    "prediction_items",
-]
 
 Kind = Literal["event", "count", "real"]
 _NORMAL_95 = 1.959963984540054
@@ -44,9 +35,8 @@ _AXES = {
 class Predicted(NamedTuple):
     """Labels and predictions of the same records. Secret.
 
-    Attributes:
-        observed: `[N]`; of an event 0 or 1.
-        predicted: `[N]`: of an event its probability, otherwise the mean.
+    :ivar observed: `[N]`; of an event 0 or 1.
+    :ivar predicted: `[N]`: of an event its probability, otherwise the mean.
     """
 
     observed: np.ndarray
@@ -56,11 +46,10 @@ class Predicted(NamedTuple):
 class Calibration(NamedTuple):
     """Groups of records whose predictions are alike, `[groups]`, lowest first.
 
-    Attributes:
-        predicted: mean prediction.
-        observed: mean label.
-        low, high: 95% interval of that mean: Wilson's of an event, otherwise by the standard error.
-        size: records.
+    :ivar predicted: mean prediction.
+    :ivar observed: mean label.
+    :ivar low, high: 95% interval of that mean: Wilson's of an event, otherwise by the standard error.
+    :ivar size: records.
     """
 
     predicted: np.ndarray
@@ -80,13 +69,10 @@ class PredictionItems(NamedTuple):
 def calibration(found: Predicted, *, kind: Kind = "event", num_groups: int = 10) -> Calibration:
     """Observed against predicted means, in groups of as many records each by quantiles of the prediction. Not DP.
 
-    Args:
-        found: labels and predictions.
-        kind: "event" for a label of 0 and 1, "count" or "real".
-        num_groups: fewer where many predictions are equal, as equal ones stay together.
-
-    Raises:
-        ArgumentError: lengths differ, a number is not finite, or an event's are not in [0, 1].
+    :param found: labels and predictions.
+    :param kind: "event" for a label of 0 and 1, "count" or "real".
+    :param num_groups: fewer where many predictions are equal, as equal ones stay together.
+    :raises ArgumentError: lengths differ, a number is not finite, or an event's are not in [0, 1].
     """
     observed, predicted = _checked(found, kind)
     if num_groups < 1:
@@ -109,12 +95,9 @@ def calibration(found: Predicted, *, kind: Kind = "event", num_groups: int = 10)
 def plot_roc(events: Mapping[str, Predicted], *, note: str | None = plot_style.NOT_DP_NOTE) -> "Figure":
     """Receiver operating characteristics: true against false positives at every threshold, and their areas. Not DP.
 
-    Args:
-        events: name -> labels 0 or 1 and scores, the higher the likelier.
-        note: text for the corner, or None.
-
-    Raises:
-        ArgumentError: there is no event, labels and scores do not fit, or an extra is missing.
+    :param events: name -> labels 0 or 1 and scores, the higher the likelier.
+    :param note: text for the corner, or None.
+    :raises ArgumentError: there is no event, labels and scores do not fit, or an extra is missing.
     """
     metrics = _metrics()
     figure = plot_style.new_figure(4.6, 4.6)
@@ -147,13 +130,10 @@ def plot_calibration(
 
     On the diagonal a prediction is right on average.
 
-    Args:
-        labels: name -> labels and predictions.
-        kind, num_groups: see `calibration`.
-        note: text for the corner, or None.
-
-    Raises:
-        ArgumentError: there is no label, labels and predictions do not fit, or an extra is missing.
+    :param labels: name -> labels and predictions.
+    :param kind, num_groups: see `calibration`.
+    :param note: text for the corner, or None.
+    :raises ArgumentError: there is no label, labels and predictions do not fit, or an extra is missing.
     """
     found = {name: calibration(one, kind=kind, num_groups=num_groups) for name, one in _some(labels).items()}
     figure = plot_style.new_figure(4.8, 5.6)
@@ -189,13 +169,10 @@ def prediction_items(labels: Mapping[str, Predicted], *, kind: Kind = "event", n
     Of an event the area under the ROC curve, Brier score and log loss, a ROC curve and a calibration; of counts the
     mean Poisson deviance and the share of it explained, of reals the root mean squared error and R², and a calibration.
 
-    Args:
-        labels: name -> labels and predictions.
-        kind, num_groups: see `calibration`.
-        records: which they are, for the caption.
-
-    Raises:
-        ArgumentError: as for the figures.
+    :param labels: name -> labels and predictions.
+    :param kind, num_groups: see `calibration`.
+    :param records: which they are, for the caption.
+    :raises ArgumentError: as for the figures.
     """
     checked = {name: Predicted(*_checked(found, kind)) for name, found in _some(labels).items()}
     if kind == "event":

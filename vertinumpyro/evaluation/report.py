@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from vertinumpyro.core.errors import ArgumentError, PrivacyError
-from vertinumpyro.core.visible import visible
+from vertinumpyro.core.errors import ArgumentError, PrivacyError, visible
 from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE, lacks_glyphs
 
 if TYPE_CHECKING:
@@ -48,9 +47,8 @@ _NARROW = "(max-width: 40rem)"  # as in report.html
 class ReportText:
     """A paragraph of the report.
 
-    Attributes:
-        text: what it says; it may hold figures of real data, so it stands in no error and no `repr`.
-        not_dp: whether it says anything that was computed on real data outside the mechanism; it is then badged.
+    :ivar text: what it says; it may hold figures of real data, so it stands in no error and no `repr`.
+    :ivar not_dp: whether it says anything that was computed on real data outside the mechanism; it is then badged.
     """
 
     text: str = dataclasses.field(repr=False)
@@ -61,14 +59,13 @@ class ReportText:
 class ReportFigure:
     """A figure of the report.
 
-    Attributes:
-        figure: a matplotlib figure; it is only read.
-        caption: what it shows, one or two sentences.
-        not_dp: whether it was computed on real data outside the mechanism; it is then badged.
-        section: the heading under which it stands; figures with one heading stand together, and those
-            under "Privacy" below the table of adversaries.
-        alt: text for readers who cannot see it; empty means the caption.
-        narrow: the same, drawn for a screen as narrow as a telephone's; None shows `figure` there, smaller.
+    :ivar figure: a matplotlib figure; it is only read.
+    :ivar caption: what it shows, one or two sentences.
+    :ivar not_dp: whether it was computed on real data outside the mechanism; it is then badged.
+    :ivar section: the heading under which it stands; figures with one heading stand together, and those under "Privacy"
+        below the table of adversaries.
+    :ivar alt: text for readers who cannot see it; empty means the caption.
+    :ivar narrow: the same, drawn for a screen as narrow as a telephone's; None shows `figure` there, smaller.
     """
 
     figure: "Figure"
@@ -83,11 +80,10 @@ class ReportFigure:
 class ReportTable:
     """A table of the report; its index becomes the row headers.
 
-    Attributes:
-        frame: the cells; floats are shown with four significant digits, missing cells as a dash.
-        caption: what it shows.
-        not_dp: whether it was computed on real data outside the mechanism; it is then badged.
-        section: the heading under which it stands, before the section's figures.
+    :ivar frame: the cells; floats are shown with four significant digits, missing cells as a dash.
+    :ivar caption: what it shows.
+    :ivar not_dp: whether it was computed on real data outside the mechanism; it is then badged.
+    :ivar section: the heading under which it stands, before the section's figures.
     """
 
     frame: pd.DataFrame
@@ -100,18 +96,17 @@ class ReportTable:
 class ReportContent:
     """Everything that stands in a report; plain text throughout, escaped when it is written.
 
-    Attributes:
-        title: the report's heading.
-        summary: paragraphs about what was released, and to whom.
-        facts: name -> value of the privacy plan (say epsilon, delta, relation, noise multiplier, steps).
-        adversary_rows: one mapping for each adversary, with the keys of `ADVERSARY_COLUMNS`; keys that are
-            left out show as a dash.
-        figures: the figures, in order.
-        tables: the tables, in order.
-        configuration: name -> value of timing and configuration.
-        code: lines of code that load what was released.
-        notes: further sentences for the box "What is not DP", say about quantities that a party keeps.
-        warnings: sentences that the reader must see first, say an insecure simulation.
+    :ivar title: the report's heading.
+    :ivar summary: paragraphs about what was released, and to whom.
+    :ivar facts: name -> value of the privacy plan (say epsilon, delta, relation, noise multiplier, steps).
+    :ivar adversary_rows: one mapping for each adversary, with the keys of `ADVERSARY_COLUMNS`; keys that are left out
+        show as a dash.
+    :ivar figures: the figures, in order.
+    :ivar tables: the tables, in order.
+    :ivar configuration: name -> value of timing and configuration.
+    :ivar code: lines of code that load what was released.
+    :ivar notes: further sentences for the box "What is not DP", say about quantities that a party keeps.
+    :ivar warnings: sentences that the reader must see first, say an insecure simulation.
     """
 
     title: str
@@ -134,15 +129,12 @@ class ReportContent:
 def write_report(path: str | Path, content: ReportContent, *, release: bool = False) -> Path:
     """Write one self-contained HTML file and return its path; an existing file is replaced.
 
-    Args:
-        path: where to write; its folder must exist.
-        content: what stands in the report.
-        release: whether the file is to be published; it then must not hold anything that is not DP.
-
-    Raises:
-        ArgumentError: the folder of `path` does not exist, a paragraph is no `ReportText`, or an adversary row has an
-            unknown key.
-        PrivacyError: `release` is set and a paragraph, table or figure is not DP; the message says which.
+    :param path: where to write; its folder must exist.
+    :param content: what stands in the report.
+    :param release: whether the file is to be published; it then must not hold anything that is not DP.
+    :raises ArgumentError: the folder of `path` does not exist, a paragraph is no `ReportText`, or an adversary row has
+        an unknown key.
+    :raises PrivacyError: `release` is set and a paragraph, table or figure is not DP; the message says which.
     """
     target = Path(path)
     if not target.parent.is_dir():
@@ -155,13 +147,10 @@ def write_report(path: str | Path, content: ReportContent, *, release: bool = Fa
 def render_report(content: ReportContent, *, release: bool = False) -> str:
     """The text of the HTML file that `write_report` writes.
 
-    Args:
-        content: what stands in the report.
-        release: whether it is to be published; it then must not hold anything that is not DP.
-
-    Raises:
-        ArgumentError: a paragraph is no `ReportText`, or an adversary row has an unknown key.
-        PrivacyError: `release` is set and a paragraph, table or figure is not DP.
+    :param content: what stands in the report.
+    :param release: whether it is to be published; it then must not hold anything that is not DP.
+    :raises ArgumentError: a paragraph is no `ReportText`, or an adversary row has an unknown key.
+    :raises PrivacyError: `release` is set and a paragraph, table or figure is not DP.
     """
     _check_paragraphs(content.summary)
     captions = content.not_dp_captions()

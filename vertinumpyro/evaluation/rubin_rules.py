@@ -13,18 +13,15 @@ from scipy import stats
 
 from vertinumpyro.core.errors import ArgumentError
 
-__all__ = ["CombinedEstimate", "combine_estimates"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class CombinedEstimate:
     """An estimate from several synthetic tables, of the population and not of a table.
 
-    Attributes:
-        estimate: the mean over the tables.
-        stddev: its standard deviation, with the privacy noise, the sample and the synthesis in it.
-        degrees_of_freedom: of the t distribution that intervals are taken from.
+    :ivar estimate: the mean over the tables.
+    :ivar stddev: its standard deviation, with the privacy noise, the sample and the synthesis in it.
+    :ivar degrees_of_freedom: of the t distribution that intervals are taken from.
     """
 
     estimate: np.ndarray
@@ -48,12 +45,9 @@ def combine_estimates(estimates: Any, variances: Any) -> CombinedEstimate:
     tables, u takes its place (Reiter 2002). The tables are those of `sample_synthetic(num_tables=m)`, with N records
     each; the intervals hold as far as the posterior does: under the law of the tables, not under the field's.
 
-    Args:
-        estimates: point estimates, `[m, ...]`: say, coefficients.
-        variances: their squared standard errors on each table, `[m, ...]`.
-
-    Raises:
-        ArgumentError: fewer than two tables, different shapes, or values that are not finite.
+    :param estimates: point estimates, `[m, ...]`: say, coefficients.
+    :param variances: their squared standard errors on each table, `[m, ...]`.
+    :raises ArgumentError: fewer than two tables, different shapes, or values that are not finite.
     """
     estimates, variances = np.asarray(estimates, np.float64), np.asarray(variances, np.float64)
     if estimates.shape != variances.shape or estimates.ndim < 1 or len(estimates) < 2:

@@ -32,16 +32,12 @@ def plot_objective(
 ) -> "Figure":
     """The trace of an objective over steps: single values pale, their running median as a dark line.
 
-    Args:
-        trace: float array [T]; non-finite values leave a gap.
-        label: what the objective is, for the y axis (say "negative ELBO per record").
-        steps: float array [T], the step of each value; None means 1 to T.
-        note: text for the corner (an objective evaluated on real data is not DP), or None.
-        width: of the figure, in inches.
-
-    Raises:
-        ArgumentError: `trace` is empty or not one-dimensional, `steps` has another shape, or matplotlib is
-            missing.
+    :param trace: float array [T]; non-finite values leave a gap.
+    :param label: what the objective is, for the y axis (say "negative ELBO per record").
+    :param steps: float array [T], the step of each value; None means 1 to T.
+    :param note: text for the corner (an objective evaluated on real data is not DP), or None.
+    :param width: of the figure, in inches.
+    :raises ArgumentError: `trace` is empty or not one-dimensional, `steps` has another shape, or matplotlib is missing.
     """
     values = _vector(trace, "trace")
     at = np.arange(1, len(values) + 1) if steps is None else _vector(steps, "steps")
@@ -74,14 +70,11 @@ def plot_nll_boxes(
 
     Boxes span the quartiles, whiskers the whole range.
 
-    Args:
-        groups: label -> float array [repeats], in the order to draw.
-        reference_lines: label -> value of a dashed horizontal line (say a non-private run).
-        ylabel: the y axis's label.
-        note: text for the corner (a likelihood of real data is not DP), or None.
-
-    Raises:
-        ArgumentError: `groups` is empty or one of its arrays is, or matplotlib is missing.
+    :param groups: label -> float array [repeats], in the order to draw.
+    :param reference_lines: label -> value of a dashed horizontal line (say a non-private run).
+    :param ylabel: the y axis's label.
+    :param note: text for the corner (a likelihood of real data is not DP), or None.
+    :raises ArgumentError: `groups` is empty or one of its arrays is, or matplotlib is missing.
     """
     if not groups:
         raise ArgumentError("groups must have at least one label")
@@ -111,16 +104,13 @@ def plot_curves(
 ) -> "Figure":
     """Labelled curves in one panel, after Figure 2 of the DPVI paper.
 
-    Args:
-        curves: label -> (x, y), x a float array [points], y [points] or [repeats, points]. Repeats are
-            drawn as their median within a band from their smallest to their largest value.
-        xlabel: the x axis's label.
-        ylabel: the y axis's label.
-        log_x: whether the x axis is logarithmic.
-        note: text for the corner (curves computed on real data are not DP), or None.
-
-    Raises:
-        ArgumentError: `curves` is empty, an x and y do not fit, or matplotlib is missing.
+    :param curves: label -> (x, y), x a float array [points], y [points] or [repeats, points]. Repeats are drawn as
+        their median within a band from their smallest to their largest value.
+    :param xlabel: the x axis's label.
+    :param ylabel: the y axis's label.
+    :param log_x: whether the x axis is logarithmic.
+    :param note: text for the corner (curves computed on real data are not DP), or None.
+    :raises ArgumentError: `curves` is empty, an x and y do not fit, or matplotlib is missing.
     """
     if not curves:
         raise ArgumentError("curves must have at least one label")
@@ -144,14 +134,10 @@ def plot_adversaries(rows: Sequence[Mapping[str, Any]], *, width: float = 7.2) -
     finite epsilon is drawn as an arrow at the right end: nothing is guaranteed against that adversary. An epsilon of 0
     stands at the left end. An epsilon given as text is written as it is.
 
-    Args:
-        rows: one mapping for each row, with "adversary", "epsilon" (a number, or text such as "1.82" or
-            "inf") and optionally "relation".
-        width: of the figure, in inches.
-
-    Raises:
-        ArgumentError: `rows` is empty, a row lacks a key, an epsilon is negative, or matplotlib is
-            missing.
+    :param rows: one mapping for each row, with "adversary", "epsilon" (a number, or text such as "1.82" or "inf") and
+        optionally "relation".
+    :param width: of the figure, in inches.
+    :raises ArgumentError: `rows` is empty, a row lacks a key, an epsilon is negative, or matplotlib is missing.
     """
     points = [_adversary_point(row, index) for index, row in enumerate(rows)]
     if not points:

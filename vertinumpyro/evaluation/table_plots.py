@@ -3,17 +3,20 @@
 Every function returns a `matplotlib.figure.Figure` that pyplot does not know: show it in a notebook, save it
 with `figure.savefig`, or put it into a report. Figures that are computed on a real table carry the note
 "not DP - internal" in a corner; `note=None` leaves it out, for data that is public anyway.
+
+A twin beside what is known of it, the noisy tables or the posterior: all is released, so a figure costs nothing.
 """
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.frames import Table
+from vertinumpyro.data.dataframe_interop import Table
 from vertinumpyro.evaluation import plot_style
 from vertinumpyro.evaluation.marginals import DEFAULT_MAX_BINS, checked_table, cross_party_tvd
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from vertinumpyro.data import Column, Schema
+
 
 CROSS_PARTY_GID = "cross-party"  # gid of the patches that outline a cross-party block
 _PARTY_GAP = 0.18  # cells between two parties' blocks
@@ -47,17 +51,13 @@ def plot_marginals(
 
     Titles and lines have their party's colour. Cells are those of the public domain, in its order.
 
-    Args:
-        real: table with at least the schema's columns. The figure is not DP.
-        synthetic: table with at least the schema's columns.
-        schema: the public schema of the joined table.
-        max_bins: cells of a real or wide integer column.
-        num_across: panels in a row.
-        note: text for the corner, or None.
-
-    Raises:
-        ArgumentError: a table lacks a column or has no rows, `num_across` is below 1, or matplotlib is
-            missing.
+    :param real: table with at least the schema's columns. The figure is not DP.
+    :param synthetic: table with at least the schema's columns.
+    :param schema: the public schema of the joined table.
+    :param max_bins: cells of a real or wide integer column.
+    :param num_across: panels in a row.
+    :param note: text for the corner, or None.
+    :raises ArgumentError: a table lacks a column or has no rows, `num_across` is below 1, or matplotlib is missing.
     """
     tables = checked_table(real, schema, "real"), checked_table(synthetic, schema, "synthetic")
     if num_across < 1:
@@ -93,15 +93,12 @@ def plot_pairwise_tvd(
     Only the lower triangle is drawn, since the table is symmetric; 1-way distances are on the diagonal.
     Values are written into the cells up to 24 columns.
 
-    Args:
-        matrix: [d, d] table with the schema's columns as rows and columns, in any order.
-        schema: the public schema of the joined table; it gives order and parties.
-        title: a line above the map; the cross-party mean is put under it.
-        largest: the distance at the dark end of the scale; None takes the matrix's largest.
-        note: text for the corner, or None.
-
-    Raises:
-        ArgumentError: `matrix` lacks a column, `largest` is not positive, or matplotlib is missing.
+    :param matrix: [d, d] table with the schema's columns as rows and columns, in any order.
+    :param schema: the public schema of the joined table; it gives order and parties.
+    :param title: a line above the map; the cross-party mean is put under it.
+    :param largest: the distance at the dark end of the scale; None takes the matrix's largest.
+    :param note: text for the corner, or None.
+    :raises ArgumentError: `matrix` lacks a column, `largest` is not positive, or matplotlib is missing.
     """
     cross_party_tvd(matrix, schema)  # checks the matrix
     side = _map_side(schema)
@@ -119,13 +116,11 @@ def plot_tvd_comparison(
 ) -> "Figure":
     """Heat maps on one scale: what the parties gain where they learn on the joined table.
 
-    Args:
-        matrices: the line above each map, and its [d, d] table of `pairwise_tvd`; the cross-party mean is put under it.
-        schema: the public schema of the joined table.
-        note: text for the corner, or None.
-
-    Raises:
-        ArgumentError: there is no matrix, one lacks a column of the schema, or matplotlib is missing.
+    :param matrices: the line above each map, and its [d, d] table of `pairwise_tvd`; the cross-party mean is put under
+        it.
+    :param schema: the public schema of the joined table.
+    :param note: text for the corner, or None.
+    :raises ArgumentError: there is no matrix, one lacks a column of the schema, or matplotlib is missing.
     """
     if not matrices:
         raise ArgumentError("matrices is empty; give at least one table of pairwise_tvd")
@@ -300,3 +295,85 @@ def percent():
     from matplotlib.ticker import PercentFormatter
 
     return PercentFormatter(1.0, decimals=0)
+
+
+_LEGEND = 3.4  # inches, as wide as the legend's longest line
+
+
+class ReleasedShares(NamedTuple):
+    """A column's released shares, and the twin's in the same cells, each `[cells]`.
+
+    :ivar shares: as released; noise may take them below 0.
+    :ivar error: standard deviation of each, a number or [cells].
+    :ivar twin: the twin's.
+    """
+
+    shares: np.ndarray
+    error: float | np.ndarray
+    twin: np.ndarray
+
+
+@plot_style.styled
+def plot_beside_release(
+    columns: Mapping[str, ReleasedShares],
+    schema: "Schema",
+    *,
+    num_across: int = 4,
+    label: str = "released, ± 2 standard deviations",
+) -> "Figure":
+    """One small panel for each column: the twin's shares as bars, the released ones with two standard deviations.
+
+    :param columns: in the schema's order.
+    :param schema: the public schema.
+    :param num_across: panels in a row.
+    :param label: what the legend calls the released shares.
+    :raises ArgumentError: there is no column, `num_across` is below 1, or matplotlib is missing.
+    """
+    if not columns or num_across < 1:
+        raise ArgumentError(f"columns has {len(columns)} and num_across={num_across}; give at least one of each")
+    across = min(num_across, len(columns))
+    down = math.ceil(len(columns) / across)
+    width = max(_LEGEND, 2.6 * across + 0.2)
+    figure = plot_style.new_figure(width, 2.15 * down + 0.5)
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    colours = plot_style.party_colours(schema.parties)
+    for axes, (name, found) in zip(panels, columns.items(), strict=False):
+        colour = colours[schema.party_of(name)]
+        _draw(axes, found, colour)
+        axes.set_title(name, color=colour, fontweight="bold")
+        label_cells(axes, schema.columns[name], len(found.twin), len(found.twin))
+    for axes in panels[len(columns) :]:
+        axes.set_axis_off()
+    _legend(figure, colours, label)
+    return figure
+
+
+def _draw(axes: "Axes", found: ReleasedShares, colour: str) -> None:
+    cells = np.arange(len(found.twin))
+    axes.bar(cells, found.twin, width=0.92, color=colour, alpha=0.45)
+    axes.errorbar(
+        cells,
+        found.shares,
+        yerr=2 * found.error,
+        fmt="o",
+        markersize=2.5,
+        color=plot_style.INK,
+        elinewidth=0.9,
+        capsize=0,
+    )
+    axes.set_xlim(-0.6, len(cells) - 0.4)
+    axes.set_ylim(0, 1.1 * max(found.twin.max(), found.shares.max(), 1e-6))
+    axes.yaxis.set_major_locator(ticks(3))
+    axes.yaxis.set_major_formatter(percent())
+    plot_style.grid(axes, "y")
+
+
+def _legend(figure: "Figure", colours: Mapping[str, str], label: str) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Patch | Line2D] = [Patch(color=c, alpha=0.45, label=f"twin, {p}") for p, c in colours.items()]
+    handles.append(Line2D([], [], color=plot_style.INK, marker="o", markersize=3, label=label))
+    figure.legend(
+        handles=handles, loc="outside upper left", ncols=1 if figure.get_figwidth() <= _LEGEND else min(4, len(handles))
+    )

@@ -24,8 +24,8 @@ from jaxtyping import Array, Float, Int
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import OBSERVED_SUFFIX, Column
 from vertinumpyro.model import SplitModel
+from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.enumeration import log_densities, trace_at
-from vertinumpyro.model.stand_ins import stand_in_columns
 from vertinumpyro.mrf.cells import CellColumn
 
 _MOST_VALUES = 2048
@@ -45,12 +45,11 @@ _OPEN = (2.0**-23, 1 - 2.0**-23)
 class Grid:
     """Points of one column's domain, or of several columns' product.
 
-    Attributes:
-        columns: for each column, the points in model units `[G]`, and its mask where it has one.
-        cells: for each column, the cell of every point `[G]`.
-        fine: for a single binned column, the cell of its finer histogram `[G]`.
-        log_weights: of the points `[G]`; 0 for a value of a finite domain.
-        pattern: which of the columns' masked values are missing at a point, as a number `[G]`.
+    :ivar columns: for each column, the points in model units `[G]`, and its mask where it has one.
+    :ivar cells: for each column, the cell of every point `[G]`.
+    :ivar fine: for a single binned column, the cell of its finer histogram `[G]`.
+    :ivar log_weights: of the points `[G]`; 0 for a value of a finite domain.
+    :ivar pattern: which of the columns' masked values are missing at a point, as a number `[G]`.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -67,11 +66,10 @@ class Grid:
 def column_grid(column: Column, cells: CellColumn, *, coarse: bool = False, absent: bool = False) -> Grid:
     """The grid of one column.
 
-    Args:
-        column: the column of the schema.
-        cells: the same in cells.
-        coarse: a few points a cell of its tables instead of its finer histogram's, for products of columns.
-        absent: of a masked column, whether the last point is a missing value.
+    :param column: the column of the schema.
+    :param cells: the same in cells.
+    :param coarse: a few points a cell of its tables instead of its finer histogram's, for products of columns.
+    :param absent: of a masked column, whether the last point is a missing value.
     """
     if not cells.domain_size:
         points, weights = _unit_interval(cells.num_bins if coarse else cells.num_fine - (cells.missing != "forbid"))
@@ -172,14 +170,11 @@ arguments of compiled functions they let the same program serve the next release
 class ModelTables:
     """Probabilities of the cells of tables under a split model.
 
-    Args:
-        split: the model.
-        columns: all columns in cells.
-        keys: the tables. Cells of values that are missing under a mask have probability 0 unless the model observes
-            the mask: the others are given that both are present.
-
-    Raises:
-        ModelContractError: a column's tables cannot be computed from the model; names the site and what to do.
+    :param split: the model.
+    :param columns: all columns in cells.
+    :param keys: the tables. Cells of values that are missing under a mask have probability 0 unless the model observes
+        the mask: the others are given that both are present.
+    :raises ModelContractError: a column's tables cannot be computed from the model; names the site and what to do.
     """
 
     def __init__(self, split: SplitModel, columns: Sequence[CellColumn], keys: Sequence[TableKey]) -> None:
@@ -223,8 +218,7 @@ class ModelTables:
     def of_records(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """The place of every record among the cells of each block, `[n, blocks]`, for `log_density`.
 
-        Args:
-            arrays: encoded records `[n]` with their masks.
+        :param arrays: encoded records `[n]` with their masks.
         """
         found = []
         for block in self._blocks:
@@ -272,8 +266,7 @@ class ModelTables:
     def cells_of(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """The cell of every record in each table, `[n, tables]`, numbered as `__call__` has them.
 
-        Args:
-            arrays: encoded records `[n]` with their masks, of simulated records.
+        :param arrays: encoded records `[n]` with their masks, of simulated records.
         """
         coarse = {name: self._cells[name].codes(arrays) for key in self.keys for name in key.columns}
         found, start = [], 0

@@ -29,8 +29,6 @@ from vertinumpyro.mrf import Marginals, VertiMRF
 from vertinumpyro.mrf.twin import draw_cells
 from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide, chosen_init
 
-__all__ = ["FieldFit", "fit_to_field"]
-
 _NUM_RECORDS = 200_000  # of the field: their own chance should be small beside that of the N real ones
 _BATCH = 1000
 _RATE = 0.1
@@ -44,10 +42,9 @@ StartAt = Callable[[Mapping[str, np.ndarray], np.ndarray], Mapping[str, Any]]
 class FieldFit(NamedTuple):
     """What was learned.
 
-    Attributes:
-        guide: over flat theta.
-        params: its parameters.
-        trend: how much the last tenth of the steps still gained, in nats a record.
+    :ivar guide: over flat theta.
+    :ivar params: its parameters.
+    :ivar trend: how much the last tenth of the steps still gained, in nats a record.
     """
 
     guide: ReparameterisedGuide
@@ -148,7 +145,7 @@ def _run(
 
 def _records(release: Marginals, settings: VertiMRF, rng_key: jax.Array) -> dict[str, np.ndarray]:
     """Encoded records of the field. Public."""
-    rng = np.random.default_rng(np.asarray(rng_key).ravel())
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
     cells = draw_cells(settings.field(release), _NUM_RECORDS, rng)
     arrays: dict[str, np.ndarray] = {}
     for column in release.columns:

@@ -1,6 +1,8 @@
 """`MarginalInference`: an ordinary NumPyro model fitted to a release of noisy tables, at no further cost.
 
 `release_marginals`: a plan spent on noisy tables alone.
+
+What `MarginalInference` returns: draws of the latents, and everything that follows from them.
 """
 
 from __future__ import annotations
@@ -18,15 +20,14 @@ import numpy as np
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_uniform
 
-from vertinumpyro.core.arguments import check_fields, checked, shown
 from vertinumpyro.core.compat import jit_fast
+from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.pickling import public_state, require_names
-from vertinumpyro.core.stored_arrays import load_arrays
 from vertinumpyro.core.types import Model
+from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.marginals.field_fit import fit_to_field
-from vertinumpyro.marginals.posterior import MarginalPosterior
 from vertinumpyro.marginals.preconditioned import Draws, Whitened
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLaw, table_keys
 from vertinumpyro.model import SplitModel, split_model
@@ -34,8 +35,84 @@ from vertinumpyro.model.mixture import components_at, mixture_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import require_engine
 from vertinumpyro.posterior.guide import GuideFactory
-from vertinumpyro.posterior.predictive import checked_key
+from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.session import Session
+
+LawName = Literal["tables", "field"]
+
+_OF_FIELD = (
+    "the spread of these draws is of the field's records: it leaves out the noise of the tables, and is no interval"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class MarginalPosterior(PredictivePosterior):
+    """A posterior learned from released tables. Everything in it is post-processing of the release.
+
+    :ivar model: the split model.
+    :ivar plan: what the tables cost.
+    :ivar draws: of flat unconstrained theta, [draws, theta].
+    :ivar middle: its centre.
+    :ivar law: "tables", the exact law of the tables with all correlations, or "field", an approximation; and `why`.
+    :ivar misfit: mean squared standardised residual of the tables' cells at the centre; about 1 where the model can
+        have made them, well above where it cannot.
+    :ivar secure_noise: whether the tables' noise came from the operating system's CSPRNG.
+    """
+
+    model: SplitModel
+    plan: MRFPlan
+    draws: np.ndarray
+    middle: np.ndarray
+    law: LawName
+    why: str
+    misfit: float
+    secure_noise: bool
+
+    @property
+    def split(self) -> SplitModel:
+        """See `PredictivePosterior.split`."""
+        return self.model
+
+    @property
+    def num_learned(self) -> int:
+        """N of the plan."""
+        return self.plan.num_records
+
+    @property
+    def spread_note(self) -> str:
+        """See `PredictivePosterior.spread_note`."""
+        return "" if self.law == "tables" else _OF_FIELD
+
+    def sample_flat(self, rng_key: jax.Array, num_samples: int) -> jax.Array:
+        """Some of the stored draws; with repetition where more are asked for than there are."""
+        replace = num_samples > len(self.draws)
+        rows = jax.random.choice(checked_key(rng_key), len(self.draws), (num_samples,), replace=replace)
+        return jnp.asarray(self.draws)[rows]
+
+    @property
+    def _num_draws(self) -> float:
+        return len(self.draws)
+
+    def centre(self) -> jax.Array:
+        """See `PredictivePosterior.centre`."""
+        return jnp.asarray(self.middle)
+
+    def save(self, path: str | Path) -> None:
+        """Write draws, plan and schema to one `.npz` file; `MarginalInference.load` reads it."""
+        words = {
+            "schema": self.model.schema.to_dict(),
+            "plan": self.plan.to_dict(),
+            "law": self.law,
+            "why": self.why,
+            "misfit": self.misfit,
+            "secure_noise": self.secure_noise,
+        }
+        save_arrays(path, {"draws": self.draws, "middle": self.middle}, words)
+
+    def __repr__(self) -> str:
+        """Shows public facts."""
+        note = f"; {self.spread_note}" if self.spread_note else ""
+        return f"MarginalPosterior({len(self.draws)} draws of {self.draws.shape[1]} parameters, law={self.law!r}{note})"
 
 
 @checked
@@ -54,15 +131,12 @@ def release_marginals(
     each party adds tables of its own columns. `MarginalInference` fits NumPyro models to them, `VertiMRF().field`
     a Markov random field.
 
-    Args:
-        data: the parties' tables in this process, or a session.
-        plan: of `VertiMRF.plan`, with these settings.
-        settings: cells, selection and backend; the defaults where there are none.
-        run_dir: as in `VertiMRF.fit`, with `resume` and `insecure_seed`.
-
-    Raises:
-        ArgumentError: the plan was made for something else.
-        PlanSpentError: it was spent before.
+    :param data: the parties' tables in this process, or a session.
+    :param plan: of `VertiMRF.plan`, with these settings.
+    :param settings: cells, selection and backend; the defaults where there are none.
+    :param run_dir: as in `VertiMRF.fit`, with `resume` and `insecure_seed`.
+    :raises ArgumentError: the plan was made for something else.
+    :raises PlanSpentError: it was spent before.
     """
     settings = VertiMRF() if settings is None else settings
     if not isinstance(settings, VertiMRF):

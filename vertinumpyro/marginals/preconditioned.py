@@ -19,8 +19,6 @@ from numpyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal
 from vertinumpyro.core.errors import InferenceWarning
 from vertinumpyro.marginals.table_likelihood import Law, TableLaw
 
-__all__ = ["Draws", "Whitened"]
-
 _MOST_FULL_RANK = 200
 _STEPS, _RATE, _PARTICLES = 2000, 0.01, 8
 _LARGEST_R_HAT = 1.05

@@ -32,11 +32,9 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.marginals.expected_tables import ModelTables, Sums, TableKey
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.stand_ins import errors_on_stand_ins
+from vertinumpyro.model.dummy_data import errors_on_stand_ins
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.synthesis import Records, rehearse_twin
-
-__all__ = ["MOST_PARAMETERS", "Law", "ReleasedCells", "TableLaw", "table_keys"]
 
 MOST_PARAMETERS = 1500
 """Of the law: it holds a matrix of their square, and one of parameters by cells."""
@@ -53,12 +51,11 @@ _LEAST = 1e-3
 class ReleasedCells(NamedTuple):
     """The cells of a release, table after table, each `[M]`, and what the model's are made of.
 
-    Attributes:
-        counts: as released.
-        stddev: of the noise.
-        total: the records that a cell's table counts: N, or those whose masked values are present.
-        modelled: 1.0; 0.0 where a masked value is missing, if the model does not speak of that.
-        sums: of the model's tables, see `ModelTables`.
+    :ivar counts: as released.
+    :ivar stddev: of the noise.
+    :ivar total: the records that a cell's table counts: N, or those whose masked values are present.
+    :ivar modelled: 1.0; 0.0 where a masked value is missing, if the model does not speak of that.
+    :ivar sums: of the model's tables, see `ModelTables`.
     """
 
     counts: np.ndarray
@@ -72,13 +69,13 @@ class ReleasedCells(NamedTuple):
 class Law(NamedTuple):
     """The likelihood about a first estimate, as arrays.
 
-    Attributes:
-        cells: the release.
-        whitening: J^-1/2 G, `[d, M]`; rows of zeros where no table moves.
-        centre: theta^, flat.
-        scale: a square root of the inverse of the posterior's curvature there, `[d, d]`: theta = centre + scale @ eta.
-        information: the least eigenvalue of what the tables say of unconstrained theta; below about 1 the prior
-            decides some direction.
+    :ivar cells: the release.
+    :ivar whitening: J^-1/2 G, `[d, M]`; rows of zeros where no table moves.
+    :ivar centre: theta^, flat.
+    :ivar scale: a square root of the inverse of the posterior's curvature there, `[d, d]`: theta = centre + scale @
+        eta.
+    :ivar information: the least eigenvalue of what the tables say of unconstrained theta; below about 1 the prior
+        decides some direction.
     """
 
     cells: ReleasedCells
@@ -92,10 +89,9 @@ class Law(NamedTuple):
 class Tangent(NamedTuple):
     """The model's tables about a first estimate.
 
-    Attributes:
-        centre: theta^, flat.
-        expected: the model's counts there, `[M]`.
-        derivative: D, of the counts by theta, `[d, M]`.
+    :ivar centre: theta^, flat.
+    :ivar expected: the model's counts there, `[M]`.
+    :ivar derivative: D, of the counts by theta, `[d, M]`.
     """
 
     centre: jax.Array
@@ -115,13 +111,10 @@ class Tangent(NamedTuple):
 class TableLaw:
     """The law of the tables of one kind of release under one model; its programs are compiled once.
 
-    Args:
-        split: the model.
-        release: its tables' columns and sizes are read, not their cells.
-
-    Raises:
-        ModelContractError: see `ModelTables`.
-        ArgumentError: the release has no table of columns that the model observes.
+    :param split: the model.
+    :param release: its tables' columns and sizes are read, not their cells.
+    :raises ModelContractError: see `ModelTables`.
+    :raises ArgumentError: the release has no table of columns that the model observes.
     """
 
     def __init__(self, split: SplitModel, release: Marginals) -> None:
@@ -162,8 +155,7 @@ class TableLaw:
     def rehearse(self, cells: ReleasedCells) -> None:
         """Traces what the law computes of the model, derivatives and all.
 
-        Raises:
-            ModelContractError: the model raises something; says what and where.
+        :raises ModelContractError: the model raises something; says what and where.
         """
         flat = jax.ShapeDtypeStruct((self.split.num_parameters,), jnp.result_type(float))
         with errors_on_stand_ins():
@@ -232,8 +224,7 @@ class TableLaw:
     def tangent(self, centre: jax.Array, cells: ReleasedCells) -> Tangent:
         """The model's tables about a first estimate.
 
-        Raises:
-            ArgumentError: more parameters than `MOST_PARAMETERS`.
+        :raises ArgumentError: more parameters than `MOST_PARAMETERS`.
         """
         if len(centre) > MOST_PARAMETERS:
             raise ArgumentError(

@@ -1,12 +1,11 @@
 """NumPyro models of vertically split tables: the contract, the split, and the ready mixture."""
 
-from vertinumpyro.model.column_roles import DrawnAt
 from vertinumpyro.model.contract import ModelStructure, inspect_model
+from vertinumpyro.model.dummy_data import UNOBSERVED, Unobserved
 from vertinumpyro.model.mixture import mixture_model
-from vertinumpyro.model.party_plate import party_plate
-from vertinumpyro.model.party_sum import party_sum
+from vertinumpyro.model.party_plate import party_plate, party_sum
+from vertinumpyro.model.site_trace import DrawnAt
 from vertinumpyro.model.split import SplitModel, split_model
-from vertinumpyro.model.unobserved import UNOBSERVED, Unobserved
 
 __all__ = [
     "UNOBSERVED",

@@ -16,14 +16,12 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
 
-from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.types import Model
+from vertinumpyro.core.validation import checked
 from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE, party_plate
-
-__all__ = ["components_at", "mixture_model"]
 
 _LEAST_SHARE = 0.001
 

@@ -14,17 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = [
-    "OUTCOMES",
-    "BernoulliLogit",
-    "BernoulliProbit",
-    "Normal",
-    "OrderedLogit",
-    "Outcome",
-    "Poisson",
-    "outcomes_of",
-]
-
 
 class Outcome(abc.ABC):
     """A distribution of the outcome y at the predictor eta, with public numbers alone.

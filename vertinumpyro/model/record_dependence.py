@@ -20,17 +20,6 @@ import numpy as np
 from vertinumpyro.core.compat import called, calls
 from vertinumpyro.model.user_code import traced_at
 
-__all__ = [
-    "LATENT",
-    "UNCLEAR",
-    "Dependence",
-    "depends_on",
-    "one_record_each",
-    "reads_others",
-    "records_read",
-    "written_at",
-]
-
 Array: TypeAlias = Any  # of NumPy, which makes scalars of arrays without axes
 
 # A set of records is a word of bits; two bits are no record.

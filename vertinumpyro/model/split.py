@@ -18,16 +18,13 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
 from vertinumpyro.data import Schema
-from vertinumpyro.model import local_gradient
+from vertinumpyro.model import scores
 from vertinumpyro.model.contract import ModelStructure, inspected
+from vertinumpyro.model.dummy_data import errors_on_stand_ins, stand_in_columns
 from vertinumpyro.model.enumeration import constrain, log_densities, log_density_of, log_jacobian, trace_at
-from vertinumpyro.model.grouping import SiteGroup, site_groups
 from vertinumpyro.model.mixture import is_mixture_of
-from vertinumpyro.model.plated import plated_sites
-from vertinumpyro.model.stand_ins import errors_on_stand_ins, stand_in_columns
-from vertinumpyro.model.summed import PartLatents, part_contribution, part_inputs
-
-__all__ = ["SplitModel", "split_model"]
+from vertinumpyro.model.party_sums import PartLatents, part_contribution, part_inputs
+from vertinumpyro.model.scores import SiteGroup, plated_sites, site_groups
 
 _NUM_TRACED = 2
 
@@ -229,12 +226,12 @@ class SplitModel:
             plated = {name: axis for name, axis in self.plated[party].items() if name in group.latents}
             shared = tuple(name for name in self.shared[party] if name in group.latents)
             rows, codes = group.rows(columns)
-            found = local_gradient.contribution(log_density, theta, plated, shared, rows)
-            return local_gradient.looked_up(found, codes) if group.is_table else found
+            found = scores.contribution(log_density, theta, plated, shared, rows)
+            return scores.looked_up(found, codes) if group.is_table else found
 
         length = len(next(iter(columns.values())))
-        nothing = local_gradient.empty(length, self.num_components, flat.dtype)
-        return local_gradient.combined([nothing, *(of_group(group) for group in self.groups[party])])
+        nothing = scores.empty(length, self.num_components, flat.dtype)
+        return scores.combined([nothing, *(of_group(group) for group in self.groups[party])])
 
     def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n Z"]:
         """`Contribution.log_density` without the scores."""

@@ -16,8 +16,6 @@ import numpyro
 from vertinumpyro.model import enumeration
 from vertinumpyro.model.enumeration import log_density_of
 
-__all__ = ["UserLine", "line_in_model", "line_of", "text_of", "traced_at", "where"]
-
 _OURS = Path(__file__).parents[1]
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = frozenset({"jax", "jaxlib", "numpyro", "numpy"})

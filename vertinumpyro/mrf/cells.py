@@ -13,12 +13,10 @@ from typing import final
 
 import numpy as np
 
-from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import shown
 from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema
 from vertinumpyro.data import binning as bins_of
-
-__all__ = ["DEFAULT_MAX_CELLS", "CellColumn", "cell_columns"]
 
 DEFAULT_MAX_CELLS = 16
 _FINE_PER_CELL = 8  # of a real column
@@ -30,12 +28,11 @@ _MOST_FINE = 1024
 class CellColumn:
     """One column cut into cells. Everything here is public.
 
-    Attributes:
-        name: the column.
-        party: who holds it.
-        domain_size: how many values it has in model units; 0 for a real column.
-        num_bins: cells of present values; equal to `domain_size` where nothing is binned.
-        missing: as the values are encoded, "forbid", "mask" or "category"; missing ones have the last cell.
+    :ivar name: the column.
+    :ivar party: who holds it.
+    :ivar domain_size: how many values it has in model units; 0 for a real column.
+    :ivar num_bins: cells of present values; equal to `domain_size` where nothing is binned.
+    :ivar missing: as the values are encoded, "forbid", "mask" or "category"; missing ones have the last cell.
     """
 
     name: str
@@ -63,9 +60,8 @@ class CellColumn:
     def codes(self, arrays: Mapping[str, np.ndarray], *, fine: bool = False) -> np.ndarray:
         """Every record's cell, int64 `[N]`. Secret.
 
-        Args:
-            arrays: the party's encoded columns, as `VerticalDataset.arrays` gives them.
-            fine: in the finer histogram instead.
+        :param arrays: the party's encoded columns, as `VerticalDataset.arrays` gives them.
+        :param fine: in the finer histogram instead.
         """
         size = self.num_fine if fine else self.num_cells
         values, present = arrays[self.name], self._present(arrays)
@@ -91,10 +87,9 @@ class CellColumn:
     ) -> dict[str, np.ndarray]:
         """Encoded values drawn within cells: ``{name: [n]}``, with a mask where the schema has one.
 
-        Args:
-            codes: cells `[n]`.
-            rng: public randomness.
-            fine_weights: non-negative weights of the finer histogram `[num_fine]`; None draws uniformly.
+        :param codes: cells `[n]`.
+        :param rng: public randomness.
+        :param fine_weights: non-negative weights of the finer histogram `[num_fine]`; None draws uniformly.
         """
         present = codes < self.num_bins
         values = np.zeros(len(codes), np.float64 if not self.domain_size else np.int64)
@@ -135,8 +130,7 @@ def cell_columns(
     Categories stay as they are; reals, counts and integers get at most `max_cells` cells. `bins` sets the number
     for single columns, categories included (neighbours in the schema's order are merged).
 
-    Raises:
-        ArgumentError: `bins` names no column of the schema, or a number is below 2.
+    :raises ArgumentError: `bins` names no column of the schema, or a number is below 2.
     """
     if not isinstance(bins, Mapping | None):
         raise ArgumentError(f"bins={shown(bins)} must be a mapping from columns to numbers of cells")

@@ -111,8 +111,7 @@ def pads(size: int, source: RandomSource) -> np.ndarray:
 def check_range(num_records: int, release: TableRelease) -> None:
     """A count plus twelve standard deviations of noise stays below 2^62 grid units.
 
-    Raises:
-        RangeError: N or the noise is too large.
+    :raises RangeError: N or the noise is too large.
     """
     if (num_records + 12 * release.stddev) * 2**GRID_BITS >= 2**62:
         raise RangeError(f"{num_records} records with this noise could wrap around the ring; raise epsilon")
@@ -134,10 +133,9 @@ def exact_tables(
 
     Memory beyond the columns and the tables is a block of records, whatever N is. By the columns' workers, if any.
 
-    Args:
-        columns: the party's columns.
-        arrays: its encoded table.
-        sets: places in `columns`.
+    :param columns: the party's columns.
+    :param arrays: its encoded table.
+    :param sets: places in `columns`.
     """
     count = functools.partial(_counted, tuple(columns), tuple(sets))
     shapes = [_shape(columns, chosen) for chosen in sets]

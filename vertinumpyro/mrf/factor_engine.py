@@ -55,8 +55,7 @@ class JunctionTree(NamedTuple):
         them. So what is held at a time has a clique's columns, and those of the margin, however many cliques lie
         between them.
 
-        Raises:
-            ArgumentError: a table on the way has more columns than can be summed at once.
+        :raises ArgumentError: a table on the way has more columns than can be summed at once.
         """
         shape = _shape_of(self.cliques)
         needed = _needed(shape, columns)
@@ -124,11 +123,10 @@ def _given(clique: Sequence[str], table: np.ndarray, fresh: Collection[str]) -> 
 class FactorEngine:
     """Mirror descent for some tables.
 
-    Args:
-        mbi: the engine.
-        sizes: cells of every column.
-        measurements: released tables.
-        num_records: N.
+    :param mbi: the engine.
+    :param sizes: cells of every column.
+    :param measurements: released tables.
+    :param num_records: N.
     """
 
     def __init__(

@@ -26,16 +26,6 @@ from vertinumpyro.mrf.mirror_descent import SteinRisk
 from vertinumpyro.mrf.tree_engine import TreeEngine
 from vertinumpyro.mrf.triangulation import tree_cells
 
-__all__ = [
-    "DEFAULT_ITERATIONS",
-    "FEW_COLUMNS",
-    "GraphicalModel",
-    "fit_graphical_model",
-    "has_engine",
-    "junction_tree_cells",
-    "require_engine",
-]
-
 DEFAULT_ITERATIONS = 5000
 _BLOCK = 50  # steps until the first look at the risk
 _TOLERANCE = 0.01  # steps that lower the risk by less than so much of it are the last
@@ -50,10 +40,9 @@ Sizes = Mapping[str, int]
 class GraphicalModel(NamedTuple):
     """A fitted field as its junction tree.
 
-    Attributes:
-        cliques: the maximal cliques; what one shares with all earlier ones lies within one of these.
-        tables: the distribution of each, float64, adding up to 1.
-        engine: the same model in the engine's words, for margins that no clique has.
+    :ivar cliques: the maximal cliques; what one shares with all earlier ones lies within one of these.
+    :ivar tables: the distribution of each, float64, adding up to 1.
+    :ivar engine: the same model in the engine's words, for margins that no clique has.
     """
 
     cliques: tuple[tuple[str, ...], ...]
@@ -79,8 +68,7 @@ def has_engine() -> bool:
 def require_engine() -> ModuleType:
     """The engine.
 
-    Raises:
-        ArgumentError: it is not installed; the message says how to get it.
+    :raises ArgumentError: it is not installed; the message says how to get it.
     """
     try:
         with warnings.catch_warnings(), compat.x64():
@@ -119,14 +107,13 @@ def fit_graphical_model(
     All tables of a path stop together. Where most hold noise alone, the best moment for all of them comes before the
     few others are learned, so a second path can be given that has these alone.
 
-    Args:
-        sizes: cells of every column; columns that no table has come out uniform.
-        measurements: released tables.
-        num_records: N, public.
-        singles: what is known of single columns; the path begins at their product.
-        fewer: the tables of a second path, if there is to be one; it is taken where its risk is clearly less.
-        released: all tables, by which two paths are compared.
-        iterations: the most steps of mirror descent; a path that they cut short warns.
+    :param sizes: cells of every column; columns that no table has come out uniform.
+    :param measurements: released tables.
+    :param num_records: N, public.
+    :param singles: what is known of single columns; the path begins at their product.
+    :param fewer: the tables of a second path, if there is to be one; it is taken where its risk is clearly less.
+    :param released: all tables, by which two paths are compared.
+    :param iterations: the most steps of mirror descent; a path that they cut short warns.
     """
     task = _Task(require_engine(), sizes, float(num_records), tuple(singles), SteinRisk(released or measurements))
     with compat.x64():
@@ -148,12 +135,11 @@ def fit_graphical_model(
 class _Path(NamedTuple):
     """Where a path is best.
 
-    Attributes:
-        engine: what its fields were made with.
-        models: its two fields in the engine's words.
-        as_begun: single columns that stand there as the path began, which the moved path shares: what they take from
-            the noise, a degree of freedom for each cell, is in no estimate yet.
-        has_ended: whether the path went on to its end.
+    :ivar engine: what its fields were made with.
+    :ivar models: its two fields in the engine's words.
+    :ivar as_begun: single columns that stand there as the path began, which the moved path shares: what they take from
+        the noise, a degree of freedom for each cell, is in no estimate yet.
+    :ivar has_ended: whether the path went on to its end.
     """
 
     engine: FactorEngine | TreeEngine

@@ -30,11 +30,10 @@ from vertinumpyro.privacy import NeighbouringRelation
 class LocalBudget:
     """A party's part of a plan.
 
-    Attributes:
-        mu: the Gaussian parameter of everything that `measure_locally` returns.
-        recovery_share: part of μ² for finer histograms, where there are binned columns.
-        num_records: N.
-        relation: the neighbouring relation.
+    :ivar mu: the Gaussian parameter of everything that `measure_locally` returns.
+    :ivar recovery_share: part of μ² for finer histograms, where there are binned columns.
+    :ivar num_records: N.
+    :ivar relation: the neighbouring relation.
     """
 
     mu: float
@@ -55,9 +54,8 @@ MOST_TRIPLES = 200
 class LocalTables(NamedTuple):
     """What one party releases about its own columns.
 
-    Attributes:
-        measurements: tables of one to three columns, in cells.
-        fine: noisy histograms of the values within cells, for the columns that are binned.
+    :ivar measurements: tables of one to three columns, in cells.
+    :ivar fine: noisy histograms of the values within cells, for the columns that are binned.
     """
 
     measurements: tuple[Measurement, ...]
@@ -73,12 +71,11 @@ def measure_locally(
 ) -> LocalTables:
     """Spends a party's budget on its own columns; everything returned is released.
 
-    Args:
-        columns: the party's columns.
-        arrays: its encoded table. Secret.
-        budget: its part of the plan.
-        source: its own noise.
-        named: the pairs of a workload, which are then measured once, and nothing beside them.
+    :param columns: the party's columns.
+    :param arrays: its encoded table. Secret.
+    :param budget: its part of the plan.
+    :param source: its own noise.
+    :param named: the pairs of a workload, which are then measured once, and nothing beside them.
     """
     binned = [column for column in columns if column.binned and budget.recovery_share]
     places = {column.name: place for place, column in enumerate(columns)}

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
 from vertinumpyro.data import Schema
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.factor_engine import JunctionTree
@@ -62,9 +62,8 @@ def unpack_released(
 ) -> Released:
     """What `pack_released` made.
 
-    Raises:
-        ArgumentError: a table does not fit the columns.
-        KeyError: something is missing.
+    :raises ArgumentError: a table does not fit the columns.
+    :raises KeyError: something is missing.
     """
     held = {column.name: column for column in columns}
     tables = []
@@ -84,9 +83,8 @@ def pack_model(model: GraphicalModel) -> tuple[dict[str, Any], dict[str, np.ndar
 def unpack_model(entry: Mapping[str, Any], arrays: Arrays, columns: Sequence[CellColumn]) -> GraphicalModel:
     """What `pack_model` made; its margins need no engine.
 
-    Raises:
-        ArgumentError: a table does not fit the columns, or is no distribution.
-        KeyError: something is missing.
+    :raises ArgumentError: a table does not fit the columns, or is no distribution.
+    :raises KeyError: something is missing.
     """
     sizes = {column.name: column.num_cells for column in columns}
     cliques = tuple(tuple(clique) for clique in entry["cliques"])
@@ -110,8 +108,7 @@ def _checked(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def named(file: str) -> Iterator[None]:
     """Whatever is wrong with a stored file's contents becomes one error that names the file.
 
-    Raises:
-        ArgumentError: says what to do.
+    :raises ArgumentError: says what to do.
     """
     try:
         yield
@@ -129,14 +126,14 @@ MARGINALS = "marginals.npz"
 class Marginals:
     """Noisy tables of one data set. Everything in it is released, so whatever is computed from it costs nothing more.
 
-    Attributes:
-        schema: the public schema.
-        columns: its columns in cells, the tables' axes.
-        plan: what was spent.
-        measurements: the tables, each with the standard deviation of its cells' discrete Gaussian noise.
-        fine: noisy histograms of single columns in finer cells.
-        secure_noise: whether the noise came from the operating system's CSPRNG; where it is False there is no privacy.
-        missing: releases that were spent and lost in a crash.
+    :ivar schema: the public schema.
+    :ivar columns: its columns in cells, the tables' axes.
+    :ivar plan: what was spent.
+    :ivar measurements: the tables, each with the standard deviation of its cells' discrete Gaussian noise.
+    :ivar fine: noisy histograms of single columns in finer cells.
+    :ivar secure_noise: whether the noise came from the operating system's CSPRNG; where it is False there is no
+        privacy.
+    :ivar missing: releases that were spent and lost in a crash.
     """
 
     schema: Schema
@@ -163,8 +160,7 @@ class Marginals:
     def save(self, folder: str | Path) -> None:
         """Write the tables to ``folder/marginals.npz``: arrays and JSON, no pickles; `load` reads it.
 
-        Raises:
-            ArgumentError: there is no such folder.
+        :raises ArgumentError: there is no such folder.
         """
         folder = Path(folder)
         if not folder.is_dir():
@@ -176,9 +172,8 @@ class Marginals:
     def load(cls, folder: str | Path) -> Marginals:
         """The tables that `save` wrote.
 
-        Raises:
-            ArgumentError: the folder holds none, their plan was changed since or is not that of the folder's privacy
-                record, or tables do not fit the schema.
+        :raises ArgumentError: the folder holds none, their plan was changed since or is not that of the folder's
+            privacy record, or tables do not fit the schema.
         """
         path = Path(folder) / MARGINALS
         if not path.exists():
@@ -210,9 +205,8 @@ def held_words(marginals: Marginals) -> tuple[dict[str, Any], dict[str, np.ndarr
 def held_release(words: Mapping[str, Any], arrays: Mapping[str, np.ndarray], record: Path) -> Marginals:
     """What `held_words` made; `record` is the privacy record that lies beside it, if one does.
 
-    Raises:
-        ArgumentError: it does not fit together; says what.
-        KeyError: something is missing.
+    :raises ArgumentError: it does not fit together; says what.
+    :raises KeyError: something is missing.
     """
     schema, columns = Schema.from_dict(words["schema"]), columns_from_list(words["columns"])
     if {c.name: c.party for c in columns} != {name: schema.party_of(name) for name in schema.columns}:

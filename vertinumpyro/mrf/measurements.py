@@ -41,10 +41,9 @@ OWN_NOISE = NoiseSource(kind="trusted", num_parties=1)
 class Measurement:
     """A noisy contingency table. Released.
 
-    Attributes:
-        columns: its axes.
-        values: counts, float64, one axis for each column.
-        stddev: standard deviation of the noise in a cell.
+    :ivar columns: its axes.
+    :ivar values: counts, float64, one axis for each column.
+    :ivar stddev: standard deviation of the noise in a cell.
     """
 
     columns: tuple[str, ...]
@@ -61,11 +60,10 @@ class TableRelease(Release):
     `relation`) towards whoever knows no more shares of the noise than its collusion threshold; `mu_against` says what
     knowing some of them changes.
 
-    Attributes:
-        num_tables: k.
-        mu: the budget, > 0.
-        noise: who adds it; by default the tables' owner alone.
-        relation: the neighbouring relation.
+    :ivar num_tables: k.
+    :ivar mu: the budget, > 0.
+    :ivar noise: who adds it; by default the tables' owner alone.
+    :ivar relation: the neighbouring relation.
     """
 
     num_tables: int
@@ -106,9 +104,8 @@ class TableRelease(Release):
     def mu_against(self, colluders: int, num_tables: int | None = None) -> float:
         """The parameter towards an adversary who holds `colluders` of the noise's parties.
 
-        Args:
-            colluders: how many shares of the noise are known.
-            num_tables: how many of the tables can change at all, given what the adversary knows anyway.
+        :param colluders: how many shares of the noise are known.
+        :param num_tables: how many of the tables can change at all, given what the adversary knows anyway.
         """
         return gaussian_parameter(
             share_variance=self.share_variance,
@@ -127,8 +124,7 @@ class TableRelease(Release):
     ) -> tuple[Measurement, ...]:
         """Tables that one party owns, with its noise: what comes back is released.
 
-        Raises:
-            ArgumentError: more tables than the release pays for, or noise that several parties should add.
+        :raises ArgumentError: more tables than the release pays for, or noise that several parties should add.
         """
         self.check_count(len(tables))
         if self.noise.num_shares != 1:
@@ -182,9 +178,8 @@ def dependence(measurement: Measurement, num_records: int) -> float:
 def significance(measurement: Measurement, singles: Mapping[str, np.ndarray]) -> float:
     """How far a noisy table is from independence, in standard deviations of what its noise alone would give.
 
-    Args:
-        measurement: a table.
-        singles: counts of its columns; the expected ones are their product.
+    :param measurement: a table.
+    :param singles: counts of its columns; the expected ones are their product.
     """
     counts = [singles[name] / max(singles[name].sum(), 1.0) for name in measurement.columns]
     expected = functools.reduce(np.multiply.outer, counts) * singles[measurement.columns[0]].sum()

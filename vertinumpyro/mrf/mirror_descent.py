@@ -37,9 +37,8 @@ _STEP = 0.5  # h
 class SteinRisk:
     """The estimate for some tables.
 
-    Args:
-        measurements: released tables, one for each set of columns.
-        seed: of the direction.
+    :param measurements: released tables, one for each set of columns.
+    :param seed: of the direction.
     """
 
     def __init__(self, measurements: Sequence[Measurement], seed: int = 0) -> None:
@@ -80,9 +79,8 @@ class SteinRisk:
     def __call__(self, fitted: Sequence[np.ndarray], moved: Sequence[np.ndarray]) -> float:
         """Squared error per cell, in units of the noise's variance; 1 is the released tables' own.
 
-        Args:
-            fitted: every table's counts by the fit to the tables.
-            moved: by the fit to `moved()`.
+        :param fitted: every table's counts by the fit to the tables.
+        :param moved: by the fit to `moved()`.
         """
         total = 0.0
         for m, direction, here, there in zip(self._tables, self._directions, fitted, moved, strict=True):
@@ -113,15 +111,14 @@ def descended(
 ) -> Any:
     """The engine's model, so many steps further.
 
-    Args:
-        mbi: the engine.
-        domain: its domain.
-        loss: its loss.
-        model: what this returned, or potentials of the loss's cliques.
-        steps: how many.
-        num_records: N.
-        oracle: of the marginals; None is the engine's own choice.
-        constraints: what the oracle is told of the structure.
+    :param mbi: the engine.
+    :param domain: its domain.
+    :param loss: its loss.
+    :param model: what this returned, or potentials of the loss's cliques.
+    :param steps: how many.
+    :param num_records: N.
+    :param oracle: of the marginals; None is the engine's own choice.
+    :param constraints: what the oracle is told of the structure.
     """
     if oracle is None:
         oracle = mbi.marginal_oracles.default_oracle(loss.cliques, domain, has_constraints=bool(constraints))

@@ -20,8 +20,6 @@ from vertinumpyro.mrf.table_selection import across, crossing, own
 from vertinumpyro.privacy import sample_discrete_gaussian
 from vertinumpyro.session import PartyComputation, Payload
 
-__all__ = ["ACROSS", "OWN", "PADS", "ROUND", "TablesWork"]
-
 OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
 
 Words = Mapping[str, Any]
@@ -31,12 +29,11 @@ Words = Mapping[str, Any]
 class TablesWork(PartyComputation):
     """One party's part of a plan.
 
-    Args:
-        columns: all parties' columns in cells, public.
-        party: whose part this is.
-        arrays: its encoded table. Secret.
-        plan: the plan.
-        source: its own randomness.
+    :param columns: all parties' columns in cells, public.
+    :param party: whose part this is.
+    :param arrays: its encoded table. Secret.
+    :param plan: the plan.
+    :param source: its own randomness.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ from typing import Any, ClassVar, final
 import dp_accounting
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.mrf.encoders import encoding_from_dict
 from vertinumpyro.mrf.encoders.base import EncodedEvent, Encoding, Observed
-from vertinumpyro.mrf.encoders.registry import encoding_from_dict
 from vertinumpyro.mrf.local_tables import LocalBudget
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.mrf.table_selection import NamedTable, own
@@ -34,12 +34,9 @@ from vertinumpyro.privacy import (
     PrivacyEvent,
     Release,
 )
+from vertinumpyro.privacy.accounting import WorstEvent, rounded_up_multiplier
 from vertinumpyro.privacy.adversary import list_adversaries
-from vertinumpyro.privacy.calibration import rounded_up_multiplier
-from vertinumpyro.privacy.composition import WorstEvent
-from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target, targeted
-
-__all__ = ["MRFPlan"]
+from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target, select_adversaries
 
 
 @final
@@ -53,29 +50,28 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     columns that VPDP's neighbours share. Local tables carry their owner's noise only, so a coalition meets the local
     releases of everybody else in full.
 
-    Attributes:
-        noise_multiplier: σ > 0; all releases together are Gaussian with μ = s/σ, s = 2 under replace, 1 under
-            add/remove (one record's contribution is there or zeroed; N is public either way).
-        num_records: N, public.
-        parties: their names.
-        num_columns: how many columns each holds.
-        num_binned: how many of them need a finer histogram of values within a cell.
-        delta: δ.
-        relation: the neighbouring relation.
-        noise: who adds noise to cross-party tables.
-        cross_share: part of μ² for cross-party tables; all or nothing where there are no others.
-        recovery_share: part of a local budget for finer histograms.
-        refinement_rounds: in records of earlier versions, rounds in which a party measured again what its own model
-            got most wrong. Such a plan is read, shown and accounted for, and no longer spent.
-        refinement_share: part of what a local budget has besides finer histograms that these rounds got together.
-        num_rounds: rounds that measure chosen cross-party tables again; 0 measures all of them once.
-        tables_per_round: how many tables a round may choose.
-        first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
-        workload: the tables that are measured, where they are not those of all pairs: (party, column, party, column).
-        encoding: the encoder's parameters where cross-party tables are not secure marginals; `noise_multiplier` then
-            fixes the local releases alone.
-        adversary: whom alone a target ε was for; None for everyone (`covered`).
-        plan_id: a random name, made here; a plan with another id is another budget.
+    :ivar noise_multiplier: σ > 0; all releases together are Gaussian with μ = s/σ, s = 2 under replace, 1 under
+        add/remove (one record's contribution is there or zeroed; N is public either way).
+    :ivar num_records: N, public.
+    :ivar parties: their names.
+    :ivar num_columns: how many columns each holds.
+    :ivar num_binned: how many of them need a finer histogram of values within a cell.
+    :ivar delta: δ.
+    :ivar relation: the neighbouring relation.
+    :ivar noise: who adds noise to cross-party tables.
+    :ivar cross_share: part of μ² for cross-party tables; all or nothing where there are no others.
+    :ivar recovery_share: part of a local budget for finer histograms.
+    :ivar refinement_rounds: in records of earlier versions, rounds in which a party measured again what its own model
+        got most wrong. Such a plan is read, shown and accounted for, and no longer spent.
+    :ivar refinement_share: part of what a local budget has besides finer histograms that these rounds got together.
+    :ivar num_rounds: rounds that measure chosen cross-party tables again; 0 measures all of them once.
+    :ivar tables_per_round: how many tables a round may choose.
+    :ivar first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
+    :ivar workload: the tables that are measured, where they are not those of all pairs: (party, column, party, column).
+    :ivar encoding: the encoder's parameters where cross-party tables are not secure marginals; `noise_multiplier` then
+        fixes the local releases alone.
+    :ivar adversary: whom alone a target ε was for; None for everyone (`covered`).
+    :ivar plan_id: a random name, made here; a plan with another id is another budget.
     """
 
     earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "workload": None}
@@ -146,9 +142,8 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def calibrated(cls, *, epsilon: float, **settings: Any) -> MRFPlan:
         """The plan with the smallest σ, rounded up to 4 decimals, that gives everyone at most `epsilon`.
 
-        Args:
-            epsilon: the target, > 0.
-            **settings: all other fields; `adversary` narrows the target to one row of the table.
+        :param epsilon: the target, > 0.
+        :param settings: all other fields; `adversary` narrows the target to one row of the table.
         """
         check_target(epsilon)
 
@@ -294,7 +289,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
 
     def delta_at(self, epsilon: float, adversary: str | None = None) -> float:
         """δ(ε) against the adversary of that name in the table; for None against all whom the target is for."""
-        observers = targeted(self.observers, self.targets(), adversary)
+        observers = select_adversaries(self.observers, self.targets(), adversary)
         return max(self.event(observer).delta(epsilon, self.relation) for observer in observers)
 
     def local_epsilon(self) -> float:

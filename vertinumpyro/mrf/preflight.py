@@ -30,8 +30,6 @@ from vertinumpyro.mrf.table_batches import MATRIX_BYTES
 from vertinumpyro.mrf.table_selection import Estimate, across, crossing, worst_fitted
 from vertinumpyro.mrf.twin import MarkovTwin
 
-__all__ = ["memory_parts", "rehearse_field", "rehearse_tables", "require_memory", "stand_in"]
-
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
 _PER_CELL_OF_MANY = 4000  # 16 padded cells of vectors and indices at most, and indices into each of a clique's tables
@@ -107,10 +105,9 @@ def _own_cells(columns: Sequence[CellColumn], plan: MRFPlan, party: str) -> int:
 def rehearse_tables(columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> Released:
     """Takes every step of the releases themselves, and gives uniform tables as they would.
 
-    Args:
-        columns: in cells.
-        plan: the plan.
-        estimate: fits the field between rounds, with one step of mirror descent.
+    :param columns: in cells.
+    :param plan: the plan.
+    :param estimate: fits the field between rounds, with one step of mirror descent.
     """
     own = _own_tables(columns, plan)
     across = _across(columns, plan, own.measurements)

@@ -23,13 +23,11 @@ from scipy.stats import chi2
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.frames import as_frame
+from vertinumpyro.data.dataframe_interop import as_frame
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.measurements import Measurement, count_table
 from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.posterior.synthetic_columns import restricted
-
-__all__ = ["Kept", "TwinQuality", "twin_quality"]
 
 _QUANTILE = 1.959963984540054
 _CLEARLY = 3.0  # standard deviations

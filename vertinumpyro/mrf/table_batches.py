@@ -18,8 +18,6 @@ import numpy as np
 
 from vertinumpyro.mrf.measurements import Measurement
 
-__all__ = ["MATRIX_BYTES", "Batch", "TablesOf", "batched"]
-
 Columns = tuple[str, ...]
 
 _MOST_CELLS = 1024
@@ -33,9 +31,8 @@ MATRIX_BYTES = 3 * 8 * _MOST_ENTRIES
 class TablesOf:
     """Tables of some columns, read off a margin, one after the other. Equal queries compile once.
 
-    Attributes:
-        columns: the margin's, with their cells.
-        tables: each table's columns.
+    :ivar columns: the margin's, with their cells.
+    :ivar tables: each table's columns.
     """
 
     columns: tuple[tuple[str, int], ...]
@@ -104,10 +101,9 @@ def batched(
 ) -> list[Batch]:
     """The tables in batches, largest first into the margin that grows least.
 
-    Args:
-        sizes: cells of every column.
-        measurements: each within some maximal clique; what would make the matrices too large stays on its own.
-        maximal_cliques: of the model; a margin that stays within one of them leaves them as they are.
+    :param sizes: cells of every column.
+    :param measurements: each within some maximal clique; what would make the matrices too large stays on its own.
+    :param maximal_cliques: of the model; a margin that stays within one of them leaves them as they are.
     """
     batches: list[tuple[Batch, set[str]]] = []
     left = _MOST_ENTRIES

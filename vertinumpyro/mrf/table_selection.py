@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
-from vertinumpyro.core.arguments import require_collection, shown
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import require_collection, shown
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.contingency import Pair
 from vertinumpyro.mrf.field import FEW_COLUMNS, GraphicalModel, junction_tree_cells
@@ -50,8 +50,7 @@ _MOST_REFUSED = 50
 def check_clique_limit(sizes: Mapping[str, int], clique_limit: int) -> None:
     """Refuses a domain in which a single pair of columns passes the limit, before anything is spent.
 
-    Raises:
-        ArgumentError: names the two widest columns and what to bin.
+    :raises ArgumentError: names the two widest columns and what to bin.
     """
     if len(sizes) < 2:
         return
@@ -85,14 +84,11 @@ def select_measurements(
 ) -> list[Measurement]:
     """The tables that the field is fitted to. Post-processing of released tables.
 
-    Args:
-        measurements: released tables, one for each set of columns.
-        singles: what they say about single columns.
-        sizes: cells of every column.
-        clique_limit: most cells of all maximal cliques together.
-
-    Returns:
-        Pairs before wider tables, and those of single columns that would otherwise have none.
+    :param measurements: released tables, one for each set of columns.
+    :param singles: what they say about single columns.
+    :param sizes: cells of every column.
+    :param clique_limit: most cells of all maximal cliques together.
+    :return: Pairs before wider tables, and those of single columns that would otherwise have none.
     """
     known = {m.columns[0]: m.values for m in singles}
     ranked = sorted(measurements, key=lambda m: (len(m.columns) > 2, -significance(m, known)))
@@ -159,15 +155,12 @@ NamedTable = tuple[str, str, str, str]
 def named_tables(columns: Sequence[CellColumn], entries: str | Sequence[str | Sequence[str]]) -> tuple[NamedTable, ...]:
     """The tables of some pairs of columns, in the order of the columns.
 
-    Args:
-        columns: all parties' columns.
-        entries: pairs of names, and words for many of them: `"star:COLUMN"`, a column with each other one; `"chains"`,
-            each party's columns with their neighbours in the schema; `"blocks:K"`, all pairs of each K columns of a
-            party that follow each other. What several words name is measured once.
-
-    Raises:
-        ArgumentError: names the entry that is neither a pair of different columns nor such a word, or is there twice,
-            or the columns that no table would tell anything of.
+    :param columns: all parties' columns.
+    :param entries: pairs of names, and words for many of them: `"star:COLUMN"`, a column with each other one;
+        `"chains"`, each party's columns with their neighbours in the schema; `"blocks:K"`, all pairs of each K columns
+        of a party that follow each other. What several words name is measured once.
+    :raises ArgumentError: names the entry that is neither a pair of different columns nor such a word, or is there
+        twice, or the columns that no table would tell anything of.
     """
     entries = [entries] if isinstance(entries, str) else entries
     require_collection("workload", entries, "pairs of columns")
@@ -225,8 +218,7 @@ def _some(names: Sequence[str]) -> str:
 def require_workload(num_pairs: int) -> None:
     """Refuses all pairs of many columns, where each would get next to nothing.
 
-    Raises:
-        ArgumentError: says what to name instead.
+    :raises ArgumentError: says what to name instead.
     """
     if num_pairs > MOST_PAIRS:
         raise ArgumentError(
@@ -269,13 +261,12 @@ def run_rounds(
 ) -> list[Measurement]:
     """All tables, those of the rounds included.
 
-    Args:
-        measurements: what is released so far.
-        counts: how many tables each round may choose.
-        estimate: fits the field; post-processing.
-        reveal: spends round i on the pairs that a function gives it; a round that was spent before needs none.
-        candidates: the pairs to choose from.
-        num_records: N.
+    :param measurements: what is released so far.
+    :param counts: how many tables each round may choose.
+    :param estimate: fits the field; post-processing.
+    :param reveal: spends round i on the pairs that a function gives it; a round that was spent before needs none.
+    :param candidates: the pairs to choose from.
+    :param num_records: N.
     """
     tables = list(measurements)
 

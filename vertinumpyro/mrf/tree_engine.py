@@ -49,14 +49,14 @@ Shapes = Mapping[int, int]
 class Block(NamedTuple):
     """Rows of one width in a stack.
 
-    Attributes:
-        up: where each row's message goes, int32 `[steps, rows]`; beyond the places for what is padded.
-        down: the places whose messages a cell gets, int32 `[steps, most, rows, width]`; beyond them where it gets none.
-        inside: whether a cell is one, bool `[steps, rows, width]`.
-        fed: the places of `down`, each once, int32 `[steps, fed]`.
-        sources: which cells of a step's rows add up to each of them, int32 `[steps, fed, most cells]`; sums of what is
-            gathered take a tenth of the time of adding each cell to its place. None where so few cells belong to
-            each that they are padded to many more.
+    :ivar up: where each row's message goes, int32 `[steps, rows]`; beyond the places for what is padded.
+    :ivar down: the places whose messages a cell gets, int32 `[steps, most, rows, width]`; beyond them where it gets
+        none.
+    :ivar inside: whether a cell is one, bool `[steps, rows, width]`.
+    :ivar fed: the places of `down`, each once, int32 `[steps, fed]`.
+    :ivar sources: which cells of a step's rows add up to each of them, int32 `[steps, fed, most cells]`; sums of what
+        is gathered take a tenth of the time of adding each cell to its place. None where so few cells belong to each
+        that they are padded to many more.
     """
 
     up: Any
@@ -73,11 +73,10 @@ Stack = tuple[Block, ...]
 class Layout(NamedTuple):
     """The arrays of a tree.
 
-    Attributes:
-        stacks: nearest to the root first, and so are the steps of each.
-        cells: for each clique, where its cells stand in the flat vector of all blocks; one axis for each column.
-        num_places: where messages meet; the first is the root's, whose message is the whole mass.
-        length: of the flat vector; its last cell is none.
+    :ivar stacks: nearest to the root first, and so are the steps of each.
+    :ivar cells: for each clique, where its cells stand in the flat vector of all blocks; one axis for each column.
+    :ivar num_places: where messages meet; the first is the root's, whose message is the whole mass.
+    :ivar length: of the flat vector; its last cell is none.
     """
 
     stacks: tuple[Stack, ...]
@@ -297,11 +296,10 @@ class _Tables(NamedTuple):
 class TreeEngine:
     """Mirror descent for some tables on their clique tree.
 
-    Args:
-        mbi: the engine.
-        sizes: cells of every column.
-        measurements: released tables, of which each lies within a clique.
-        num_records: N.
+    :param mbi: the engine.
+    :param sizes: cells of every column.
+    :param measurements: released tables, of which each lies within a clique.
+    :param num_records: N.
     """
 
     def __init__(
@@ -365,10 +363,9 @@ class TreeEngine:
 def tree_marginals(potentials: Any, total: Any = 1.0, *, constraints: Sequence[TreeIndex]) -> Any:
     """The marginals of all cliques: an oracle of the engine's, for vectors in a `Layout`.
 
-    Args:
-        potentials: logarithms, up to a constant; zero in what is no cell.
-        total: N.
-        constraints: the layout.
+    :param potentials: logarithms, up to a constant; zero in what is no cell.
+    :param total: N.
+    :param constraints: the layout.
     """
     (index,) = constraints
     ((clique, factor),) = potentials.tables.items()

@@ -14,8 +14,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, final
 
-__all__ = ["CliqueTree", "clique_tree", "tree_cells"]
-
 _MOST_CHECKED = 8  # neighbours; more are hardly ever all joined, and looking would take their square
 
 Columns = tuple[str, ...]
@@ -25,9 +23,8 @@ Columns = tuple[str, ...]
 class CliqueTree(NamedTuple):
     """Maximal cliques, root first.
 
-    Attributes:
-        cliques: each with its columns in the order of the sizes that they come from.
-        parents: place of an earlier clique that has all that this one shares with the earlier ones; -1 for the root.
+    :ivar cliques: each with its columns in the order of the sizes that they come from.
+    :ivar parents: place of an earlier clique that has all that this one shares with the earlier ones; -1 for the root.
     """
 
     cliques: tuple[Columns, ...]
@@ -49,9 +46,8 @@ def tree_cells(sizes: Mapping[str, int], sets: Sequence[Sequence[str]]) -> int:
 def clique_tree(sizes: Mapping[str, int], sets: Sequence[Sequence[str]]) -> CliqueTree:
     """The tree of a graph in which each of some sets of columns is joined.
 
-    Args:
-        sizes: cells of every column; one that no set has is a clique of its own.
-        sets: within each of which a clique lies.
+    :param sizes: cells of every column; one that no set has is a clique of its own.
+    :param sets: within each of which a clique lies.
     """
     steps = list(_eliminated(sizes, sets))
     place_of = {name: place for place, (name, _) in enumerate(steps)}

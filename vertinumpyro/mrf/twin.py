@@ -18,12 +18,12 @@ import jax
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.arguments import checked
+from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import slices
-from vertinumpyro.core.stored_arrays import load_arrays, save_arrays
+from vertinumpyro.core.validation import checked
 from vertinumpyro.data import Schema, decode_table
-from vertinumpyro.data.writing import write_in_blocks
+from vertinumpyro.data.table import write_in_blocks
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.field import GraphicalModel
 from vertinumpyro.mrf.marginals import Marginals, held_release, held_words, named, pack_model, unpack_model
@@ -35,10 +35,9 @@ from vertinumpyro.session import PRIVACY_RECORD
 def draw_cells(model: GraphicalModel, num_records: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Cells of synthetic records, int64 `[num_records]` for every column.
 
-    Args:
-        model: the fitted field.
-        num_records: how many.
-        rng: public randomness; the model is released, so draws protect nothing.
+    :param model: the fitted field.
+    :param num_records: how many.
+    :param rng: public randomness; the model is released, so draws protect nothing.
     """
     drawn: dict[str, np.ndarray] = {}
     for clique, table in zip(model.cliques, model.tables, strict=True):
@@ -93,18 +92,17 @@ _VALUES_DRAWN = 2**24  # so at a time: fewer records of many columns
 class MarkovTwin:
     """A fitted field. Everything in it but `seconds` is released.
 
-    Attributes:
-        schema: the public schema.
-        columns: its columns in cells.
-        plan: what was spent.
-        model: the field, in cells.
-        measurements: the noisy tables that it was made from.
-        fine: noisy histograms of values within cells.
-        secure_noise: whether the noise came from the operating system's CSPRNG; where it is False the fit used
-            `insecure_seed` and has no privacy.
-        seconds: wall time of all parties' releases, one after the other, and of the server's fit afterwards; of the
-            process that ended the fit. Not DP, and not stored: empty in a field that was loaded.
-        missing: releases that were spent and lost in a crash, so that nothing here is made from them.
+    :ivar schema: the public schema.
+    :ivar columns: its columns in cells.
+    :ivar plan: what was spent.
+    :ivar model: the field, in cells.
+    :ivar measurements: the noisy tables that it was made from.
+    :ivar fine: noisy histograms of values within cells.
+    :ivar secure_noise: whether the noise came from the operating system's CSPRNG; where it is False the fit used
+        `insecure_seed` and has no privacy.
+    :ivar seconds: wall time of all parties' releases, one after the other, and of the server's fit afterwards; of the
+        process that ended the fit. Not DP, and not stored: empty in a field that was loaded.
+    :ivar missing: releases that were spent and lost in a crash, so that nothing here is made from them.
     """
 
     schema: Schema
@@ -148,8 +146,7 @@ class MarkovTwin:
         Draws are stratified within each block. A table of up to `rows` records is `sample_synthetic`'s with the same
         key; counts of a longer one are off the model's by up to a record in each block, either way.
 
-        Raises:
-            ArgumentError: a number is below 1.
+        :raises ArgumentError: a number is below 1.
         """
         rows = min(ROWS_DRAWN, max(1, _VALUES_DRAWN // len(self.columns))) if rows is None else rows
         if rows < 1:
@@ -161,8 +158,7 @@ class MarkovTwin:
     def write_synthetic(self, path: str | Path, num_records: int | None = None, *, rng_key: jax.Array) -> None:
         """Write a synthetic table of any length as CSV or Parquet, as the name says, block by block.
 
-        Raises:
-            ArgumentError: the name ends in neither, or there is no such folder; or as `synthetic_blocks`.
+        :raises ArgumentError: the name ends in neither, or there is no such folder; or as `synthetic_blocks`.
         """
         blocks = self.synthetic_blocks(num_records, rng_key=rng_key)
         write_in_blocks(Path(path), blocks)
@@ -185,8 +181,7 @@ class MarkovTwin:
     def save(self, folder: str | Path) -> None:
         """Write the field to ``folder/field.npz``: arrays and JSON, no pickles; `load` reads it.
 
-        Raises:
-            ArgumentError: there is no such folder.
+        :raises ArgumentError: there is no such folder.
         """
         folder = Path(folder)
         if not folder.is_dir():
@@ -202,9 +197,8 @@ class MarkovTwin:
 
         Needs no engine: `model.marginal` is computed from the model's tables.
 
-        Raises:
-            ArgumentError: the folder holds no field, the field's plan was changed since or is not that of the folder's
-                privacy record, or tables do not fit the schema.
+        :raises ArgumentError: the folder holds no field, the field's plan was changed since or is not that of the
+            folder's privacy record, or tables do not fit the schema.
         """
         path = Path(folder) / FIELD
         if not path.exists():

@@ -19,14 +19,14 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from vertinumpyro.core.arguments import check_fields, checked
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts, Schema, VerticalDataset
+from vertinumpyro.core.validation import check_fields, checked
+from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
 from vertinumpyro.mrf.contingency import Pair, check_range, cross_pairs, measured_pairs, party_columns, table_slices
+from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.encoders.base import Budget, Encoding, encoded_tables
-from vertinumpyro.mrf.encoders.registry import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.marginals import Marginals, Released, columns_to_list, named, pack_released, unpack_released
 from vertinumpyro.mrf.measurements import Measurement, one_way
@@ -64,15 +64,12 @@ def with_encoder(
 ) -> MRFPlan:
     """The plan with an encoder instead of secure marginals: its local part stays, the rest of ε is the encoder's.
 
-    Args:
-        plan: calibrated for secure marginals, and for whom.
-        encoder: which.
-        columns: all columns.
-        epsilon: what they get at most.
-        num_keys: hash keys of each pair of columns.
-
-    Raises:
-        ArgumentError: the encoder holds nothing against one of them, or ε is out of reach.
+    :param plan: calibrated for secure marginals, and for whom.
+    :param encoder: which.
+    :param columns: all columns.
+    :param epsilon: what they get at most.
+    :param num_keys: hash keys of each pair of columns.
+    :raises ArgumentError: the encoder holds nothing against one of them, or ε is out of reach.
     """
     if encoder == SECURE_MARGINALS or not plan.cross_releases:
         return plan
@@ -112,12 +109,11 @@ _LOCAL, _ACROSS = 0, 1  # steps of the plan; rounds follow
 class Releases:
     """One plan being spent in a session.
 
-    Attributes:
-        session: the parties.
-        run: the record.
-        plan: the plan.
-        columns: the columns in cells.
-        estimate: fits a field of some columns to released tables, between the rounds of an adaptive selection.
+    :ivar session: the parties.
+    :ivar run: the record.
+    :ivar plan: the plan.
+    :ivar columns: the columns in cells.
+    :ivar estimate: fits a field of some columns to released tables, between the rounds of an adaptive selection.
     """
 
     session: Session
@@ -129,8 +125,7 @@ class Releases:
     def all(self) -> Released:
         """All releases of the plan, those that are stored included.
 
-        Raises:
-            PlanSpentError: every step was reserved before, and no table of any is stored.
+        :raises PlanSpentError: every step was reserved before, and no table of any is stored.
         """
         for release in self.plan.cross_releases:
             check_range(self.plan.num_records, release)
@@ -219,31 +214,29 @@ class VertiMRF:
     Holds public choices only; data enters through the methods. `plan` fixes every release's budget before anything
     is computed, `fit` spends the plan.
 
-    Attributes:
-        encoder: how cross-party tables are computed. "secure_marginals": one integer `noisy_cross_product` of one-hot
-            columns for all pairs of columns at different parties. "sketch": Flajolet-Martin sketches, whose hash keys
-            one pair of columns shares, sent to a server. "randomized_response": every value perturbed, sent to a
-            server. "sketch_shared_key": the paper's sketches, from which rows can be reconstructed.
-        selection: "all" measures every cross-party table once. "adaptive" keeps the exact tables secret-shared after
-            one cross product, shows all of them with part of the budget, and spends the rest on tables that the model
-            so far gets most wrong, a few in each of `num_rounds` rounds.
-        workload: pairs of columns, at one party or at two; their tables, and no others, are measured then, once. Also
-            words for many of them: `"star:COLUMN"`, a column with each other one; `"chains"`, each party's columns
-            with their neighbours; `"blocks:K"`, all pairs of K neighbours at a time. None takes all pairs, up to
-            20,000.
-        num_rounds: rounds of the adaptive selection.
-        tables_per_round: tables that each round measures again.
-        bins: cells of single columns; see `cell_columns`.
-        max_cells: cells of reals, counts and integers.
-        clique_limit: most cells of all maximal cliques of the model together.
-        memory_limit: bytes that tables, estimates and field may take, records aside; what may take more is refused
-            before anything is spent.
-        iterations: the most steps of mirror descent, which ends where Stein's estimate of its tables' risk is least.
-        num_keys: hash keys of each pair of columns, for sketches; more pay at larger ε: with 8,000 instead of 2,000
-            the mean 3-way TVD on NLTCS at ε = 3.2 is .008 instead of .015.
-        allow_unproven: must be True for "sketch_shared_key", which has no privacy guarantee.
-        recovery: release finer histograms of binned columns, from which values within a cell are drawn.
-        backend: computes the cross products.
+    :ivar encoder: how cross-party tables are computed. "secure_marginals": one integer `noisy_cross_product` of one-hot
+        columns for all pairs of columns at different parties. "sketch": Flajolet-Martin sketches, whose hash keys one
+        pair of columns shares, sent to a server. "randomized_response": every value perturbed, sent to a server.
+        "sketch_shared_key": the paper's sketches, from which rows can be reconstructed.
+    :ivar selection: "all" measures every cross-party table once. "adaptive" keeps the exact tables secret-shared after
+        one cross product, shows all of them with part of the budget, and spends the rest on tables that the model so
+        far gets most wrong, a few in each of `num_rounds` rounds.
+    :ivar workload: pairs of columns, at one party or at two; their tables, and no others, are measured then, once. Also
+        words for many of them: `"star:COLUMN"`, a column with each other one; `"chains"`, each party's columns with
+        their neighbours; `"blocks:K"`, all pairs of K neighbours at a time. None takes all pairs, up to 20,000.
+    :ivar num_rounds: rounds of the adaptive selection.
+    :ivar tables_per_round: tables that each round measures again.
+    :ivar bins: cells of single columns; see `cell_columns`.
+    :ivar max_cells: cells of reals, counts and integers.
+    :ivar clique_limit: most cells of all maximal cliques of the model together.
+    :ivar memory_limit: bytes that tables, estimates and field may take, records aside; what may take more is refused
+        before anything is spent.
+    :ivar iterations: the most steps of mirror descent, which ends where Stein's estimate of its tables' risk is least.
+    :ivar num_keys: hash keys of each pair of columns, for sketches; more pay at larger ε: with 8,000 instead of 2,000
+        the mean 3-way TVD on NLTCS at ε = 3.2 is .008 instead of .015.
+    :ivar allow_unproven: must be True for "sketch_shared_key", which has no privacy guarantee.
+    :ivar recovery: release finer histograms of binned columns, from which values within a cell are drawn.
+    :ivar backend: computes the cross products.
     """
 
     encoder: str = SECURE_MARGINALS
@@ -273,8 +266,7 @@ class VertiMRF:
     def columns(self, schema: Schema) -> tuple[CellColumn, ...]:
         """The schema's columns in cells.
 
-        Raises:
-            ArgumentError: `bins` does not fit the schema, or two columns are too wide for `clique_limit`.
+        :raises ArgumentError: `bins` does not fit the schema, or two columns are too wide for `clique_limit`.
         """
         columns = cell_columns(schema, self.bins, self.max_cells)
         check_clique_limit({column.name: column.num_cells for column in columns}, self.clique_limit)
@@ -283,7 +275,7 @@ class VertiMRF:
     @checked
     def plan(
         self,
-        dataset: Facts,
+        dataset: DatasetInfo,
         *,
         epsilon: float,
         delta: float = 1e-5,
@@ -297,22 +289,19 @@ class VertiMRF:
     ) -> MRFPlan:
         """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
 
-        Args:
-            dataset: the parties' tables, a session, or `TableFacts`.
-            epsilon: what everyone gets at most: the outside analyst, each party, coalitions of up to
-                `collusion_threshold`.
-            delta: δ; at 1/N, the choice of the papers on these models, and above it warns.
-            adversary: the name of a row of the privacy table, to narrow ε to it; rows above it are warned of.
-            relation: "replace", one record becomes any other, or "add_remove", one record's contribution is there or
-                zeroed; N is public either way.
-            noise: who adds noise to cross-party tables.
-            collusion_threshold: with so many parties colluding the noise on cross-party tables is still in full.
-            cross_share: part of the budget (of μ²) for cross-party tables.
-            recovery_share: part of each local budget for finer histograms, where there are binned columns.
-            first_share: part of the cross-party budget for the first look at all tables, with adaptive selection.
-
-        Raises:
-            ArgumentError: names the argument and the fix.
+        :param dataset: the parties' tables, a session, or `TableFacts`.
+        :param epsilon: what everyone gets at most: the outside analyst, each party, coalitions of up to
+            `collusion_threshold`.
+        :param delta: δ; at 1/N, the choice of the papers on these models, and above it warns.
+        :param adversary: the name of a row of the privacy table, to narrow ε to it; rows above it are warned of.
+        :param relation: "replace", one record becomes any other, or "add_remove", one record's contribution is there or
+            zeroed; N is public either way.
+        :param noise: who adds noise to cross-party tables.
+        :param collusion_threshold: with so many parties colluding the noise on cross-party tables is still in full.
+        :param cross_share: part of the budget (of μ²) for cross-party tables.
+        :param recovery_share: part of each local budget for finer histograms, where there are binned columns.
+        :param first_share: part of the cross-party budget for the first look at all tables, with adaptive selection.
+        :raises ArgumentError: names the argument and the fix.
         """
         columns = self.columns(dataset.schema)
         if delta >= 1 / dataset.num_records:
@@ -369,19 +358,16 @@ class VertiMRF:
 
         What follows the releases is rehearsed first, on uniform tables: where it fails, nothing is spent.
 
-        Args:
-            data: the parties' tables in this process, or a session.
-            plan: made by `plan` for this dataset and these settings.
-            run_dir: folder for `privacy.json`, which counts a release before anybody sees it, and `released.npz`.
-            resume: continue the run of `run_dir`: from stored tables, which costs nothing, and with the releases that
-                were not counted yet. A process that dies loses nothing that was counted; results that were deleted
-                stay spent and lost, and a warning says so.
-            insecure_seed: draw all noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
-                A run that is continued draws other noise than one that was not interrupted.
-
-        Raises:
-            ArgumentError: the plan was made for other parties, columns or records, or the run to continue was.
-            PlanSpentError: the plan was spent before, or none of what it paid for is stored.
+        :param data: the parties' tables in this process, or a session.
+        :param plan: made by `plan` for this dataset and these settings.
+        :param run_dir: folder for `privacy.json`, which counts a release before anybody sees it, and `released.npz`.
+        :param resume: continue the run of `run_dir`: from stored tables, which costs nothing, and with the releases
+            that were not counted yet. A process that dies loses nothing that was counted; results that were deleted
+            stay spent and lost, and a warning says so.
+        :param insecure_seed: draw all noise from a seeded generator, for tests and paired benchmarks: no privacy at
+            all. A run that is continued draws other noise than one that was not interrupted.
+        :raises ArgumentError: the plan was made for other parties, columns or records, or the run to continue was.
+        :raises PlanSpentError: the plan was spent before, or none of what it paid for is stored.
         """
         released, by_parties = self._released(
             data, plan, rehearse_field, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed
@@ -438,12 +424,11 @@ class VertiMRF:
         return released, time.perf_counter() - started
 
     def released_in(self, session: Session, run: Run, plan: MRFPlan) -> Marginals:
-        """The plan's tables as the first steps of a run, whose plan this is, or begins with it (`PrivacyPlan.start`).
+        """The plan's tables as the first steps of a run, whose plan this is, or begins with it (`GradientPlan.start`).
 
         What the run has stored is taken as it is.
 
-        Raises:
-            PlanSpentError: every step of the tables was counted before, and none of them is stored.
+        :raises PlanSpentError: every step of the tables was counted before, and none of them is stored.
         """
         columns, estimate = self.columns(session.schema), partial(self._field, plan)
         found = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
@@ -467,7 +452,7 @@ class VertiMRF:
         """The field fitted to a release. Post-processing."""
         return self._field(released.plan, released.columns, released.measurements)
 
-    def computations(self, facts: Facts, plan: MRFPlan) -> list[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: MRFPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: one cross product, and a sum in each round."""
         columns = self.columns(facts.schema)
         crossed = crossing(columns, plan.workload)
@@ -484,16 +469,15 @@ class VertiMRF:
         return sum(memory_parts(self.columns(schema), plan, self.clique_limit).values())
 
     def work(
-        self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
+        self, facts: DatasetInfo, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
     ) -> TablesWork:
         """One party's part; see `session.Method`."""
         return TablesWork(self.columns(facts.schema), party, columns, plan, source)
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses a plan that was not made for these settings on such a table.
 
-        Raises:
-            ArgumentError: names what differs.
+        :raises ArgumentError: names what differs.
         """
         if not isinstance(plan, MRFPlan):
             raise ArgumentError("plan must be an MRFPlan: make it by `plan`")

@@ -1,4 +1,7 @@
-"""Draws of the posterior in ArviZ's form: the one module that imports `arviz`."""
+"""Draws of the posterior in ArviZ's form: the one module that imports `arviz`.
+
+Short because nothing else may import it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.enumeration import trace_at
-
-__all__ = ["NOT_DP", "as_arviz"]
 
 NOT_DP = "computed from single records of the dataset that was given, which no epsilon covers"
 

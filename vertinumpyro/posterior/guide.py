@@ -38,19 +38,6 @@ from vertinumpyro.core.types import Model
 from vertinumpyro.model.enumeration import Site
 from vertinumpyro.model.split import SplitModel
 
-__all__ = [
-    "SUPPORTED",
-    "GuideFactory",
-    "Params",
-    "ReparameterisedGuide",
-    "build_guide",
-    "check_guide",
-    "chosen_init",
-    "chosen_settings",
-    "has_location",
-    "is_point",
-]
-
 Params = Mapping[str, Any]
 """Unconstrained guide parameters by site name."""
 

@@ -17,20 +17,17 @@ import pandas as pd
 from jax.scipy.special import logsumexp
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.arguments import checked, shown
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.core.pickling import public_state
 from vertinumpyro.core.row_blocks import slices
+from vertinumpyro.core.validation import checked, shown
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.table import model_units
-from vertinumpyro.data.writing import write_in_blocks
+from vertinumpyro.data.table import model_units, write_in_blocks
 from vertinumpyro.model import SplitModel
 from vertinumpyro.posterior.arviz_export import NOT_DP, as_arviz
 from vertinumpyro.posterior.synthesis import Records, encoded_covariates, rehearse_twin, twin_frame
 from vertinumpyro.posterior.synthetic_columns import TwinColumns
 from vertinumpyro.secure.score_functions import SOFTMAX, ScoreFunction, joint_link, link_of
-
-__all__ = ["ROWS_DRAWN", "Columns", "PredictivePosterior", "checked_key", "device_columns", "score_link"]
 
 ROWS_DRAWN = 2**19
 """Records of a synthetic table that are drawn at a time."""

@@ -20,14 +20,12 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, VertinumpyroError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema, decode_table
-from vertinumpyro.data.frames import as_frame
-from vertinumpyro.data.wording import suggest
+from vertinumpyro.data.dataframe_interop import as_frame
+from vertinumpyro.data.schema_checks import suggest
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.stand_ins import stand_in_columns
+from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.user_code import text_of, where
 from vertinumpyro.posterior.synthetic_columns import TwinColumns, restricted, twin_columns
-
-__all__ = ["Records", "Stratified", "draw_records", "encoded_covariates", "rehearse_twin", "twin_frame"]
 
 _REHEARSED_RECORDS = 2
 
@@ -76,7 +74,8 @@ class Records:
         """
         draws = len(next(iter(latents.values())))
         each = -(-num_records // draws)
-        order = np.random.default_rng(np.asarray(rng_key).ravel()).permutation(draws * each)[:num_records]
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
+        order = rng.permutation(draws * each)[:num_records]
         rows = np.zeros(draws * each, int)
         rows[order] = np.arange(num_records)
         placed = {name: array[rows].reshape(draws, each) for name, array in given.items()}

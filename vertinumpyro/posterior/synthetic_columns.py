@@ -10,8 +10,6 @@ from typing import NamedTuple
 from vertinumpyro.data import OBSERVED_SUFFIX, PartySchema, Schema
 from vertinumpyro.model import ModelStructure
 
-__all__ = ["Round", "TwinColumns", "TwinWarning", "restricted", "twin_columns"]
-
 
 class TwinWarning(UserWarning):
     """A model gives less than a synthetic table of all columns by itself; its posterior is not affected."""

@@ -1,6 +1,6 @@
 """Differential privacy: exact noise, batch selection, accounting per adversary, plans and their spending.
 
-`PrivacyPlan` ties the parts together. This package imports nothing of the library but `core`, and no JAX.
+`GradientPlan` ties the parts together. This package imports nothing of the library but `core`, and no JAX.
 """
 
 from vertinumpyro.privacy.accounting import (
@@ -12,15 +12,16 @@ from vertinumpyro.privacy.accounting import (
     PureEvent,
     neighbouring,
 )
-from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum
-from vertinumpyro.privacy.client_plan import ClientPlan
+from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum, Release
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
-from vertinumpyro.privacy.gradient_plan import PrivacyPlan, calibrate_noise_multiplier
-from vertinumpyro.privacy.ledger import Book, Ledger
+from vertinumpyro.privacy.gradient_plan import GradientPlan, calibrate_noise_multiplier
+from vertinumpyro.privacy.holder_plan import ClientPlan
+from vertinumpyro.privacy.ledger import Ledger, LedgerRegistry
 from vertinumpyro.privacy.noise_shares import draw_noise_share
 from vertinumpyro.privacy.plan import Plan, PrivacyWarning
-from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import Batches, BatchStream, DisjointBatches, PoissonSampling, Sampling
+
+PrivacyPlan = GradientPlan  # its name before 0.2
 
 __all__ = [
     "OUTSIDE_ANALYST",
@@ -28,11 +29,12 @@ __all__ = [
     "AdversaryRow",
     "BatchStream",
     "Batches",
-    "Book",
     "ClientPlan",
     "DisjointBatches",
     "GaussianEvent",
+    "GradientPlan",
     "Ledger",
+    "LedgerRegistry",
     "NeighbouringRelation",
     "NoiseSource",
     "NoisySum",

@@ -26,12 +26,9 @@ from pathlib import Path
 from typing import final
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
-from vertinumpyro.privacy.accounting import NeighbouringRelation
+from vertinumpyro.privacy.accounting import NeighbouringRelation, composed_epsilon, under_replacement
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary
-from vertinumpyro.privacy.composition import composed_epsilon, under_replacement
 from vertinumpyro.privacy.plan import Plan
-
-__all__ = ["ACCOUNT", "ALL_OTHERS", "Account", "AccountEntry", "Total", "TotalLimit", "accounts"]
 
 ACCOUNT = "account.sqlite"
 """The file's name in a party's folder of records."""

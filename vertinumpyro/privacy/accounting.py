@@ -1,32 +1,27 @@
-r"""From noisy clipped sums to (ε, δ): one frozen event per mechanism, one meaning per event.
-
-Every event is a sequence of Gaussian releases with noise N(0, (σC)²) on a sum in which one record has norm
-at most C. What a record may become fixes the shift: C when it is added, removed or zeroed, 2C when another
-record replaces it. δ(ε) is the hockey-stick divergence between neighbours,
-\(\sup_S P(S) - e^\varepsilon Q(S)\), for the *worst* pair of neighbours, and events with adaptively chosen
-later steps have the same δ(ε), since each step's worst pair dominates whatever came before (Zhu, Dong and
-Wang 2022, Theorem 10).
-
-`PoissonEvent` uses dp-accounting's privacy-loss distributions (PLD): its discretisation (connect the dots)
-and truncation err towards a larger δ. The other two events are closed forms.
+"""From noisy clipped sums to (ε, δ): one frozen event per mechanism, one meaning per event, what several of them cost
+together, and the smallest noise that reaches a target.
 """
+
+from __future__ import annotations
 
 import abc
 import dataclasses
 import enum
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import final
 
 import dp_accounting
 import numpy as np
+from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
 from scipy import special, stats
 
-from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import shown
 
 _TOLERANCE = 1e-7
 _LARGEST_EPSILON = 1e7
@@ -58,8 +53,7 @@ class NeighbouringRelation(enum.Enum):
 def neighbouring(relation: NeighbouringRelation | str) -> NeighbouringRelation:
     """A relation, or the one of that name.
 
-    Raises:
-        ArgumentError: there is none; the message lists the names.
+    :raises ArgumentError: there is none; the message lists the names.
     """
     try:
         return NeighbouringRelation(relation)
@@ -110,7 +104,7 @@ class GaussianEvent(PrivacyEvent):
         shift = relation.sensitivity * math.sqrt(self.count) / self.noise_multiplier
         return float(gaussian_delta(epsilon, np.array([shift]))[0])
 
-    def after(self, earlier: "GaussianEvent") -> "GaussianEvent":
+    def after(self, earlier: GaussianEvent) -> GaussianEvent:
         """Both, this one chosen in the light of the earlier: 1/σ² adds up (Dong, Roth and Su 2022, Corollary 3.3)."""
         precision = sum(event.count / event.noise_multiplier**2 for event in (self, earlier))
         return GaussianEvent(noise_multiplier=precision**-0.5 * (1 - 2.0**-50), count=1)
@@ -338,3 +332,157 @@ def _check_prob(sampling_prob: float) -> None:
 def _check_count(name: str, value: int) -> None:
     if value < 1:
         raise ArgumentError(f"{name} must be at least 1, got {value}")
+
+
+_GRID = 600  # cells of losses in the total ε: on it, ε is too large by less than 1e-3 of itself
+_LOST = 1e-3  # of δ: how much of it all curves' ends together may take
+_SMALLEST_TOTAL = 0.01
+_FURTHEST = 60.0  # a loss beyond which a curve is cut, and its δ counted in full
+
+
+@final
+@dataclass(frozen=True)
+class WorstEvent(PrivacyEvent):
+    """One of several events, nobody knows which: what the worst of several coalitions observes."""
+
+    events: tuple[PrivacyEvent, ...]
+
+    def delta(self, epsilon: float, relation: NeighbouringRelation) -> float:
+        """The largest of theirs."""
+        return max(event.delta(epsilon, relation) for event in self.events)
+
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """None of dp-accounting's."""
+        return dp_accounting.UnsupportedDpEvent()
+
+
+@final
+@dataclass(frozen=True)
+class _Replacement(PrivacyEvent):
+    """A replacement as a removal and an addition: δ(ε) ≤ (1 + e^{ε/2}) δ'(ε/2), δ' under add/remove."""
+
+    event: PrivacyEvent
+
+    def delta(self, epsilon: float, relation: NeighbouringRelation) -> float:
+        """The bound of group privacy for two steps."""
+        half = epsilon / 2
+        return min(1.0, (1 + math.exp(min(half, 700.0))) * self.event.delta(half, NeighbouringRelation.ADD_REMOVE))
+
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """None of dp-accounting's."""
+        return dp_accounting.UnsupportedDpEvent()
+
+
+def under_replacement(event: PrivacyEvent, made_for: NeighbouringRelation) -> PrivacyEvent:
+    """A plan's event when one record is replaced, for whatever relation the plan was made.
+
+    Noisy sums know the shift of a replacement themselves, and the shift of a Gaussian release at most doubles; a pure
+    ε counts twice; of any other mechanism the bound for groups of two holds.
+    """
+    if made_for is NeighbouringRelation.REPLACE or isinstance(event, GaussianEvent | PoissonEvent | PoissonKnownEvent):
+        return event
+    if isinstance(event, PureEvent):
+        return PureEvent(pure_epsilon=2 * event.pure_epsilon)
+    return _Replacement(event)
+
+
+def composed_epsilon(events: Sequence[PrivacyEvent], delta: float, relation: NeighbouringRelation) -> float:
+    """An upper bound of the ε of all events together, chosen one in the light of the other; infinite without a claim.
+
+    :param delta: δ of all of them together; at 0 there is a claim for pure events alone.
+    """
+    if not events:
+        return 0.0
+    if delta == 0:
+        return math.fsum(event.pure_epsilon if isinstance(event, PureEvent) else math.inf for event in events)
+    gaussian = [event for event in events if isinstance(event, GaussianEvent)]
+    others = [event for event in events if not isinstance(event, GaussianEvent)]
+    merged: list[PrivacyEvent] = others
+    if gaussian:
+        first, *rest = gaussian
+        for event in rest:
+            first = first.after(event)
+        merged = [first, *others]
+    singles = [event.epsilon(delta, relation) for event in merged]
+    if len(merged) == 1 or not all(map(math.isfinite, singles)):
+        return singles[0] if len(merged) == 1 else math.inf
+    interval = max(_SMALLEST_TOTAL, math.hypot(*singles)) / _GRID
+    total = _loss(merged[0], relation, interval, delta / len(merged))
+    for event in merged[1:]:
+        total = total.compose(_loss(event, relation, interval, delta / len(merged)))
+    rounding = len(merged) * 2.0**-50  # of the convolutions, as for `PoissonEvent`
+    return float(total.get_epsilon_for_delta(delta - rounding)) if delta > rounding else math.inf
+
+
+def _loss(
+    event: PrivacyEvent, relation: NeighbouringRelation, interval: float, delta: float
+) -> pld_lib.PrivacyLossDistribution:
+    """The pair that the hull of the event's curve stands for."""
+    last = math.ceil(min(event.epsilon(_LOST * delta, relation), _FURTHEST) / interval)
+    above = np.array([min(1.0, event.delta(step * interval, relation)) for step in range(last + 1)])
+    above = np.minimum.accumulate(above)
+    below = -np.expm1(-interval * np.arange(1, last + 1)) + np.exp(-interval * np.arange(1, last + 1)) * above[1:]
+    deltas = np.concatenate([np.minimum(1.0, below)[::-1], above])
+    steps = np.arange(-last, last + 1)
+    kept = _hull(np.exp(interval * steps), deltas)
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(interval, steps[kept], deltas[kept])
+    return pld_lib.PrivacyLossDistribution(pmf)
+
+
+def _hull(x: np.ndarray, y: np.ndarray) -> list[int]:
+    """The points of the lower convex hull, from left to right."""
+    kept: list[int] = []
+    for index in range(len(x)):
+        while len(kept) > 1:
+            a, b = kept[-2], kept[-1]
+            if (y[b] - y[a]) * (x[index] - x[a]) < (y[index] - y[a]) * (x[b] - x[a]):
+                break
+            kept.pop()
+        kept.append(index)
+    return kept
+
+
+_DIGITS = 4
+_LARGEST = 1e6
+
+
+def rounded_up_multiplier(enough: Callable[[float], bool], *, likely: Callable[[float], bool] | None = None) -> float:
+    """The smallest σ, rounded up to 4 decimals, for which `enough` holds.
+
+    :param enough: whether a σ reaches the target; asked of the answer itself.
+    :param likely: a cheaper test for the search; None takes `enough`.
+    :raises ArgumentError: no σ up to 1e6 reaches it.
+    """
+    units = math.ceil(smallest_multiplier(likely or enough) * 10**_DIGITS)
+    while not enough(units / 10**_DIGITS):
+        units += max(1, units // 10**6)  # ε is not monotone in σ below the accounting's own precision
+    return units / 10**_DIGITS
+
+
+@functools.lru_cache(maxsize=64)
+def gaussian_noise_multiplier(epsilon: float, delta: float, relation: NeighbouringRelation) -> float:
+    """The smallest standard deviation over Δ, up to 1e-4 and from above, of one Gaussian release with δ(ε) <= delta."""
+
+    def enough(sigma: float) -> bool:
+        return GaussianEvent(noise_multiplier=sigma, count=1).delta(epsilon, relation) <= delta
+
+    return smallest_multiplier(enough) / relation.sensitivity
+
+
+def smallest_multiplier(enough: Callable[[float], bool]) -> float:
+    """The smallest σ with `enough`, to well below the last decimal and from above, by bisection between powers."""
+    high = 1.0
+    while not enough(high):
+        high *= 2
+        if high > _LARGEST:
+            raise ArgumentError(
+                "epsilon is out of reach: lower num_steps or the batch size, or raise max_batch_size or delta"
+            )
+    low = high / 2
+    step = 10.0**-_DIGITS
+    while low > step and enough(low):
+        low, high = low / 2, low
+    while high - low > step / 4:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

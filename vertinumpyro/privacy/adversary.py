@@ -1,18 +1,8 @@
-r"""Who may be watching, what each of them knows, and what the noise still hides from them.
+"""Who may be watching what a plan pays for, what each of them knows, and what the noise still hides from them."""
 
-The released object is a `NoisySum`: T noisy sums of clipped per-record vectors, on the ring's grid. Each of
-its m noise sources adds an exact discrete Gaussian of variance s grid units². An adversary who knows a of
-them faces (m − a) independent sources.
+from __future__ import annotations
 
-**Why the accounting may use the continuous Gaussian.** Let X ~ N(0, V − r²) and Y given X ~ N_Z(X, r²). The
-mass of Y at every integer is within a factor e^{±2ρ} of N_Z(0, V), ρ ≈ 2e^{−2π²r²}, and integer shifts
-commute with X ↦ Y. So the discrete mechanism is, up to that factor per coordinate, a post-processing of the
-continuous one with variance V − r². A sum of two independent N_Z(0, s₁), N_Z(0, s₂) is within e^{±2ρ} of
-N_Z(0, s₁ + s₂) with r² = s₁s₂/(s₁ + s₂). Taking r² = 9 and s ≥ 18, all factors of a run together change ε by
-less than 1e-50, far below the precision of a float; hence σ_eff² = (V − 9) / (C·2^f)². It holds through
-sampling and adaptive composition, being a bound on densities.
-"""
-
+import abc
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -28,8 +18,30 @@ from vertinumpyro.privacy.accounting import (
     PrivacyEvent,
 )
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
-from vertinumpyro.privacy.release import Release
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
+
+
+class Release(abc.ABC):
+    """Something noisy that leaves the parties. Public facts alone; data passes through methods of subclasses.
+
+    What it costs is an event of its own kind for each adversary: a Gaussian, a sampled Gaussian, a pure-epsilon
+    mechanism, an encoder. How the events of several releases compose is the plan's business.
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """What is released, in words, as messages about lost or spent steps call it."""
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps of a ledger it takes."""
+        return 1
+
+    @abc.abstractmethod
+    def event(self, adversary: Adversary) -> PrivacyEvent:
+        """What the adversary observes of this release alone."""
+
 
 OUTSIDE_ANALYST = "outside analyst"
 _SMOOTHING = 9  # r², in grid units²
@@ -41,12 +53,11 @@ _SMALLEST_SHARE = 18  # so that r² = s₁s₂/(s₁ + s₂) ≥ s/2 ≥ 9 in ev
 class NoiseSource:
     """Who adds the noise, with total variance σ²C².
 
-    Attributes:
-        kind: "collaborative": every party adds a share of variance σ²C²/(P − c), so that the parties outside
-            any coalition of c or fewer still add σ²C² or more; c = 0 is the DPVI paper's /P. "trusted": one
-            source that colludes with nobody adds it all.
-        num_parties: P.
-        collusion_threshold: c, 0 ≤ c ≤ P − 1; 0 when trusted.
+    :ivar kind: "collaborative": every party adds a share of variance σ²C²/(P − c), so that the parties outside any
+        coalition of c or fewer still add σ²C² or more; c = 0 is the DPVI paper's /P. "trusted": one source that
+        colludes with nobody adds it all.
+    :ivar num_parties: P.
+    :ivar collusion_threshold: c, 0 ≤ c ≤ P − 1; 0 when trusted.
     """
 
     kind: Literal["collaborative", "trusted"] = "collaborative"
@@ -77,7 +88,7 @@ class NoiseSource:
         """The number of shares whose variances add up to σ²C²."""
         return self.num_parties - self.collusion_threshold if self.kind == "collaborative" else 1
 
-    def covered(self, observers: Sequence["Adversary"]) -> tuple["Adversary", ...]:
+    def covered(self, observers: Sequence[Adversary]) -> tuple[Adversary, ...]:
         """Those whom a budget for everyone counts: an outsider, each party, coalitions of up to c."""
         return tuple(o for o in observers if o.colluders <= max(1, self.collusion_threshold))
 
@@ -91,10 +102,9 @@ class NoiseSource:
 class Adversary:
     """One observer of everything that is released.
 
-    Attributes:
-        name: how the table calls it.
-        colluders: how many parties it holds; 0 for an outside analyst.
-        knows_indices: whether it knows which records entered which step.
+    :ivar name: how the table calls it.
+    :ivar colluders: how many parties it holds; 0 for an outside analyst.
+    :ivar knows_indices: whether it knows which records entered which step.
     """
 
     name: str
@@ -112,17 +122,16 @@ class Adversary:
 class AdversaryRow:
     """One line of the privacy table.
 
-    Attributes:
-        adversary: its name.
-        relation: "replace" or "add_remove".
-        guarantee: "DP" against an outside analyst; "VPDP" against parties, where neighbouring tables agree on
-            the columns that the adversary holds, since it knows those anyway.
-        epsilon: ε; infinite when there is no guarantee at this δ.
-        delta: δ.
-        noise_multiplier: σ_eff, the standard deviation of the noise unknown to it, over the clip norm.
-        knows: what it knows besides the released sums.
-        proof: "proved", or "unproven" when the run's formulation carries an unproven step.
-        unproven: those steps.
+    :ivar adversary: its name.
+    :ivar relation: "replace" or "add_remove".
+    :ivar guarantee: "DP" against an outside analyst; "VPDP" against parties, where neighbouring tables agree on the
+        columns that the adversary holds, since it knows those anyway.
+    :ivar epsilon: ε; infinite when there is no guarantee at this δ.
+    :ivar delta: δ.
+    :ivar noise_multiplier: σ_eff, the standard deviation of the noise unknown to it, over the clip norm.
+    :ivar knows: what it knows besides the released sums.
+    :ivar proof: "proved", or "unproven" when the run's formulation carries an unproven step.
+    :ivar unproven: those steps.
     """
 
     adversary: str
@@ -161,13 +170,12 @@ def list_adversaries(parties: Sequence[str], *, batch_indices: str) -> tuple[Adv
 class NoisySum(Release):
     """T noisy sums of clipped vectors: the public facts that fix every adversary's (ε, δ).
 
-    Attributes:
-        sampling: which records enter which sum.
-        num_records: N.
-        clip_norm: C, the largest L2 norm of one record's vector.
-        noise_multiplier: σ, so the noise has standard deviation σ·C per coordinate.
-        grid_bits: f; the sum and its noise are integers in units of 2^-f.
-        noise: who adds the noise.
+    :ivar sampling: which records enter which sum.
+    :ivar num_records: N.
+    :ivar clip_norm: C, the largest L2 norm of one record's vector.
+    :ivar noise_multiplier: σ, so the noise has standard deviation σ·C per coordinate.
+    :ivar grid_bits: f; the sum and its noise are integers in units of 2^-f.
+    :ivar noise: who adds the noise.
     """
 
     sampling: Sampling
@@ -281,15 +289,12 @@ def smallest_share_variance(
     Δ2^f/√(ms − 9), which is at most μ exactly when s ≥ (Δ²4^f/μ² + 9)/m. That is solved in integers: no rounding of a
     float enters, and the nine grid units are paid for whatever μ is.
 
-    Args:
-        mu: the parameter, > 0.
-        squared_sensitivity: Δ², Δ the largest L2 distance that one record can move the sum: (2C)² under replace and
-            C² under add/remove for a clip norm C. Exact where it is an integer or a `Fraction`.
-        grid_bits: f.
-        noise: who adds the noise.
-
-    Raises:
-        ArgumentError: `mu` or `squared_sensitivity` is not positive and finite.
+    :param mu: the parameter, > 0.
+    :param squared_sensitivity: Δ², Δ the largest L2 distance that one record can move the sum: (2C)² under replace and
+        C² under add/remove for a clip norm C. Exact where it is an integer or a `Fraction`.
+    :param grid_bits: f.
+    :param noise: who adds the noise.
+    :raises ArgumentError: `mu` or `squared_sensitivity` is not positive and finite.
     """
     for name, value in {"mu": mu, "squared_sensitivity": squared_sensitivity}.items():
         if not 0 < value < math.inf:
@@ -306,11 +311,10 @@ def gaussian_parameter(
     At most `mu` for the s of `smallest_share_variance` and m = P − c or more, with no tolerance: the exact value is
     at most that float, so the smallest float that is not below it is, too.
 
-    Args:
-        share_variance: s ≥ 18, in grid units².
-        num_unknown: m ≥ 1, the shares that the adversary does not know (`NoiseSource.num_unknown`).
-        squared_sensitivity: Δ².
-        grid_bits: f.
+    :param share_variance: s ≥ 18, in grid units².
+    :param num_unknown: m ≥ 1, the shares that the adversary does not know (`NoiseSource.num_unknown`).
+    :param squared_sensitivity: Δ².
+    :param grid_bits: f.
     """
     if share_variance < _SMALLEST_SHARE or num_unknown < 1:
         raise ArgumentError(f"share_variance must be at least {_SMALLEST_SHARE}, and num_unknown at least 1")

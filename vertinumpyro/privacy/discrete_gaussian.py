@@ -60,18 +60,13 @@ def sample_discrete_gaussian(variance: int | Fraction, size: int, source: Random
     exactly \(e^{-x^2/2S} / \sum_{y \in \mathbb{Z}} e^{-y^2/2S}\). The variance of that law is at most S, and
     S to within a factor 1 ± 1e-6 from S = 1 on.
 
-    Args:
-        variance: S > 0 in squared grid units, an integer or a `Fraction`; never a float, so that what the
-            accounting states is what is drawn.
-        size: the number of variates.
-        source: the random bits; `SystemRandomSource()` in a release.
-
-    Returns:
-        int64 `[size]`.
-
-    Raises:
-        ArgumentError: `variance` is not a positive exact number, or `size` is negative.
-        RangeError: 12·√variance exceeds 2^62, so that a variate might not fit into int64.
+    :param variance: S > 0 in squared grid units, an integer or a `Fraction`; never a float, so that what the accounting
+        states is what is drawn.
+    :param size: the number of variates.
+    :param source: the random bits; `SystemRandomSource()` in a release.
+    :return: int64 `[size]`.
+    :raises ArgumentError: `variance` is not a positive exact number, or `size` is negative.
+    :raises RangeError: 12·√variance exceeds 2^62, so that a variate might not fit into int64.
     """
     law = _Law.of(variance)
     if size < 0:

@@ -33,8 +33,6 @@ from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.privacy.discrete_gaussian import _exp_of_minus, _Uniform
 
-__all__ = ["require_laplace_drawable", "sample_laplace_shares"]
-
 _TAIL = 512
 _MOST_BLOCKS = 60
 _MARGIN = 2.0**-40
@@ -44,15 +42,12 @@ _PIECE = 2**17  # variates at a time
 def sample_laplace_shares(scale: int | Fraction, parts: int, size: int, source: RandomSource) -> np.ndarray:
     """Independent shares of which any `parts` sum to exact discrete Laplace noise, int64 `[size]`. Secret.
 
-    Args:
-        scale: b > 0 in grid units, an integer or a `Fraction`.
-        parts: m, how many shares make a whole; 1 draws whole noise.
-        size: how many.
-        source: the random bits; `SystemRandomSource()` in a release.
-
-    Raises:
-        ArgumentError: `scale` is not an exact number of at least 1, or `parts` or `size` is out of range.
-        RangeError: the noise might not fit into int64.
+    :param scale: b > 0 in grid units, an integer or a `Fraction`.
+    :param parts: m, how many shares make a whole; 1 draws whole noise.
+    :param size: how many.
+    :param source: the random bits; `SystemRandomSource()` in a release.
+    :raises ArgumentError: `scale` is not an exact number of at least 1, or `parts` or `size` is out of range.
+    :raises RangeError: the noise might not fit into int64.
     """
     require_laplace_drawable(scale)
     if parts < 1 or size < 0:

@@ -1,9 +1,14 @@
-"""The plan of private variational inference: sampler, clip, noise and accounting together, never a loose σ."""
+"""The plan of private variational inference: sampler, clip, noise and accounting together, never a loose σ; and what
+all plans of noisy sums share, one mechanism, its steps and the noise of each share.
+"""
+
+from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, final
 
 import dp_accounting
@@ -11,31 +16,141 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, UnprovenError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation, PrivacyEvent
+from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation, PrivacyEvent, rounded_up_multiplier
 from vertinumpyro.privacy.adversary import (
     OUTSIDE_ANALYST,
     Adversary,
     AdversaryRow,
     NoiseSource,
     NoisySum,
+    Release,
     list_adversaries,
 )
-from vertinumpyro.privacy.calibration import rounded_up_multiplier
-from vertinumpyro.privacy.clip import check_local_clip
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
-from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
-from vertinumpyro.privacy.plan import LARGEST_ACCOUNTED, Plan, check_delta, check_party_names, check_target, targeted
-from vertinumpyro.privacy.release import Release
+from vertinumpyro.privacy.plan import (
+    LARGEST_ACCOUNTED,
+    Plan,
+    check_delta,
+    check_party_names,
+    check_target,
+    select_adversaries,
+)
 from vertinumpyro.privacy.sampling import Sampling
 
-__all__ = ["PrivacyPlan", "calibrate_noise_multiplier"]
+LEAST_RESIDUAL_BOUND = 2.0**-10
+"""A party's scores are at most C / b long, which the number formats are proved for up to 1024 C."""
+
+
+def bounds_of_outcomes(residual_bound: float | Sequence[float]) -> tuple[float, ...]:
+    """Each outcome's b, as a plan has them: a number where there is one outcome."""
+    return (residual_bound,) if isinstance(residual_bound, int | float) else tuple(residual_bound)
+
+
+def check_local_clip(
+    clip_parts: Sequence[int] | None, residual_bound: float | Sequence[float], num_parties: int
+) -> None:
+    """Refuses parts of C^2 and a bound of the residual that no clip can have; see `secure.number_formats`.
+
+    :param clip_parts: whole numbers, to which the parties' parts of C^2 are in proportion: so they add up to 1.
+    :param residual_bound: b, of the link's unit; of several outcomes each one's.
+    :raises ArgumentError: names which, and the fix.
+    """
+    for bound in bounds_of_outcomes(residual_bound):
+        if not (math.isfinite(bound) and LEAST_RESIDUAL_BOUND <= bound <= 1):
+            raise ArgumentError(
+                f"residual_bound must be at least {LEAST_RESIDUAL_BOUND:g} and at most 1, the largest residual, got "
+                f"{bound:g}"
+            )
+    if clip_parts is None:
+        if residual_bound != 1:
+            raise ArgumentError(
+                f"residual_bound is {residual_bound}, and a record that is clipped as a whole has no such bound; "
+                'choose clip="local", or leave it out'
+            )
+        return
+    if not all(isinstance(part, int) and not isinstance(part, bool) and part >= 0 for part in clip_parts):
+        raise ArgumentError("clip_parts must be whole numbers of at least 0, in the parties' order")
+    if len(clip_parts) != num_parties or not sum(clip_parts):
+        raise ArgumentError(
+            f"clip_parts must be {num_parties} numbers, one for each party, of which one is above 0, got "
+            f"{list(clip_parts)}"
+        )
+
+
+class NoisySumPlan(Plan):
+    """A plan that releases one noisy sum of clipped vectors at every step.
+
+    A subclass is a frozen dataclass with these fields, and says who adds the noise.
+    """
+
+    sampling: Sampling
+    clip_norm: float
+    noise_multiplier: float
+    grid_bits: int
+    noise: NoiseSource
+
+    @functools.cached_property
+    def noisy_sum(self) -> NoisySum:
+        """The released mechanism, as the accounting sees it."""
+        return NoisySum(
+            sampling=self.sampling,
+            num_records=self.num_records,
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier,
+            grid_bits=self.grid_bits,
+            noise=self.noise,
+        )
+
+    @property
+    def covered(self) -> tuple[Adversary, ...]:
+        """See `Plan.covered`."""
+        return self.noise.covered(self.observers)
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The noisy sums of all steps."""
+        return (self.noisy_sum,)
+
+    def event(self, observer: Adversary) -> PrivacyEvent:
+        """See `Plan.event`."""
+        return self.noisy_sum.event(observer)
+
+    @property
+    def first_gradient(self) -> int:
+        """How many steps of the ledger come before the first noisy sum."""
+        return 0
+
+    @property
+    def num_gradients(self) -> int:
+        """How many noisy sums there are."""
+        return self.noisy_sum.num_steps
+
+    @property
+    def expected_batch_size(self) -> float:
+        """The public divisor of a noisy sum; never divide by the realised size."""
+        return self.sampling.expected_batch_size(self.num_records)
+
+    @property
+    def num_shares(self) -> int:
+        """How many noise vectors are added to each sum."""
+        return self.noise.num_shares
+
+    def noise_variance_per_share(self) -> int:
+        """⌈C²σ²4^f/(n − c)⌉ of n shares of which c may not count, in grid units²."""
+        return self.noisy_sum.share_variance
+
+    def draw_noise_share(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
+        """One share of the noise: int64 `[num_steps, num_values]`, in units of 2^-grid_bits. Secret."""
+        flat = sample_discrete_gaussian(self.noise_variance_per_share(), num_steps * num_values, source)
+        return flat.reshape(num_steps, num_values)
+
 
 _MOST_OF_START = 0.999  # of ε: beyond, the steps' noise is found within the precision of ε alone
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
+class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     """Everything public about one run's privacy, fixed before any data is touched.
 
     Formal guarantee: a run that draws its batches by `sampling`, clips every record's vector to L2 norm
@@ -43,28 +158,27 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     nothing else satisfies every row of `adversaries`: against the outside analyst (ε, δ)-DP, against parties
     (ε, δ)-VPDP, for `relation`, when it runs once. `vertinumpyro.privacy.ledger` sees to "once".
 
-    Attributes:
-        sampling: which records enter which step.
-        clip_norm: C > 0.
-        clip_parts: where the residual of a `party_sum` is bounded, the parties' parts of C², in proportion to these
-            whole numbers: each party clips its own scores. None where a record is clipped as a whole.
-        residual_bound: b, with `clip_parts`: a residual is cut to this share of the largest one; of several outcomes
-            the share of each, in the order of their sums.
-        noise_multiplier: σ > 0; the total noise has standard deviation σ·C, more with a collusion threshold.
-        noise: who adds the noise.
-        grid_bits: f, the fractional bits of the revealed sum.
-        num_records: N, public.
-        parties: their names; as many as `noise.num_parties`.
-        delta: δ in (0, 1); at 1/N and above it warns, since publishing one whole record would satisfy it.
-        relation: the neighbouring relation of the table.
-        batch_indices: "known" when the parties see which records enter a step, "hidden" when the protocol
-            keeps that from them as well. The outside analyst never sees it.
-        unproven: the steps of the formulation whose clip or noise bound is not proved.
-        allow_unproven: must be True for a plan with such steps.
-        adversary: whom alone a target ε was for; None for everyone (`covered`).
-        start: what is released before the first step, to begin from there; its cost is in every row of this plan, and
-            its own id is no budget besides. Needs full or disjoint batches, whose steps are Gaussian.
-        plan_id: a random name, made here; a plan with another id is another budget.
+    :ivar sampling: which records enter which step.
+    :ivar clip_norm: C > 0.
+    :ivar clip_parts: where the residual of a `party_sum` is bounded, the parties' parts of C², in proportion to these
+        whole numbers: each party clips its own scores. None where a record is clipped as a whole.
+    :ivar residual_bound: b, with `clip_parts`: a residual is cut to this share of the largest one; of several outcomes
+        the share of each, in the order of their sums.
+    :ivar noise_multiplier: σ > 0; the total noise has standard deviation σ·C, more with a collusion threshold.
+    :ivar noise: who adds the noise.
+    :ivar grid_bits: f, the fractional bits of the revealed sum.
+    :ivar num_records: N, public.
+    :ivar parties: their names; as many as `noise.num_parties`.
+    :ivar delta: δ in (0, 1); at 1/N and above it warns, since publishing one whole record would satisfy it.
+    :ivar relation: the neighbouring relation of the table.
+    :ivar batch_indices: "known" when the parties see which records enter a step, "hidden" when the protocol keeps that
+        from them as well. The outside analyst never sees it.
+    :ivar unproven: the steps of the formulation whose clip or noise bound is not proved.
+    :ivar allow_unproven: must be True for a plan with such steps.
+    :ivar adversary: whom alone a target ε was for; None for everyone (`covered`).
+    :ivar start: what is released before the first step, to begin from there; its cost is in every row of this plan, and
+        its own id is no budget besides. Needs full or disjoint batches, whose steps are Gaussian.
+    :ivar plan_id: a random name, made here; a plan with another id is another budget.
     """
 
     earlier: ClassVar[Mapping[str, Any]] = {
@@ -116,7 +230,7 @@ class PrivacyPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
             _check_start(self.start, self)
 
     @classmethod
-    def calibrated(cls, *, epsilon: float, adversary: str | None = None, **settings: Any) -> "PrivacyPlan":
+    def calibrated(cls, *, epsilon: float, adversary: str | None = None, **settings: Any) -> GradientPlan:
         """A plan with the smallest σ that gives everyone, or `adversary` alone, at most `epsilon`."""
         if "noise_multiplier" in settings:
             raise ArgumentError("noise_multiplier is what calibration chooses: leave it out")
@@ -227,20 +341,17 @@ class _Calibration:
 def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, **settings: Any) -> float:
     """The smallest σ, rounded up to 4 decimals, for which everyone's ε is at most `epsilon`.
 
-    Args:
-        epsilon: the target, > 0.
-        adversary: the name of a row of the privacy table, whom alone it is for; None for the outside analyst, every
-            party, and coalitions of up to `noise.collusion_threshold`.
-        **settings: the fields of `PrivacyPlan` up to `batch_indices`, without `noise_multiplier`, and `start`.
-
-    Raises:
-        ArgumentError: no σ up to 1e6 reaches the target, or a setting is wrong.
+    :param epsilon: the target, > 0.
+    :param adversary: the name of a row of the privacy table, whom alone it is for; None for the outside analyst, every
+        party, and coalitions of up to `noise.collusion_threshold`.
+    :param settings: the fields of `GradientPlan` up to `batch_indices`, without `noise_multiplier`, and `start`.
+    :raises ArgumentError: no σ up to 1e6 reaches the target, or a setting is wrong.
     """
     check_target(epsilon, LARGEST_ACCOUNTED)
     task = _Calibration(**settings)
     check_delta(task.delta, task.num_records, warn=False)
     observers = list_adversaries(task.parties, batch_indices=task.batch_indices)
-    targets = targeted(observers, task.noise.covered(observers), adversary)
+    targets = select_adversaries(observers, task.noise.covered(observers), adversary)
 
     def events(sigma: float) -> Mapping[Any, None]:
         """What the targets observe; parties observe the same."""
@@ -276,7 +387,7 @@ def _event(steps: NoisySum, start: Plan | None, observer: Adversary) -> PrivacyE
     return event.after(before)
 
 
-def _check_start(start: Plan, plan: PrivacyPlan) -> None:
+def _check_start(start: Plan, plan: GradientPlan) -> None:
     """Refuses what was planned for other tables, or for noise that would not be composed as the rows say."""
     for name in ("num_records", "parties", "relation"):
         if getattr(start, name, None) != getattr(plan, name):

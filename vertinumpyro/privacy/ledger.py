@@ -20,15 +20,10 @@ import threading
 from pathlib import Path
 from typing import Any, final
 
-from vertinumpyro.core.durable_files import FileLock, flush_folder, locked, replaced
+from vertinumpyro.core.durable_files import FileLock, locked, replaced
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
 from vertinumpyro.privacy.account import Account
 from vertinumpyro.privacy.plan import Plan
-
-__all__ = [
-    "INSECURE_SEED", "SYSTEM_NOISE", "Book", "Ledger", "Record", "begun", "flush_folder", "locked", "read_record",
-    "write_record",
-]  # fmt: skip
 
 SYSTEM_NOISE = "the operating system's CSPRNG"
 INSECURE_SEED = "an insecure seed: no privacy"
@@ -40,7 +35,7 @@ _RUNNING, _PAUSED, _FINISHED = "running", "paused", "finished"
 
 
 @final
-class Book:
+class LedgerRegistry:
     """What one process knows of the plans that it began: plan_id -> status and steps spent.
 
     It holds against a plan that is restored from JSON and begun again, and against an older file put in place.
@@ -59,7 +54,7 @@ class Book:
         self._plans[plan.plan_id] = status, steps
 
 
-_OF_THIS_PROCESS = Book()
+_OF_THIS_PROCESS = LedgerRegistry()
 
 
 def begun(plan: Plan) -> bool:
@@ -96,7 +91,7 @@ class Ledger:
         path: Path | None,
         steps_spent: int,
         lock: FileLock,
-        book: Book,
+        book: LedgerRegistry,
         account: Account | None = None,
         *,
         secure_noise: bool,
@@ -112,7 +107,7 @@ class Ledger:
         path: str | os.PathLike[str] | None = None,
         *,
         secure_noise: bool = True,
-        book: Book | None = None,
+        book: LedgerRegistry | None = None,
         account: Account | None = None,
     ) -> Ledger:
         """Starts to spend a plan that was never started.
@@ -147,7 +142,7 @@ class Ledger:
         path: str | os.PathLike[str] | None = None,
         *,
         secure_noise: bool = True,
-        book: Book | None = None,
+        book: LedgerRegistry | None = None,
         account: Account | None = None,
     ) -> Ledger:
         """Continues a plan at its recorded step; a plan that is spent has no steps left.
@@ -344,7 +339,8 @@ def write_record(plan: Plan, path: str | os.PathLike[str], *, secure_noise: bool
     with locked(target) as lock:
         if target.exists():
             raise PlanSpentError(f"{target} already holds a record: use another path")
-        Ledger(plan, target, plan.num_steps, lock, Book(), secure_noise=secure_noise).finish()
+        Ledger(plan, target, plan.num_steps, FileLock(None), LedgerRegistry(), secure_noise=secure_noise).finish()
+        lock.release(removed=True)
 
 
 def _unreadable(path: Path) -> PlanSpentError:

@@ -44,14 +44,11 @@ _PIECE = 2**17  # variates at a time: their table and they stay in the processor
 def draw_noise_share(variance: int, size: int, source: RandomSource) -> np.ndarray:
     """Independent noise shares of variance S, int64 `[size]`; see the module for their law. Secret.
 
-    Args:
-        variance: S in grid units², an integer, at least 18.
-        size: how many.
-        source: the random bits.
-
-    Raises:
-        ArgumentError: S is not an integer of at least 18, or `size` is negative.
-        RangeError: 12 standard deviations do not fit into int64.
+    :param variance: S in grid units², an integer, at least 18.
+    :param size: how many.
+    :param source: the random bits.
+    :raises ArgumentError: S is not an integer of at least 18, or `size` is negative.
+    :raises RangeError: 12 standard deviations do not fit into int64.
     """
     law = ShareLaw.of(variance)
     if size < 0:
@@ -64,9 +61,8 @@ def draw_noise_share(variance: int, size: int, source: RandomSource) -> np.ndarr
 class ShareLaw:
     """How a share of one variance is put together: x = sum_l scale_l y_l.
 
-    Attributes:
-        tables: the laws of the y_l.
-        scales: 1, k_1, k_1 k_2, ...
+    :ivar tables: the laws of the y_l.
+    :ivar scales: 1, k_1, k_1 k_2, ...
     """
 
     tables: tuple[Table, ...]
@@ -115,11 +111,10 @@ def split_variance(variance: int) -> list[tuple[int, int]]:
 class Table:
     """Inversion of the distribution function of N_Z(0, V), V an integer of at most a few thousand.
 
-    Attributes:
-        variance: V.
-        reach: the steps are F(-reach), F(-reach + 1), ...; beyond them U is in doubt.
-        steps: floor(2^64 F), uint64, increasing.
-        by_two_bytes: the value that the two leading bytes of U fix, or a mark that they do not.
+    :ivar variance: V.
+    :ivar reach: the steps are F(-reach), F(-reach + 1), ...; beyond them U is in doubt.
+    :ivar steps: floor(2^64 F), uint64, increasing.
+    :ivar by_two_bytes: the value that the two leading bytes of U fix, or a mark that they do not.
     """
 
     variance: int

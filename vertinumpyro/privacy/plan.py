@@ -17,11 +17,8 @@ from typing import Any, ClassVar, final
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.privacy.accounting import NeighbouringRelation, PrivacyEvent
-from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource
-from vertinumpyro.privacy.release import Release
+from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, Release
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
-
-__all__ = ["Plan", "PrivacyWarning", "check_delta", "check_party_names"]
 
 _METHODS = {
     "vertimrf": "vertinumpyro.mrf",
@@ -165,7 +162,7 @@ class Plan(abc.ABC):
 
         :raises ArgumentError: lists the table's names.
         """
-        return targeted(self.observers, self.covered, self.adversary)
+        return select_adversaries(self.observers, self.covered, self.adversary)
 
     @property
     def num_steps(self) -> int:
@@ -243,7 +240,7 @@ class Plan(abc.ABC):
         return f"{self.plan_id}-{digest[:16]}"
 
 
-def targeted(
+def select_adversaries(
     observers: Sequence[Adversary], covered: Sequence[Adversary], adversary: str | None
 ) -> tuple[Adversary, ...]:
     """The observer of that name, or all that are covered for None; those who know most come first.

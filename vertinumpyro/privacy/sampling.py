@@ -41,12 +41,9 @@ class Batches(NamedTuple):
 
         A record that came twice, or a mask entry that is no bool, would weigh more than the clip allows.
 
-        Args:
-            num_records: N.
-            max_batch_size: the static size of every batch.
-
-        Raises:
-            ArgumentError: another type or shape, a number out of range, not increasing, or not 0 where padded.
+        :param num_records: N.
+        :param max_batch_size: the static size of every batch.
+        :raises ArgumentError: another type or shape, a number out of range, not increasing, or not 0 where padded.
         """
         indices, mask = self
         shape = (len(mask), max_batch_size)
@@ -85,8 +82,7 @@ class BatchStream(abc.ABC):
     def next(self, num_steps: int) -> Batches:
         """Draws the batches of the next `num_steps` steps.
 
-        Raises:
-            PlanSpentError: fewer steps are left; the accounting covers no further one.
+        :raises PlanSpentError: fewer steps are left; the accounting covers no further one.
         """
         if num_steps < 1:
             raise ArgumentError(f"num_steps must be at least 1, got {num_steps}")
@@ -133,10 +129,9 @@ class Sampling(abc.ABC):
         Nothing about earlier batches is needed to resume, so nothing secret has to be stored: that is why
         `first_step` must be a step that `resume_step` returns.
 
-        Args:
-            num_records: N, the public number of records.
-            source: random bits; `SystemRandomSource()` in a release.
-            first_step: 0, or a value of `resume_step`.
+        :param num_records: N, the public number of records.
+        :param source: random bits; `SystemRandomSource()` in a release.
+        :param first_step: 0, or a value of `resume_step`.
         """
         self.check(num_records)
         total = self.total_steps(num_records)
@@ -165,10 +160,9 @@ class PoissonSampling(Sampling):
     keeps a uniformly random subset of that size; `truncation_delta` bounds the probability that this ever
     happens, and the accounting adds it to δ.
 
-    Attributes:
-        sampling_prob: q in (0, 1]. At q = 1 every batch is the whole table.
-        num_steps: T, the number of steps of the run, at most a million.
-        max_batch_size: the static batch size.
+    :ivar sampling_prob: q in (0, 1]. At q = 1 every batch is the whole table.
+    :ivar num_steps: T, the number of steps of the run, at most a million.
+    :ivar max_batch_size: the static batch size.
     """
 
     sampling_prob: float
@@ -188,15 +182,12 @@ class PoissonSampling(Sampling):
     ) -> "PoissonSampling":
         """Chooses q = batch_size/num_records and the smallest static size that truncates rarely enough.
 
-        Args:
-            batch_size: the expected batch size.
-            num_records: N.
-            num_steps: T.
-            tail: the largest allowed `truncation_delta`. It costs about (1 + e^ε)·tail of δ against an
-                adversary who does not know the indices, so keep it far below δ·e^{−ε}.
-
-        Returns:
-            A sampling whose `max_batch_size` is a multiple of 8, or `num_records`.
+        :param batch_size: the expected batch size.
+        :param num_records: N.
+        :param num_steps: T.
+        :param tail: the largest allowed `truncation_delta`. It costs about (1 + e^ε)·tail of δ against an adversary who
+            does not know the indices, so keep it far below δ·e^{−ε}.
+        :return: A sampling whose `max_batch_size` is a multiple of 8, or `num_records`.
         """
         if not 1 <= batch_size <= num_records:
             raise ArgumentError(f"batch_size must lie between 1 and {num_records=}, got {batch_size}")
@@ -264,9 +255,8 @@ class DisjointBatches(Sampling):
     Formal guarantee: every record enters at most `num_epochs` steps, whatever the order, so the guarantee
     does not need the indices to be secret. The order is an exactly uniform permutation.
 
-    Attributes:
-        batch_size: records per step; the last batch of an epoch holds what is left.
-        num_epochs: E, at most a million.
+    :ivar batch_size: records per step; the last batch of an epoch holds what is left.
+    :ivar num_epochs: E, at most a million.
     """
 
     batch_size: int

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts, Schema
+from vertinumpyro.core.validation import check_fields
+from vertinumpyro.data import DatasetInfo, Schema
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.bayesian_linear_plan import LEAST_RECORDS, Calibration, RegressionPlan
 from vertinumpyro.regression.holder_statistics import StatisticsWork, feature_columns, schema_bounds
@@ -29,8 +29,6 @@ from vertinumpyro.secure import Backend
 from vertinumpyro.secure.dca.backend import CipherSource, check_nodes
 from vertinumpyro.session import HorizontalMethod, PartyComputation, Payload, Run, Session, party_sources, recorded_plan
 from vertinumpyro.session.party_computation import Columns
-
-__all__ = ["BayesianLinearRegression"]
 
 STATISTICS = "statistics.npz"
 
@@ -50,34 +48,31 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
     another's records or sums; every organisation adds a share of the noise. N is public, so of two each knows how many
     records the other has.
 
-    Args:
-        epsilon: the target ε towards every adversary of the plan's table.
-        delta: δ.
-        bounds: c, assumed bounds of the features' absolute values, public: one number or `[d]`; None takes 1, and of a
-            session's columns the schema's.
-        target_bound: c_y, the same for the target.
-        target: of a session, the column to predict; all others are features.
-        projection: clip at a multiple of every column's standard deviation, which is first estimated for a share of
-            the budget (Algorithm 2). Pays unless the assumed bounds are close to the data.
-        std_share: that share, 0.3 in the paper; see `RegressionPlan`.
-        mechanism: "distributed" over one client for each record, "trusted" aggregator, or "input" perturbation.
-        max_unreliable: T, how many clients may drop out or collude; distributed only.
-        num_nodes: M compute nodes; distributed only.
-        calibration: "tight" or "classic" (Eq. 1, not proved for ε > 1: see the plan's table).
-        posterior: "noise_aware", or "plug_in" as in the paper.
-        noise_variance: λ of the model, in the target's squared units.
-        prior_variance: λ_0, in squared units of target over feature.
-        insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
-        backend: what adds up between the organisations of a session: `SecureAggregation()`, or another with a process
-            for each.
-
-    Attributes:
-        coef_: posterior mean of β `[d]`.
-        covariance_: posterior covariance of β `[d, d]`.
-        plan_: the `RegressionPlan` that was spent.
-        bounds_, target_bound_: the bounds that the statistics were clipped to `[d]`, and the target's.
-        statistics_: the released `NoisyStatistics`, in units of those bounds.
-        secure_noise_: whether the noise came from a CSPRNG.
+    :param epsilon: the target ε towards every adversary of the plan's table.
+    :param delta: δ.
+    :param bounds: c, assumed bounds of the features' absolute values, public: one number or `[d]`; None takes 1, and of
+        a session's columns the schema's.
+    :param target_bound: c_y, the same for the target.
+    :param target: of a session, the column to predict; all others are features.
+    :param projection: clip at a multiple of every column's standard deviation, which is first estimated for a share of
+        the budget (Algorithm 2). Pays unless the assumed bounds are close to the data.
+    :param std_share: that share, 0.3 in the paper; see `RegressionPlan`.
+    :param mechanism: "distributed" over one client for each record, "trusted" aggregator, or "input" perturbation.
+    :param max_unreliable: T, how many clients may drop out or collude; distributed only.
+    :param num_nodes: M compute nodes; distributed only.
+    :param calibration: "tight" or "classic" (Eq. 1, not proved for ε > 1: see the plan's table).
+    :param posterior: "noise_aware", or "plug_in" as in the paper.
+    :param noise_variance: λ of the model, in the target's squared units.
+    :param prior_variance: λ_0, in squared units of target over feature.
+    :param insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
+    :param backend: what adds up between the organisations of a session: `SecureAggregation()`, or another with a
+        process for each.
+    :ivar coef_: posterior mean of β `[d]`.
+    :ivar covariance_: posterior covariance of β `[d, d]`.
+    :ivar plan_: the `RegressionPlan` that was spent.
+    :ivar bounds_, target_bound_: the bounds that the statistics were clipped to `[d]`, and the target's.
+    :ivar statistics_: the released `NoisyStatistics`, in units of those bounds.
+    :ivar secure_noise_: whether the noise came from a CSPRNG.
 
     Example:
         >>> import numpy as np
@@ -130,14 +125,13 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         self.backend = backend
 
     def plan(
-        self, num_records: int | Facts, num_features: int | None = None, *, epsilon: float | None = None
+        self, num_records: int | DatasetInfo, num_features: int | None = None, *, epsilon: float | None = None
     ) -> RegressionPlan:
         """The privacy plan of a fit; reads no data.
 
-        Args:
-            num_records: N; or a session of holders, or its `TableFacts`, which say the rest.
-            num_features: d.
-            epsilon: None takes the constructor's.
+        :param num_records: N; or a session of holders, or its `TableFacts`, which say the rest.
+        :param num_features: d.
+        :param epsilon: None takes the constructor's.
         """
         check_fields(self)
         holders: tuple[str, ...] = ()
@@ -170,18 +164,15 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
     ) -> BayesianLinearRegression:
         """Spend a plan on the records `X` `[n, d]`, `y` `[n]`.
 
-        Args:
-            X: features; or a session of holders of whole records, with no `y`.
-            y: target.
-            plan: a plan made by `plan` that was looked at before; None makes one, and warns where this estimator or
-                its clones did so before.
-            run_dir: folder for `privacy.json`, written before anything is released, which keeps the plan from being
-                spent twice, and `statistics.npz`, what is released.
-            resume: go on with the run of `run_dir`, under its plan; what it released is not released again.
-
-        Raises:
-            ArgumentError: a setting is wrong, or the plan was made for other sizes; nothing is spent.
-            PlanSpentError: the plan was spent before.
+        :param X: features; or a session of holders of whole records, with no `y`.
+        :param y: target.
+        :param plan: a plan made by `plan` that was looked at before; None makes one, and warns where this estimator or
+            its clones did so before.
+        :param run_dir: folder for `privacy.json`, written before anything is released, which keeps the plan from being
+            spent twice, and `statistics.npz`, what is released.
+        :param resume: go on with the run of `run_dir`, under its plan; what it released is not released again.
+        :raises ArgumentError: a setting is wrong, or the plan was made for other sizes; nothing is spent.
+        :raises PlanSpentError: the plan was spent before.
         """
         if resume and plan is None:
             plan = recorded_plan(run_dir, RegressionPlan)
@@ -213,17 +204,15 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
     def features(self, schema: Schema) -> list[str]:
         """The columns that `target` is predicted from: all others of a table of whole records.
 
-        Raises:
-            ArgumentError: there is no such target, or no feature.
-            DataError: a column is no number, or may be missing.
+        :raises ArgumentError: there is no such target, or no feature.
+        :raises DataError: a column is no number, or may be missing.
         """
         return feature_columns(schema, self.target)
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses a plan that was not made for this regression among these holders.
 
-        Raises:
-            ArgumentError: names what differs.
+        :raises ArgumentError: names what differs.
         """
         if not isinstance(plan, RegressionPlan):
             raise ArgumentError("plan must be a RegressionPlan: make it by `plan`")
@@ -234,7 +223,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
             raise ArgumentError(f"plan was made for {made_for}, and here are {', '.join(dataset.parties)}")
 
     def work(
-        self, facts: Facts, party: str, columns: Columns, plan: RegressionPlan, source: RandomSource
+        self, facts: DatasetInfo, party: str, columns: Columns, plan: RegressionPlan, source: RandomSource
     ) -> PartyComputation:
         """One holder's part; see `session.Method`."""
         assert self.target is not None

@@ -9,11 +9,11 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, final
 
-from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import check_fields
 from vertinumpyro.privacy import Adversary, AdversaryRow, GaussianEvent, NeighbouringRelation
+from vertinumpyro.privacy.accounting import gaussian_noise_multiplier
 from vertinumpyro.privacy.adversary import list_adversaries
-from vertinumpyro.privacy.calibration import gaussian_noise_multiplier
 from vertinumpyro.privacy.plan import Plan, check_delta, check_target
 from vertinumpyro.regression.statistics_release import (
     Mechanism,
@@ -23,8 +23,6 @@ from vertinumpyro.regression.statistics_release import (
     num_statistics,
     statistic_sensitivity,
 )
-
-__all__ = ["LEAST_RECORDS", "Calibration", "RegressionPlan"]
 
 Calibration = Literal["tight", "classic"]
 """tight: the Gaussian mechanism's exact δ(ε), composition exact, joint sensitivity. classic: the paper's Eq. 1 and
@@ -44,19 +42,18 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
     replaced, N public. With projection the two releases compose exactly: Gaussian mechanisms with μ_1 and μ_2 are
     together one with √(μ_1² + μ_2²), also where the second depends on the first.
 
-    Attributes:
-        num_records: N, public; one client each where distributed.
-        num_features: d.
-        target_epsilon: the target; `epsilon(adversary)` says what is true.
-        delta: δ.
-        mechanism: see `Mechanism`.
-        max_unreliable: T, how many clients may drop out or collude.
-        calibration: see `Calibration`; only "tight" promises the target.
-        std_share: the share of the budget for the columns' standard deviations; 0 without projection. Of μ² where
-            tight, of ε and δ where classic.
-        holders: the organisations that hold the records and add the noise, by name; each is an adversary then, and so
-            are coalitions. Empty where every record is a client.
-        plan_id: a random name, made here.
+    :ivar num_records: N, public; one client each where distributed.
+    :ivar num_features: d.
+    :ivar target_epsilon: the target; `epsilon(adversary)` says what is true.
+    :ivar delta: δ.
+    :ivar mechanism: see `Mechanism`.
+    :ivar max_unreliable: T, how many clients may drop out or collude.
+    :ivar calibration: see `Calibration`; only "tight" promises the target.
+    :ivar std_share: the share of the budget for the columns' standard deviations; 0 without projection. Of μ² where
+        tight, of ε and δ where classic.
+    :ivar holders: the organisations that hold the records and add the noise, by name; each is an adversary then, and so
+        are coalitions. Empty where every record is a client.
+    :ivar plan_id: a random name, made here.
     """
 
     num_records: int

@@ -1,34 +1,99 @@
-"""Pooled tables, for research: a table in the schema's own types stands for the parties' columns of its rows."""
+"""Pooled tables, for research: a table in the schema's own types stands for the parties' columns of its rows.
+
+Labels between model units and the table's own, and how well predictions meet them. Scores read labels: not DP.
+
+A label's codes follow the schema's order of its values. scikit-learn has classes in ascending order, and its scorers
+take that for granted (`log_loss` the columns of probabilities, `roc_auc` the second class), so `classes_` are sorted.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from scipy.special import xlogy
 
-from vertinumpyro.core.arguments import shown
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, PartySchema, Schema, TableFacts, VerticalDataset
-from vertinumpyro.data.frames import Table, as_frame
-from vertinumpyro.data.wording import suggest
+from vertinumpyro.core.validation import shown
+from vertinumpyro.data import Column, DatasetInfo, PartySchema, Schema, TableFacts, VerticalDataset
+from vertinumpyro.data.dataframe_interop import Table, as_frame
+from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.sklearn_compat import BaseEstimator, TransformerMixin
 from vertinumpyro.session import Session
 
-__all__ = [
-    "PooledTable",
-    "Records",
-    "as_records",
-    "encoded",
-    "facts_of",
-    "label_of",
-    "part_of",
-    "schema_of",
-    "told_apart",
-    "with_labels",
-]
+
+def values_of(column: Column) -> np.ndarray:
+    """The value of each code of a label, in its storage's type; the codes where one stands for several values."""
+    if len(column.labels) != column.num_categories:
+        return np.arange(column.num_categories)
+    values = column.decode(np.arange(column.num_categories), np.random.default_rng(0)).tolist()
+    return np.array(values)
+
+
+def class_codes(column: Column) -> np.ndarray:
+    """The code of each of `classes_of`."""
+    return np.argsort(values_of(column), kind="stable")
+
+
+def classes_of(column: Column) -> np.ndarray:
+    """The label's values in ascending order, as scikit-learn has its classes.
+
+    Warns where a class is a group of values, whose number it then is: scorers that hold predictions against the values
+    themselves would be wrong without a word.
+    """
+    if len(column.labels) != column.num_categories:
+        warnings.warn(
+            "the label's classes are groups of values, and classes_ and predictions their numbers from 0 on: use the "
+            "estimator's own score, as scikit-learn's scorers compare predictions with the values themselves",
+            UserWarning,
+            stacklevel=3,
+        )
+    return np.sort(values_of(column))
+
+
+def in_table_units(column: Column, values: np.ndarray) -> np.ndarray:
+    """Means of a number in model units as floats in the table's, those of a real within its bounds.
+
+    Between two codes lies what lies between the middles of their values; labels that are no numbers keep their codes.
+    """
+    values = np.asarray(values, np.float64)
+    if column.kind == "count":
+        return values
+    if column.kind != "real":
+        middles = column.middles
+        return values if middles is None else np.interp(values, np.arange(len(middles)), middles)
+    return column.numbers(values)
+
+
+def encoded_labels(column: Column, place: Place, y: Any, num_records: int) -> np.ndarray:
+    """Labels `[N]` in the table's own types, in model units.
+
+    :raises ArgumentError: there are more or fewer than records.
+    :raises DataError: a label is not in the public domain.
+    """
+    labels = np.asarray(y)
+    if labels.shape != (num_records,):
+        raise ArgumentError(f"y has shape {labels.shape}, and X {num_records} records")
+    return column.encode(pd.Series(labels), party=place.party, name=place.column)
+
+
+def r2(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """The share of the squared deviations from the mean that predictions explain."""
+    return float(1 - np.sum((truth - predicted) ** 2) / np.sum((truth - truth.mean()) ** 2))
+
+
+def d2_poisson(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """The share of the Poisson deviance of the mean that predictions explain."""
+
+    def deviance(mean: Any) -> float:
+        return float(np.sum(xlogy(truth, truth / mean) - truth + mean))
+
+    return 1 - deviance(predicted) / deviance(truth.mean())
+
 
 Records: TypeAlias = VerticalDataset | Table | np.ndarray
 """Of predictions: a dataset, a table of any library, or an array whose columns `features=` names in order."""
@@ -37,8 +102,7 @@ Records: TypeAlias = VerticalDataset | Table | np.ndarray
 def part_of(schema: Schema, columns: Iterable[str]) -> Schema:
     """The schema of some of its columns; parties without any of them drop out.
 
-    Raises:
-        ArgumentError: the schema has no such column.
+    :raises ArgumentError: the schema has no such column.
     """
     wanted = set(columns)
     for name in sorted(wanted - set(schema.columns)):
@@ -50,8 +114,7 @@ def part_of(schema: Schema, columns: Iterable[str]) -> Schema:
 def schema_of(X: Any, schema: Schema | None) -> Schema:
     """A dataset's or a session's own schema, a table's from the estimator's settings.
 
-    Raises:
-        ArgumentError: the schema is missing.
+    :raises ArgumentError: the schema is missing.
     """
     if isinstance(X, VerticalDataset | Session):
         return X.schema
@@ -66,8 +129,7 @@ def schema_of(X: Any, schema: Schema | None) -> Schema:
 def as_records(X: Any, features: Iterable[str] | None = None) -> Any:
     """A dataset and a session as they are, a table of any library as a DataFrame; an array is named by `features`.
 
-    Raises:
-        ArgumentError: it is none of them, or an array without names; the message says what to give.
+    :raises ArgumentError: it is none of them, or an array without names; the message says what to give.
     """
     if isinstance(X, VerticalDataset | Session | pd.DataFrame):
         return X
@@ -90,16 +152,15 @@ def _named(X: np.ndarray, features: Any) -> pd.DataFrame:
     return pd.DataFrame(X, columns=list(features)).infer_objects()
 
 
-def facts_of(data: Any, schema: Schema | None, num_records: int | None, own: Schema | None) -> Facts:
+def facts_of(data: Any, schema: Schema | None, num_records: int | None, own: Schema | None) -> DatasetInfo:
     """What a plan is made from: a dataset's or a session's own facts, a schema's with N; `own` is the estimator's.
 
-    Raises:
-        ArgumentError: names what is missing or said twice.
+    :raises ArgumentError: names what is missing or said twice.
     """
     if data is not None and schema is not None:
         raise ArgumentError("schema: data has one; leave one of the two out")
     data = schema if data is None else data
-    if isinstance(data, Facts):
+    if isinstance(data, DatasetInfo):
         if num_records not in (None, data.num_records):
             raise ArgumentError(f"num_records={num_records}, and data has {data.num_records}; leave it out")
         return data
@@ -116,8 +177,7 @@ def facts_of(data: Any, schema: Schema | None, num_records: int | None, own: Sch
 def label_of(y: Any, label: str | None) -> tuple[str | None, Any]:
     """(label, y) of a fit: a text in y's place is the label's name, and where none is known a Series has one.
 
-    Raises:
-        ArgumentError: two labels are named.
+    :raises ArgumentError: two labels are named.
     """
     if not isinstance(y, str):
         return (getattr(y, "name", None) if label is None else label), y
@@ -129,8 +189,7 @@ def label_of(y: Any, label: str | None) -> tuple[str | None, Any]:
 def told_apart(y: Any, plan: Any, kind: type[Plan]) -> tuple[Any, Any]:
     """(labels, plan): a plan may also stand second, `fit(dataset, plan)`.
 
-    Raises:
-        ArgumentError: there are two plans.
+    :raises ArgumentError: there are two plans.
     """
     if not isinstance(y, kind):
         return y, plan
@@ -142,8 +201,7 @@ def told_apart(y: Any, plan: Any, kind: type[Plan]) -> tuple[Any, Any]:
 def with_labels(X: Any, label: str, y: Any) -> Any:
     """A DataFrame with the labels as its column.
 
-    Raises:
-        ArgumentError: there are more or fewer of them.
+    :raises ArgumentError: there are more or fewer of them.
     """
     labels = np.asarray(y)
     if labels.shape != (len(X),):
@@ -154,8 +212,7 @@ def with_labels(X: Any, label: str, y: Any) -> Any:
 def encoded(X: Any, schema: Schema, columns: list[str], features: Iterable[str] | None = None) -> VerticalDataset:
     """A table's named columns in model units; of a dataset all that it has.
 
-    Raises:
-        ArgumentError: it is neither, or a column is missing.
+    :raises ArgumentError: it is neither, or a column is missing.
     """
     X = as_records(X, features)
     if isinstance(X, VerticalDataset):
@@ -174,8 +231,7 @@ class PooledTable(TransformerMixin, BaseEstimator):
     Example: ``Pipeline([("table", PooledTable(schema=schema)), ("model", VerticalLogisticRegression())])``, fitted by
     ``fit(frame, plan)``. For `predict` the frame may lack columns that the model does not use.
 
-    Args:
-        schema: the public schema.
+    :param schema: the public schema.
     """
 
     def __init__(self, *, schema: Schema) -> None:

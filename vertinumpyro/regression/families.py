@@ -23,24 +23,21 @@ import numpyro.distributions as dist
 from jax.scipy.special import ndtr as jax_ndtr
 from scipy.special import expit, ndtr
 
-from vertinumpyro.core.arguments import require_collection, shown
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import require_collection, shown
 from vertinumpyro.data import Column
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome
 from vertinumpyro.model.outcomes import Normal as NormalOutcome
 from vertinumpyro.model.outcomes import Poisson as PoissonOutcome
-
-__all__ = ["CLASSIFIERS", "FAMILIES", "Family", "family_of"]
 
 
 class Family(abc.ABC):
     """A label's distribution given the linear predictor, with public numbers alone.
 
-    Attributes:
-        outcome: what a `party_sum`'s site with this distribution is.
-        classes: whether the label is one of several values, so that a fit is a classifier.
-        unit: the size of a usual coefficient of a feature in [-1, 1], by which steps are scaled.
+    :ivar outcome: what a `party_sum`'s site with this distribution is.
+    :ivar classes: whether the label is one of several values, so that a fit is a classifier.
+    :ivar unit: the size of a usual coefficient of a feature in [-1, 1], by which steps are scaled.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -59,8 +56,7 @@ class Family(abc.ABC):
     def check(self, place: Place, column: Column) -> None:
         """Refuses a label of another kind.
 
-        Raises:
-            ArgumentError: names party, column and fix.
+        :raises ArgumentError: names party, column and fix.
         """
 
     def residual(self, column: Column) -> float:
@@ -125,8 +121,7 @@ class Probit(_TwoValues):
 class Ordinal(Family):
     """Ordered classes, by proportional odds.
 
-    Attributes:
-        cutpoints: public and rising; the log odds of the first k classes at eta = 0 are the k-th.
+    :ivar cutpoints: public and rising; the log odds of the first k classes at eta = 0 are the k-th.
     """
 
     outcome: ClassVar[type[Outcome]] = OrderedLogit
@@ -159,8 +154,7 @@ class Ordinal(Family):
 class Normal(Family):
     """Linear regression.
 
-    Attributes:
-        scale: of the label around its mean, in model units: of the label's range.
+    :ivar scale: of the label around its mean, in model units: of the label's range.
     """
 
     outcome: ClassVar[type[Outcome]] = NormalOutcome
@@ -241,13 +235,10 @@ CLASSIFIERS = frozenset(name for name, kind in FAMILIES.items() if kind.classes)
 def family_of(name: str, *, scale: float, cutpoints: Iterable[float] | None) -> Family:
     """A family and its public numbers.
 
-    Args:
-        name: one of `FAMILIES`.
-        scale: of "normal".
-        cutpoints: of "ordinal".
-
-    Raises:
-        ArgumentError: names the argument and the fix.
+    :param name: one of `FAMILIES`.
+    :param scale: of "normal".
+    :param cutpoints: of "ordinal".
+    :raises ArgumentError: names the argument and the fix.
     """
     if name not in FAMILIES:
         raise ArgumentError(f"family={shown(name)} must be one of {', '.join(map(repr, FAMILIES))}")

@@ -52,12 +52,12 @@ from typing import Literal, final
 
 import numpy as np
 
-from vertinumpyro.core.arguments import require_collection
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import RowBlocks, rows_of
+from vertinumpyro.core.validation import require_collection
 from vertinumpyro.data import Column, Schema, VerticalDataset
 from vertinumpyro.data.schema import check_schema
-from vertinumpyro.data.wording import Place, suggest
+from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.privacy import NeighbouringRelation
 
 
@@ -66,11 +66,10 @@ from vertinumpyro.privacy import NeighbouringRelation
 class GroupCounts:
     """How many groups of each shape a record has, and how many of them may change.
 
-    Attributes:
-        one_hot: one-hot groups, c.
-        sign: coordinates in {-1, 1}, the label among them.
-        scalar: coordinates in [-1, 1], the label among them.
-        changing: the same three counts of the groups that may change; None where all may.
+    :ivar one_hot: one-hot groups, c.
+    :ivar sign: coordinates in {-1, 1}, the label among them.
+    :ivar scalar: coordinates in [-1, 1], the label among them.
+    :ivar changing: the same three counts of the groups that may change; None where all may.
     """
 
     one_hot: int
@@ -132,11 +131,10 @@ Shape = Literal["one_hot", "sign", "scalar"]
 class FeatureGroup:
     """The coordinates that one column becomes; public.
 
-    Attributes:
-        party: who holds the column.
-        column: its name.
-        shape: see `sensitivity`.
-        size: how many coordinates.
+    :ivar party: who holds the column.
+    :ivar column: its name.
+    :ivar shape: see `sensitivity`.
+    :ivar size: how many coordinates.
     """
 
     party: str
@@ -167,10 +165,9 @@ class FeatureGroup:
 class FeatureLayout:
     """The order of all coordinates: the intercept, then each party's groups, the label among its party's.
 
-    Attributes:
-        groups: in order; all groups of a party stand together.
-        label: the label's column.
-        feature_bits: f; features are integers in units of 2^-f.
+    :ivar groups: in order; all groups of a party stand together.
+    :ivar label: the label's column.
+    :ivar feature_bits: f; features are integers in units of 2^-f.
     """
 
     groups: tuple[FeatureGroup, ...]
@@ -197,16 +194,13 @@ class FeatureLayout:
     ) -> FeatureLayout:  # fmt: skip
         """The layout of a public schema.
 
-        Args:
-            schema: the parties' columns.
-            label: the column to predict.
-            features: the columns to predict it from; None takes all others.
-            expand: ordered columns (integers, bins) to expand into one-hot groups instead of scaling their codes.
-            feature_bits: fractional bits of a feature.
-
-        Raises:
-            ArgumentError: an unknown column, or a label that cannot be one.
-            DataError: a column allows masked values.
+        :param schema: the parties' columns.
+        :param label: the column to predict.
+        :param features: the columns to predict it from; None takes all others.
+        :param expand: ordered columns (integers, bins) to expand into one-hot groups instead of scaling their codes.
+        :param feature_bits: fractional bits of a feature.
+        :raises ArgumentError: an unknown column, or a label that cannot be one.
+        :raises DataError: a column allows masked values.
         """
         check_schema(schema)
         for argument, names in {"expand": expand, "features": () if features is None else features}.items():
@@ -319,8 +313,7 @@ class FeatureLayout:
     def encode_features(self, dataset: VerticalDataset, rows: slice = slice(None)) -> np.ndarray:
         """All features in [-1, 1] `[N, d]`, or some rows of them, for predictions; the label's column may be absent.
 
-        Raises:
-            ArgumentError: a feature's column is missing.
+        :raises ArgumentError: a feature's column is missing.
         """
         arrays = dataset.pooled()
         missing = [g.column for g in self.feature_groups if g.column not in arrays]

@@ -34,11 +34,10 @@ from scipy.stats import norm
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema
-from vertinumpyro.regression.dataframe_input import Records
+from vertinumpyro.regression.dataframe_input import Records, class_codes, classes_of, in_table_units, r2, values_of
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.labels import class_codes, classes_of, in_table_units, r2, values_of
-from vertinumpyro.regression.quadratic_solver import Quadratic, Solution
+from vertinumpyro.regression.noisy_moments import Quadratic, Solution
 from vertinumpyro.regression.sklearn_compat import ClassifierMixin, RegressorMixin
 from vertinumpyro.regression.vertical_estimator import Table, VerticalEstimator
 from vertinumpyro.secure import Backend
@@ -64,8 +63,7 @@ def curvature(surrogate: Surrogate, score_range: float) -> float:
 def fitted_curvature(direction_variance: float) -> float:
     """c for scores N(0, s²) where s² = v / (4c)² and v is the variance of the scores of A w = b: a fixed point.
 
-    Args:
-        direction_variance: v, of xᵀA⁻¹b over the records, from released moments; 0 gives 1/8.
+    :param direction_variance: v, of xᵀA⁻¹b over the records, from released moments; 0 gives 1/8.
     """
     c = TAYLOR
     for _ in range(200):
@@ -92,12 +90,11 @@ def best_threshold(matrix: np.ndarray, layout: FeatureLayout, coefficients: np.n
 
     0 where noise leaves a class without records or s without width.
 
-    Args:
-        matrix: the noisy moments `[D, D]`, the label in {-1, 1}.
-        layout: their coordinates.
-        coefficients: of intercept and features `[D - 1]`.
-        noise: standard deviation of the noise in a typical moment with the label, in records; cuts whose expected
-            numbers of right classes differ by less are as good.
+    :param matrix: the noisy moments `[D, D]`, the label in {-1, 1}.
+    :param layout: their coordinates.
+    :param coefficients: of intercept and features `[D - 1]`.
+    :param noise: standard deviation of the noise in a typical moment with the label, in records; cuts whose expected
+        numbers of right classes differ by less are as good.
     """
     label = layout.label_index
     weights = np.insert(coefficients, label, 0.0)
@@ -183,25 +180,22 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
     Features are scaled to [-1, 1] by public bounds, categories become one-hot groups whose coefficients sum to zero.
     Labels and predictions are in the table's own units, coefficients in model units (reals in (0, 1), codes, counts).
 
-    Args:
-        schema, label, features, epsilon, delta: what a fit without `plan=` makes its own plan from, as
-            `FunctionalMechanismPlan.of` takes them; that, and `schema` for DataFrames, is what `cross_val_score` and
-            `GridSearchCV` need, on pooled DataFrames. Every such fit is a budget of its own: see `own_budgets`.
-        plan_settings: further settings of that plan by name.
-        estimator: the mean of the "noise_aware" posterior, or the "minimiser" of the regularised, trimmed quadratic.
-        ridge: λ of the minimiser in standard deviations of the noise.
-        prior_variance: of each coefficient in the posterior, features and label scaled to [-1, 1].
-        backend: computes cross products; None takes `FixedPoint`.
-        insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
-
-    Attributes:
-        coef_: `[d]`, per unit of a scaled feature.
-        intercept_: the prediction at scaled features of 0, both in the label's model units.
-        posterior_mean_, posterior_covariance_: of (intercept, coefficients); with estimator="noise_aware" only.
-        status_: "usable", "partly noise" (directions were dropped) or "noise only" (coefficients are 0).
-        kept_directions_, directions_: how many eigenvalues stood out from the noise, of how many.
-        plan_, moments_, secure_noise_: the plan that was spent, what it released, whether from a CSPRNG.
-        schema_: the public schema of the columns that were used.
+    :param schema, label, features, epsilon, delta: what a fit without `plan=` makes its own plan from, as
+        `FunctionalMechanismPlan.of` takes them; that, and `schema` for DataFrames, is what `cross_val_score` and
+        `GridSearchCV` need, on pooled DataFrames. Every such fit is a budget of its own: see `own_budgets`.
+    :param plan_settings: further settings of that plan by name.
+    :param estimator: the mean of the "noise_aware" posterior, or the "minimiser" of the regularised, trimmed quadratic.
+    :param ridge: λ of the minimiser in standard deviations of the noise.
+    :param prior_variance: of each coefficient in the posterior, features and label scaled to [-1, 1].
+    :param backend: computes cross products; None takes `FixedPoint`.
+    :param insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
+    :ivar coef_: `[d]`, per unit of a scaled feature.
+    :ivar intercept_: the prediction at scaled features of 0, both in the label's model units.
+    :ivar posterior_mean_, posterior_covariance_: of (intercept, coefficients); with estimator="noise_aware" only.
+    :ivar status_: "usable", "partly noise" (directions were dropped) or "noise only" (coefficients are 0).
+    :ivar kept_directions_, directions_: how many eigenvalues stood out from the noise, of how many.
+    :ivar plan_, moments_, secure_noise_: the plan that was spent, what it released, whether from a CSPRNG.
+    :ivar schema_: the public schema of the columns that were used.
 
     Example:
         >>> import numpy as np, pandas as pd
@@ -243,19 +237,16 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
     ) -> VerticalLinearRegression:  # fmt: skip
         """Spend a plan on the parties' records.
 
-        Args:
-            X: the parties' aligned columns, the label among them. A table of any library in the schema's own types is
-                a pooled one, for research: nobody should hold one. So is an array, where `features=` lists its columns.
-            y: the label's name, in the constructor's place; or, with a table, labels in the schema's own types. None
-                takes the column of X. A plan may stand here, too.
-            plan: made by `plan`; spent once. None makes one from the constructor's settings, and warns where this
-                estimator or its clones did so before.
-            run_dir: folder for `privacy.json`, written before anything is released, and `moments.npz`, the release.
-            resume: go on with the run of `run_dir`; what it released is not released again.
-
-        Raises:
-            ArgumentError: plan and records do not fit together, or a setting is wrong; nothing is spent.
-            PlanSpentError: the plan was spent before.
+        :param X: the parties' aligned columns, the label among them. A table of any library in the schema's own types
+            is a pooled one, for research: nobody should hold one. So is an array, where `features=` lists its columns.
+        :param y: the label's name, in the constructor's place; or, with a table, labels in the schema's own types. None
+            takes the column of X. A plan may stand here, too.
+        :param plan: made by `plan`; spent once. None makes one from the constructor's settings, and warns where this
+            estimator or its clones did so before.
+        :param run_dir: folder for `privacy.json`, written before anything is released, and `moments.npz`, the release.
+        :param resume: go on with the run of `run_dir`; what it released is not released again.
+        :raises ArgumentError: plan and records do not fit together, or a setting is wrong; nothing is spent.
+        :raises PlanSpentError: the plan was spent before.
         """
         found = self._solve(self._release(X, y, plan, run_dir, resume))
         low, high = self.schema_.columns[self.plan_.layout.label].encoded_range
@@ -273,9 +264,8 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
     def score(self, X: Records, y: Any = None) -> float:
         """R² of the predictions. Not DP: it reads real labels.
 
-        Args:
-            X: records.
-            y: labels in the schema's own types; None takes the column of X.
+        :param X: records.
+        :param y: labels in the schema's own types; None takes the column of X.
         """
         predicted = self.predict(X)
         return r2(in_table_units(self._label, self._labels(X, y)), predicted)
@@ -287,19 +277,16 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
     Formal guarantee and settings as in `VerticalLinearRegression`; the label is a two-valued column. The logistic loss
     is replaced by a quadratic, so the coefficients are those of the surrogate: biased, and by how much depends on it.
 
-    Args:
-        schema, label, features, epsilon, delta, plan_settings: as in `VerticalLinearRegression`.
-        surrogate: see `surrogates.Surrogate`; predicted classes do not depend on it, probabilities do.
-        score_range: R of surrogate="range".
-        threshold: predicted classes are cut at "zero", or at the score of the largest "expected" accuracy by the
-            released moments (`threshold.best_threshold`), at no privacy. Probabilities do not depend on it.
-        estimator, ridge, prior_variance, backend, insecure_seed: as in `VerticalLinearRegression`.
-
-    Attributes:
-        classes_: the label's two values in ascending order, as scikit-learn has them. The schema's order says which of
-            them the coefficients' scores are for: the second.
-        threshold_: the score above which the schema's second value is predicted.
-        curvature_: c of the surrogate c_0 + c m²; 1/8 for Taylor.
+    :param schema, label, features, epsilon, delta, plan_settings: as in `VerticalLinearRegression`.
+    :param surrogate: see `surrogates.Surrogate`; predicted classes do not depend on it, probabilities do.
+    :param score_range: R of surrogate="range".
+    :param threshold: predicted classes are cut at "zero", or at the score of the largest "expected" accuracy by the
+        released moments (`threshold.best_threshold`), at no privacy. Probabilities do not depend on it.
+    :param estimator, ridge, prior_variance, backend, insecure_seed: as in `VerticalLinearRegression`.
+    :ivar classes_: the label's two values in ascending order, as scikit-learn has them. The schema's order says which
+        of them the coefficients' scores are for: the second.
+    :ivar threshold_: the score above which the schema's second value is predicted.
+    :ivar curvature_: c of the surrogate c_0 + c m²; 1/8 for Taylor.
     """
 
     _model = "logistic"

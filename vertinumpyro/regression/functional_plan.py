@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from vertinumpyro.core.arguments import check_fields, checked
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.validation import check_fields, checked
 from vertinumpyro.data import Schema
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
@@ -36,8 +36,8 @@ from vertinumpyro.privacy import (
     Release,
     sample_discrete_gaussian,
 )
+from vertinumpyro.privacy.accounting import gaussian_noise_multiplier
 from vertinumpyro.privacy.adversary import list_adversaries
-from vertinumpyro.privacy.calibration import gaussian_noise_multiplier
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.discrete_laplace import require_laplace_drawable, sample_laplace_shares
 from vertinumpyro.privacy.plan import Plan, check_delta, check_target
@@ -49,8 +49,6 @@ from vertinumpyro.regression.features import (
     l2_sensitivity,
     paper_sensitivity,
 )
-
-__all__ = ["FunctionalMechanismPlan"]
 
 _ROUNDING = 1 + 1e-6  # covers what floating point rounds
 _SMOOTHING, _SMALLEST_SHARE = 9, 18  # in grid units²: see `privacy.adversary`
@@ -70,19 +68,18 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
     with the exact Δ_k). Bottom-up, every party's own products and every pair's cross products have an ε of their
     own, and the total is their sum: see `bottom_up`.
 
-    Attributes:
-        layout: the coordinates.
-        num_records: N, public.
-        model: "linear" or "logistic".
-        target_epsilon: what everyone gets at most; `epsilon(adversary)` says what each gets.
-        delta: 0 for pure ε by discrete Laplace noise; above 0 discrete Gaussian noise.
-        relation: the neighbouring relation.
-        collusion_threshold: c: towards so many colluding parties, too, the noise is whole. A target for everyone takes
-            at least 1 between parties, each of which knows one share.
-        sensitivity: "tight", or "paper" for comparison: Δ_f of Xu et al., every coefficient noised.
-        block_epsilon: bottom-up only: ((party, party), ε) for own and cross products.
-        adversary: whom alone the target is for; None for everyone (`covered`).
-        plan_id: a random name, made here.
+    :ivar layout: the coordinates.
+    :ivar num_records: N, public.
+    :ivar model: "linear" or "logistic".
+    :ivar target_epsilon: what everyone gets at most; `epsilon(adversary)` says what each gets.
+    :ivar delta: 0 for pure ε by discrete Laplace noise; above 0 discrete Gaussian noise.
+    :ivar relation: the neighbouring relation.
+    :ivar collusion_threshold: c: towards so many colluding parties, too, the noise is whole. A target for everyone
+        takes at least 1 between parties, each of which knows one share.
+    :ivar sensitivity: "tight", or "paper" for comparison: Δ_f of Xu et al., every coefficient noised.
+    :ivar block_epsilon: bottom-up only: ((party, party), ε) for own and cross products.
+    :ivar adversary: whom alone the target is for; None for everyone (`covered`).
+    :ivar plan_id: a random name, made here.
     """
 
     layout: FeatureLayout
@@ -169,11 +166,10 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
     ) -> FunctionalMechanismPlan:  # fmt: skip
         """A plan from the parties' own budgets: pure ε, Σ_k ε_k + Σ_{k<l} ε_kl in total, by plain composition.
 
-        Args:
-            layout: the coordinates.
-            party_epsilon: ε_k for each party's own products.
-            pair_epsilon: ε_kl for each pair's cross products, in either order.
-            **settings: `num_records`, `model` and further fields.
+        :param layout: the coordinates.
+        :param party_epsilon: ε_k for each party's own products.
+        :param pair_epsilon: ε_kl for each pair's cross products, in either order.
+        :param settings: `num_records`, `model` and further fields.
         """
         given: dict[tuple[str, str], float] = {**{(k, k): e for k, e in party_epsilon.items()}, **pair_epsilon}
         blocks = list(_blocks(layout.parties))

@@ -12,15 +12,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from vertinumpyro.core.arguments import require_collection
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import require_collection
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.data.schema import check_schema
-from vertinumpyro.data.wording import Place, suggest
+from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.regression.families import family_of
-
-__all__ = ["INTERCEPT", "Term", "glm_model", "terms_of"]
 
 INTERCEPT = "intercept"
 """The intercept's site."""
@@ -31,11 +29,10 @@ INTERCEPT = "intercept"
 class Term:
     """What one column adds to the predictor; public.
 
-    Attributes:
-        party: who holds it.
-        column: its name.
-        size: how many coefficients: one of a number, one for each value of all others.
-        ends: of a number, the smallest and the largest encoded value; None of all others.
+    :ivar party: who holds it.
+    :ivar column: its name.
+    :ivar size: how many coefficients: one of a number, one for each value of all others.
+    :ivar ends: of a number, the smallest and the largest encoded value; None of all others.
     """
 
     party: str
@@ -70,14 +67,11 @@ def terms_of(
 ) -> tuple[Term, ...]:
     """The terms of a public schema, in its order.
 
-    Args:
-        schema: the parties' columns.
-        label: the column to predict.
-        features: the columns to predict it from; None takes all others.
-        linear: ordered columns of codes (integers, bins) with one coefficient for their scaled code.
-
-    Raises:
-        ArgumentError: a column is not there, or cannot be what it is named for.
+    :param schema: the parties' columns.
+    :param label: the column to predict.
+    :param features: the columns to predict it from; None takes all others.
+    :param linear: ordered columns of codes (integers, bins) with one coefficient for their scaled code.
+    :raises ArgumentError: a column is not there, or cannot be what it is named for.
     """
     check_schema(schema)
     for argument, names in {"features": () if features is None else features, "linear": linear}.items():
@@ -150,14 +144,13 @@ def glm_model(
 
         MCMC(NUTS(functools.partial(glm_model, schema=schema, label="late")), ...).run(key, dataset.pooled(), N)
 
-    Args:
-        data: columns in model units, `[num_records]` each.
-        num_records: N.
-        schema, label, features, linear: see `terms_of`.
-        family: one of `FAMILIES`.
-        prior_scale: of every coefficient, and half of the intercept's.
-        scale: of a normal label.
-        cutpoints: of an ordinal one.
+    :param data: columns in model units, `[num_records]` each.
+    :param num_records: N.
+    :param schema, label, features, linear: see `terms_of`.
+    :param family: one of `FAMILIES`.
+    :param prior_scale: of every coefficient, and half of the intercept's.
+    :param scale: of a normal label.
+    :param cutpoints: of an ordinal one.
     """
     owner, chosen = schema.party_of(label), family_of(family, scale=scale, cutpoints=cutpoints)
     centre = chosen.centre(schema.columns[label])

@@ -18,10 +18,10 @@ import optax
 from numpyro.infer import init_to_mean
 from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal
 
-from vertinumpyro.core.arguments import require_collection
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.validation import require_collection
 from vertinumpyro.data import Column, Schema
-from vertinumpyro.data.wording import Place
+from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.dpvi import DPVI, Posterior, SecondMoments
 from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
 from vertinumpyro.dpvi.second_moments import NUM_STEPS as FEW_STEPS
@@ -37,10 +37,9 @@ _NUM_STEPS, _CLIP_FACTOR = 200, 0.4
 class Steps(NamedTuple):
     """How many steps, with what.
 
-    Attributes:
-        num_steps: with all records in each, so that sub-sampling has nothing to add.
-        clip_norm: of a record's gradient, over the family's usual residual.
-        learning_rate: of Adam at its first step, over the family's usual coefficient.
+    :ivar num_steps: with all records in each, so that sub-sampling has nothing to add.
+    :ivar clip_norm: of a record's gradient, over the family's usual residual.
+    :ivar learning_rate: of Adam at its first step, over the family's usual coefficient.
     """
 
     num_steps: int
@@ -57,10 +56,9 @@ def default_steps(num_columns: int, num_steps: int | None = None, *, curvature: 
     the rate 1 / sqrt(T) steps of noise alone move a coefficient by some 0.6 of its usual size. Where second moments say
     how far to go, 20 steps come as far, and a step of every party's records between organisations is what takes time.
 
-    Args:
-        num_columns: features and label.
-        num_steps: T; None takes 200, or 20 with second moments.
-        curvature: whether steps go by noisy second moments.
+    :param num_columns: features and label.
+    :param num_steps: T; None takes 200, or 20 with second moments.
+    :param curvature: whether steps go by noisy second moments.
     """
     steps = num_steps or (FEW_STEPS if curvature else _NUM_STEPS)
     return Steps(steps, round(_CLIP_FACTOR * math.sqrt(num_columns), 3), 1 / math.sqrt(steps))
@@ -72,9 +70,8 @@ def one_scale_adam(num_steps: int, learning_rate: float) -> optax.GradientTransf
     Privacy's noise is the same in all of them; Adam's own scales would blow up those that hardly have a gradient. A
     guide's widths, whose gradients are of another kind, have a scale of their own.
 
-    Args:
-        num_steps: T.
-        learning_rate: at the first step.
+    :param num_steps: T.
+    :param learning_rate: at the first step.
     """
     kinds: Mapping[Any, Any] = {
         "coefficients": _one_scale(num_steps, learning_rate),
@@ -118,8 +115,7 @@ _GUIDES: Mapping[str, GuideFactory] = {
 class Regression:
     """The arguments of `glm_model`, and what follows from them; public.
 
-    Raises:
-        ArgumentError: names what does not fit, and the fix.
+    :raises ArgumentError: names what does not fit, and the fix.
     """
 
     schema: Schema
@@ -222,11 +218,10 @@ def inference_of(
 ) -> DPVI:  # fmt: skip
     """The inference; the same one for the same settings, so that a model is split and compiled once for many fits.
 
-    Args:
-        regression, guide, backend: what is fitted, and how.
-        num_steps: T.
-        learning_rate: of Adam; None takes the default.
-        curvature: take steps by noisy second moments in the place of Adam's.
+    :param regression, guide, backend: what is fitted, and how.
+    :param num_steps: T.
+    :param learning_rate: of Adam; None takes the default.
+    :param curvature: take steps by noisy second moments in the place of Adam's.
     """
     made = _inference if isinstance(backend, Hashable) else _inference.__wrapped__
     if curvature:  # these fit any number of steps

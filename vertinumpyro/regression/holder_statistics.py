@@ -10,13 +10,11 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Column, Schema
-from vertinumpyro.data.wording import Place, suggest
+from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.privacy import draw_noise_share
 from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
 from vertinumpyro.regression.statistics_release import encode, scaled, statistic_vectors
 from vertinumpyro.session import PartyComputation
-
-__all__ = ["StatisticsWork", "feature_columns", "schema_bounds"]
 
 _ROWS = 2**14
 

@@ -20,16 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.arguments import check_fields, require_collection, shown
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import CategoricalColumn, Column, Facts, PartySchema, Schema, TableFacts, VerticalDataset
+from vertinumpyro.core.validation import check_fields, require_collection, shown
+from vertinumpyro.data import CategoricalColumn, Column, DatasetInfo, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema import check_schema
-from vertinumpyro.data.wording import Place, suggest
+from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.dataframe_input import facts_of
+from vertinumpyro.regression.glm_predictions import VerticalPredictor
 from vertinumpyro.regression.glm_settings import Regression
 from vertinumpyro.regression.saturated_model import (
     LARGEST_COUNT,
@@ -41,7 +42,6 @@ from vertinumpyro.regression.saturated_model import (
     counted,
     design_of,
 )
-from vertinumpyro.regression.secure_prediction import VerticalPredictor
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Session, session_of
@@ -55,11 +55,10 @@ def predictor_of_tables(
 ) -> VerticalPredictor:  # fmt: skip
     """The predictor with a coefficient for each value of each feature: of its first 0, of a linear one as many steps.
 
-    Args:
-        schema, label, family, features, linear: as in `MarginalGLM`, checked.
-        found: coefficients by name, in the features' order, the intercept among them where there is one.
-        cutpoints: of ordered classes.
-        **settings: of `VerticalPredictor`.
+    :param schema, label, family, features, linear: as in `MarginalGLM`, checked.
+    :param found: coefficients by name, in the features' order, the intercept among them where there is one.
+    :param cutpoints: of ordered classes.
+    :param settings: of `VerticalPredictor`.
     """
     left = iter([value for name, value in found.items() if name != "intercept"])
     parts = []
@@ -94,11 +93,10 @@ TABLE_FAMILIES: Mapping[str, str] = {
 class GLMPosterior:
     """Coefficients learned from released tables; everything in it is post-processing of the release.
 
-    Attributes:
-        family: one of `TABLE_FAMILIES`.
-        names: of the coefficients, without the intercept.
-        posterior: of the whole model: the features' joint distribution is among its latents.
-        num_samples: draws.
+    :ivar family: one of `TABLE_FAMILIES`.
+    :ivar names: of the coefficients, without the intercept.
+    :ivar posterior: of the whole model: the features' joint distribution is among its latents.
+    :ivar num_samples: draws.
     """
 
     family: str
@@ -128,11 +126,8 @@ class GLMPosterior:
     def summary(self, level: float = 0.95) -> pd.DataFrame:
         """Mean, standard deviation and interval of every coefficient; odds or rate ratios with theirs beside it.
 
-        Args:
-            level: of the intervals, which are between equal tails.
-
-        Raises:
-            ArgumentError: `level` is not between 0 and 1.
+        :param level: of the intervals, which are between equal tails.
+        :raises ArgumentError: `level` is not between 0 and 1.
         """
         if not 0 < level < 1:
             raise ArgumentError(f"level={level} must be between 0 and 1")
@@ -175,20 +170,17 @@ class MarginalGLM:
     (`MarginalInference(law="tables")`). They are a model's: where the label is not distributed as the family says they
     are wrong, and more so than those of records, as tables show the whole shape of it; `posterior.misfit` tells.
 
-    Args:
-        schema: of the dataset; public.
-        family: "bernoulli" (log odds), "probit", "ordinal" (proportional odds), "normal", "poisson" or
-            "negative_binomial", which has room for counts that vary more than a Poisson's.
-        label: the column to predict.
-        features: those to predict it from, of few values each; None takes all others. Reals need bins.
-        linear: ordered features with one coefficient for a step from a value to the next; all others have one for
-            each value, against the first.
-        prior_scale: standard deviation of a coefficient's normal prior; half of the intercept's.
-        method: "svi", or "nuts".
-        backend: computes the tables across parties; None takes `FixedPoint`.
-
-    Raises:
-        ArgumentError: names the argument or the column that does not fit, and the fix.
+    :param schema: of the dataset; public.
+    :param family: "bernoulli" (log odds), "probit", "ordinal" (proportional odds), "normal", "poisson" or
+        "negative_binomial", which has room for counts that vary more than a Poisson's.
+    :param label: the column to predict.
+    :param features: those to predict it from, of few values each; None takes all others. Reals need bins.
+    :param linear: ordered features with one coefficient for a step from a value to the next; all others have one for
+        each value, against the first.
+    :param prior_scale: standard deviation of a coefficient's normal prior; half of the intercept's.
+    :param method: "svi", or "nuts".
+    :param backend: computes the tables across parties; None takes `FixedPoint`.
+    :raises ArgumentError: names the argument or the column that does not fit, and the fix.
 
     Example::
 
@@ -220,23 +212,20 @@ class MarginalGLM:
         _ = self._columns
 
     def plan(
-        self, data: Facts | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
+        self, data: DatasetInfo | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
         epsilon: float, schema: Schema | None = None, **settings: Any,
     ) -> MRFPlan:  # fmt: skip
         """A privacy plan of the tables; reads no data. ε holds against everyone.
 
         The whole computation is tried on uniform tables first.
 
-        Args:
-            data: a dataset, a session or `TableFacts`, for the number of records; or a schema.
-            label: the regression's own, or None.
-            num_records: N, beside a schema.
-            epsilon: what everyone gets at most.
-            schema: a schema in the place of `data`.
-            **settings: as `VertiMRF.plan` takes them, `delta` among them.
-
-        Raises:
-            ArgumentError: the data have another schema, or a setting is wrong.
+        :param data: a dataset, a session or `TableFacts`, for the number of records; or a schema.
+        :param label: the regression's own, or None.
+        :param num_records: N, beside a schema.
+        :param epsilon: what everyone gets at most.
+        :param schema: a schema in the place of `data`.
+        :param settings: as `VertiMRF.plan` takes them, `delta` among them.
+        :raises ArgumentError: the data have another schema, or a setting is wrong.
         """
         if label not in (None, self.label):
             raise ArgumentError(f"label={shown(label)}: the regression is of {self.label!r}; leave label out")
@@ -252,16 +241,13 @@ class MarginalGLM:
     ) -> Marginals:  # fmt: skip
         """Noisy tables; spends the plan.
 
-        Args:
-            data: the parties' columns in this process; or a session, whose parties count at home, each in its own
-                process or organisation. Their tasks are given this regression's arguments as their method,
-                `functools.partial(MarginalGLM, schema=..., label=..., ..., backend=Crypten())`.
-            plan: of `plan`.
-            run_dir, resume, insecure_seed: as in `release_marginals`.
-
-        Raises:
-            ArgumentError: data and plan do not fit together; nothing is spent.
-            PlanSpentError: the plan was spent before.
+        :param data: the parties' columns in this process; or a session, whose parties count at home, each in its own
+            process or organisation. Their tasks are given this regression's arguments as their method,
+            `functools.partial(MarginalGLM, schema=..., label=..., ..., backend=Crypten())`.
+        :param plan: of `plan`.
+        :param run_dir, resume, insecure_seed: as in `release_marginals`.
+        :raises ArgumentError: data and plan do not fit together; nothing is spent.
+        :raises PlanSpentError: the plan was spent before.
         """
         if not isinstance(data, VerticalDataset | Session):
             raise ArgumentError(f"data={shown(data)} must be a VerticalDataset with all parties' columns, or a session")
@@ -284,27 +270,26 @@ class MarginalGLM:
     def _backend(self) -> Backend:
         return self.backend or FixedPoint()
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses a plan that was not made for these tables; see `session.Method`.
 
-        Raises:
-            ArgumentError: names what differs.
+        :raises ArgumentError: names what differs.
         """
         self._check_schema(dataset)
         self._system.check(self._counted(dataset), plan)
 
-    def computations(self, facts: Facts, plan: MRFPlan) -> list[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: MRFPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: one cross product."""
         return self._system.computations(self._counted(facts), plan)
 
     def work(
-        self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
+        self, facts: DatasetInfo, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
     ) -> PartyComputation:
         """One party's part, which counts the combinations of its own features at home; see `session.Method`."""
         held = counted(self.schema, self._design, self.label, self._groups, party, columns)
         return self._system.work(self._counted(facts), party, held, plan, source)
 
-    def _counted(self, facts: Facts) -> TableFacts:
+    def _counted(self, facts: DatasetInfo) -> TableFacts:
         return TableFacts(self._joined, facts.num_records)
 
     # -- what is learned -------------------------------------------------------------------------
@@ -312,13 +297,10 @@ class MarginalGLM:
     def fit(self, release: Marginals, rng_key: jax.Array, *, num_samples: int = 2000) -> GLMPosterior:
         """The coefficients' posterior, given the tables; costs nothing.
 
-        Args:
-            release: of `release`, by this regression or one with the same label and features; or `Marginals.load`.
-            rng_key: of the fit.
-            num_samples: draws to keep.
-
-        Raises:
-            ArgumentError: `release` is none, or of other columns.
+        :param release: of `release`, by this regression or one with the same label and features; or `Marginals.load`.
+        :param rng_key: of the fit.
+        :param num_samples: draws to keep.
+        :raises ArgumentError: `release` is none, or of other columns.
         """
         if not isinstance(release, Marginals):
             raise ArgumentError("release must be tables: of MarginalGLM.release, or Marginals.load(folder)")
@@ -333,13 +315,10 @@ class MarginalGLM:
     ) -> VerticalPredictor:  # fmt: skip
         """Predictions of new records at the posterior mean of the coefficients, for the label's party alone. NOT DP.
 
-        Args:
-            found: of `fit`.
-            reveal, allow_not_dp, backend: as in `VerticalGLM.predictor`.
-
-        Raises:
-            PrivacyError: nobody allowed it.
-            ArgumentError: `reveal` does not fit the family.
+        :param found: of `fit`.
+        :param reveal, allow_not_dp, backend: as in `VerticalGLM.predictor`.
+        :raises PrivacyError: nobody allowed it.
+        :raises ArgumentError: `reveal` does not fit the family.
         """
         return predictor_of_tables(
             self.schema, self.label, self.family, self._columns, set(self.linear), found.means(), found.cutpoints(),
@@ -398,7 +377,7 @@ class MarginalGLM:
             settings=self._system,
         )  # fmt: skip
 
-    def _check_schema(self, data: Facts) -> None:
+    def _check_schema(self, data: DatasetInfo) -> None:
         if data.schema.digest() != self.schema.digest():
             raise ArgumentError("data: its schema is not the regression's; make a MarginalGLM with schema=data.schema")
 

@@ -60,10 +60,9 @@ class Posterior(NamedTuple):
 def plug_in(statistics: NoisyStatistics, prior_variance: np.ndarray, noise_variance: float | np.ndarray) -> Posterior:
     """The posterior as if the noisy statistics were exact (Algorithm 2 of the DCA paper).
 
-    Args:
-        statistics: Ã, b̃.
-        prior_variance: diag P, `[..., d]`.
-        noise_variance: λ, `[...]`.
+    :param statistics: Ã, b̃.
+    :param prior_variance: diag P, `[..., d]`.
+    :param noise_variance: λ, `[...]`.
     """
     values, vectors = np.linalg.eigh(statistics.second_moments)
     A = _assembled(np.abs(values), vectors)
@@ -155,12 +154,11 @@ def optimal_thresholds(
     Auxiliary records: x ~ N(0, I), β ~ N(0, I), y | x ~ N(x'β, 1), Eqs. 4-6 of the DCA paper, with the statistics
     and their noise made as a fit makes them. Depends on public numbers alone; the same for the same arguments.
 
-    Args:
-        num_records: N; auxiliary tables have that many records, 3,000 at most, and noise scaled to match.
-        num_features: d.
-        noise_stddev: of one statistic in units of its bounds, over all N records.
-        posterior: "noise_aware" or "plug_in".
-        repeats: auxiliary tables.
+    :param num_records: N; auxiliary tables have that many records, 3,000 at most, and noise scaled to match.
+    :param num_features: d.
+    :param noise_stddev: of one statistic in units of its bounds, over all N records.
+    :param posterior: "noise_aware" or "plug_in".
+    :param repeats: auxiliary tables.
     """
     rng = np.random.default_rng(0)  # public, so that every participant finds the same thresholds
     error = np.zeros((len(_GRID), len(_GRID)))

@@ -35,11 +35,10 @@ LARGEST_COUNT = 10_000
 class Design:
     """Every combination of the features' values, and its row of the design matrix; public.
 
-    Attributes:
-        matrix: `[K, d]` of all K combinations, without the intercept.
-        names: of the d coefficients.
-        parts: by party with features, every column that is released of these and its code in each combination; the
-            first stands for all of them.
+    :ivar matrix: `[K, d]` of all K combinations, without the intercept.
+    :ivar names: of the d coefficients.
+    :ivar parts: by party with features, every column that is released of these and its code in each combination; the
+        first stands for all of them.
     """
 
     matrix: np.ndarray
@@ -95,10 +94,9 @@ def cell_model(
     The latent z is the combination, so each party's features are known given z (but for some e^-20): tables of pairs
     have probabilities in closed form, and no party's site reads another's columns. A count is known by its group.
 
-    Args:
-        data: each party's columns in `Design.parts`, and the label, or its `count_groups`; or nothing of it.
-        num_records: N.
-        schema, label, family, features, linear, prior_scale: as in `MarginalGLM`.
+    :param data: each party's columns in `Design.parts`, and the label, or its `count_groups`; or nothing of it.
+    :param num_records: N.
+    :param schema, label, family, features, linear, prior_scale: as in `MarginalGLM`.
     """
     design = design_of(schema, label, features, linear)
     weights: Any = numpyro.sample("combination_weights", dist.Dirichlet(jnp.ones(len(design.matrix))))
@@ -156,13 +154,12 @@ def counted(
 ) -> dict[str, np.ndarray]:
     """A party's columns as the tables have them: its features, a column for all of them together, its label. Secret.
 
-    Args:
-        schema: of the parties' own columns.
-        design: names what is counted of the features.
-        label: the column to predict.
-        groups: the first counts of the label's groups; None where it is no count.
-        party: whose columns they are.
-        columns: encoded, `[N]` each.
+    :param schema: of the parties' own columns.
+    :param design: names what is counted of the features.
+    :param label: the column to predict.
+    :param groups: the first counts of the label's groups; None where it is no count.
+    :param party: whose columns they are.
+    :param columns: encoded, `[N]` each.
     """
     parts = design.parts.get(party, {})
     own = [name for name in parts if name in schema.columns]
@@ -182,10 +179,9 @@ def counted(
 class CountedSession(SessionWrapper):
     """A session seen as one of the columns that are counted: what parties hold of these, they make themselves.
 
-    Args:
-        session: the parties, with the columns that they hold.
-        schema: of what is counted.
-        method: makes each party's part from its own columns.
+    :param session: the parties, with the columns that they hold.
+    :param schema: of what is counted.
+    :param method: makes each party's part from its own columns.
     """
 
     def __init__(self, session: Session, schema: Schema, method: Method) -> None:

@@ -57,10 +57,9 @@ else:
 class OwnBudgets(NamedTuple):
     """Budgets of one process that fits without `plan=` have spent.
 
-    Attributes:
-        count: how many.
-        epsilon: the sum of their ε, which bounds what they say together of a person who was in all of them.
-        delta: the sum of their δ.
+    :ivar count: how many.
+    :ivar epsilon: the sum of their ε, which bounds what they say together of a person who was in all of them.
+    :ivar delta: the sum of their δ.
     """
 
     count: int

@@ -109,14 +109,13 @@ class StatisticsRelease(Release):
     `adversaries`, on a sum that moves by at most `sensitivity` + √D 2^-f in L2 norm when one record is replaced:
     Gaussian differential privacy with μ = that over the effective noise.
 
-    Attributes:
-        sensitivity: Δ, the largest L2 distance of two records' vectors, before rounding to the grid.
-        noise_stddev: standard deviation of the noise, in the units of the vectors.
-        num_values: D.
-        num_records: N, one client each, public.
-        num_clients: who each add a share of the noise; None where every record is a client. Distributed only.
-        mechanism: who adds the noise.
-        max_unreliable: T clients may drop out or collude; distributed only.
+    :ivar sensitivity: Δ, the largest L2 distance of two records' vectors, before rounding to the grid.
+    :ivar noise_stddev: standard deviation of the noise, in the units of the vectors.
+    :ivar num_values: D.
+    :ivar num_records: N, one client each, public.
+    :ivar num_clients: who each add a share of the noise; None where every record is a client. Distributed only.
+    :ivar mechanism: who adds the noise.
+    :ivar max_unreliable: T clients may drop out or collude; distributed only.
     """
 
     sensitivity: float

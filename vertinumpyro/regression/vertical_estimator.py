@@ -11,17 +11,18 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import block_bytes, slices
-from vertinumpyro.data import Column, Facts, Schema, VerticalDataset
-from vertinumpyro.data.wording import Place
+from vertinumpyro.core.validation import checked
+from vertinumpyro.data import Column, DatasetInfo, Schema, VerticalDataset
+from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.dataframe_input import (
     Records,
     as_records,
     encoded,
+    encoded_labels,
     facts_of,
     label_of,
     part_of,
@@ -30,15 +31,22 @@ from vertinumpyro.regression.dataframe_input import (
     with_labels,
 )
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.labels import encoded_labels
-from vertinumpyro.regression.noisy_moments import MOMENTS, MomentsWork, NoisyMoments, noisy_moments, widths
-from vertinumpyro.regression.quadratic_solver import Quadratic, Solution, minimiser, noise_aware, quadratic
+from vertinumpyro.regression.noisy_moments import (
+    MOMENTS,
+    MomentsWork,
+    NoisyMoments,
+    Quadratic,
+    Solution,
+    minimiser,
+    noise_aware,
+    noisy_moments,
+    quadratic,
+    widths,
+)
 from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, check_is_fitted
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Session, recorded_plan, session_of
-
-__all__ = ["NoisyFitWarning", "VerticalEstimator"]
 
 Table = Records | Session
 
@@ -81,21 +89,18 @@ class VerticalEstimator(SpendsOwnBudgets):
 
     @checked
     def plan(
-        self, data: Facts | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
+        self, data: DatasetInfo | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
         epsilon: float | None = None, schema: Schema | None = None, **settings: Any,
     ) -> FunctionalMechanismPlan:  # fmt: skip
         """A privacy plan for this regression; reads no data.
 
-        Args:
-            data: a dataset, a session or `TableFacts`; or a schema. None takes the constructor's schema.
-            label: the column to predict; this and what else is left out is taken from the constructor.
-            num_records: N, beside a schema.
-            epsilon: what everyone gets at most.
-            schema: a schema in the place of `data`.
-            **settings: as in `FunctionalMechanismPlan.of`.
-
-        Raises:
-            ArgumentError: names what is missing or does not fit.
+        :param data: a dataset, a session or `TableFacts`; or a schema. None takes the constructor's schema.
+        :param label: the column to predict; this and what else is left out is taken from the constructor.
+        :param num_records: N, beside a schema.
+        :param epsilon: what everyone gets at most.
+        :param schema: a schema in the place of `data`.
+        :param settings: as in `FunctionalMechanismPlan.of`.
+        :raises ArgumentError: names what is missing or does not fit.
         """
         facts = facts_of(data, schema, num_records, self.schema)
         own = {"label": self.label, "epsilon": self.epsilon}
@@ -117,20 +122,20 @@ class VerticalEstimator(SpendsOwnBudgets):
 
     # -- tables in -------------------------------------------------------------------------------
 
-    def computations(self, facts: Facts, plan: FunctionalMechanismPlan) -> list[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: one cross product."""
         if len(plan.parties) < 2:
             return []
         return [(CrossProducts(num_records=plan.num_records, widths=widths(plan, facts.parties)), 1)]
 
-    def memory(self, facts: Facts, plan: FunctionalMechanismPlan) -> int:
+    def memory(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> int:
         """Bytes that a release in one process takes at most beside the parties' encoded columns, whatever N is."""
         across = sum(computation.memory for computation, _ in self.computations(facts, plan))
         return across + block_bytes(1 + plan.layout.size) + _MATRICES * 8 * plan.layout.size**2
 
     def work(
         self,
-        facts: Facts,
+        facts: DatasetInfo,
         party: str,
         columns: Mapping[str, np.ndarray],
         plan: FunctionalMechanismPlan,
@@ -183,11 +188,10 @@ class VerticalEstimator(SpendsOwnBudgets):
         part = part_of(schema, [group.column for group in plan.layout.groups])
         return VerticalDataset.from_pooled(part, table), plan
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses a plan that was not made for this regression on such a table, and settings out of range.
 
-        Raises:
-            ArgumentError: names what differs.
+        :raises ArgumentError: names what differs.
         """
         plan = self._own_kind(plan)
         if plan.num_records != dataset.num_records:

@@ -12,24 +12,29 @@ import jax
 import numpy as np
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.arguments import check_fields, shown
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts, Schema, TableFacts, VerticalDataset
+from vertinumpyro.core.validation import check_fields, shown
+from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, Posterior, TwinWarning
 from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
-from vertinumpyro.privacy import Plan, PrivacyPlan
-from vertinumpyro.regression.dataframe_input import as_records, facts_of, label_of, schema_of, told_apart, with_labels
+from vertinumpyro.privacy import GradientPlan, Plan
+from vertinumpyro.regression.dataframe_input import (
+    as_records,
+    classes_of,
+    facts_of,
+    label_of,
+    schema_of,
+    told_apart,
+    with_labels,
+)
 from vertinumpyro.regression.glm_predictions import GLMPredictions
 from vertinumpyro.regression.glm_settings import GuideName, Regression, inference_of
-from vertinumpyro.regression.labels import classes_of
 from vertinumpyro.regression.sklearn_compat import check_is_fitted
 from vertinumpyro.regression.vertical_estimator import Table
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Session, recorded_plan, session_of
-
-__all__ = ["VerticalGLM"]
 
 
 class VerticalGLM(GLMPredictions):
@@ -44,35 +49,33 @@ class VerticalGLM(GLMPredictions):
     (`posterior_.is_interval`): what is made of it is too narrow. Where intervals matter, take `MarginalGLM`, or of a
     real label `VerticalLinearRegression`.
 
-    Args:
-        family: "bernoulli" (log odds), "probit", "ordinal", "normal" or "poisson"; `families` has the labels they take.
-        schema, label, features, epsilon, delta: what a fit without `plan=` makes its own plan from; that, and `schema`
-            for DataFrames, is what `cross_val_score` and `GridSearchCV` need, on pooled DataFrames. Every such fit is
-            a budget of its own: see `own_budgets`.
-        linear: ordered columns of codes (integers, bins) with one coefficient for their scaled code, in the place of
-            one for each value.
-        plan_settings: further settings of that plan by name, as `DPVI.plan` takes them.
-        prior_scale: standard deviation of a coefficient's prior; half of the intercept's.
-        scale: of family="normal", public: the label's standard deviation around its mean, as a part of its range.
-        cutpoints: of family="ordinal", public and rising, one fewer than the label has values.
-        guide: "point" for the mode, or "normal" for a normal distribution of each coefficient.
-        curvature: buy noisy second moments of the features with a part of the budget, so that 20 steps suffice for 200
-            (`dpvi.second_moments`). None does where it can: a point, steps that nobody set, not too many coefficients.
-        learning_rate: of Adam, where there are no second moments; None takes the one in `glm.defaults`.
-        backend: computes the cross-party steps; None takes `FixedPoint`.
-        insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
-
-    Attributes:
-        coef_: `[d]`, named by `feature_names()`: per unit of a number scaled to [-1, 1] by its public bounds, and one
-            for each value of every other column.
-        intercept_: the linear predictor where all of these are 0.
-        classes_: of a classifier, the label's values in ascending order, as scikit-learn has them; codes where one
-            stands for several values. Coefficients are for the schema's order of them.
-        posterior_: what DPVI returned, for draws, ArviZ and synthetic labels.
-        plan_, secure_noise_: the plan that was spent, whether the noise was from a CSPRNG.
-        schema_: the public schema of the columns that were used.
-        model_kwargs_: with which `glm_model` is the model that was fitted.
-        n_features_in_, feature_names_in_: the columns that the label is predicted from.
+    :param family: "bernoulli" (log odds), "probit", "ordinal", "normal" or "poisson"; `families` has the labels they
+        take.
+    :param schema, label, features, epsilon, delta: what a fit without `plan=` makes its own plan from; that, and
+        `schema` for DataFrames, is what `cross_val_score` and `GridSearchCV` need, on pooled DataFrames. Every such fit
+        is a budget of its own: see `own_budgets`.
+    :param linear: ordered columns of codes (integers, bins) with one coefficient for their scaled code, in the place of
+        one for each value.
+    :param plan_settings: further settings of that plan by name, as `DPVI.plan` takes them.
+    :param prior_scale: standard deviation of a coefficient's prior; half of the intercept's.
+    :param scale: of family="normal", public: the label's standard deviation around its mean, as a part of its range.
+    :param cutpoints: of family="ordinal", public and rising, one fewer than the label has values.
+    :param guide: "point" for the mode, or "normal" for a normal distribution of each coefficient.
+    :param curvature: buy noisy second moments of the features with a part of the budget, so that 20 steps suffice for
+        200 (`dpvi.second_moments`). None does where it can: a point, steps that nobody set, not too many coefficients.
+    :param learning_rate: of Adam, where there are no second moments; None takes the one in `glm.defaults`.
+    :param backend: computes the cross-party steps; None takes `FixedPoint`.
+    :param insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
+    :ivar coef_: `[d]`, named by `feature_names()`: per unit of a number scaled to [-1, 1] by its public bounds, and one
+        for each value of every other column.
+    :ivar intercept_: the linear predictor where all of these are 0.
+    :ivar classes_: of a classifier, the label's values in ascending order, as scikit-learn has them; codes where one
+        stands for several values. Coefficients are for the schema's order of them.
+    :ivar posterior_: what DPVI returned, for draws, ArviZ and synthetic labels.
+    :ivar plan_, secure_noise_: the plan that was spent, whether the noise was from a CSPRNG.
+    :ivar schema_: the public schema of the columns that were used.
+    :ivar model_kwargs_: with which `glm_model` is the model that was fitted.
+    :ivar n_features_in_, feature_names_in_: the columns that the label is predicted from.
 
     Example:
         >>> import numpy as np, pandas as pd
@@ -118,23 +121,20 @@ class VerticalGLM(GLMPredictions):
     # -- the plan --------------------------------------------------------------------------------
 
     def plan(
-        self, data: Facts | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
+        self, data: DatasetInfo | Schema | None = None, label: str | None = None, *, num_records: int | None = None,
         epsilon: float | None = None, schema: Schema | None = None, **settings: Any,
-    ) -> PrivacyPlan:  # fmt: skip
+    ) -> GradientPlan:  # fmt: skip
         """A privacy plan of one fit; reads no data. ε holds against everyone: the outside analyst and every party.
 
         All records take part in each of a few steps, as `glm.defaults` has them, unless settings say otherwise.
 
-        Args:
-            data: a dataset, a session or `TableFacts`; or a schema. None takes the constructor's schema.
-            label: the column to predict; this and what else is left out is taken from the constructor.
-            num_records: N, beside a schema.
-            epsilon: what everyone gets at most.
-            schema: a schema in the place of `data`.
-            **settings: as in `DPVI.plan`.
-
-        Raises:
-            ArgumentError: names what is missing or does not fit.
+        :param data: a dataset, a session or `TableFacts`; or a schema. None takes the constructor's schema.
+        :param label: the column to predict; this and what else is left out is taken from the constructor.
+        :param num_records: N, beside a schema.
+        :param epsilon: what everyone gets at most.
+        :param schema: a schema in the place of `data`.
+        :param settings: as in `DPVI.plan`.
+        :raises ArgumentError: names what is missing or does not fit.
         """
         facts = facts_of(data, schema, num_records, self.schema)
         regression = self._regression(facts.schema, label)
@@ -164,8 +164,8 @@ class VerticalGLM(GLMPredictions):
         return True
 
     def _planned(
-        self, facts: Facts, regression: Regression, epsilon: float, chosen: Mapping[str, Any], *, curvature: bool
-    ) -> PrivacyPlan:
+        self, facts: DatasetInfo, regression: Regression, epsilon: float, chosen: Mapping[str, Any], *, curvature: bool
+    ) -> GradientPlan:
         asked = chosen.get("num_steps")  # the plan refuses what is no number of steps
         steps = regression.steps(asked if type(asked) is int and asked > 0 else None, curvature=curvature)
         if chosen.get("residual_bound") is None:  # else C follows from it
@@ -204,7 +204,7 @@ class VerticalGLM(GLMPredictions):
 
     def _dpvi(self, regression: Regression, plan: Plan) -> DPVI:
         """The inference that spends a plan."""
-        if not isinstance(plan, PrivacyPlan):
+        if not isinstance(plan, GradientPlan):
             raise ArgumentError("plan must be a PrivacyPlan: make it by `plan`")
         return inference_of(
             regression, self.guide, self._backend, num_steps=plan.num_gradients, learning_rate=self.learning_rate,
@@ -213,20 +213,24 @@ class VerticalGLM(GLMPredictions):
 
     # -- a session's method ----------------------------------------------------------------------
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses a plan that was not made for such a model on such a table; see `session.Method`.
 
-        Raises:
-            ArgumentError: names what differs.
+        :raises ArgumentError: names what differs.
         """
         self._dpvi(self._regression(dataset.schema), plan).check(dataset, plan)
 
-    def computations(self, facts: Facts, plan: PrivacyPlan) -> list[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: GradientPlan) -> list[tuple[Computation, int]]:
         """What the parties compute together, and how often: a clipped sum in every step."""
         return self._dpvi(self._regression(facts.schema), plan).computations(facts, plan)
 
     def work(
-        self, facts: Facts, party: str, columns: Mapping[str, np.ndarray], plan: PrivacyPlan, source: RandomSource
+        self,
+        facts: DatasetInfo,
+        party: str,
+        columns: Mapping[str, np.ndarray],
+        plan: GradientPlan,
+        source: RandomSource,
     ) -> PartyComputation:
         """One party's part; see `session.Method`."""
         return self._dpvi(self._regression(facts.schema), plan).work(facts, party, columns, plan, source)
@@ -234,28 +238,25 @@ class VerticalGLM(GLMPredictions):
     # -- the fit ---------------------------------------------------------------------------------
 
     def fit(
-        self, X: Table, y: Any = None, *, plan: PrivacyPlan | None = None, run_dir: str | Path | None = None,
+        self, X: Table, y: Any = None, *, plan: GradientPlan | None = None, run_dir: str | Path | None = None,
         resume: bool = False,
     ) -> VerticalGLM:  # fmt: skip
         """Spend a plan on the parties' records.
 
-        Args:
-            X: the parties' aligned columns, the label among them. A table of any library in the schema's own types is
-                a pooled one, for research: nobody should hold one. So is an array, where `features=` lists its columns.
-            y: the label's name, in the constructor's place; or, with a table, labels in the schema's own types. None
-                takes the column of X. A plan may stand here, too.
-            plan: made by `plan`; spent once. None makes one from the constructor's settings, and warns where this
-                estimator or its clones did so before.
-            run_dir: folder for `privacy.json`, which counts every step before anybody sees it, and a checkpoint.
-            resume: go on with the run of `run_dir` at its recorded step; a run that is complete costs nothing.
-
-        Raises:
-            ArgumentError: plan and records do not fit together, or a setting is wrong; nothing is spent.
-            PlanSpentError: the plan was spent before.
+        :param X: the parties' aligned columns, the label among them. A table of any library in the schema's own types
+            is a pooled one, for research: nobody should hold one. So is an array, where `features=` lists its columns.
+        :param y: the label's name, in the constructor's place; or, with a table, labels in the schema's own types. None
+            takes the column of X. A plan may stand here, too.
+        :param plan: made by `plan`; spent once. None makes one from the constructor's settings, and warns where this
+            estimator or its clones did so before.
+        :param run_dir: folder for `privacy.json`, which counts every step before anybody sees it, and a checkpoint.
+        :param resume: go on with the run of `run_dir` at its recorded step; a run that is complete costs nothing.
+        :raises ArgumentError: plan and records do not fit together, or a setting is wrong; nothing is spent.
+        :raises PlanSpentError: the plan was spent before.
         """
-        y, plan = told_apart(y, plan, PrivacyPlan)
+        y, plan = told_apart(y, plan, GradientPlan)
         if resume and plan is None:
-            plan = recorded_plan(run_dir, PrivacyPlan)
+            plan = recorded_plan(run_dir, GradientPlan)
         data, regression = self._prepared(X, y)
         spent = self.plan(data, regression.label) if plan is None else plan
         dpvi = self._dpvi(regression, spent)
@@ -290,7 +291,7 @@ class VerticalGLM(GLMPredictions):
         data = VerticalDataset.from_pooled(regression.of_its_columns.schema, table)
         return data, dataclasses.replace(regression, schema=data.schema)
 
-    def _keep(self, regression: Regression, spent: PrivacyPlan, posterior: Posterior) -> None:
+    def _keep(self, regression: Regression, spent: GradientPlan, posterior: Posterior) -> None:
         self._regression_, self._posterior = regression, posterior
         self._params, self._diagnostics = jax.tree_util.tree_map(np.asarray, posterior.params), posterior.diagnostics
         self.coef_, self.intercept_ = regression.found(posterior)

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import pandas as pd
 
-from vertinumpyro.core.arguments import checked
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.validation import checked
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.frames import Table, as_frame
+from vertinumpyro.data.dataframe_interop import Table, as_frame
 from vertinumpyro.dpvi import Posterior
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
 from vertinumpyro.evaluation import write_report as write_page
@@ -32,8 +32,6 @@ from vertinumpyro.reports.release import FieldReport, ReleaseReport
 from vertinumpyro.reports.run_report import REPORT, DrawnTwin, RunFacts, RunReport
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.session import PRIVACY_RECORD, lock_folder
-
-__all__ = ["write_report", "write_run"]
 
 _RESULTS = (
     "what fit or release_marginals returned: a Posterior, MarginalPosterior, MarkovTwin, Marginals, Twin or a fitted "

@@ -8,23 +8,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from vertinumpyro.privacy import Plan, PoissonSampling, PrivacyPlan
-from vertinumpyro.privacy.clip import bounds_of_outcomes
+from vertinumpyro.privacy import GradientPlan, Plan, PoissonSampling
+from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 from vertinumpyro.privacy.plan import rows_in_words
-
-__all__ = [
-    "at_most",
-    "cautions",
-    "count",
-    "duration",
-    "headline",
-    "holder_facts",
-    "in_words",
-    "plan_facts",
-    "report_facts",
-    "report_rows",
-    "rounded_up",
-]
 
 _SMALLEST_DECIMAL = 0.001
 _FALSE_ALARMS = 0.05
@@ -113,7 +99,7 @@ def at_most(num_bytes: int) -> str:
     return f"at most {num_bytes / 2**30:.1f} GiB"
 
 
-def plan_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
+def plan_facts(plan: GradientPlan, backend: str) -> dict[str, str]:
     """What a plan fixes, in words."""
     shares = f"{plan.noise.kind}, {count(plan.num_shares, 'share')}"
     if plan.noise.collusion_threshold:
@@ -130,7 +116,7 @@ def plan_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
     }
 
 
-def _clip(plan: PrivacyPlan) -> str:
+def _clip(plan: GradientPlan) -> str:
     if plan.clip_parts is None:
         return f"{plan.clip_norm:g}"
     parts = " : ".join(map(str, plan.clip_parts))
@@ -138,7 +124,7 @@ def _clip(plan: PrivacyPlan) -> str:
     return f"{plan.clip_norm:g}; each party clips its own part of C², {parts}; residuals up to {residuals}"
 
 
-def report_facts(plan: PrivacyPlan, backend: str) -> dict[str, str]:
+def report_facts(plan: GradientPlan, backend: str) -> dict[str, str]:
     """The same as short entries, for a grid of cards."""
     return {
         "records N (public)": f"{plan.num_records:,}",
@@ -181,14 +167,14 @@ def report_rows(plan: Plan) -> list[dict[str, str]]:
     ]
 
 
-def _start(plan: PrivacyPlan) -> str:
+def _start(plan: GradientPlan) -> str:
     if plan.start is None:
         return "random values"
     what = "noisy second moments" if plan.start.kind == "second_moments" else "noisy tables"
     return f"{what}, {count(plan.start.num_steps, 'release')}, paid from the same ε"
 
 
-def _batches(plan: PrivacyPlan) -> str:
+def _batches(plan: GradientPlan) -> str:
     sampling = plan.sampling
     if isinstance(sampling, PoissonSampling):
         if sampling.full_batch:

@@ -31,7 +31,7 @@ from vertinumpyro.mrf.marginals import MARGINALS
 from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.posterior import PredictivePosterior
 from vertinumpyro.posterior.synthetic_columns import restricted
-from vertinumpyro.privacy import ClientPlan, PrivacyPlan
+from vertinumpyro.privacy import ClientPlan, GradientPlan
 from vertinumpyro.reports.plain_language import count, holder_facts, report_facts
 from vertinumpyro.reports.release import beside_the_release, table_facts, twin_items
 from vertinumpyro.reports.run_report import POSTERIOR, POSTERIOR_FILES, DrawnTwin, RunFacts, RunReport, without_twin
@@ -48,8 +48,6 @@ from vertinumpyro.reports.tables import (
     synthetic_summary,
     training_trace,
 )
-
-__all__ = ["MarginalPosteriorReport", "PosteriorReport", "Predictive", "model_name", "posterior_facts"]
 
 _NUM_TABLES = 40
 _MOST_RECORDS = 10_000
@@ -74,7 +72,7 @@ class PosteriorReport(RunReport):
     run: RunFacts
 
     @property
-    def plan(self) -> PrivacyPlan | ClientPlan:
+    def plan(self) -> GradientPlan | ClientPlan:
         """See `RunReport`."""
         return self.result.plan
 
@@ -84,9 +82,9 @@ class PosteriorReport(RunReport):
         return self.result.secure_noise
 
     @staticmethod
-    def plan_facts(plan: PrivacyPlan | ClientPlan, backend: str) -> dict[str, str]:
+    def plan_facts(plan: GradientPlan | ClientPlan, backend: str) -> dict[str, str]:
         """See `RunReport`."""
-        if isinstance(plan, PrivacyPlan):
+        if isinstance(plan, GradientPlan):
             return report_facts(plan, backend)
         expected = f"{plan.expected_batch_size:,.0f} records expected a step, drawn by each holder from its own"
         return {
@@ -132,7 +130,7 @@ class PosteriorReport(RunReport):
         yield from gradient_norms(self.result)
         if twin is not None and self.result.marginals is not None:
             yield from beside_the_release(self.result.marginals, twin.table)
-        if self.run.backend is not None and isinstance(self.plan, PrivacyPlan):
+        if self.run.backend is not None and isinstance(self.plan, GradientPlan):
             yield backend_statement(self.run.backend.info())
 
     def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
@@ -149,9 +147,9 @@ class PosteriorReport(RunReport):
         """See `RunReport`."""
         plan, lacks = self.plan, self.result.twin_columns
         tables = "noisy tables of pairs of columns, from which the steps started, and "
-        warm = isinstance(plan, PrivacyPlan) and plan.start is not None
-        where = "whose columns sit" if isinstance(plan, PrivacyPlan) else "that are"
-        who = tuple(self.result.split.schema.parties) if isinstance(plan, PrivacyPlan) else plan.holders
+        warm = isinstance(plan, GradientPlan) and plan.start is not None
+        where = "whose columns sit" if isinstance(plan, GradientPlan) else "that are"
+        who = tuple(self.result.split.schema.parties) if isinstance(plan, GradientPlan) else plan.holders
         text = (
             f"Released: {tables if warm else ''}noisy gradients of a model of {count(plan.num_records, 'record')} "
             f"{where} at {', '.join(who)}, and all that follows from them: the posterior"
@@ -279,10 +277,9 @@ def model_name(split: SplitModel) -> str:
 class Predictive:
     """Tables drawn anew, each from one draw of the latents: post-processing of what was released, so DP.
 
-    Attributes:
-        num_records: of each table.
-        shares: for each column, [tables, cells] of its values' shares.
-        dependence: [tables, d, d], `r_scores` of each.
+    :ivar num_records: of each table.
+    :ivar shares: for each column, [tables, cells] of its values' shares.
+    :ivar dependence: [tables, d, d], `r_scores` of each.
     """
 
     def __init__(self, posterior: PredictivePosterior, twin: pd.DataFrame, rng_key: jax.Array) -> None:

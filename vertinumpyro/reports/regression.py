@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import expit
 
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.writing import write_in_blocks
+from vertinumpyro.data.table import write_in_blocks
 from vertinumpyro.evaluation import Predicted, ReportFigure, ReportTable, prediction_items
 from vertinumpyro.regression import (
     BayesianLinearRegression,
@@ -26,8 +26,6 @@ from vertinumpyro.regression.noisy_moments import MOMENTS
 from vertinumpyro.reports.plain_language import count, holder_facts
 from vertinumpyro.reports.run_report import COEFFICIENTS, POSTERIOR_FILES, REPORT, DrawnTwin, RunFacts, RunReport
 from vertinumpyro.reports.tables import adversary_figure, can_draw
-
-__all__ = ["BayesianLinearReport", "RegressionReport"]
 
 _INTERVAL = 1.959963984540054
 

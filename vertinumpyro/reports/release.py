@@ -16,7 +16,7 @@ import pandas as pd
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.evaluation import ReleasedShares, ReportFigure, ReportTable, plot_beside_release, plot_pairwise_tvd
 from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, TwinQuality, twin_quality
-from vertinumpyro.mrf.encoders.registry import encoder_of
+from vertinumpyro.mrf.encoders import encoder_of
 from vertinumpyro.mrf.marginals import MARGINALS
 from vertinumpyro.mrf.measurements import Measurement, count_table, noise_per_cell, one_way, significance
 from vertinumpyro.mrf.quality import Kept
@@ -35,17 +35,6 @@ from vertinumpyro.reports.tables import (
     first_records,
     synthetic_summary,
 )
-
-__all__ = [
-    "QUALITY",
-    "FieldReport",
-    "ReleaseReport",
-    "beside_the_release",
-    "quality_items",
-    "share_errors",
-    "table_facts",
-    "twin_items",
-]
 
 QUALITY = "quality.json"
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.writing import table_writer
+from vertinumpyro.data.table import table_writer
 from vertinumpyro.dpvi import Posterior
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
 from vertinumpyro.marginals import MarginalPosterior
@@ -21,21 +21,6 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import cautions, in_words, report_rows, rounded_up
 from vertinumpyro.reports.tables import SYNTHETIC
 from vertinumpyro.secure import Backend, BetweenProcesses
-
-__all__ = [
-    "COEFFICIENTS",
-    "POSTERIOR",
-    "POSTERIOR_FILES",
-    "REPORT",
-    "SIMULATED",
-    "DrawnTwin",
-    "RunFacts",
-    "RunReport",
-    "report_content",
-    "stored_posterior",
-    "without_twin",
-    "write_blocks",
-]
 
 P = TypeVar("P", Posterior, MarginalPosterior)
 

@@ -25,24 +25,6 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count, report_rows
 from vertinumpyro.secure import BackendInfo
 
-__all__ = [
-    "FEW_PANELS",
-    "MOST_DRAWN",
-    "NARROW",
-    "NOISE",
-    "SYNTHETIC",
-    "ErrorMeaning",
-    "adversary_figure",
-    "backend_statement",
-    "beside_the_real_table",
-    "can_draw",
-    "first_records",
-    "gradient_norms",
-    "marginals",
-    "synthetic_summary",
-    "training_trace",
-]
-
 SYNTHETIC = "Synthetic data"
 """The section of the twin itself."""
 FEW_PANELS = 12

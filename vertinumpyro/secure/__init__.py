@@ -25,6 +25,7 @@ from vertinumpyro.secure.spu import Spu
 __all__ = [
     "BACKENDS",
     "LINKS",
+    "SPU",
     "Backend",
     "BackendInfo",
     "BatchShape",
@@ -53,6 +54,8 @@ __all__ = [
     "VectorSum",
     "in_process",
 ]
+
+SPU = Spu  # as its library writes it
 
 BACKENDS: dict[str, type[Backend]] = {kind.option: kind for kind in (FixedPoint, Plaintext, Crypten, Spu)}
 """Every backend that configurations and the command line can name, by that name."""

@@ -25,16 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr
 
-__all__ = [
-    "MILLS_COEFFICIENTS",
-    "MILLS_COEFFICIENT_BITS",
-    "MILLS_REACH",
-    "MOST_MILLS",
-    "Arithmetic",
-    "chebyshev_sum",
-    "mills",
-]
-
 MILLS_REACH = 6
 MOST_MILLS = 6.158482604544618
 

@@ -29,8 +29,6 @@ AnyArray = jax.Array | np.ndarray
 Contributions: TypeAlias = Sequence[Contribution] | Callable[[jax.Array], Sequence[Contribution]]
 """Each party's contribution to a batch, or, where it comes in blocks, to the block of a number."""
 
-__all__ = ["Backend", "BackendInfo", "InProcess", "in_process"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackendInfo:

@@ -30,9 +30,6 @@ from vertinumpyro.secure.input_encoding import (
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Communicator, Member, NetworkProfile, Traffic
 
-__all__ = ["BetweenProcesses", "Cost", "OnRecord", "PartyEnd", "PartyProtocol", "Watch", "dry_run"]
-
-
 OnRecord: TypeAlias = Callable[[bytes], None]
 """Called with the message by which a party opens a result, before it is sent."""
 

@@ -19,8 +19,6 @@ from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs,
 from vertinumpyro.secure.score_functions import link_of
 from vertinumpyro.secure.shape import BatchShape
 
-__all__ = ["ClippedSum", "Computation", "CrossProducts", "VectorSum", "block_memory", "computation_of", "described"]
-
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 _BLOCK_ROWS = 2**16  # of a product on shares: each block is a message or two

@@ -43,8 +43,6 @@ from vertinumpyro.secure.number_formats import (
 from vertinumpyro.secure.score_functions import ScoreFunction
 from vertinumpyro.secure.shape import BatchShape
 
-__all__ = ["FixedPoint", "RingArithmetic", "clipped_sum"]
-
 _ONE = 1 << EXP_FRACTIONAL_BITS
 _LIMB = 16  # scores are split into limbs, so that e (30 bits) times a limb, summed over K, fits 63 bits
 _LARGEST_EXACT_K = 1 << (53 - EXP_FRACTIONAL_BITS - _LIMB)

@@ -19,18 +19,6 @@ from jaxtyping import Array, Float, Num
 
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 
-__all__ = [
-    "LARGEST_CONTRIBUTION",
-    "LOG_DENSITY_FLOOR",
-    "SCORE_BOUND",
-    "as_float64",
-    "bounded",
-    "bounded_prior",
-    "renormalised",
-    "weight_of_values",
-]
-
-
 Arrays = TypeVar("Arrays", Contribution, ComponentPrior)
 
 Limit = Callable[[jax.Array], jax.Array]

@@ -26,19 +26,6 @@ from vertinumpyro.secure.number_formats import (
 )
 from vertinumpyro.secure.shape import BatchShape
 
-__all__ = [
-    "Layout",
-    "PartyInputs",
-    "PriorInputs",
-    "encode_party",
-    "encode_party_traced",
-    "encode_prior",
-    "encode_prior_traced",
-    "norm_width",
-    "sums_of_tables",
-    "without_tables",
-]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:

@@ -32,9 +32,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.transport import Link, exchange
 
-__all__ = ["KEY_BYTES", "KeyStream", "ZeroSharing", "derived_key", "exchanged_keys", "fresh_key", "sum_to_one"]
-
-
 KEY_BYTES = 32
 
 

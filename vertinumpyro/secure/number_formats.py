@@ -75,31 +75,6 @@ from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, EXP_MAX_ERROR_ULP, NORM_
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.shape import BatchShape
 
-__all__ = [
-    "EXP_BITS",
-    "LARGEST_BIT",
-    "LOG_BITS",
-    "RING_LOG_BITS",
-    "ROOT_EXCESS",
-    "FixedPointFormat",
-    "check_clip",
-    "check_common_range",
-    "check_local_range",
-    "clip_share_kept",
-    "clip_slack",
-    "exact_score_bound",
-    "fixed_point_error_bound",
-    "fixed_point_format",
-    "float64_room",
-    "kept",
-    "largest_weights",
-    "local_error_bound",
-    "norm_bits",
-    "score_bound",
-    "weight_bounds",
-]
-
-
 RING_LOG_BITS = 24
 """Fractional bits of log densities where one process computes on integers."""
 

@@ -29,9 +29,6 @@ from vertinumpyro.secure.input_bounds import SCORE_BOUND, bounded, bounded_prior
 from vertinumpyro.secure.number_formats import check_local_range, exact_score_bound, fixed_point_format, weight_bounds
 from vertinumpyro.secure.shape import BatchShape
 
-__all__ = ["FloatArithmetic", "Plaintext", "clipped_sum"]
-
-
 _UNPROVEN = "floating-point sums have no proved sensitivity"
 
 

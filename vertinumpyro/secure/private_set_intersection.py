@@ -36,9 +36,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.transport import Communicator, exchange
 
-__all__ = ["POINT_BYTES", "check_ids", "common_places", "find_common", "fresh_key", "in_parallel", "masked", "points"]
-
-
 POINT_BYTES = 32
 
 _FIELD = 2**255 - 19

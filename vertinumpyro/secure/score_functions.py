@@ -33,22 +33,6 @@ from vertinumpyro.core.types import MOST_OUTCOMES
 from vertinumpyro.secure.arithmetic import MILLS_REACH, MOST_MILLS, Arithmetic, mills
 from vertinumpyro.secure.input_bounds import LARGEST_CONTRIBUTION, renormalised
 
-__all__ = [
-    "LINKS",
-    "SOFTMAX",
-    "BernoulliLogitLink",
-    "BernoulliProbitLink",
-    "JointLink",
-    "NormalLink",
-    "OrderedLogitLink",
-    "PoissonLink",
-    "ScoreFunction",
-    "ScoreLink",
-    "SoftmaxLink",
-    "joint_link",
-    "link_of",
-]
-
 
 class ScoreFunction(abc.ABC):
     """From the sum of the parties' contributions z [n, Z] to the weights e [n, K] of their scores.

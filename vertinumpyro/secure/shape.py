@@ -11,10 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.privacy.clip import check_local_clip
+from vertinumpyro.privacy.gradient_plan import check_local_clip
 from vertinumpyro.secure.score_functions import SOFTMAX, ScoreFunction
-
-__all__ = ["BatchShape"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,6 @@ from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Group, GroupCommunicator, Member, Traffic
 
-__all__ = ["InsecureRehearsal"]
-
-
 _START_S = 120.0
 
 Arrays = Mapping[str, Any]

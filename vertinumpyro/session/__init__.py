@@ -2,15 +2,13 @@
 
 from vertinumpyro.session.cost_estimate import RunCost, estimate_cost
 from vertinumpyro.session.distributed import ProcessSession, between_processes
-from vertinumpyro.session.in_process import InProcessSession
 from vertinumpyro.session.organisation import OrganisationSession
 from vertinumpyro.session.party import check_alike
 from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, lock_folder, recorded_plan, require_space
-from vertinumpyro.session.session import Session, session_of
+from vertinumpyro.session.session import InProcessSession, Session, SessionWrapper, session_of
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.wrapper import SessionWrapper
 
 ForOne, JoinedSession = PrivateOutput, OrganisationSession  # as they were called before
 

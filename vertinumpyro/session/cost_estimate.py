@@ -21,18 +21,15 @@ import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.data import Schema, VerticalDataset
-from vertinumpyro.model.stand_ins import stand_in_columns
+from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.session.organisation import OrganisationSession
 from vertinumpyro.session.party_computation import Method
 from vertinumpyro.session.run import Payload, Run
-from vertinumpyro.session.session import Session
+from vertinumpyro.session.session import Session, SessionWrapper
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.session.wrapper import SessionWrapper
 from vertinumpyro.transport import Communicator, Group, GroupCommunicator, LoopbackLink, Member, NetworkProfile, Traffic
-
-__all__ = ["RunCost", "estimate_cost"]
 
 _MEASURED = 4  # of the steps of an iterative method, after the first, which compiles
 _CONNECTION = 3  # round trips until links stand: TCP, TLS 1.3, what all are here for

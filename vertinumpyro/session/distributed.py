@@ -15,22 +15,15 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.data import Schema
 from vertinumpyro.privacy import Plan
-from vertinumpyro.privacy.ledger import Book
+from vertinumpyro.privacy.ledger import LedgerRegistry
 from vertinumpyro.secure.between_processes import BetweenProcesses
-from vertinumpyro.session.in_process import by_pair
 from vertinumpyro.session.party import check_apart, run_party
 from vertinumpyro.session.party_computation import Method
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import Payload, Run
-from vertinumpyro.session.session import Session
+from vertinumpyro.session.session import Session, by_pair
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.transport import Group, Member, Traffic
-
-__all__ = [
-    "DistributedSession",
-    "ProcessSession",
-    "between_processes",
-]
 
 Words = Mapping[str, Any]
 _Self = TypeVar("_Self", bound="DistributedSession")
@@ -45,7 +38,7 @@ class DistributedSession(Session):
     """
 
     def __init__(
-        self, schema: Schema, parties: tuple[str, ...], seeds: set[int | None], book: Book | None = None
+        self, schema: Schema, parties: tuple[str, ...], seeds: set[int | None], book: LedgerRegistry | None = None
     ) -> None:
         self._schema, self._parties, self._seeds, self._book, self._reached = schema, parties, seeds, book, 0
         self.traffic, self.dealer_traffic, self.seconds = Traffic(), Traffic(), 0.0

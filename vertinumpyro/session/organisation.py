@@ -19,15 +19,13 @@ import pandas as pd
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.privacy import Plan
-from vertinumpyro.privacy.ledger import Book
+from vertinumpyro.privacy.ledger import LedgerRegistry
 from vertinumpyro.session.distributed import DistributedSession
 from vertinumpyro.session.party import Party
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import Payload
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.transport import Communicator, Traffic, pack, unpack
-
-__all__ = ["OrganisationSession"]
 
 _COUNT = 8
 
@@ -47,7 +45,7 @@ class OrganisationSession(DistributedSession):
 
     def __init__(self, seat: Communicator, task: PartyTask) -> None:
         # a book of its own: the party's record of the same plan is the one that this process notes
-        super().__init__(task.read_schema(), task.parties, {task.insecure_seed}, Book())
+        super().__init__(task.read_schema(), task.parties, {task.insecure_seed}, LedgerRegistry())
         self._seat, self._task = seat, task
         self._party = Party.seated(seat, task)
         for words in self._all_gather({"num_records": self._party.num_records, "dtypes": dict(self._party.dtypes)}):

@@ -23,7 +23,7 @@ from vertinumpyro.data import (
     check_digests,
 )
 from vertinumpyro.privacy import Plan
-from vertinumpyro.privacy.noisy_sum_plan import NoisySumPlan
+from vertinumpyro.privacy.gradient_plan import NoisySumPlan
 from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
 from vertinumpyro.secure.between_processes import BetweenProcesses, PartyProtocol
 from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
@@ -32,8 +32,6 @@ from vertinumpyro.session.reveal_to_one import check_agreed, identified, reveal_
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.transport import Communicator, GroupCommunicator
-
-__all__ = ["SENT", "Party", "check_alike", "check_apart", "run_party"]
 
 SENT = "sent.npz"
 """What a party sent, or stood ready to send, of each step: to be sent again as it was, never computed anew."""

@@ -11,12 +11,10 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
 from vertinumpyro.core.row_blocks import Factor
-from vertinumpyro.data import Facts
+from vertinumpyro.data import DatasetInfo
 from vertinumpyro.privacy import Batches, Plan
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.run import Payload
-
-__all__ = ["Columns", "HorizontalMethod", "Method", "PartyComputation", "party_sources"]
 
 Columns = Mapping[str, np.ndarray]
 """One party's encoded columns, each [N]. Secret."""
@@ -88,14 +86,16 @@ class Method(Protocol):
         """Computes across parties."""
         ...
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses a plan that was not made for this method on such tables: its privacy table could be false for them.
 
         :raises ArgumentError: names what differs.
         """
         ...
 
-    def work(self, facts: Facts, party: str, columns: Columns, plan: Any, source: RandomSource) -> PartyComputation:
+    def work(
+        self, facts: DatasetInfo, party: str, columns: Columns, plan: Any, source: RandomSource
+    ) -> PartyComputation:
         """The party's part under a plan; `source` is the party's own randomness."""
         ...
 

@@ -33,14 +33,6 @@ from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.transport import Communicator
 
-__all__ = [
-    "SEED_BYTES",
-    "RevealLog",
-    "SharedRandomSource",
-    "lost",
-    "toss_coins",
-]
-
 _ATTEMPT = 16
 _NO_ATTEMPT = bytes(_ATTEMPT)
 _READY = b"\x01"

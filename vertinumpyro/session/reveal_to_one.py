@@ -19,14 +19,12 @@ import pandas as pd
 from vertinumpyro.core.durable_files import replaced
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import Facts, Schema
+from vertinumpyro.data import DatasetInfo, Schema
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.keystream import sum_to_one
 from vertinumpyro.session.party_computation import Columns, PartyComputation
 from vertinumpyro.transport import Communicator
-
-__all__ = ["Bands", "PrivateOutput", "check_agreed", "identified", "reveal_in_process", "reveal_to_one", "write_answer"]
 
 
 @final
@@ -85,14 +83,16 @@ class PrivateOutput(abc.ABC):
         """Of `described`, by which parties compare."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
-    def check(self, dataset: Facts, plan: Plan) -> None:
+    def check(self, dataset: DatasetInfo, plan: Plan) -> None:
         """Refuses every plan; see `Method`.
 
         :raises ArgumentError: always.
         """
         raise self._no_plan()
 
-    def work(self, facts: Facts, party: str, columns: Columns, plan: Any, source: RandomSource) -> PartyComputation:
+    def work(
+        self, facts: DatasetInfo, party: str, columns: Columns, plan: Any, source: RandomSource
+    ) -> PartyComputation:
         """There is none, as there is no plan; see `Method`.
 
         :raises ArgumentError: always.

@@ -21,14 +21,11 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
-from vertinumpyro.core.durable_files import FileLock, create, flush_folder
+from vertinumpyro.core.durable_files import FileLock, create, flush_folder, load_arrays, write_arrays
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
-from vertinumpyro.core.stored_arrays import load_arrays, write_arrays
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.account import Account
-from vertinumpyro.privacy.ledger import Book, Ledger, read_record
-
-__all__ = ["PRIVACY_RECORD", "Payload", "Run", "lock_folder", "recorded_plan", "require_space"]
+from vertinumpyro.privacy.ledger import Ledger, LedgerRegistry, read_record
 
 PRIVACY_RECORD = "privacy.json"
 _LOCK = "run.lock"
@@ -79,7 +76,7 @@ class Run:
         resume: bool = False,
         secure_noise: bool = True,
         facts: Mapping[str, Any] | None = None,
-        book: Book | None = None,
+        book: LedgerRegistry | None = None,
         account: Account | None = None,
         private: bool = False,
     ) -> Run:

@@ -1,24 +1,33 @@
-"""What a method asks of the parties, wherever they are: releases of their own columns, cross products, sums."""
+"""What a method asks of the parties, wherever they are: releases of their own columns, cross products, sums.
+
+All parties in this process: for research, planning and tests; whoever runs it sees every column.
+
+A session that passes on to another one whatever it does not do itself.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core import compat
+from vertinumpyro.core.compat import evict_compiled
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
-from vertinumpyro.core.programs import make_room
+from vertinumpyro.core.rng import RandomSource, SystemRandomSource
+from vertinumpyro.core.validation import shown
 from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.data.schema_checks import NO_DATASET
 from vertinumpyro.privacy import Plan
-from vertinumpyro.session.party_computation import Method
-from vertinumpyro.session.reveal_to_one import PrivateOutput
+from vertinumpyro.secure import Backend, in_process
+from vertinumpyro.session.party_computation import Method, PartyComputation, party_sources
+from vertinumpyro.session.reveal_to_one import PrivateOutput, reveal_in_process
 from vertinumpyro.session.run import Payload, Run
-
-__all__ = ["Session", "session_of"]
 
 
 class Session(abc.ABC):
@@ -127,7 +136,178 @@ def session_of(data: VerticalDataset | Session, backend: Any) -> Session:
 
     :raises ArgumentError: it is neither, or the backend refuses to compute with all columns in one process.
     """
-    from vertinumpyro.session.in_process import InProcessSession
 
-    make_room()
+    evict_compiled()
     return data if isinstance(data, Session) else InProcessSession(data, backend)
+
+
+@final
+class InProcessSession(Session):
+    """The parties' parts, one after the other, and the sums over them by an in-process backend.
+
+    It is the oracle of the other kinds of session: what it reveals equals, bit for bit, what parties with the same
+    noise reveal between processes.
+
+    :ivar dataset: every party's columns.
+    :ivar spare_source: randomness of nobody in particular, for what only a simulation has.
+    :raises ArgumentError: the dataset is none, or the backend works between processes.
+    """
+
+    def __init__(self, dataset: VerticalDataset, backend: Backend) -> None:
+        if not isinstance(dataset, VerticalDataset):
+            raise ArgumentError(f"dataset={shown(dataset)} {NO_DATASET}")
+        self.dataset, self.backend = dataset, in_process(backend)
+        self.spare_source: RandomSource = SystemRandomSource()
+        self._works: Sequence[PartyComputation] = ()
+
+    @property
+    def schema(self) -> Schema:
+        """The public schema."""
+        return self.dataset.schema
+
+    @property
+    def num_records(self) -> int:
+        """N, public."""
+        return self.dataset.num_records
+
+    def open(
+        self,
+        method: Method,
+        plan: Plan,
+        *,
+        run_dir: str | Path | None,
+        results: str,
+        resume: bool = False,
+        facts: Mapping[str, Any] | None = None,
+        insecure_seed: int | None = None,
+    ) -> Run:
+        """See `Session.open`."""
+        secure = insecure_seed is None
+        run = Run.opened(plan, run_dir, results=results, resume=resume, secure_noise=secure, facts=facts)
+        self.engage(method, plan, party_sources(1 + len(self.parties), insecure_seed, run.first_step))
+        return run
+
+    def engage(self, method: Method, plan: Plan, sources: Sequence[RandomSource]) -> None:
+        """Makes every party's part, without a record: `open` does this once it has one.
+
+        :param sources: the parties', and the spare one.
+        """
+        *own, self.spare_source = sources
+        self._works = [
+            method.work(self, party, self.dataset.arrays(party), plan, source)
+            for party, source in zip(self.parties, own, strict=True)
+        ]
+
+    def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
+        """See `Session.step`. Nobody sees anything before the step is on record, so it is computed first."""
+        return run.step(index, compute)
+
+    def publish(self, index: int, what: str, words: Mapping[str, Any]) -> list[Payload]:
+        """See `Session.publish`."""
+        return [work.publish(what, words) for work in self._works]
+
+    def cross_products(
+        self, index: int | None, what: str, words: Mapping[str, Any]
+    ) -> dict[tuple[int, int], np.ndarray]:
+        """See `Session.cross_products`."""
+        factors = [work.factor(what, words) for work in self._works]
+        widths = self._works[0].widths(what, words)
+        size = sum(rows * columns for _, (rows, columns) in pair_blocks(widths).values())
+        noise = np.stack([work.noise(what, words, size) for work in self._works])
+        with compat.x64():
+            flat = np.asarray(self.backend.noisy_cross_products(factors, noise), np.int64)
+        for work in self._works:
+            work.opened(what, words, flat)
+        return by_pair(flat, widths)
+
+    def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
+        """See `Session.sum`."""
+        vectors = np.stack([work.summand(what, words) for work in self._works])
+        noise = np.stack([work.noise(what, words, vectors.shape[1]) for work in self._works])
+        with compat.x64():
+            return np.asarray(self.backend.noisy_sum(vectors, noise), np.int64)
+
+    def tell(self, method: PrivateOutput) -> pd.DataFrame:
+        """See `Session.tell`; whoever runs this process holds every column anyway."""
+        method.check_records(self.schema)
+        return method.answer(reveal_in_process(method, {party: self.dataset.arrays(party) for party in self.parties}))
+
+    def __repr__(self) -> str:
+        """Public facts alone."""
+        return f"InProcessSession({self.num_records} records at {', '.join(self.parties)})"
+
+
+def pair_blocks(widths: Sequence[int]) -> dict[tuple[int, int], tuple[int, tuple[int, int]]]:
+    """Where each two parties' product stands in the flat vector of all of them: (start, shape)."""
+    blocks, start = {}, 0
+    for i, j in itertools.combinations(range(len(widths)), 2):
+        blocks[i, j] = start, (widths[i], widths[j])
+        start += widths[i] * widths[j]
+    return blocks
+
+
+def by_pair(flat: np.ndarray, widths: Sequence[int]) -> dict[tuple[int, int], np.ndarray]:
+    """All products of two parties' factors, out of one flat array.
+
+    :param widths: columns of each party's factor.
+    """
+    blocks = pair_blocks(widths)
+    return {pair: flat[start : start + a * b].reshape(a, b) for pair, (start, (a, b)) in blocks.items()}
+
+
+class SessionWrapper(Session):
+    """The parties of another session, seen otherwise: subclasses say what is different, and everything else is its."""
+
+    @property
+    @abc.abstractmethod
+    def inner(self) -> Session:
+        """The session that it passes on to."""
+
+    @property
+    def schema(self) -> Schema:
+        """See `Session.schema`."""
+        return self.inner.schema
+
+    @property
+    def num_records(self) -> int:
+        """See `Session.num_records`."""
+        return self.inner.num_records
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """See `Session.parties`."""
+        return self.inner.parties
+
+    def open(self, method: Method, plan: Plan, **settings: Any) -> Run:
+        """See `Session.open`."""
+        return self.inner.open(method, plan, **settings)
+
+    def catch_up(self, run: Run) -> None:
+        """See `Session.catch_up`."""
+        self.inner.catch_up(run)
+
+    def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
+        """See `Session.step`."""
+        return self.inner.step(run, index, compute)
+
+    def publish(self, index: int, what: str, words: Mapping[str, Any]) -> list[Payload]:
+        """See `Session.publish`."""
+        return self.inner.publish(index, what, words)
+
+    def cross_products(
+        self, index: int | None, what: str, words: Mapping[str, Any]
+    ) -> dict[tuple[int, int], np.ndarray]:
+        """See `Session.cross_products`."""
+        return self.inner.cross_products(index, what, words)
+
+    def broadcast(self, count: int) -> int:
+        """See `Session.broadcast`."""
+        return self.inner.broadcast(count)
+
+    def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
+        """See `Session.iterate`."""
+        return self.inner.iterate(step, count, arrays)
+
+    def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
+        """See `Session.sum`."""
+        return self.inner.sum(index, what, words)

@@ -12,13 +12,10 @@ import pandas as pd
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.core.workers import workers_of
 from vertinumpyro.data import CsvFormat, Linkage, Schema, VerticalDataset, read_table, record_ids
-from vertinumpyro.data.spool import Spool
-from vertinumpyro.data.streaming import encoded_file
+from vertinumpyro.data.streaming import Spool, encoded_file
 from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
 from vertinumpyro.session.party_computation import Method
 from vertinumpyro.transport import Communicator
-
-__all__ = ["PartyTask"]
 
 
 @final

@@ -1,9 +1,8 @@
 """What organisations agree on before anything runs, who approved it, and how they meet."""
 
 from vertinumpyro.study.agreement import LINKAGE, Agreement, Member
-from vertinumpyro.study.approval import Approval, check_approvals
+from vertinumpyro.study.approval import Approval, Policy, check_approvals
 from vertinumpyro.study.handshake import bind_address, connect_members, gather
-from vertinumpyro.study.policy import Policy
 
 __all__ = [
     "LINKAGE",

@@ -10,16 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.version import __version__
-from vertinumpyro.core.visible import hidden_in, visible
+from vertinumpyro.core import __version__
+from vertinumpyro.core.errors import ArgumentError, hidden_in, visible
 from vertinumpyro.data import Schema
-from vertinumpyro.data.schema_text import dump, read_settings
-from vertinumpyro.data.wording import suggest
+from vertinumpyro.data.schema_checks import suggest
+from vertinumpyro.data.toml import dump, read_settings
 from vertinumpyro.privacy import Plan
 from vertinumpyro.transport import Address, Certificate, Identity
-
-__all__ = ["LINKAGE", "Agreement", "Member"]
 
 LINKAGE = "linkage"
 """The method of an agreement that finds common records, and releases nothing."""

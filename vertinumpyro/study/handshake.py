@@ -12,8 +12,6 @@ from vertinumpyro.study.agreement import Agreement
 from vertinumpyro.study.approval import Approval, check_approvals
 from vertinumpyro.transport import Address, Communicator, Identity, Peer, connect_all, connected
 
-__all__ = ["bind_address", "connect_members", "gather"]
-
 _APPROVAL_BYTES = 2**16
 
 

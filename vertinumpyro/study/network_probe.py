@@ -16,12 +16,9 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, final
 
-from vertinumpyro.core.errors import BackendError
-from vertinumpyro.core.version import __version__
-from vertinumpyro.core.visible import visible
+from vertinumpyro.core import __version__
+from vertinumpyro.core.errors import BackendError, visible
 from vertinumpyro.transport import Communicator, Link, NetworkProfile, pack, unpack
-
-__all__ = ["FACTS", "Measured", "Speed", "check_network", "own_facts", "slowest_line"]
 
 FACTS = ("vertinumpyro", "jax", "numpyro", "numpy", "dp-accounting")
 """Packages whose versions all should have alike: public values are computed by them."""

@@ -2,11 +2,20 @@
 
 from vertinumpyro.transport.communicator import Communicator, LoopbackLink
 from vertinumpyro.transport.identity import Certificate, Identity, make_identity
-from vertinumpyro.transport.links import Link, PeerError, SocketLink, all_gather, exchange, pack, unpack
+from vertinumpyro.transport.links import (
+    Link,
+    NetworkProfile,
+    PeerError,
+    SocketLink,
+    Traffic,
+    all_gather,
+    exchange,
+    pack,
+    unpack,
+)
 from vertinumpyro.transport.process_group import Group, GroupCommunicator, Member
 from vertinumpyro.transport.relay import Relay
 from vertinumpyro.transport.tls import Address, Peer, connect_all, connected
-from vertinumpyro.transport.traffic import NetworkProfile, Traffic
 
 Seat, joined = Communicator, connect_all  # as they were called before
 

@@ -13,15 +13,8 @@ from collections.abc import Mapping
 from typing import final
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.transport.links import Data, Link, PeerError, SocketLink, Transfer, all_gather, exchange
+from vertinumpyro.transport.links import Data, Link, PeerError, SocketLink, Traffic, Transfer, all_gather, exchange
 from vertinumpyro.transport.tls import both_ends
-from vertinumpyro.transport.traffic import Traffic
-
-__all__ = [
-    "MESSAGE_BYTES",
-    "Communicator",
-    "LoopbackLink",
-]
 
 _TIMEOUT_S = 60.0
 

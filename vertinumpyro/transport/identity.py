@@ -20,10 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vertinumpyro.core.durable_files import create
-from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.visible import hidden_in
-
-__all__ = ["CERTIFICATE", "KEY", "Certificate", "Identity", "make_identity"]
+from vertinumpyro.core.errors import ArgumentError, hidden_in
 
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
 

@@ -40,16 +40,6 @@ from vertinumpyro.core.errors import ArgumentError, BackendError, VertinumpyroEr
 from vertinumpyro.transport.communicator import Communicator
 from vertinumpyro.transport.links import Link, PeerError, SocketLink, pack, unpack
 
-__all__ = [
-    "CONTROL_BYTES",
-    "LIBRARIES",
-    "Group",
-    "GroupCommunicator",
-    "Member",
-    "check_sendable",
-    "start_process",
-]
-
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _READ_AT_IMPORT = ("CUDA", "JAX", "LD_", "MKL", "NUM", "OMP", "OPENBLAS", "PYTHON", "TORCH", "XLA")
 _PRELOAD = "vertinumpyro.transport.preload"

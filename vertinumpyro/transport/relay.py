@@ -17,8 +17,6 @@ import time
 from collections.abc import Mapping
 from typing import final
 
-__all__ = ["Relay"]
-
 _FRAME = struct.Struct("<IBI")  # number of the stream, what it is, how many bytes follow
 _OPEN, _DATA, _CLOSE = range(3)
 _PIECE = 2**16

@@ -36,19 +36,6 @@ from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.transport.identity import Certificate, Identity, make_identity
 from vertinumpyro.transport.links import Link, PeerError, SocketLink
 
-__all__ = [
-    "HANDSHAKE_S",
-    "Address",
-    "Handshake",
-    "Listening",
-    "Peer",
-    "both_ends",
-    "complete",
-    "connect_all",
-    "connected",
-    "until_done",
-]
-
 try:
     import resource
 except ImportError:  # Windows has no such limit

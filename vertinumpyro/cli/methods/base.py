@@ -14,13 +14,11 @@ import jax
 from vertinumpyro.cli.config import Config
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.data import DatasetInfo, VerticalDataset
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.run_report import RunFacts, RunReport
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
-
-__all__ = ["METHODS", "CommandMethod", "given", "method_of"]
 
 METHODS: Mapping[str, str] = {
     "dpvi": "vertinumpyro.cli.methods.dpvi:DPVICommand",
@@ -64,7 +62,7 @@ class CommandMethod(abc.ABC):
         """What can be checked without a table, done, in words."""
 
     @abc.abstractmethod
-    def plan(self, facts: Facts) -> Plan:
+    def plan(self, facts: DatasetInfo) -> Plan:
         """The privacy plan; reads schema and N only."""
 
     @classmethod
@@ -80,7 +78,7 @@ class CommandMethod(abc.ABC):
         return self.plan_facts(plan, self.method.backend.info().name)
 
     @abc.abstractmethod
-    def computations(self, facts: Facts, plan: Any) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: Any) -> Sequence[tuple[Computation, int]]:
         """What the parties compute together, and how often."""
 
     @abc.abstractmethod

@@ -14,23 +14,21 @@ from vertinumpyro.cli.methods.base import CommandMethod
 from vertinumpyro.cli.model_loading import build_dpvi
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.compat import random_key
-from vertinumpyro.data import Facts, TableFacts, VerticalDataset
+from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import Posterior
-from vertinumpyro.privacy import Plan, PrivacyPlan
+from vertinumpyro.privacy import GradientPlan, Plan
 from vertinumpyro.reports.plain_language import at_most, count, plan_facts
 from vertinumpyro.reports.posterior import PosteriorReport
 from vertinumpyro.reports.run_report import stored_posterior
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
 
-__all__ = ["DPVICommand"]
-
 
 class DPVICommand(CommandMethod):
     """A NumPyro model, the library's mixture where the configuration names none."""
 
     name = "dpvi"
-    plan_class = PrivacyPlan
+    plan_class = GradientPlan
     own_settings: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(self, config: Config) -> None:
@@ -52,7 +50,7 @@ class DPVICommand(CommandMethod):
             "every observed site reads one party's columns, record by record",
         ]
 
-    def plan(self, facts: Facts) -> PrivacyPlan:
+    def plan(self, facts: DatasetInfo) -> GradientPlan:
         """See `CommandMethod`."""
         privacy, fit = self.config.budget, self.config.fit
         settings: dict[str, Any] = dataclasses.asdict(privacy)
@@ -61,20 +59,20 @@ class DPVICommand(CommandMethod):
         return self.method.plan(facts, **{key: value for key, value in settings.items() if value is not None})
 
     @classmethod
-    def plan_facts(cls, plan: PrivacyPlan, backend: str) -> dict[str, str]:
+    def plan_facts(cls, plan: GradientPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
         return plan_facts(plan, backend)
 
-    def facts(self, plan: PrivacyPlan) -> dict[str, str]:
+    def facts(self, plan: GradientPlan) -> dict[str, str]:
         """With the memory that the model takes."""
         memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
-    def computations(self, facts: Facts, plan: PrivacyPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: GradientPlan) -> Sequence[tuple[Computation, int]]:
         """One clipped sum a step."""
         return self.method.computations(facts, plan)
 
-    def fit(self, data: VerticalDataset | Session, plan: PrivacyPlan, *, run_dir: Path, resume: bool) -> Posterior:
+    def fit(self, data: VerticalDataset | Session, plan: GradientPlan, *, run_dir: Path, resume: bool) -> Posterior:
         """See `CommandMethod`."""
         key = jax.random.split(random_key(self.config.run.seed))[0]
         return self.method.fit(data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)

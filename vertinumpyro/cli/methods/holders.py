@@ -14,7 +14,7 @@ from vertinumpyro.cli.model_loading import build_dpvi
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.data import DatasetInfo, VerticalDataset
 from vertinumpyro.dpvi import Posterior
 from vertinumpyro.dpvi.horizontal import HorizontalDPVI
 from vertinumpyro.privacy import ClientPlan, Plan
@@ -27,8 +27,6 @@ from vertinumpyro.secure import VectorSum
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import Session
-
-__all__ = ["BayesianLinearCommand", "HorizontalCommand"]
 
 
 def _unreliable(config: Config) -> int:
@@ -74,7 +72,7 @@ class BayesianLinearCommand(CommandMethod):
         features = self.method.features(self.config.schema)
         return [f"label {self.config.regression.label}", count(len(features), "feature")]
 
-    def plan(self, facts: Facts) -> RegressionPlan:
+    def plan(self, facts: DatasetInfo) -> RegressionPlan:
         """See `CommandMethod`."""
         return self.method.plan(facts)
 
@@ -83,7 +81,7 @@ class BayesianLinearCommand(CommandMethod):
         """See `CommandMethod`."""
         return BayesianLinearReport.plan_facts(plan, backend)
 
-    def computations(self, facts: Facts, plan: RegressionPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: RegressionPlan) -> Sequence[tuple[Computation, int]]:
         """Each release is one sum."""
         holders = len(plan.holders)
         return [(VectorSum(num_parties=holders, num_values=one.num_values), 1) for one in plan.releases]
@@ -128,7 +126,7 @@ class HorizontalCommand(CommandMethod):
             "every observed site reads one record",
         ]
 
-    def plan(self, facts: Facts) -> ClientPlan:
+    def plan(self, facts: DatasetInfo) -> ClientPlan:
         """See `CommandMethod`."""
         settings = {key: value for key, value in given(self.config.privacy).items() if key != "collusion_threshold"}
         fit = {key: value for key, value in given(self.config.fit).items() if key in self._of_the_plan}
@@ -139,7 +137,7 @@ class HorizontalCommand(CommandMethod):
         """See `CommandMethod`."""
         return PosteriorReport.plan_facts(plan, backend)
 
-    def computations(self, facts: Facts, plan: ClientPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: ClientPlan) -> Sequence[tuple[Computation, int]]:
         """A sum a step."""
         size = self.dpvi.split(facts.schema).num_values
         return [(VectorSum(num_parties=len(plan.holders), num_values=size), plan.num_gradients)]

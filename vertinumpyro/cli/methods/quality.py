@@ -20,8 +20,6 @@ from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.release import ReleaseReport
 from vertinumpyro.session import Session
 
-__all__ = ["QualityCommand", "config_of_part"]
-
 _OF_CELLS = ("bins", "max_cells", "memory_limit", "workload")
 
 

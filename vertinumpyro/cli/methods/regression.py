@@ -9,15 +9,13 @@ from typing import Any, ClassVar
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.methods.base import CommandMethod, given
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, TableFacts, VerticalDataset
+from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.regression import FunctionalMechanismPlan, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.reports.plain_language import at_most
 from vertinumpyro.reports.regression import RegressionReport
 from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
-
-__all__ = ["LinearCommand", "LogisticCommand"]
 
 _PRIVACY = ("epsilon", "delta", "adversary", "relation", "collusion_threshold")
 _OF_THE_PLAN = ("features", "expand", "feature_bits")
@@ -55,7 +53,7 @@ class _RegressionCommand(CommandMethod):
         """The label and the features."""
         return [f"label {self.config.regression.label}"]
 
-    def plan(self, facts: Facts) -> FunctionalMechanismPlan:
+    def plan(self, facts: DatasetInfo) -> FunctionalMechanismPlan:
         """See `CommandMethod`."""
         privacy = {k: v for k, v in given(self.config.privacy).items() if k in _PRIVACY}
         own = {k: v for k, v in given(self.config.regression).items() if k in _OF_THE_PLAN}
@@ -72,7 +70,7 @@ class _RegressionCommand(CommandMethod):
         memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
-    def computations(self, facts: Facts, plan: FunctionalMechanismPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> Sequence[tuple[Computation, int]]:
         """See `VerticalEstimator.computations`."""
         return self.method.computations(facts, plan)
 

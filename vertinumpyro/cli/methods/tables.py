@@ -14,7 +14,7 @@ from vertinumpyro.cli.model_loading import model_settings
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Facts, VerticalDataset
+from vertinumpyro.data import DatasetInfo, VerticalDataset
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import has_engine
@@ -28,8 +28,6 @@ from vertinumpyro.reports.run_report import stored_posterior
 from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
-
-__all__ = ["TABLE_PRIVACY", "MarginalsCommand", "TablesCommand", "VertiMRFCommand"]
 
 _OF_THE_PLAN = ("cross_share", "recovery_share")
 TABLE_PRIVACY = ("epsilon", "delta", "adversary", "relation", "noise", "collusion_threshold")
@@ -57,7 +55,7 @@ class TablesCommand(CommandMethod):
         columns = self.method.columns(self.config.schema)
         return [f"{count(sum(column.num_cells for column in columns), 'cell')} of {count(len(columns), 'column')}"]
 
-    def plan(self, facts: Facts) -> MRFPlan:
+    def plan(self, facts: DatasetInfo) -> MRFPlan:
         """See `CommandMethod`."""
         privacy = {k: v for k, v in given(self.config.budget).items() if k in TABLE_PRIVACY}
         shares = {k: v for k, v in given(self.config.mrf).items() if k in _OF_THE_PLAN}
@@ -73,7 +71,7 @@ class TablesCommand(CommandMethod):
         memory = self.method.memory(self.config.schema, plan)
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
-    def computations(self, facts: Facts, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
         """See `VertiMRF.computations`."""
         return self.method.computations(facts, plan)
 
@@ -122,7 +120,7 @@ class MarginalsCommand(TablesCommand):
         """See `CommandMethod`."""
         return f"model {self.config.model.function or 'the mixture'}, from tables"
 
-    def plan(self, facts: Facts) -> MRFPlan:
+    def plan(self, facts: DatasetInfo) -> MRFPlan:
         """A plan for a model whose tables can be computed.
 
         :raises ModelContractError: they cannot, or the model breaks the contract; names the site.

@@ -39,11 +39,10 @@ def on_grid(
 ) -> pld_pmf.PLDPmf:
     """A loss distribution whose profile is at least `profile` everywhere (connect the dots, pessimistic).
 
-    Args:
-        profile: δ at each ε of an array; upper bounds of it will do.
-        lowest: the grid begins here; smaller losses count as this.
-        highest: the grid ends here; larger losses count as infinite.
-        interval: between two losses of the grid.
+    :param profile: δ at each ε of an array; upper bounds of it will do.
+    :param lowest: the grid begins here; smaller losses count as this.
+    :param highest: the grid ends here; larger losses count as infinite.
+    :param interval: between two losses of the grid.
     """
     steps = np.arange(math.floor(lowest / interval) - 1, math.ceil(highest / interval) + 2)
     deltas = np.maximum(profile(steps * interval), -np.expm1(np.minimum(steps * interval, 0.0)))
@@ -85,17 +84,16 @@ class Observed(NamedTuple):
 class Budget:
     """What a plan leaves for an encoder; public.
 
-    Attributes:
-        columns: all columns, in cells.
-        parties: their names.
-        num_records: N.
-        num_pairs: pairs of columns at different parties.
-        relation: the neighbouring relation.
-        delta: δ of the plan.
-        mu_squared: what cross-party tables would have as Gaussian releases: a guide for designs.
-        epsilon: what the parties' own tables leave of ε, by subtraction.
-        num_keys: hash keys of each pair of columns, for sketches.
-        holds: whether the whole plan with an encoding keeps its (ε, δ).
+    :ivar columns: all columns, in cells.
+    :ivar parties: their names.
+    :ivar num_records: N.
+    :ivar num_pairs: pairs of columns at different parties.
+    :ivar relation: the neighbouring relation.
+    :ivar delta: δ of the plan.
+    :ivar mu_squared: what cross-party tables would have as Gaussian releases: a guide for designs.
+    :ivar epsilon: what the parties' own tables leave of ε, by subtraction.
+    :ivar num_keys: hash keys of each pair of columns, for sketches.
+    :ivar holds: whether the whole plan with an encoding keeps its (ε, δ).
     """
 
     columns: Sequence[CellColumn]
@@ -145,8 +143,7 @@ class Encoding(abc.ABC):
     def calibrated(cls, budget: Budget) -> Encoding:
         """The parameters that use the budget up.
 
-        Raises:
-            ArgumentError: ε is out of reach.
+        :raises ArgumentError: ε is out of reach.
         """
 
     @abc.abstractmethod
@@ -183,10 +180,9 @@ class Encoding(abc.ABC):
 class EncodedEvent(PrivacyEvent):
     """A Gaussian release of own tables, and one run of an encoder.
 
-    Attributes:
-        encoding: the encoder's parameters.
-        observed: what the adversary sees.
-        is_party: whether the adversary is a party, or several.
+    :ivar encoding: the encoder's parameters.
+    :ivar observed: what the adversary sees.
+    :ivar is_party: whether the adversary is a party, or several.
     """
 
     encoding: Encoding
@@ -210,12 +206,11 @@ def composed_delta(
 ) -> float:
     """δ(ε) of reports and Gaussian tables together, an upper bound.
 
-    Args:
-        loss: of all reports, the same object for the same reports: compositions are kept by it.
-        mu: of the tables; the whole shift, under either relation.
-        epsilon: ε.
-        interval: the loss's grid.
-        compositions: how many losses `loss` adds up, for the roundings of sums and FFT.
+    :param loss: of all reports, the same object for the same reports: compositions are kept by it.
+    :param mu: of the tables; the whole shift, under either relation.
+    :param epsilon: ε.
+    :param interval: the loss's grid.
+    :param compositions: how many losses `loss` adds up, for the roundings of sums and FFT.
     """
     rounding = compositions * 2.0**-50  # as for `PoissonEvent`
     return min(1.0, float(_with_tables(loss, mu, interval).get_delta_for_epsilon(epsilon)) + rounding)
@@ -229,8 +224,7 @@ def _with_tables(loss: pld_lib.PrivacyLossDistribution, mu: float, interval: flo
 def smallest(enough: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
     """The smallest value in [low, high], up to a relative tolerance and from above, that is enough.
 
-    Raises:
-        ArgumentError: not even `high` is.
+    :raises ArgumentError: not even `high` is.
     """
     if not enough(high):
         raise ArgumentError("epsilon is out of reach for this encoder: raise epsilon or delta, or lower cross_share")
@@ -249,12 +243,11 @@ def encoded_tables(
 ) -> list[Measurement]:
     """Every pair of columns at different parties, estimated from the parties' reports.
 
-    Args:
-        dataset: all parties' columns, in a simulation.
-        columns: the columns in cells.
-        encoding: the encoder's parameters.
-        own: the parties' released tables, for counts of single columns.
-        source: noise, responses and hash keys.
+    :param dataset: all parties' columns, in a simulation.
+    :param columns: the columns in cells.
+    :param encoding: the encoder's parameters.
+    :param own: the parties' released tables, for counts of single columns.
+    :param source: noise, responses and hash keys.
     """
     codes = {c.name: c.codes(dataset.arrays(c.party)) for c in columns}
     return encoded_pairs(encoding, Reporting(columns, codes, own, dataset.num_records, source))

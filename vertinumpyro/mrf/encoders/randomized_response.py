@@ -27,8 +27,6 @@ from vertinumpyro.mrf.encoders.base import Budget, Encoding, Estimator, Observed
 from vertinumpyro.mrf.measurements import count_table
 from vertinumpyro.privacy import NeighbouringRelation
 
-__all__ = ["ResponseDesign", "estimate_pair", "response_pld"]
-
 _MOST_CELLS = 2**16
 _GRID_PER_LOSS = 64
 _COMPOSITIONS = 2**10
@@ -39,9 +37,8 @@ _COMPOSITIONS = 2**10
 class ResponseDesign(Encoding):
     """The public parameters of randomised response. Its randomness is each party's own, so it holds against parties.
 
-    Attributes:
-        epsilon_per_column: ε of each column's report, under replace.
-        cells: for every party the number of cells of each of its columns.
+    :ivar epsilon_per_column: ε of each column's report, under replace.
+    :ivar cells: for every party the number of cells of each of its columns.
     """
 
     name: ClassVar[str] = "randomized_response"
@@ -74,8 +71,7 @@ class ResponseDesign(Encoding):
     def delta_at(self, epsilon: float, relation: NeighbouringRelation, observed: Observed) -> float:
         """See `Encoding.delta_at`.
 
-        Raises:
-            ArgumentError: under add/remove.
+        :raises ArgumentError: under add/remove.
         """
         if relation is not NeighbouringRelation.REPLACE:
             raise ArgumentError('relation: the number of responses is N; randomized_response needs "replace"')
@@ -121,9 +117,8 @@ class ResponseDesign(Encoding):
 def response_pld(design: ResponseDesign, outside: tuple[int, ...]) -> pld_lib.PrivacyLossDistribution:
     """The privacy loss of one record's reports at some parties, under replace; an upper bound at every ε.
 
-    Args:
-        design: of all columns.
-        outside: the parties, by position, whose columns may change.
+    :param design: of all columns.
+    :param outside: the parties, by position, whose columns may change.
     """
     interval = response_interval(design)
     composed = pld_lib.identity(value_discretization_interval=interval)

@@ -26,8 +26,6 @@ from vertinumpyro.mrf.encoders.base import Budget, Encoding, Estimator, Observed
 from vertinumpyro.mrf.encoders.sketch import KEY_BYTES, SketchDesign, sketch_columns
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation
 
-__all__ = ["UNPROVEN", "SharedKeyDesign", "harmonic_pair"]
-
 UNPROVEN = "all columns share the sketches' hash keys: rows of the table can be reconstructed from them"
 _LAST_LEVEL = 32  # the paper has no upper cut; a hash reaches this level once in 2^31
 
@@ -37,11 +35,10 @@ _LAST_LEVEL = 32  # the paper has no upper cut; a hash reaches this level once i
 class SharedKeyDesign(Encoding):
     """The public parameters of the paper's sketches.
 
-    Attributes:
-        num_keys: m.
-        claimed_epsilon: the ε that the paper claims for all sketches together. It does not hold.
-        delta: δ in the paper's formulas.
-        num_columns: d.
+    :ivar num_keys: m.
+    :ivar claimed_epsilon: the ε that the paper claims for all sketches together. It does not hold.
+    :ivar delta: δ in the paper's formulas.
+    :ivar num_columns: d.
     """
 
     name: ClassVar[str] = "sketch_shared_key"
@@ -116,8 +113,7 @@ def harmonic_pair(
 ) -> tuple[np.ndarray, float]:
     """The paper's estimate (Algorithm 4): N less the harmonic mean's estimate of the union of complements.
 
-    Returns:
-        The contingency table, and a standard deviation of its cells from that estimator's relative error 0.78/√m.
+    :return: The contingency table, and a standard deviation of its cells from that estimator's relative error 0.78/√m.
     """
     first, second = (_complements(sketch) for sketch in sketches)
     unions = (np.maximum(cell[:, None], second).astype(np.float64) for cell in first.T)  # a row of the table at a time

@@ -43,28 +43,13 @@ from vertinumpyro.secure.crypten.number_formats import (
     POWER_STEPS,
     ROOT_COEFFICIENTS,
     WEIGHT_BITS,
+    Bits,
+    Hidden,
     depth_bits,
     factor_of,
+    packed,
+    unpacked,
 )
-from vertinumpyro.secure.crypten.packing import Bits, Hidden, packed, unpacked
-
-__all__ = [
-    "capped_exp",
-    "chosen",
-    "clipped",
-    "cut",
-    "exp_nonpositive",
-    "inverse_sqrt",
-    "is_negative",
-    "larger",
-    "matmul",
-    "maximum",
-    "multiply",
-    "one_sided",
-    "square",
-    "truncate",
-]
-
 
 _LOW_63 = 2**63 - 1
 _HALF = 1 << 62

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from vertinumpyro.core.arguments import check_fields
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor
+from vertinumpyro.core.validation import check_fields
 from vertinumpyro.secure.backend import BackendInfo
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, OnRecord, PartyProtocol, Watch, dry_run
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
@@ -19,11 +19,9 @@ from vertinumpyro.secure.crypten.dealer import Correlations, DealerClient, First
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
 from vertinumpyro.secure.keystream import KEY_BYTES, fresh_key
-from vertinumpyro.secure.number_formats import fixed_point_format
+from vertinumpyro.secure.number_formats import check_clip, fixed_point_format
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Communicator, Link, LoopbackLink, Member, Traffic, all_gather
-
-__all__ = ["Crypten", "CryptenEnd", "first_party_dealer", "run_dealer"]
 
 
 def run_dealer(seat: Communicator) -> None:
@@ -209,7 +207,7 @@ class Crypten(BetweenProcesses):
 
         :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
         """
-        number_formats.check_clip(shape)
+        check_clip(shape)
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:

@@ -35,12 +35,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vertinumpyro.secure.crypten.dealer import CHUNK_BITS, Request, num_chunks, subsets
-from vertinumpyro.secure.crypten.packing import Bits, Hidden, packed, unpacked
+from vertinumpyro.secure.crypten.number_formats import Bits, Hidden, packed, unpacked
 
 if TYPE_CHECKING:
     from vertinumpyro.secure.crypten.engine import Engine
-
-__all__ = ["as_integers", "bands", "below", "borrowed", "complement", "largest", "opened_bytes", "selected"]
 
 
 _FAN_IN = 6

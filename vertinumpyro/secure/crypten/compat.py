@@ -5,6 +5,8 @@
 - Its metadata asks for the withdrawn distribution `sklearn`; the extra `crypten` pins that to its last empty
   release, beside the real scikit-learn.
 - Its randomness is replaced (see `keystream`), and so are its channel and its dealer.
+
+Short because nothing else may import them.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ import types
 from typing import Any
 
 from vertinumpyro.core.errors import BackendError
-
-__all__ = ["MISSING", "is_installed", "load", "part"]
 
 _PRIVATE = "torch.onnx._internal.registration"
 MISSING = "the backend 'crypten' needs CrypTen: pip install 'vertinumpyro[crypten]'"

@@ -27,26 +27,18 @@ import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.integer_product import pair_products
-from vertinumpyro.secure.crypten.number_formats import NUM_WAVES, POWER_STEP_BITS, POWER_STEPS, power_of, waves_of
-from vertinumpyro.secure.crypten.packing import packed, plane_words, unpacked
+from vertinumpyro.secure.crypten.number_formats import (
+    NUM_WAVES,
+    POWER_STEP_BITS,
+    POWER_STEPS,
+    packed,
+    plane_words,
+    power_of,
+    unpacked,
+    waves_of,
+)
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key
 from vertinumpyro.transport import Link, Traffic
-
-__all__ = [
-    "CHUNK_BITS",
-    "Correlations",
-    "DealerClient",
-    "FirstPartyDealer",
-    "Request",
-    "corrected",
-    "correction_size",
-    "deal",
-    "drawn",
-    "num_chunks",
-    "serve",
-    "subsets",
-]
-
 
 CHUNK_BITS = 6
 """A word has a bit for each value of so many bits of a mask."""

@@ -20,7 +20,7 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.between_processes import OnRecord, Watch
 from vertinumpyro.secure.crypten import compat
 from vertinumpyro.secure.crypten.dealer import Correlations, Request
-from vertinumpyro.secure.crypten.packing import Hidden, low_bytes, opened
+from vertinumpyro.secure.crypten.number_formats import Hidden, low_bytes, opened
 from vertinumpyro.secure.keystream import KeyStream, ZeroSharing, derived_key, exchanged_keys, fresh_key
 from vertinumpyro.transport import Link, Traffic, exchange
 
@@ -30,7 +30,6 @@ TupleProvider = compat.part("mpc.provider.provider").TupleProvider
 arithmetic, binary, beaver = (compat.part(f"mpc.primitives.{name}") for name in ("arithmetic", "binary", "beaver"))
 ArithmeticSharedTensor = arithmetic.ArithmeticSharedTensor
 
-__all__ = ["Engine", "beaver", "shared_integer", "torch"]
 
 _WORD = 8  # bytes
 

@@ -25,8 +25,6 @@ from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs,
 from vertinumpyro.secure.number_formats import largest_weights
 from vertinumpyro.secure.shape import BatchShape
 
-__all__ = ["ShareArithmetic", "clipped_noisy_sum", "noisy_cross_products", "noisy_sum"]
-
 
 def clipped_noisy_sum(
     engine: Engine,

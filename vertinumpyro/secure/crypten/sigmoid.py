@@ -42,15 +42,14 @@ from vertinumpyro.secure.crypten.number_formats import (
     SINE_BITS,
     TABLE_BITS,
     WAVE_BITS,
+    Hidden,
     depth_bits,
     frequencies,
+    unpacked,
 )
-from vertinumpyro.secure.crypten.packing import Hidden, unpacked
 
 if TYPE_CHECKING:
     from vertinumpyro.secure.crypten.engine import Engine
-
-__all__ = ["REACH", "WAVES_ERROR", "mills_ratio", "sigmoids", "sines"]
 
 
 REACH = 14

@@ -28,8 +28,6 @@ from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Communicator, Link, LoopbackLink, Member, Traffic, all_gather, exchange
 
-__all__ = ["SecureAggregation"]
-
 _ONLY_SUMS = "SecureAggregation() adds up what holders of whole records computed; parties with columns need Crypten()"
 
 

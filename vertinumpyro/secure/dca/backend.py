@@ -21,18 +21,6 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.privacy.noise_shares import ShareLaw
 from vertinumpyro.secure.backend import AnyArray, BackendInfo
 
-__all__ = [
-    "SPARE_WORDS",
-    "CipherSource",
-    "DistributedCompute",
-    "NodeSums",
-    "SumBackend",
-    "check_nodes",
-    "split",
-    "words_buffer",
-]
-
-
 _KEY_BYTES = 32  # what a mask hides must stay hidden for good, so no 128-bit keys
 _BYTES_PER_KEY = 2**32  # 2^28 blocks: AES-CTR differs from uniform by at most 2^(2 * 28 - 129) = 2^-73
 _BYTES_PER_CALL = 2**28
@@ -138,10 +126,9 @@ class NodeSums:
     M-th message are all formed, and each node adds its messages up. What a simulation leaves out is the
     transport, and keys: one cipher serves a block, disjoint parts of its stream being the clients' masks.
 
-    Args:
-        num_nodes: M.
-        num_values: d.
-        source: where masks and noise come from; None takes a `CipherSource`.
+    :param num_nodes: M.
+    :param num_values: d.
+    :param source: where masks and noise come from; None takes a `CipherSource`.
     """
 
     def __init__(self, num_nodes: int, num_values: int, source: CipherSource | None = None) -> None:
@@ -164,10 +151,9 @@ class NodeSums:
     def add(self, vectors: np.ndarray, *, noise: ShareLaw | None, fractional_bits: int | None = None) -> None:
         """Lets a block of clients take part.
 
-        Args:
-            vectors: `[n, d]`, one row a client: integers on the grid, or reals where `fractional_bits` is given.
-            noise: the law of each client's noise share; None adds none, which is not private.
-            fractional_bits: f; the client holds round(x 2^f), and the caller has bounded |x| 2^f below 2^62.
+        :param vectors: `[n, d]`, one row a client: integers on the grid, or reals where `fractional_bits` is given.
+        :param noise: the law of each client's noise share; None adds none, which is not private.
+        :param fractional_bits: f; the client holds round(x 2^f), and the caller has bounded |x| 2^f below 2^62.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.sums.shape[1]:
             raise ArgumentError(f"vectors must have {self.sums.shape[1]} columns, got shape {vectors.shape}")

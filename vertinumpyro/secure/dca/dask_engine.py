@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vertinumpyro.core.dask_workers import connected
 from vertinumpyro.core.errors import BackendError
+from vertinumpyro.core.workers import connected
 from vertinumpyro.privacy.noise_shares import ShareLaw
 from vertinumpyro.secure.dca.backend import NodeSums, check_nodes
 
 if TYPE_CHECKING:
     from distributed import Client as DaskClient
 
-__all__ = ["distributed_sum_on_dask"]
 
 Block = Callable[[], np.ndarray]
 """Loads one block of clients, `[n, D]`, on the worker that runs it."""
@@ -43,18 +42,15 @@ def distributed_sum_on_dask(
     A block whose worker is lost runs again elsewhere, with fresh masks and noise. Only one of its results enters
     the sum and the other is seen by nobody, so every client's noise is there once.
 
-    Args:
-        blocks: loaders of blocks of clients; they are sent to the workers, the blocks are not.
-        cluster: a `distributed.Client`, or the address of a scheduler ("tcp://scheduler:8786").
-        num_values: D.
-        share_variance: the variance of every client's noise share, in grid units².
-        num_nodes: M.
-        fractional_bits: f, where blocks hold reals.
-        tasks_at_a_time: how many blocks may wait or run at once; None takes four for each worker thread.
-
-    Raises:
-        ArgumentError: Dask is not installed (extra `dask`), or an argument is wrong.
-        BackendError: a block could not be computed; nothing is revealed.
+    :param blocks: loaders of blocks of clients; they are sent to the workers, the blocks are not.
+    :param cluster: a `distributed.Client`, or the address of a scheduler ("tcp://scheduler:8786").
+    :param num_values: D.
+    :param share_variance: the variance of every client's noise share, in grid units².
+    :param num_nodes: M.
+    :param fractional_bits: f, where blocks hold reals.
+    :param tasks_at_a_time: how many blocks may wait or run at once; None takes four for each worker thread.
+    :raises ArgumentError: Dask is not installed (extra `dask`), or an argument is wrong.
+    :raises BackendError: a block could not be computed; nothing is revealed.
     """
     check_nodes(num_nodes)
     ShareLaw.of(share_variance)  # refuses a bad variance here rather than on a worker

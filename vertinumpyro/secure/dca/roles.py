@@ -36,12 +36,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from vertinumpyro.core.errors import ArgumentError, BackendError, PrivacyError
 from vertinumpyro.core.rng import RandomSource, SystemRandomSource
 from vertinumpyro.privacy import sample_discrete_gaussian
-from vertinumpyro.privacy.client_plan import ClientPlan
+from vertinumpyro.privacy.holder_plan import ClientPlan
 from vertinumpyro.privacy.noise_shares import SMALLEST_SHARE
 from vertinumpyro.secure.dca.backend import check_nodes, split
-
-__all__ = ["ChannelKey", "Client", "ComputeNode", "Envelope", "Round", "agree", "combine"]
-
 
 _SALT_BYTES = 32
 _NONCE = bytes(12)  # a key of its own for every message, so the nonce never repeats under a key
@@ -83,8 +80,7 @@ class ChannelKey:
     def open(self, ciphertext: bytes, peer: bytes, context: bytes) -> bytes:
         """Decrypts what `seal` made at the other end under the same context.
 
-        Raises:
-            BackendError: it was changed, cut, made by somebody else, or made for another context.
+        :raises BackendError: it was changed, cut, made by somebody else, or made for another context.
         """
         salt, sealed = ciphertext[:_SALT_BYTES], ciphertext[_SALT_BYTES:]
         try:
@@ -111,14 +107,13 @@ class ChannelKey:
 class Round:
     """One noisy sum.
 
-    Attributes:
-        clients: the names of all clients that were asked.
-        nodes: the names of the compute nodes; at least one of them keeps to the protocol.
-        num_values: d.
-        share_variance: the variance of each client's noise share, in grid units².
-        max_unreliable: T, for clients that drop out and clients that collude together. The sum is refused when more
-            than T drop out, since every missing client takes its noise share along.
-        round_id: a random name, made here; every message carries it.
+    :ivar clients: the names of all clients that were asked.
+    :ivar nodes: the names of the compute nodes; at least one of them keeps to the protocol.
+    :ivar num_values: d.
+    :ivar share_variance: the variance of each client's noise share, in grid units².
+    :ivar max_unreliable: T, for clients that drop out and clients that collude together. The sum is refused when more
+        than T drop out, since every missing client takes its noise share along.
+    :ivar round_id: a random name, made here; every message carries it.
     """
 
     clients: tuple[str, ...]
@@ -164,8 +159,7 @@ class Round:
     def check_counted(self, counted: frozenset[str]) -> None:
         """Whether a sum over these clients may be revealed.
 
-        Raises:
-            PrivacyError: a stranger among them, or more than T clients missing.
+        :raises PrivacyError: a stranger among them, or more than T clients missing.
         """
         if not counted <= set(self.clients):
             raise PrivacyError("counted names a client that was not asked in this round")
@@ -181,10 +175,9 @@ class Round:
 class Client:
     """One data holder.
 
-    Args:
-        name: its name in the round.
-        nodes: the registered public key of every compute node.
-        source: where its noise share and masks come from; None takes the operating system's generator.
+    :param name: its name in the round.
+    :param nodes: the registered public key of every compute node.
+    :param source: where its noise share and masks come from; None takes the operating system's generator.
     """
 
     def __init__(self, name: str, nodes: Mapping[str, bytes], *, source: RandomSource | None = None) -> None:
@@ -197,13 +190,10 @@ class Client:
     def messages(self, round_: Round, vector: np.ndarray) -> list[Envelope]:
         """Steps 1 and 2 of Algorithm 1: noise, shares, one encrypted message for each node.
 
-        Args:
-            round_: the round.
-            vector: int64 `[d]` on the round's grid; the client itself has clipped it.
-
-        Raises:
-            ArgumentError: the vector has another length or type, or a node has no registered key.
-            PrivacyError: this client answered this round before; answering twice would average its noise out.
+        :param round_: the round.
+        :param vector: int64 `[d]` on the round's grid; the client itself has clipped it.
+        :raises ArgumentError: the vector has another length or type, or a node has no registered key.
+        :raises PrivacyError: this client answered this round before; answering twice would average its noise out.
         """
         self._check(round_, vector)
         self._answered.add(round_.round_id)
@@ -236,11 +226,10 @@ class Client:
 class ComputeNode:
     """One compute node in one round: it sees uniform ring vectors, and reveals one sum of them, once.
 
-    Args:
-        name: its name in the round.
-        key: its private key.
-        clients: the registered public key of every client.
-        round_: the round.
+    :param name: its name in the round.
+    :param key: its private key.
+    :param clients: the registered public key of every client.
+    :param round_: the round.
     """
 
     def __init__(self, name: str, key: ChannelKey, clients: Mapping[str, bytes], round_: Round) -> None:
@@ -258,9 +247,8 @@ class ComputeNode:
     def receive(self, envelope: Envelope) -> None:
         """Decrypts a client's message and keeps it.
 
-        Raises:
-            BackendError: it is for another round or node, from a stranger, changed, of another length, or a second
-                one from the same client.
+        :raises BackendError: it is for another round or node, from a stranger, changed, of another length, or a second
+            one from the same client.
         """
         if (envelope.round_id, envelope.node) != (self._round.round_id, self.name):
             raise BackendError("a message is for another round or node")
@@ -277,10 +265,9 @@ class ComputeNode:
     def reveal(self, counted: frozenset[str]) -> np.ndarray:
         """Step 3: this node's sum over the counted clients, uint64 `[d]`.
 
-        Raises:
-            PrivacyError: too few clients, or a sum was revealed before: two sums over different clients would
-                show what one client sent.
-            BackendError: a counted client's message is not here.
+        :raises PrivacyError: too few clients, or a sum was revealed before: two sums over different clients would show
+            what one client sent.
+        :raises BackendError: a counted client's message is not here.
         """
         self._round.check_counted(counted)
         if self._revealed:
@@ -302,8 +289,7 @@ class ComputeNode:
 def agree(round_: Round, received: Sequence[frozenset[str]]) -> frozenset[str]:
     """The clients that every node heard from, which all nodes then count.
 
-    Raises:
-        PrivacyError: more than T clients are missing; nothing is revealed.
+    :raises PrivacyError: more than T clients are missing; nothing is revealed.
     """
     counted = frozenset.intersection(*received)
     round_.check_counted(counted)
@@ -313,8 +299,7 @@ def agree(round_: Round, received: Sequence[frozenset[str]]) -> frozenset[str]:
 def combine(round_: Round, sums: Sequence[np.ndarray]) -> np.ndarray:
     """The aggregator: the noisy sum on the round's grid, int64 `[d]`, modulo 2^64.
 
-    Raises:
-        ArgumentError: a node's sum is missing; without it the others are uniform noise.
+    :raises ArgumentError: a node's sum is missing; without it the others are uniform noise.
     """
     if len(sums) != len(round_.nodes):
         raise ArgumentError(f"sums must be {len(round_.nodes)}, one for each node, got {len(sums)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from vertinumpyro.core.arguments import check_fields
+from vertinumpyro.core.validation import check_fields
 from vertinumpyro.secure import number_formats
 from vertinumpyro.secure.backend import BackendInfo
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, PartyProtocol, Watch
@@ -17,8 +17,6 @@ from vertinumpyro.secure.simulation import InsecureRehearsal
 from vertinumpyro.secure.spu import node, program
 from vertinumpyro.secure.spu.end import SpuEnd, run_helper
 from vertinumpyro.transport import Communicator, Member
-
-__all__ = ["Spu"]
 
 _SECURITY = {
     "ABY3": "semi-honest nodes, three, of which no two collude",

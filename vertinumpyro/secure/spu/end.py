@@ -17,8 +17,6 @@ from vertinumpyro.secure.spu import program
 from vertinumpyro.secure.spu.node import Input, Node
 from vertinumpyro.transport import Communicator, Traffic, all_gather, pack, unpack
 
-__all__ = ["SpuEnd", "inputs_of", "run_helper"]
-
 _ANNOUNCEMENT_BYTES = 2**16  # the largest message of party 0 to a helper: the shapes of a computation
 
 

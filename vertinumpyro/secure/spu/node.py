@@ -28,9 +28,6 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.secure.spu import program
 from vertinumpyro.transport import Communicator, Relay, Traffic, all_gather, exchange, pack, unpack
 
-__all__ = ["MISSING", "Input", "Node", "compiled", "is_installed", "load"]
-
-
 MISSING = "the backend 'spu' needs SPU 0.9.5, which stops at jax 0.4.34: pip install 'vertinumpyro[spu]'"
 _VERSION = "0.9.5"
 

@@ -50,8 +50,6 @@ from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.secure.number_formats import fixed_point_format, largest_weights, local_error_bound
 from vertinumpyro.secure.shape import BatchShape
 
-__all__ = ["FRACTION_BITS", "SO_FAR", "clipped_noisy_sum", "error_bound", "noisy_cross_products", "noisy_sum"]
-
 Arrays = Mapping[str, Any]
 
 SO_FAR = "so_far"

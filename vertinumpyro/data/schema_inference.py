@@ -1,0 +1,462 @@
+"""A draft of a schema from a party's own table, for that party to look through before anybody else sees it; bins that
+it proposes keep the records' median, mean and share of zeros.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from vertinumpyro.core.errors import ArgumentError, DataError, hidden_in, visible
+from vertinumpyro.core.validation import checked
+from vertinumpyro.data import binning, storage_types, toml
+from vertinumpyro.data.dataframe_interop import Table, as_frame
+from vertinumpyro.data.date_columns import days_of, read_moments
+from vertinumpyro.data.files import MISSING_TEXTS
+from vertinumpyro.data.schema_checks import Place, suggest
+from vertinumpyro.data.text_formats import looks_like_numbers
+
+_CODE = re.compile(r"-[1-9]|-?(9*[789]|8{2,}|9+\.9+)")  # -1, 9, 98, -999, 8888, 99.9
+_NO_VALUE = -70  # below it, the only negative numbers of a column are codes, however few
+_MOST_SPECIAL_VALUES = 4
+_LUMP = 3  # times the records of a usual value
+_LEVELS = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
+_LEAST_SHARE = 0.0075  # of a bin; a smaller one would be noise
+_ATOM_SHARE = 0.03
+_MOST_ATOMS = 8
+_MOST_DECIMALS = 4
+_LARGEST_SHARE = 0.2  # of equal bins
+_ASTRAY = 0.03  # of the size of a usual value
+_NOISE_SHARE = 0.002  # what noise may put into an empty bin
+_HEAVY, _TAIL_ASTRAY = 4.0, 0.06
+
+
+class AmountBins(NamedTuple):
+    """A proposal. Private, as are the records.
+
+    edges: as a schema has them; none where equal bins do.
+    atoms: the values that have a bin of their own.
+    clipped: whether records lie beyond the outer edges.
+    """
+
+    edges: tuple[float, ...]
+    atoms: tuple[float, ...]
+    clipped: bool
+
+
+def codes_for_missing(values: np.ndarray, rare: int) -> tuple[float, ...]:
+    """Numbers at an end of a column that look like codes for a missing value, and stand apart from the rest."""
+    different, counts = np.unique(values, return_counts=True)
+    found: list[float] = []
+    for end in (-1, 1):
+        from_the_end = different[::-end].tolist()
+        known = list(itertools.takewhile(lambda value, sign=end: value * sign > 0 and is_code(value), from_the_end))
+        rest = np.isin(different, known, invert=True)
+        if 0 < len(known) <= _MOST_SPECIAL_VALUES and rest.sum() > 1:
+            is_apart = _negatives_apart if end < 0 and different[rest].min() >= 0 else _apart
+            if is_apart(np.asarray(known), counts[~rest], different[rest], counts[rest], rare):
+                found += sorted(known)
+    return tuple(found)
+
+
+def is_code(value: float) -> bool:
+    """Whether a number is one that often stands for a missing value."""
+    return _CODE.fullmatch(f"{value:.10g}") is not None
+
+
+def _apart(known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, _: np.ndarray, rare: int) -> bool:
+    spread = rest.max() - rest.min()
+    gap = max(rest.min() - known.max(), known.min() - rest.max())
+    return bool(gap > spread or (gap >= max(2, 0.05 * spread) and known_counts.min() >= rare))
+
+
+def _negatives_apart(
+    known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, counts: np.ndarray, rare: int
+) -> bool:
+    """Of the only negative numbers of a column."""
+    if _apart(known, known_counts, rest, counts, rare) or known.max() < _NO_VALUE:
+        return True
+    return bool(known_counts.min() >= max(rare, _LUMP * np.median(counts)))
+
+
+def common_decimals(values: np.ndarray) -> int | None:
+    """How many decimals all numbers have at most; None where that are many."""
+    return next((d for d in range(_MOST_DECIMALS + 1) if (np.round(values, d) == values).all()), None)
+
+
+def amount_bins(values: np.ndarray, bounds: tuple[float, float], bins: int, rare: int, *, whole: bool) -> AmountBins:
+    """Propose bins for numbers.
+
+    :param values: [n], more than one.
+    :param bounds: rounded, around all of them.
+    :param bins: how many equal ones there would be.
+    :param rare: a bin has so many records at least.
+    :param whole: whether values are integers, and bins theirs.
+    """
+    atoms = _atoms(values, rare)
+    if not atoms and _equal_do(values, bounds, bins):
+        return AmountBins((), (), clipped=False)
+    rest = np.sort(values[np.isin(values, atoms, invert=True)])
+    inner = _cuts(rest, max(rare, min(_LEAST_SHARE * len(values), len(rest) / 4)), whole=whole)
+    ends = [_end(rest, cut, bound, values) for cut, bound in zip((inner[:1], inner[-1:]), bounds, strict=True)]
+    low, high = (float(round(end)) for end in ends) if whole else ends
+    low, high = min([low, *atoms]), max([high, *atoms])
+    edges = _joined(low, [cut for cut in inner if low < cut < high], high, atoms, whole=whole)
+    if len(edges) < 3:  # few records
+        return AmountBins((), (), clipped=False)
+    return AmountBins(tuple(edges), atoms, clipped=bool(values.min() < low or values.max() > high))
+
+
+def _atoms(values: np.ndarray, rare: int) -> tuple[float, ...]:
+    """Single values that many records share, the zero before all others."""
+    different, counts = np.unique(values, return_counts=True)
+    lumps = (counts >= _LUMP * np.median(counts)) | (different == 0)
+    many = np.flatnonzero(lumps & (counts >= max(rare, _ATOM_SHARE * len(values))))
+    by_records = np.lexsort((counts[many], different[many] == 0))
+    return tuple(np.sort(different[many[by_records[-_MOST_ATOMS:]]]).tolist())
+
+
+def _equal_do(values: np.ndarray, bounds: tuple[float, float], bins: int) -> bool:
+    """Whether equal bins keep the records apart, and the mean even when noise fills the empty ones."""
+    edges = np.linspace(*bounds, bins + 1)
+    shares = np.histogram(values, edges)[0] / len(values)
+    middles = (edges[1:] + edges[:-1]) / 2
+    usual = np.abs(values).mean()
+    drift = _NOISE_SHARE * (middles - values.mean())[shares < _LEAST_SHARE].sum()
+    astray = max(abs(shares @ middles - values.mean()), abs(drift))
+    return bool(shares.max() <= _LARGEST_SHARE and astray <= _ASTRAY * usual)
+
+
+def _cuts(rest: np.ndarray, least: float, *, whole: bool) -> list[float]:
+    """Short numbers near the levels' quantiles, with enough records between them."""
+    if len(rest) < 2 * least:
+        return []
+    quantiles = np.unique(np.quantile(rest, _LEVELS))
+    around = [rest[0], *quantiles, rest[-1]]
+    cuts: list[float] = []
+    for before, value, after in zip(around, quantiles, around[2:], strict=False):
+        cut = _short(value, 0.25 * max(min(value - before, after - value), 0.0))
+        cut = float(round(cut)) if whole else cut
+        below = np.searchsorted(rest, cuts[-1]) if cuts else 0
+        here = np.searchsorted(rest, cut)
+        if here - below >= least and len(rest) - here >= least:
+            cuts.append(cut)
+    return cuts
+
+
+def _short(value: float, room: float) -> float:
+    """The number of fewest digits within `room` of a value."""
+    if abs(value) <= room:
+        return 0.0
+    return next((n for d in range(1, 17) if abs((n := float(f"{value:.{d}g}")) - value) <= room), float(value))
+
+
+def _end(rest: np.ndarray, cut: Sequence[float], bound: float, values: np.ndarray) -> float:
+    """An outer edge: the bound, or of a heavy tail one so near that uniform draws have the mean of its records."""
+    if not cut:
+        return bound
+    tail = rest[rest >= cut[0]] if bound > cut[0] else rest[rest < cut[0]]
+    excess = tail.mean() - cut[0]
+    error = abs((bound - cut[0]) / 2 - excess) * len(tail) / len(values)
+    if abs(bound - cut[0]) <= _HEAVY * abs(excess) or error <= _TAIL_ASTRAY * np.abs(values).mean():
+        return bound
+    return _short(cut[0] + 2 * excess, 0.1 * abs(excess))
+
+
+def _joined(low: float, inner: Sequence[float], high: float, atoms: Sequence[float], *, whole: bool) -> list[float]:
+    """All edges in ascending order; an atom's twice, or of integers its own and the next."""
+    if whole:
+        beside = [atom + 1 for atom in atoms if atom + 1 < high]
+        return [*sorted({low, *inner, *atoms, *beside, high}), *([high] if high in atoms else [])]
+    return sorted([*({low, *inner, high} - set(atoms)), *atoms, *atoms])
+
+
+RARE = 10
+"""A category of fewer records is not named."""
+
+_MOST_CATEGORIES = 60
+_MOST_INTEGERS = 60
+_MOST_CODES, _SPARSE = 30, 4  # whole numbers that few values so far apart have are codes
+_MOST_DOSES = 10  # different values that are no whole numbers
+_BINS = 32
+_WHOLE = re.compile(r"[+-]?\d+")
+_DATES = re.compile(
+    r"(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{1,2}[ -][A-Za-z]{3}[ -]\d{4})([T ].*)?"
+    r"|(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])"
+)
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d-%b-%Y", "%d %b %Y")
+_DATE_FORMATS = (
+    *_DAYS,
+    *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%Y%m%d"),
+    *(f"{day} {time}" for time in ("%H:%M", "%H:%M:%S") for day in _DAYS),
+)
+_ZONES = {" %z": r":\d\d [+-]\d\d:?\d\d$", "%z": r":\d\d[+-]\d\d:?\d\d$"}
+_FAR_EAST = "Etc/GMT-14"
+_UNITS_A_YEAR = {"month": 12, "quarter": 4, "year": 1}
+_MOST_DATES = 60
+_DATED, _LONG_AFTER = (1800, 2200), 1920
+_YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
+_OTHER = "other"
+_UNSEEN = "its name holds a character that is not seen, {}: rename it in the file, and draft again"
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnDraft:
+    """A proposal for one column.
+
+    :ivar fields: as the schema's TOML has them; empty where the column is left out.
+    :ivar note: what a person should know, in one line.
+    """
+
+    fields: Mapping[str, Any]
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemaDraft:
+    """Proposals for a party's columns. Private: its domains were read from the party's records.
+
+    :ivar party: its name.
+    :ivar id_column: by which the parties know their records.
+    :ivar columns: in the table's order.
+    """
+
+    party: str
+    id_column: str
+    columns: Mapping[str, ColumnDraft]
+
+    def to_toml(self, *, with_id: bool = True) -> str:
+        """Return TOML text with a comment for each column, which `Schema.from_toml` refuses until all are confirmed.
+
+        :param with_id: whether the text begins with the id column, as a file does; what is added to one does not.
+        """
+        lines = [f"id_column = {toml.value(self.id_column)}"] if with_id else []
+        for name, column in self.columns.items():
+            lines += ["", *(f"# {line}" for line in column.note.splitlines())]
+            if column.fields:
+                tables = {"parties": {self.party: {"columns": {name: {**column.fields, "confirmed": False}}}}}
+                lines.append(toml.dump(tables).strip())
+            else:
+                lines[-1] = f"# {visible(name)}: {column.note}"
+        return "\n".join(lines).strip() + "\n"
+
+    def __repr__(self) -> str:
+        """Names alone."""
+        return f"SchemaDraft({self.party!r}, {', '.join(self.columns)})"
+
+
+@checked
+def draft_schema(table: Table, party: str, *, id_column: str = "id", decimal: str = ".") -> SchemaDraft:
+    """Propose a public domain for each column of a party's table.
+
+    :param table: pandas, polars, Arrow, or a dict of arrays; texts of a CSV file as they stand there.
+    :param party: whose it is.
+    :param id_column: the column that is not modelled.
+    :param decimal: of numbers that are texts.
+    :raises ArgumentError: the table has no such id column, or is no table.
+    :raises DataError: it has no records, or no column beside the ids.
+    """
+    frame = as_frame(table, str(Place(party)))
+    names = [str(name) for name in frame.columns]
+    if id_column not in names:
+        raise ArgumentError(f"id_column: {Place(party)!s} has no column {id_column!r}; {suggest(id_column, names)}")
+    if len(frame) == 0 or len(names) < 2:
+        raise DataError(f"{Place(party)}: the table has no records, or no column beside the ids")
+    columns = {
+        str(name): _draft(pd.Series(frame[name]).reset_index(drop=True), decimal)
+        for name in frame.columns
+        if name != id_column
+    }
+    columns |= {name: ColumnDraft({}, _UNSEEN.format(hidden)) for name in columns if (hidden := hidden_in(name))}
+    return SchemaDraft(party, id_column, columns)
+
+
+def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.cat.categories.dtype if not series.isna().any() else object)
+    text = series.dtype == object or isinstance(series.dtype, pd.StringDtype)
+    absent = series.isna().to_numpy()
+    if text:
+        absent = absent | series.astype(str).str.strip().isin(MISSING_TEXTS).to_numpy()
+    present = pd.Series(series[~absent])
+    missing = {"missing": "category"} if len(present) < len(series) else {}
+    also = "; some values are missing" if missing else ""
+    if present.empty:
+        return ColumnDraft({}, "holds no value; left out")
+    if _is_time(present) or (text and _most(present, _DATES)):
+        return _dates(present, missing, also, text=text)
+    if pd.api.types.is_bool_dtype(present) or set(present.astype(str).unique()) in _YES_NO:
+        return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
+    numbers = _numbers(present, decimal)
+    if numbers is None:
+        texts = pd.Series(present.astype(str).str.strip())
+        if (written := looks_like_numbers(texts, decimal, RARE)) and not _begins_with_zero(texts):
+            return ColumnDraft({}, f"{written}{also}. Not drafted: repair the file, and draft again")
+        return _categories(pd.Series(present.astype(str)), missing, also)
+    return _quantity(numbers, missing, also)
+
+
+def _dates(present: pd.Series, missing: Mapping[str, Any], also: str, *, text: bool) -> ColumnDraft:
+    """A date, by whole years and the unit that gives some tens of categories."""
+    read = {form: pd.Series(read_moments(present, form)) for form in (_date_forms(present) if text else [None])}
+    fitting = [form for form in read if not read[form].isna().any()]
+    if not fitting:
+        return ColumnDraft({}, "looks like dates, which are not all written in one way; left out")
+    form, found = fitting[0], read[fitting[0]]
+    if (odd := _no_days(found)).any() and not odd.all():
+        codes = sorted(set(days_of(pd.Series(present[odd]))))
+        missing = {"missing": "category", "missing_codes": codes}
+        also = f"; what missing_codes lists looks like no date but a code for a missing one{also}"
+        present, found = pd.Series(present[~odd]), pd.Series(found[~odd])
+    years = int(found.dt.year.min()), int(found.dt.year.max())
+    count = years[1] - years[0] + 1
+    unit = next((unit for unit, a_year in _UNITS_A_YEAR.items() if count * a_year <= _MOST_DATES), "year")
+    fields: dict[str, Any] = {"type": "date", "bounds": [f"{years[0]}-01-01", f"{years[1]}-12-31"], "unit": unit}
+    fields |= {} if form is None else {"format": form}
+    if {"%d/%m/%Y", "%m/%d/%Y"} <= set(fitting):
+        also = f"; is the day written before the month? format says so{also}"
+    if (read_moments(present, form, _FAR_EAST) != found.to_numpy()).any():  # those without an offset stay
+        also = f'; a time with a UTC offset keeps its own date; timezone = "Europe/Helsinki" moves all there{also}'
+    note = f"bounds are the records', by whole years{also}"
+    return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, note)
+
+
+def _is_time(present: pd.Series) -> bool:
+    return bool(pd.api.types.is_datetime64_any_dtype(present)) or storage_types.kind(present.dtype) == "time"
+
+
+def _no_days(found: pd.Series) -> np.ndarray:
+    """Which dates stand for a missing one, as the last day of 9999, or the first of 1900 where decades follow it."""
+    years, origin = found.dt.year.to_numpy(), (found == pd.Timestamp("1900-01-01")).to_numpy()
+    odd = (years < _DATED[0]) | (years > _DATED[1])
+    followed = (years[~odd & ~origin] < _LONG_AFTER).any()
+    return odd if followed or origin.sum() < RARE else odd | origin
+
+
+def _date_forms(present: pd.Series) -> list[str | None]:
+    """How these texts may be written, the likeliest first."""
+    texts = present.astype(str).str.strip()
+    if texts.str.fullmatch(r"\d{8}").all():
+        return ["%Y%m%d"]
+    zone = next((zone for zone, ending in _ZONES.items() if texts.str.contains(ending).any()), "")
+    return [None, *(f"{form}{zone}" for form in _DATE_FORMATS if not zone or "%H" in form)]
+
+
+def _numbers(present: pd.Series, decimal: str) -> pd.Series | None:
+    """As numbers, whole ones where all are; None where they are something else, or codes that begin with a zero."""
+    if pd.api.types.is_numeric_dtype(present):
+        found = present.astype(float)
+    else:
+        texts = present.astype(str).str.strip()
+        if _begins_with_zero(texts):
+            return None
+        found = pd.Series(pd.to_numeric(texts.str.replace(decimal, "."), errors="coerce"))
+    return None if not np.isfinite(found).all() else found
+
+
+def _begins_with_zero(texts: pd.Series) -> bool:
+    return bool(texts.str.fullmatch(r"0\d+").any())
+
+
+def _quantity(numbers: pd.Series, missing: Mapping[str, Any], also: str) -> ColumnDraft:
+    if codes := codes_for_missing(numbers.to_numpy(np.float64), RARE):
+        missing = {"missing": "category", "missing_codes": [int(c) if c == int(c) else c for c in codes]}
+        also = f"; {_listed(codes)} looks like a code for a missing value: if it is a value, drop missing_codes{also}"
+        numbers = pd.Series(numbers[~numbers.isin(codes)])
+    low, high = float(numbers.min()), float(numbers.max())
+    whole = bool((numbers == np.floor(numbers)).all()) and max(abs(low), abs(high)) < 2**53
+    if low == high:
+        return ColumnDraft({}, f"holds one value; left out{also if codes else ''}")
+    counts = numbers.value_counts()
+    if set(counts.index) == {0, 1}:
+        return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
+    if not whole and len(counts) <= _MOST_DOSES and counts.min() >= RARE:
+        values = sorted(float(str(value)) for value in counts.index)
+        return ColumnDraft({"type": "categorical", "categories": values, **missing}, f"values are the records'{also}")
+    if whole and len(counts) <= _MOST_CODES and high - low > _SPARSE * len(counts) and counts.min() >= RARE:
+        listed = sorted(int(float(str(value))) for value in counts.index)
+        return ColumnDraft({"type": "categorical", "categories": listed, **missing}, f"codes are the records'{also}")
+    fields, note = _amounts(numbers.to_numpy(np.float64), _rounded(low, high), whole=whole)
+    return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, f"{note}{also}")
+
+
+def _amounts(values: np.ndarray, bounds: tuple[float, float], *, whole: bool) -> tuple[dict[str, Any], str]:
+    """The fields of a bounded quantity, and what is said of them."""
+    number = int if whole else float
+    fields: dict[str, Any] = {"type": "integer" if whole else "real", "bounds": [number(bound) for bound in bounds]}
+    if whole and bounds[1] - bounds[0] < _MOST_INTEGERS:
+        return fields, "bounds are the records', rounded outwards"
+    found = amount_bins(values, bounds, _BINS, RARE, whole=whole)
+    if found.edges:
+        fields = {"type": fields["type"], "edges": [number(edge) for edge in found.edges]}
+        beyond = "; a few records lie beyond the outer ones, and count as these" if found.clipped else ""
+        note = f"edges are near the records' quantiles, rounded{beyond}{_of_atoms(values, found.atoms)}"
+    else:
+        fields |= {"bins": _BINS}
+        note = "bounds are the records', rounded outwards"
+    if not whole and (decimals := common_decimals(values)) is not None:
+        fields |= {"decimals": decimals} if _have_decimals(fields, decimals) else {}
+    return fields, note
+
+
+def _of_atoms(values: np.ndarray, atoms: Sequence[float]) -> str:
+    """What a person should know of values with a bin of their own."""
+    if not atoms:
+        return ""
+    most = [atom for atom in atoms if (values == atom).mean() > 0.5]
+    told = f"; {_listed(atoms)} is frequent, and a bin of its own"
+    told += " with most of the records: what else the column says rests on the others" if most else ""
+    codes = [atom for atom in atoms if abs(atom) > 9 and is_code(atom)]
+    return told + (f"; if {_listed(codes)} means missing, write missing_codes = [{_listed(codes)}]" if codes else "")
+
+
+def _have_decimals(fields: Mapping[str, Any], decimals: int) -> bool:
+    """Whether the drafted bins hold numbers of so many decimals."""
+    edges = (
+        fields["edges"]
+        if "edges" in fields
+        else binning.equal_width_edges(fields["bounds"], fields["bins"], "identity")
+    )
+    return binning.have_decimals(np.asarray(edges, np.float64), decimals)
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.10g}" for value in values)
+
+
+def _rounded(low: float, high: float) -> tuple[float, float]:
+    """Bounds with one digit, or two, around a range: less telling than the smallest and the largest record."""
+    step = 10.0 ** math.floor(math.log10(high - low))
+    bottom, top = math.floor(low / step) * step, math.ceil(high / step) * step
+    if low >= 0 and bottom <= (top - bottom) / 2:
+        bottom = 0.0
+    digits = max(0, -math.floor(math.log10(step)))
+    return round(bottom, digits), round(top, digits)
+
+
+def _categories(texts: pd.Series, missing: Mapping[str, str], also: str) -> ColumnDraft:
+    counts = texts.value_counts()
+    common = sorted(str(value) for value, count in counts.items() if count >= RARE)
+    if len(counts) > max(_MOST_CATEGORIES, len(texts) // 2) or len(common) > _MOST_CATEGORIES or not common:
+        return ColumnDraft({}, f"many different texts{also}: names, an id or free text? left out")
+    if any(name != name.strip() for name in common):
+        also = f"; some have spaces around them{also}"
+    if len({name.strip().lower() for name in common}) < len(common):
+        also = f"; some differ in spaces or capital letters alone: make them one in the file, unless they are not{also}"
+    rare = int((counts < RARE).sum())
+    fields: dict[str, Any] = {"type": "categorical", "categories": common}
+    if rare:
+        fields |= {"categories": [*(name for name in common if name != _OTHER), _OTHER], "unknown": _OTHER}
+        also = f"; values of fewer than {RARE} records are in {_OTHER!r}{also}"
+    if len(fields["categories"]) + bool(missing) < 2:
+        return ColumnDraft({}, "holds one value; left out")
+    return ColumnDraft({**fields, **missing}, f"categories are the records'{also}")
+
+
+def _most(present: pd.Series, form: re.Pattern[str]) -> bool:
+    return bool(present.astype(str).str.strip().str.fullmatch(form.pattern).mean() > 0.9)

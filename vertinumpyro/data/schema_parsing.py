@@ -1,0 +1,297 @@
+"""A schema as plain dicts and lists: the columns that they describe, everything that is wrong with them, and the JSON
+schemas by which editors complete the keys of TOML files and mark mistakes.
+"""
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from vertinumpyro.core.errors import SchemaError, hidden_in
+from vertinumpyro.core.validation import shown
+from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
+from vertinumpyro.data.column import Column
+from vertinumpyro.data.date_columns import DateColumn
+from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
+from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
+from vertinumpyro.data.schema_checks import Place, suggest
+
+#: Suffix of the arrays that say where a masked column is observed.
+OBSERVED_SUFFIX = "_observed"
+
+_HIDES = "holds a character that is not seen, or moves what stands beside it:"
+
+COLUMN_TYPES: Mapping[str, type[Column]] = MappingProxyType(
+    {c.type_name: c for c in (IntegerColumn, CountColumn, CategoricalColumn, BinaryColumn, RealColumn, DateColumn)}
+)
+"""Every column type, by its TOML `type`; a real with bins is a `BinnedColumn`."""
+
+
+class Problem(NamedTuple):
+    """One mistake in a schema: `where` is (), (party,) or (party, column)."""
+
+    where: tuple[str, ...]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a schema's tables stand in its text."""
+
+    file: str = ""
+    lines: Mapping[tuple[str, ...], int] = dataclasses.field(default_factory=dict)
+
+    def told(self, problem: Problem) -> str:
+        """Return the problem after its file, line, party and column, as far as they are known."""
+        place = [self.file] if self.file else []
+        if problem.where:
+            path = [key for pair in zip(("parties", "columns"), problem.where, strict=False) for key in pair]
+            place += [f"line {line}" for line in [self.lines.get(tuple(path))] if line is not None]
+            place.append(str(Place(*problem.where)))
+        return f"{', '.join(place)}: {problem.text}" if place else problem.text
+
+
+def refuse(problems: Sequence[Problem], places: Places | None = None) -> None:
+    """Raise one `SchemaError` that tells all of the problems, unless there are none."""
+    told = [(places or Places()).told(problem) for problem in problems]
+    if len(told) == 1:
+        raise SchemaError(told[0])
+    if told:
+        raise SchemaError("\n  ".join([f"{len(told)} mistakes in the schema:", *told]))
+
+
+def party_problems(names: Mapping[str, object]) -> Iterator[str]:
+    """Yield what is wrong with the names of one party's columns."""
+    if not names:
+        yield "has no columns; list at least one, or drop the party"
+    for name in names:
+        if not isinstance(name, str) or name == "":
+            yield f"column name {name!r}; give a non-empty text"
+        elif name.endswith(OBSERVED_SUFFIX):
+            yield f"column {name!r} ends in {OBSERVED_SUFFIX!r}, which marks masks; rename it"
+        elif hidden := hidden_in(name):
+            yield f"column {name!r} {_HIDES} {hidden}; rename it, here and in the party's table"
+
+
+def label_problems(column: object) -> Iterator[str]:
+    """Yield which of a column's own texts, labels above all, hold characters that nobody sees."""
+    for field in dataclasses.fields(column) if isinstance(column, Column) else ():
+        value = getattr(column, field.name)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and (hidden := hidden_in(text)):
+                yield f"{field.name}: {shown(text)} {_HIDES} {hidden}; take it out, here and in the party's table"
+
+
+def schema_problems(columns: Mapping[str, Mapping[str, object]], id_column: object) -> Iterator[Problem]:
+    """Yield what is wrong with the names of a schema's parties, columns and ids."""
+    if not columns:
+        yield Problem((), "the schema has no parties; list at least one")
+    if not isinstance(id_column, str) or id_column == "":
+        yield Problem((), f"id_column = {shown(id_column)}; give a non-empty text")
+    elif hidden := hidden_in(id_column):
+        yield Problem((), f"id_column = {shown(id_column)} {_HIDES} {hidden}; rename it, here and in the tables")
+    owners: dict[str, str] = {}
+    for party, names in columns.items():
+        if not isinstance(party, str) or party == "":
+            yield Problem((), f"party name {party!r}; give a non-empty text")
+        elif hidden := hidden_in(party):
+            yield Problem((), f"party {party!r} {_HIDES} {hidden}; rename it")
+        yield from (Problem((party,), text) for text in party_problems(names))
+        for name, column in names.items():
+            yield from (Problem((party, name), text) for text in label_problems(column))
+            if name in owners:
+                yield Problem((), f"column {name!r} is at {owners[name]!r} and at {party!r}; rename one")
+            if isinstance(id_column, str) and name == id_column:
+                yield Problem((party, name), "is the id column; rename it, or id_column")
+            owners[name] = party
+
+
+def columns_from(spec: Mapping[str, Any]) -> tuple[dict[str, dict[str, Column | None]], list[Problem]]:
+    """Return each party's columns, None for one that cannot be built, and what is wrong with the description."""
+    if not isinstance(spec, Mapping):
+        return {}, [Problem((), f"{shown(spec)} is no mapping; give what a schema's TOML would hold")]
+    problems = _unknown_keys((), "the schema: ", spec, ("id_column", "parties"))
+    built: dict[str, dict[str, Column | None]] = {}
+    for party, part in _tables((), "parties", spec.get("parties", {}), problems):
+        problems += _unknown_keys((party,), "", part, ("columns",))
+        built[party] = {}
+        for name, fields in _tables((party,), "columns", part.get("columns", {}), problems):
+            column, found = _column_from((party, name), fields)
+            problems += found
+            built[party][name] = column
+    return built, problems
+
+
+def column_to(column: Column) -> dict[str, Any]:
+    """Return a column as the plain dict that describes it."""
+    spec: dict[str, Any] = {"type": column.type_name}
+    for field in dataclasses.fields(column):
+        value = getattr(column, field.name)
+        if value != field.default:
+            spec[field.name] = list(value) if isinstance(value, tuple) else value
+    return spec
+
+
+def _tables(
+    where: tuple[str, ...], key: str, value: Any, problems: list[Problem]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables under a key, by name; what is no table goes to the problems."""
+    advice = "is not a table; write [parties.NAME.columns.NAME]"
+    if not isinstance(value, Mapping):
+        problems.append(Problem(where, f"{key}: {advice}"))
+        return
+    for name, table in value.items():
+        if isinstance(table, Mapping):
+            yield name, table
+        else:
+            problems.append(Problem((*where, name), advice))
+
+
+def _column_from(where: tuple[str, ...], spec: Mapping[str, Any]) -> tuple[Column | None, list[Problem]]:
+    fields = dict(spec)
+    if problem := _unconfirmed(fields.pop("confirmed", True)):
+        _, others = _column_from(where, fields)
+        return None, [Problem(where, problem), *others]
+    column_class = _class_for(fields.pop("type", None), fields)
+    if isinstance(column_class, str):
+        return None, [Problem(where, column_class)]
+    known = [field.name for field in dataclasses.fields(column_class)]
+    if column_class is RealColumn:
+        known += ["bins", "edges"]  # for the suggestion: either would have made it a BinnedColumn
+    if unknown := _unknown_keys(where, "", fields, (*known, "type")):
+        return None, unknown
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
+    try:
+        return column_class(**values), []
+    except SchemaError as error:
+        return None, [Problem(where, str(error))]
+    except TypeError:
+        pass
+    required = [f.name for f in dataclasses.fields(column_class) if f.default is dataclasses.MISSING]
+    return None, [Problem(where, f"needs {', '.join(required)}")]
+
+
+def _unconfirmed(confirmed: object) -> str:
+    """What is wrong with a drafted column's mark; empty where a person has confirmed its domain."""
+    if confirmed is True:
+        return ""
+    if confirmed is not False:
+        return f"confirmed = {confirmed!r}; give true once its domain is public knowledge"
+    return (
+        "its domain was read from private records, which no guarantee covers: replace it by public knowledge, or keep "
+        "what is public as it stands, and set confirmed = true"
+    )
+
+
+def _class_for(type_name: object, fields: Mapping[str, Any]) -> type[Column] | str:
+    """The class of a column, or what is wrong with its type."""
+    if type_name is None:
+        return f"has no type; known: {', '.join(map(repr, COLUMN_TYPES))}"
+    if not isinstance(type_name, str) or type_name not in COLUMN_TYPES:
+        return f"unknown type {type_name!r}; {suggest(type_name, COLUMN_TYPES)}"
+    binned = type_name == "real" and ("bins" in fields or "edges" in fields)
+    return BinnedColumn if binned else COLUMN_TYPES[type_name]
+
+
+def _unknown_keys(where: tuple[str, ...], place: str, spec: Mapping[str, Any], known: tuple[str, ...]) -> list[Problem]:
+    unknown = [key for key in spec if key not in known]
+    return [Problem(where, f"{place}unknown key {key!r}; {suggest(key, known)}") for key in unknown]
+
+
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+_PLAIN: Mapping[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+_ARGUMENT = re.compile(r"^:param (\w+): (.*(?:\n {4,}.*)*)", re.MULTILINE)
+
+
+def columns_schema() -> dict[str, Any]:
+    """Return the JSON schema of `schema.toml`: parties, columns, and the keys of each type of column."""
+    names = list(COLUMN_TYPES)
+    column = {
+        "type": "object",
+        "required": ["type"],
+        "properties": {
+            "type": {"enum": names, "description": "What kind of values the column has."},
+            "confirmed": {"const": True, "description": "Set by a person: the domain is public knowledge."},
+        },
+        "allOf": [
+            {"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": _of_type(name)}
+            for name in names
+        ],
+    }
+    columns = {"type": "object", "additionalProperties": column, "minProperties": 1}
+    party = table({"columns": columns}, required=("columns",))
+    return {
+        "$schema": _DRAFT,
+        "title": "The public description of all columns",
+        **table(
+            {
+                "id_column": {"type": "string", "description": "By which the parties know their records."},
+                "parties": {"type": "object", "additionalProperties": party, "minProperties": 1},
+            },
+            required=("parties",),
+        ),
+    }
+
+
+def _of_type(name: str) -> dict[str, Any]:
+    classes = [COLUMN_TYPES[name], *([BinnedColumn] if name == "real" else [])]  # a real with bins is one of these
+    found: dict[str, Any] = {"type": {}, "confirmed": {}}
+    for cls in classes:
+        found |= properties(cls)
+    fields = [field for cls in classes[:1] for field in dataclasses.fields(cls)]
+    required = [f.name for f in fields if f.default is dataclasses.MISSING and len(classes) == 1]
+    return table(found, required=required)
+
+
+def table(found: Mapping[str, Any], required: typing.Sequence[str] = ()) -> dict[str, Any]:
+    """Return a table with these keys and no others."""
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": dict(found), "additionalProperties": False, **needed}
+
+
+def properties(cls: type) -> dict[str, Any]:
+    """Return a JSON schema for each field of a dataclass, with what its docstring says of it."""
+    hints, told = typing.get_type_hints(cls), _told(cls)
+    return {
+        field.name: _of(hints[field.name], field) | ({"description": told[field.name]} if field.name in told else {})
+        for field in dataclasses.fields(cls)
+    }
+
+
+def _told(cls: type) -> dict[str, str]:
+    """What the docstrings of a class and of those that it inherits from say of each field."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        fields = _ARGUMENT.findall(inspect.cleandoc(base.__doc__ or ""))
+        found |= {name: " ".join(text.split()) for name, text in fields}
+    return found
+
+
+def _of(hint: Any, field: "dataclasses.Field[Any]") -> dict[str, Any]:
+    if "choices" in field.metadata:
+        return {"enum": list(field.metadata["choices"])}
+    found = _of_hint(hint)
+    if field.metadata.get("positive"):
+        found |= {"exclusiveMinimum": 0}
+    return found | ({"minimum": 0} if field.metadata.get("at_least_zero") else {})
+
+
+def _of_hint(hint: Any) -> dict[str, Any]:
+    """The JSON schema of a type of Python's; no restriction where it has none."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = [_of_hint(part) for part in parts if part is not type(None)]
+        return options[0] if len(options) == 1 else {"anyOf": options}
+    if origin is Literal:
+        return {"enum": list(parts)}
+    if origin is tuple:
+        items = _of_hint(parts[0])
+        size = {} if len(parts) == 2 and parts[1] is Ellipsis else {"minItems": len(parts), "maxItems": len(parts)}
+        return {"type": "array", "items": items, **size}
+    if origin in (Mapping, dict):
+        return {"type": "object", "additionalProperties": _of_hint(parts[1])}
+    return {"type": _PLAIN[hint]} if hint in _PLAIN else {}
