@@ -15,7 +15,7 @@ from vertinumpyro.cli.config_sections import SECTIONS
 from vertinumpyro.cli.main import app
 from vertinumpyro.cli.party_file import PartyFile, PolicySettings
 from vertinumpyro.cli.schema_commands import config_schema
-from vertinumpyro.data.json_schema import columns_schema, properties
+from vertinumpyro.data.schema_parsing import columns_schema, properties
 
 _SCHEMA = """# Keys of `schema.toml`
 
