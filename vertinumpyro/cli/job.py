@@ -1,8 +1,6 @@
 """A configuration made ready to run: dataset, method, plan, and the record of what is spent.
 
 Which method a configuration means where nobody names one, and why: from public facts alone.
-
-Short because it is one decision, which approvals and plans quote.
 """
 
 from __future__ import annotations

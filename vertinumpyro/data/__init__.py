@@ -1,4 +1,7 @@
-"""The public schema, the parties' tables, their alignment, and data sets to start with."""
+"""The public schema, the parties' tables, their alignment, and data sets to start with.
+
+Short because it says what others may use, and nothing else.
+"""
 
 from vertinumpyro.data.alignment import Linkage, align, alignment_digest, check_digests, normalised_ids, record_ids
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn

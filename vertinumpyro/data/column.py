@@ -50,9 +50,9 @@ class Column(abc.ABC):
         counts, which have none, it is masked (`masked`), and the model has a site for the mask.
     :param missing_codes: numbers or texts that stand for a missing value in the table, as -999 or "unknown"; `missing`
         then says what becomes of them. A twin has missing values there, never the codes.
-    :param dtype: the storage type of decoded values, e.g. "int16" or "category" (`data.dtypes` has the names). By
-        default int64, float64, pandas' default for text, or a nullable type where values may be missing. It is public,
-        and says nothing that the model sees.
+    :param dtype: the storage type of decoded values, e.g. "int16" or "category" (`data.storage_types` has the names).
+        By default int64, float64, pandas' default for text, or a nullable type where values may be missing. It is
+        public, and says nothing that the model sees.
     """
 
     missing: Missing = "forbid"

@@ -65,7 +65,7 @@ class VerticalDataset:
 
         Records end up in ascending order of their ids as text. Columns outside the schema are ignored, and so
         is the index of a pandas DataFrame. The dataset's schema is the given one with the tables' storage types
-        (`data.table_types` says which), so that a twin comes back in them; types that the schema has stay.
+        (`data.dataframe_interop` says which), so that a twin comes back in them; types that the schema has stay.
 
         :param schema: the public schema.
         :param frames: for each party a pandas or polars DataFrame, a `pyarrow.Table`, another table that exports Arrow,

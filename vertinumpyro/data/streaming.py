@@ -3,7 +3,8 @@ not grow with columns.
 
 Encoded columns on disk: in files without a name, which nobody else can open and which go with the process.
 
-Workers of the party on its own machine find them through this process, see `core.open_files`, and write there as well.
+Workers of the party on its own machine find them through this process, see `core.anonymous_files`, and write there as
+well.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _FILES = 2**16
 class Spool:
     """A folder on a disk with room for the encoded columns: a byte to four for each value.
 
-    :param findable: whether workers on this machine may find the files, see `core.open_files`.
+    :param findable: whether workers on this machine may find the files, see `core.anonymous_files`.
     :raises ArgumentError: there is no such folder, or nothing can be written there.
     """
 

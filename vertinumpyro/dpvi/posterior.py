@@ -1,8 +1,6 @@
 """What DPVI returns: the guide's posterior.
 
 Pytrees of arrays under public names, and back: what a run stores, and a saved posterior.
-
-Short because the files themselves are written by `core.stored_arrays`.
 """
 
 from __future__ import annotations

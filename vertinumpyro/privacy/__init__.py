@@ -1,6 +1,8 @@
 """Differential privacy: exact noise, batch selection, accounting per adversary, plans and their spending.
 
 `GradientPlan` ties the parts together. This package imports nothing of the library but `core`, and no JAX.
+
+Short because it says what others may use, and nothing else.
 """
 
 from vertinumpyro.privacy.accounting import (

@@ -63,7 +63,7 @@ class VerticalGLM(GLMPredictions):
     :param guide: "point" for the mode, or "normal" for a normal distribution of each coefficient.
     :param curvature: buy noisy second moments of the features with a part of the budget, so that 20 steps suffice for
         200 (`dpvi.second_moments`). None does where it can: a point, steps that nobody set, not too many coefficients.
-    :param learning_rate: of Adam, where there are no second moments; None takes the one in `glm.defaults`.
+    :param learning_rate: of Adam, where there are no second moments; None takes the one in `regression.glm_settings`.
     :param backend: computes the cross-party steps; None takes `FixedPoint`.
     :param insecure_seed: draw the noise from a seeded generator, for tests and paired benchmarks: no privacy at all.
     :ivar coef_: `[d]`, named by `feature_names()`: per unit of a number scaled to [-1, 1] by its public bounds, and one
@@ -126,7 +126,8 @@ class VerticalGLM(GLMPredictions):
     ) -> GradientPlan:  # fmt: skip
         """A privacy plan of one fit; reads no data. ε holds against everyone: the outside analyst and every party.
 
-        All records take part in each of a few steps, as `glm.defaults` has them, unless settings say otherwise.
+        All records take part in each of a few steps, as `regression.glm_settings` has them, unless settings say
+        otherwise.
 
         :param data: a dataset, a session or `TableFacts`; or a schema. None takes the constructor's schema.
         :param label: the column to predict; this and what else is left out is taken from the constructor.

@@ -1,4 +1,7 @@
-"""Secure backends: the three cross-party protocols, their range proofs, and statements of who learns what."""
+"""Secure backends: the three cross-party protocols, their range proofs, and statements of who learns what.
+
+Short because it says what others may use, and nothing else.
+"""
 
 from vertinumpyro.secure.backend import Backend, BackendInfo, InProcess, in_process
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, PartyEnd, PartyProtocol

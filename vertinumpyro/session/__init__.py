@@ -1,4 +1,7 @@
-"""Parties that work on one plan together: in one process, or each in its own."""
+"""Parties that work on one plan together: in one process, or each in its own.
+
+Short because it says what others may use, and nothing else.
+"""
 
 from vertinumpyro.session.cost_estimate import RunCost, estimate_cost
 from vertinumpyro.session.distributed import ProcessSession, between_processes

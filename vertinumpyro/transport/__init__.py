@@ -1,4 +1,7 @@
-"""Links between processes, the processes themselves, and the one counter of what travels."""
+"""Links between processes, the processes themselves, and the one counter of what travels.
+
+Short because it says what others may use, and nothing else.
+"""
 
 from vertinumpyro.transport.communicator import Communicator, LoopbackLink
 from vertinumpyro.transport.identity import Certificate, Identity, make_identity
