@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -179,3 +179,11 @@ def freeze_gc() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried: jax 0.12 has a tree of operands for it."""
+    if "ft_in" in params:
+        consts, carry, _ = (len(list(part)) for part in params["ft_in"].unpack())
+        return consts, carry
+    return params["num_consts"], params["num_carry"]

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from vertinumpyro.core.compat import called, calls
+from vertinumpyro.core.compat import called, calls, scan_sizes
 from vertinumpyro.model.user_code import traced_at
 
 Array: TypeAlias = Any  # of NumPy, which makes scalars of arrays without axes
@@ -512,7 +512,7 @@ def _leading(bits: Array, num_axes: int) -> Array:
 
 
 def _scan(params: Mapping[str, Any], operands: list[Dependence]) -> list[Dependence]:
-    num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
+    (num_consts, num_carry), length = scan_sizes(params), params["length"]
     consts, carry, xs = operands[:num_consts], operands[num_consts:][:num_carry], operands[num_consts + num_carry :]
     if not 0 < length <= _LONGEST_UNROLLED:
         return _long_scan(params["jaxpr"], consts, carry, xs, length)
