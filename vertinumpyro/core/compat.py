@@ -187,3 +187,8 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
         consts, carry, _ = (len(list(part)) for part in params["ft_in"].unpack())
         return consts, carry
     return params["num_consts"], params["num_carry"]
+
+
+def numpy_generator(rng_key: jax.Array) -> np.random.Generator:
+    """NumPy's generator of public randomness that a key begins, a typed one or a raw one."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())

@@ -23,6 +23,7 @@ import optax
 from numpyro.infer.initialization import init_to_uniform
 from tqdm.auto import tqdm
 
+from vertinumpyro.core import compat
 from vertinumpyro.marginals.expected_tables import ModelTables, Sums
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals, VertiMRF
@@ -145,7 +146,7 @@ def _run(
 
 def _records(release: Marginals, settings: VertiMRF, rng_key: jax.Array) -> dict[str, np.ndarray]:
     """Encoded records of the field. Public."""
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
+    rng = compat.numpy_generator(rng_key)
     cells = draw_cells(settings.field(release), _NUM_RECORDS, rng)
     arrays: dict[str, np.ndarray] = {}
     for column in release.columns:

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import slices
@@ -132,7 +133,7 @@ class MarkovTwin:
 
         Post-processing: as many tables as you like cost no further privacy.
         """
-        num_records, rng = self._asked(num_records), _generator(rng_key)
+        num_records, rng = self._asked(num_records), compat.numpy_generator(rng_key)
         return self._drawn(num_records, rng)
 
     @checked
@@ -151,7 +152,7 @@ class MarkovTwin:
         rows = min(ROWS_DRAWN, max(1, _VALUES_DRAWN // len(self.columns))) if rows is None else rows
         if rows < 1:
             raise ArgumentError(f"rows={rows}; give 1 or more")
-        num_records, rng = self._asked(num_records), _generator(rng_key)
+        num_records, rng = self._asked(num_records), compat.numpy_generator(rng_key)
         return (self._drawn(block.stop - block.start, rng) for block in slices(num_records, rows))
 
     @checked
@@ -213,8 +214,3 @@ class MarkovTwin:
         """Shows public facts."""
         size = sum(table.size for table in self.model.tables)
         return f"MarkovTwin({len(self.columns)} columns, {len(self.model.cliques)} cliques, {size} cells)"
-
-
-def _generator(rng_key: jax.Array) -> np.random.Generator:
-    """Public randomness."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())

@@ -74,7 +74,7 @@ class Records:
         """
         draws = len(next(iter(latents.values())))
         each = -(-num_records // draws)
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
+        rng = compat.numpy_generator(rng_key)
         order = rng.permutation(draws * each)[:num_records]
         rows = np.zeros(draws * each, int)
         rows[order] = np.arange(num_records)
