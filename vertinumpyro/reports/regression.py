@@ -21,9 +21,9 @@ from vertinumpyro.mrf.marginals import MARGINALS
 from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.regression import (
+    BayesianLinearPlan,
     BayesianLinearRegression,
     FunctionalMechanismPlan,
-    RegressionPlan,
     VerticalLinearRegression,
     VerticalLogisticRegression,
 )
@@ -157,7 +157,7 @@ class BayesianLinearReport(_CoefficientReport):
     run: RunFacts
 
     @staticmethod
-    def plan_facts(plan: RegressionPlan, backend: str) -> dict[str, str]:
+    def plan_facts(plan: BayesianLinearPlan, backend: str) -> dict[str, str]:
         """See `RunReport`."""
         pooled = {"records N (public)": f"{plan.num_records:,}", "noise": f"discrete Gaussian, {plan.mechanism}"}
         return {
