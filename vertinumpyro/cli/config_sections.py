@@ -1,8 +1,6 @@
-"""The sections of a run's configuration, a dataclass each: their keys, types, ranges, and what each key means.
-
-`schema json` and the documentation's reference of all keys are made from these classes.
-
-From one table of a TOML file to a frozen dataclass: unknown keys, types and ranges are checked by name.
+"""The sections of a run's configuration, a dataclass each: their keys, types, ranges, and what each key means. A table
+of a TOML file is checked against them by name; `schema json` and the documentation's reference of all keys are made
+from them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Figures about tables: marginals of a real table and its twin, and heat maps of pairwise distances.
+"""Figures about tables: marginals of a real table and its twin, distances of pairs, and a twin beside the noisy tables
+or the posterior, where all is released and a figure costs nothing.
 
 Every function returns a `matplotlib.figure.Figure` that pyplot does not know: show it in a notebook, save it
 with `figure.savefig`, or put it into a report. Figures that are computed on a real table carry the note
 "not DP - internal" in a corner; `note=None` leaves it out, for data that is public anyway.
-
-A twin beside what is known of it, the noisy tables or the posterior: all is released, so a figure costs nothing.
 """
 
 import itertools

@@ -1,8 +1,6 @@
-"""A release of noisy tables: what any number of models can be fitted to afterwards, at no further cost.
-
-Released tables and fitted fields as named arrays and JSON metadata: what `released.npz` and `field.npz` hold.
-
-No pickles. What comes back is checked against the columns: a file of another schema, or a damaged one, is refused.
+"""A release of noisy tables, which any number of models can be fitted to at no further cost, and its files: tables and
+fitted fields as named arrays and JSON, without pickles. What comes back is checked against the columns: a file of
+another schema, or a damaged one, is refused.
 """
 
 from __future__ import annotations
