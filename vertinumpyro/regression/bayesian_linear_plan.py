@@ -169,3 +169,6 @@ class BayesianLinearPlan(Plan, kind="bayesian_linear", own_field="num_features")
             knows=knows,
             proof="proved",
         )
+
+
+RegressionPlan = BayesianLinearPlan  # its name in 0.2
