@@ -33,9 +33,9 @@ def positive(default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata={"positive": True})
 
 
-def at_least_zero(default: int = 0) -> Any:
-    """A field for a number from 0 on."""
-    return dataclasses.field(default=default, metadata={"at_least_zero": True})
+def at_least_zero() -> Any:
+    """A field for a number from 0 on, by default 0."""
+    return dataclasses.field(default=0, metadata={"at_least_zero": True})
 
 
 def one_of(choices: typing.Iterable[str], default: str) -> Any:

@@ -155,14 +155,17 @@ class Plan(abc.ABC):
         return tuple(row for row in self.adversaries if row.adversary in others and row.epsilon > self.worst.epsilon)
 
     @final
-    def warn_if_narrowed(self, stacklevel: int) -> None:
-        """Says in a `PrivacyWarning` who gets more than the one adversary that the noise was calibrated to."""
+    def warn_if_narrowed(self) -> None:
+        """Says in a `PrivacyWarning` who gets more than the one adversary that the noise was calibrated to.
+
+        For a method's `plan` that `checked` wraps: the warning is at the user's call of it.
+        """
         if self.above:
             warnings.warn(
                 f"{rows_in_words(self.above)}: adversary={self.adversary!r} narrows ε = "
                 f"{self.epsilon(self.adversary):.3g} to that row. Leave adversary out, and ε holds against everyone",
                 PrivacyWarning,
-                stacklevel=stacklevel + 1,
+                stacklevel=4,
             )
 
     @final
