@@ -244,7 +244,7 @@ def test_plans_for_others_are_refused(held, tmp_path):
         regression.check(facts, regression.plan(others))
     with pytest.raises(ArgumentError, match="clients each"):
         regression.check(facts, regression.plan(sum(SIZES), 3))
-    with pytest.raises(ArgumentError, match="RegressionPlan"):
+    with pytest.raises(ArgumentError, match="BayesianLinearPlan"):
         regression.check(facts, inference.plan(facts, epsilon=1.0))
     with pytest.raises(ArgumentError, match="east"):
         inference.check(facts, inference.plan(others, epsilon=1.0))

@@ -197,7 +197,7 @@ class HorizontalDPVI(HorizontalMethod):
         rough = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=_PROVISIONAL_GRID_BITS, **settings)
         grid_bits = FixedPoint().grid_bits(self._shape(clients.schema, rough))
         plan = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=grid_bits, **settings)
-        plan.warn_if_narrowed(stacklevel=3)
+        plan.warn_if_narrowed()
         return plan
 
     def kernel(

@@ -273,7 +273,7 @@ class DPVI:
             allow_unproven=allow_unproven,
             adversary=adversary,
         )
-        plan.warn_if_narrowed(stacklevel=3)
+        plan.warn_if_narrowed()
         return plan
 
     @property

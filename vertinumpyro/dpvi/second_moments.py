@@ -48,9 +48,9 @@ from vertinumpyro.privacy import (
     sample_discrete_gaussian,
 )
 from vertinumpyro.privacy.accounting import rounded_up_multiplier
-from vertinumpyro.privacy.adversary import gaussian_parameter, list_adversaries, smallest_share_variance
+from vertinumpyro.privacy.adversary import gaussian_parameter, smallest_share_variance
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
-from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target
+from vertinumpyro.privacy.plan import PartOfPlan, Plan, check_delta, check_party_names, check_target
 from vertinumpyro.session import PartyComputation, Payload, Run, Session
 
 MOST_COEFFICIENTS = 1500
@@ -203,13 +203,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     @property
     def releases(self) -> tuple[Release, ...]:
         """The parties' own products as one step, then those of two parties."""
-        own, across = (_Products(self, what) for what in ("the parties' own moments", "the moments across parties"))
+        own, across = (PartOfPlan(self, what) for what in ("the parties' own moments", "the moments across parties"))
         return (own, across) if self.crosses else (own,)
-
-    @property
-    def observers(self) -> tuple[Adversary, ...]:
-        """The outside analyst, each party, coalitions of 2 to P − 1."""
-        return list_adversaries(self.parties, batch_indices="hidden")
 
     @property
     def covered(self) -> tuple[Adversary, ...]:
@@ -229,7 +224,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
 
     def row(self, observer: Adversary) -> AdversaryRow:
         """See `Plan.row`."""
-        event, owner = self.event(observer), "their own" if observer.colluders > 1 else "its own"
+        event = self.event(observer)
         return AdversaryRow(
             adversary=observer.name,
             relation=self.relation.value,
@@ -237,7 +232,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
             epsilon=event.epsilon(self.delta, self.relation),
             delta=self.delta,
             noise_multiplier=event.noise_multiplier,
-            knows=(f"{owner} columns", f"{owner} noise") if observer.colluders else (),
+            knows=observer.own_knowledge,
             proof="proved",
         )
 
@@ -245,24 +240,6 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
         lists = {name: tuple(fields[name]) for name in ("parties", "widths", "clip_parts")}
         return super()._decoded({**fields, **lists})
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class _Products(Release):
-    """A part of the moments."""
-
-    plan: MomentsPlan
-    what: str
-
-    @property
-    def name(self) -> str:
-        """See `Release.name`."""
-        return self.what
-
-    def event(self, adversary: Adversary) -> GaussianEvent:
-        """At most what the adversary observes of all parts together."""
-        return self.plan.event(adversary)
 
 
 OWN, ACROSS = "own moments", "moments across parties"

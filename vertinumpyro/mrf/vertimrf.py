@@ -330,7 +330,7 @@ class VertiMRF:
             **self._rounds(held, first_share),
         )
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
-        plan.warn_if_narrowed(stacklevel=3)
+        plan.warn_if_narrowed()
         require_memory(columns, plan, self.clique_limit, self.memory_limit)
         return plan
 

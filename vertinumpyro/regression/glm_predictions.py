@@ -1,6 +1,5 @@
-"""What a fitted generalised linear model says of further records, in scikit-learn's words.
-
-Predictions between parties: of new records whose columns every party holds for itself, for the label's party alone.
+"""What a fitted generalised linear model says of further records: in scikit-learn's words, and between parties, where
+each holds its own columns and the label's party alone gets an answer.
 
 The coefficients are public, so each party computes what its own columns add to the linear predictor. What the label's
 party gets of all these is one of three things, and nobody else gets anything:

@@ -12,7 +12,7 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.privacy import draw_noise_share
-from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
+from vertinumpyro.regression.bayesian_linear_plan import BayesianLinearPlan
 from vertinumpyro.regression.statistics_release import encode, scaled, statistic_vectors
 from vertinumpyro.session import PartyComputation
 
@@ -61,7 +61,12 @@ class StatisticsWork(PartyComputation):
     """
 
     def __init__(
-        self, plan: RegressionPlan, schema: Schema, target: str, columns: Mapping[str, np.ndarray], source: RandomSource
+        self,
+        plan: BayesianLinearPlan,
+        schema: Schema,
+        target: str,
+        columns: Mapping[str, np.ndarray],
+        source: RandomSource,
     ) -> None:
         self._plan, self._source = plan, source
         names = [*feature_columns(schema, target), target]

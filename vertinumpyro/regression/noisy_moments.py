@@ -1,6 +1,5 @@
-"""The one release of the functional mechanism: the noisy matrix of all products of a record's coordinates.
-
-From a noisy moment matrix to coefficients: minimise uᵀA u - 2 bᵀu, with what is known about the noise.
+"""The one release of the functional mechanism, the noisy matrix of all products of a record's coordinates, and from it
+to coefficients: minimise uᵀA u - 2 bᵀu, with what is known about the noise.
 
 A and b are moments of the features and of features times label. One-hot groups sum to one, so A is singular along
 with the intercept; their coefficients are taken to sum to zero, w = B u with orthonormal contrasts B. All of this is
