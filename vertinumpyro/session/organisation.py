@@ -22,6 +22,7 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import LedgerRegistry
 from vertinumpyro.session.distributed import DistributedSession
 from vertinumpyro.session.party import Party
+from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, Request, Reveal, Sum
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import Payload
 from vertinumpyro.session.task import PartyTask
@@ -58,16 +59,16 @@ class OrganisationSession(DistributedSession):
 
     def begin(self, plan: Plan, *, resume: bool) -> int:
         """See `DistributedSession.begin`; the other parties begin it at theirs."""
-        words, _ = self._do({"do": "begin", "plan": plan.to_dict(), "resume": resume})
+        words, _ = self._do(Begin(plan.to_dict(), resume))
         return max(found["steps_spent"] for found in self._all_gather({"steps_spent": words["steps_spent"]}))
 
     def all_have(self, stored: bool) -> bool:
         """Whether every party has it; otherwise all go through the step, who released it the same again."""
         return all(found["stored"] for found in self._all_gather({"stored": stored}))
 
-    def publish(self, index: int, what: str, words: Words) -> list[Payload]:
+    def publish(self, request: Publish) -> list[Payload]:
         """See `Session.publish`."""
-        replied, arrays = self._do({"do": "publish", "step": index, "what": what, "words": dict(words)})
+        replied, arrays = self._do(request)
         found = self._everyones({"words": replied["words"]}, arrays)
         return [Payload(theirs["words"], held) for theirs, held in found]
 
@@ -79,13 +80,13 @@ class OrganisationSession(DistributedSession):
         """See `Session.iterate`; the first call's state is party 0's."""
         if arrays:
             arrays = _of_the_same_form(unpack(self._seat.broadcast(pack({}, **arrays)))[1], arrays)
-        replied, reached = self._do({"do": "iterate", "step": step, "count": count}, arrays)
+        replied, reached = self._do(Iterate(step, count), arrays)
         self.check_states({found["digest"] for found in self._all_gather({"digest": replied["words"]["digest"]})})
         return Payload({}, reached)
 
     def tell(self, method: PrivateOutput) -> pd.DataFrame | None:
         """See `Session.tell`."""
-        self._do({"do": "tell", "digest": method.digest()})
+        self._do(Reveal(method.digest()))
         return self._party.answers
 
     def close(self) -> None:
@@ -95,18 +96,18 @@ class OrganisationSession(DistributedSession):
         for link in self._seat.links.values():
             link.close()
 
-    def values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+    def values(self, request: Multiply | Sum) -> tuple[np.ndarray, tuple[int, ...]]:
         """See `DistributedSession.values`."""
-        replied, arrays = self._do({"do": do, "step": index, "what": what, "words": dict(words)})
+        replied, arrays = self._do(request)
         return arrays["values"], tuple(replied["words"].get("widths", ()))
 
     def _do(
-        self, words: Words, arrays: Mapping[str, np.ndarray] | None = None
+        self, request: Request, arrays: Mapping[str, np.ndarray] | None = None
     ) -> tuple[dict[str, Any], Mapping[str, np.ndarray]]:
         """This party's answer."""
         started = time.perf_counter()
         with self._party.answering():
-            replied, found = self._party.do(words, arrays or {})
+            replied, found = self._party.do(request, arrays or {})
         self.seconds += time.perf_counter() - started
         if "traffic" in replied:
             self.traffic, self.dealer_traffic = Traffic(**replied["traffic"]), Traffic(**replied["dealer"])
