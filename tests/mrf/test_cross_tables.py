@@ -137,7 +137,7 @@ def test_chosen_tables_are_revealed_with_noise_of_all_parties(dataset, split, nu
     pairs = list(exact)[::4][:3]
     places, errors = table_slices(columns, held.parties), []
     for _ in range(20):
-        revealed = session.sum(2, ROUND, {"pairs": [list(pair) for pair in pairs], "release": 1})
+        revealed = session.sum(Sum(2, ROUND, {"pairs": [list(pair) for pair in pairs], "release": 1}))
         cuts = np.split(revealed, np.cumsum([places[pair].size for pair in pairs])[:-1])
         errors += [
             (cut / 2**GRID_BITS - exact[pair].ravel()) / made.stddev for pair, cut in zip(pairs, cuts, strict=True)

@@ -24,7 +24,7 @@ from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session, by_pair
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.transport import Group, Member, Traffic
+from vertinumpyro.transport import Member, ProcessGroup, Traffic
 
 _Self = TypeVar("_Self", bound="DistributedSession")
 
@@ -181,7 +181,7 @@ class ProcessSession(DistributedSession):
         libraries = (type(tasks[0].build()).__module__, *backend.libraries)
         members = [Member(name=f"party {t.party!r}", run=run_party, arguments=(t,), libraries=libraries) for t in tasks]
         members += backend.helpers(len(tasks))
-        self._group = Group(members, len(tasks), timeout_s)
+        self._group = ProcessGroup(members, len(tasks), timeout_s)
         try:
             found = self._group.replies(self._ranks, within_s=_START_S)
             self._num_records: int = found[0][0]["num_records"]
@@ -225,8 +225,8 @@ class ProcessSession(DistributedSession):
         self.check_states({words["words"]["digest"] for words, _ in replies.values()})
         return Payload({}, replies[0][1])
 
-    def tell(self, method: PrivateOutput) -> None:
-        """See `Session.tell`: the answers are in the file of the party that is told, and never come here."""
+    def reveal_to(self, method: PrivateOutput) -> None:
+        """See `Session.reveal_to`: the answers are in the file of the party that is told, and never come here."""
         self._asked(Reveal(method.digest()))
 
     def close(self) -> None:

@@ -47,12 +47,12 @@ Words = Mapping[str, Any]
 Reply = tuple[dict[str, Any], Arrays]
 
 
-def run_party(seat: GroupCommunicator, task: PartyTask) -> None:
+def run_party(communicator: GroupCommunicator, task: PartyTask) -> None:
     """The life of a party's process: join, match records, then what the starter asks until it says stop."""
-    party = Party.seated(seat, task)
-    seat.reply({"num_records": party.num_records, "dtypes": party.dtypes})
+    party = Party.seated(communicator, task)
+    communicator.reply({"num_records": party.num_records, "dtypes": party.dtypes})
     while True:
-        asked, arrays = seat.command()
+        asked, arrays = communicator.command()
         if "do" not in asked:
             return
         with party.answering():
@@ -61,11 +61,11 @@ def run_party(seat: GroupCommunicator, task: PartyTask) -> None:
             if isinstance(request, Reveal) and party.answers is not None:
                 write_answer(party.answers, task.told_file)
             # everybody has the same state after the same releases, so the starter takes it from one
-            seat.reply(words, **({} if isinstance(request, Iterate) and seat.rank else released))
+            communicator.reply(words, **({} if isinstance(request, Iterate) and communicator.rank else released))
 
 
 def _own_records(
-    seat: Communicator, end: PartyProtocol, task: PartyTask, schema: Schema
+    communicator: Communicator, end: PartyProtocol, task: PartyTask, schema: Schema
 ) -> tuple[VerticalDataset, int, Sequence[str]]:
     """This party's encoded columns, in the ids' order, N, and the ids, once all parties have found the same ids.
 
@@ -77,19 +77,19 @@ def _own_records(
     own, ids = task.read_records(schema)
     if task.holders:
         counted = end.noisy_sum(np.array([own.num_records], np.int64), np.zeros(1, np.int64))
-        return own, own.num_records if seat.is_dry_run else int(counted[0]), ()
-    check_alike(seat, ids, list(schema.parties))
+        return own, own.num_records if communicator.is_dry_run else int(counted[0]), ()
+    check_alike(communicator, ids, list(schema.parties))
     return own, own.num_records, ids
 
 
-def check_alike(seat: Communicator, ids: Sequence[str], parties: Sequence[str]) -> None:
+def check_alike(communicator: Communicator, ids: Sequence[str], parties: Sequence[str]) -> None:
     """Compares the parties' ids, in ascending order each, by digests under a key that is fresh and theirs alone.
 
     :raises AlignmentError: they differ; names the parties on each side.
     """
-    key = seat.broadcast(secrets.token_bytes(_KEY), limit=_KEY)
+    key = communicator.broadcast(secrets.token_bytes(_KEY), limit=_KEY)
     digest = alignment_digest(ids, key).encode()
-    found = seat.all_gather(digest, len(digest))
+    found = communicator.all_gather(digest, len(digest))
     check_digests({party: text.decode() for party, text in zip(parties, found, strict=True)})
 
 
@@ -100,14 +100,14 @@ class Party:
     Whoever asks, it refuses a plan that does not fit its own table, what the plan does not release at a step, and a
     step that its own ledger has on record as something else.
 
-    :ivar answers: what this party alone was told last of each record (`Session.tell`). Secret; None where it was not.
+    :ivar answers: what this party alone was told last of each record (`Session.reveal_to`), or None. Secret.
     """
 
     def __init__(
-        self, seat: Communicator, end: PartyProtocol, task: PartyTask, facts: TableFacts, own: VerticalDataset,
+        self, communicator: Communicator, end: PartyProtocol, task: PartyTask, facts: TableFacts, own: VerticalDataset,
         method: Method, ids: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self._seat, self._end, self._task, self._own, self._method = seat, end, task, own, method
+        self._communicator, self._end, self._task, self._own, self._method = communicator, end, task, own, method
         self._facts = facts
         self._run: Run | None = None
         self._work: PartyComputation | None = None
@@ -116,7 +116,7 @@ class Party:
         self._ids, self.answers = ids, None
 
     @classmethod
-    def seated(cls, seat: Communicator, task: PartyTask) -> Party:
+    def seated(cls, communicator: Communicator, task: PartyTask) -> Party:
         """The party with its end of the secure computation, and its records matched with the others'.
 
         :raises SchemaError: another party's schema says something else.
@@ -128,10 +128,10 @@ class Party:
         backend = method.backend
         assert isinstance(backend, BetweenProcesses)
         check_holding(method, task)
-        task.check_schema(seat, schema)
-        end = backend.end(seat, len(task.parties))
-        own, num_records, ids = _own_records(seat, end, task, schema)
-        return cls(seat, end, task, TableFacts(schema, num_records, task.holders), own, method, ids)
+        task.check_schema(communicator, schema)
+        end = backend.end(communicator, len(task.parties))
+        own, num_records, ids = _own_records(communicator, end, task, schema)
+        return cls(communicator, end, task, TableFacts(schema, num_records, task.holders), own, method, ids)
 
     @property
     def num_records(self) -> int:
@@ -194,10 +194,12 @@ class Party:
         if self._run is not None:
             self._run.ledger.pause()
         self._run = run = self._opened_run(plan, resume=request.resume)
-        source = party_sources(1 + len(self._facts.parties), self._task.insecure_seed, run.first_step)[self._seat.rank]
+        source = party_sources(1 + len(self._facts.parties), self._task.insecure_seed, run.first_step)[
+            self._communicator.rank
+        ]
         columns = self._own.arrays(self._task.columns_of)
         self._work = self._method.work(self._facts, self._task.party, columns, plan, source)
-        self._openings, self._batches = RevealLog(self._seat, self._end, run, self._task.party), None
+        self._openings, self._batches = RevealLog(self._communicator, self._end, run, self._task.party), None
         return {"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent}, {}
 
     def _opened_run(self, plan: Plan, *, resume: bool) -> Run:
@@ -263,12 +265,12 @@ class Party:
         return self._reply({"digest": _digest_of(reached.arrays)}, reached.arrays)
 
     def _reveal(self, request: Reveal) -> Reply:
-        """See `Session.tell`. What it comes to stays here, so it is no part of the reply."""
+        """See `Session.reveal_to`. What it comes to stays here, so it is no part of the reply."""
         method = check_agreed(self._method, request.digest)
         method.check_records(self._facts.schema)
         self._agree({"tell": request.digest}, "the parties were asked to tell different things; nothing was sent")
         vector = method.vector(self._task.party, self._own.arrays(self._task.columns_of))
-        values = reveal_to_one(self._seat, self._end, method, self._task.parties.index(method.told), vector)
+        values = reveal_to_one(self._communicator, self._end, method, self._task.parties.index(method.receiver), vector)
         self.answers = None
         if values is not None:
             self.answers = identified(method.answer(values), self._facts.schema.id_column, self._ids)
@@ -282,7 +284,9 @@ class Party:
             return plan.sampling.of_a_part(own).start(own, SystemRandomSource(), first_step=first_step)
         # an echo shows the seed of another number than it committed to
         source = (
-            SharedRandomSource.fresh() if self._seat.is_dry_run else toss_coins(self._seat.all_gather, self._seat.rank)
+            SharedRandomSource.fresh()
+            if self._communicator.is_dry_run
+            else toss_coins(self._communicator.all_gather, self._communicator.rank)
         )
         return plan.sampling.start(plan.num_records, source, first_step=first_step)
 
@@ -303,7 +307,7 @@ class Party:
         :raises BackendError: they were not; nothing was done.
         """
         digest = hashlib.sha256(json.dumps(dict(words), sort_keys=True).encode())
-        if len(set(self._seat.all_gather(digest.digest(), _DIGEST))) > 1:
+        if len(set(self._communicator.all_gather(digest.digest(), _DIGEST))) > 1:
             raise BackendError(differs)
         return digest.hexdigest()
 

@@ -120,7 +120,7 @@ class Session(abc.ABC):
     def sum(self, request: Sum) -> np.ndarray:
         """The sum of all parties' `PartyComputation.summand` and noise, int64 modulo 2^64."""
 
-    def tell(self, method: PrivateOutput) -> pd.DataFrame | None:
+    def reveal_to(self, method: PrivateOutput) -> pd.DataFrame | None:
         """Lets the parties tell one of them what `method` says, which every party's task must say too. NOT DP.
 
         :return: the answers, with the records' ids where there are any, if this process is that party's; otherwise
@@ -128,6 +128,11 @@ class Session(abc.ABC):
         :raises ArgumentError: a party agreed to something else, or holds other columns; nothing was sent.
         """
         raise ArgumentError(f"{type(self).__name__} tells nobody anything of single records")
+
+    @final
+    def tell(self, method: PrivateOutput) -> pd.DataFrame | None:
+        """`reveal_to`, as it was called before."""
+        return self.reveal_to(method)
 
 
 def session_of(data: VerticalDataset | Session, backend: Any) -> Session:
@@ -224,8 +229,8 @@ class InProcessSession(Session):
         with compat.x64():
             return np.asarray(self.backend.noisy_sum(vectors, noise), np.int64)
 
-    def tell(self, method: PrivateOutput) -> pd.DataFrame:
-        """See `Session.tell`; whoever runs this process holds every column anyway."""
+    def reveal_to(self, method: PrivateOutput) -> pd.DataFrame:
+        """See `Session.reveal_to`; whoever runs this process holds every column anyway."""
         method.check_records(self.schema)
         return method.answer(reveal_in_process(method, {party: self.dataset.arrays(party) for party in self.parties}))
 
