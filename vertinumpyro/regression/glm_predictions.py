@@ -256,8 +256,8 @@ class VerticalPredictor(PrivateOutput):
         if not self.allow_not_dp:
             raise PrivacyError(
                 f"allow_not_dp: predictions tell {self.receiver!r} {self._what} of every single record, which is "
-                "computed from the other parties' columns of it and which no epsilon covers; give allow_not_dp=True where all "
-                "parties agreed to that"
+                "computed from the other parties' columns of it and which no epsilon covers; give allow_not_dp=True "
+                "where all parties agreed to that"
             )
         if not isinstance(self.backend or self._default_backend, BetweenProcesses):
             raise ArgumentError(
