@@ -27,7 +27,16 @@ from vertinumpyro.regression.sklearn_compat import RegressorMixin, SpendsOwnBudg
 from vertinumpyro.regression.statistics_release import GRID_BITS, Mechanism, scaled, statistic_vectors, unpacked
 from vertinumpyro.secure import Backend
 from vertinumpyro.secure.dca.backend import CipherSource, check_nodes
-from vertinumpyro.session import HorizontalMethod, PartyComputation, Payload, Run, Session, party_sources, recorded_plan
+from vertinumpyro.session import (
+    HorizontalMethod,
+    PartyComputation,
+    Payload,
+    Run,
+    Session,
+    Sum,
+    party_sources,
+    recorded_plan,
+)
 from vertinumpyro.session.party_computation import Columns
 
 STATISTICS = "statistics.npz"
@@ -247,7 +256,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         with self._counting(opened, spent, plan is None) as run:
 
             def released(index: int, what: str, bounds: np.ndarray) -> np.ndarray:
-                return session.sum(index, what, {"bounds": bounds.tolist()}) * 2.0**-GRID_BITS
+                return session.sum(Sum(index, what, {"bounds": bounds.tolist()})) * 2.0**-GRID_BITS
 
             self._learn(spent, bounds, released, partial(session.step, run))
         self.plan_, self.secure_noise_ = spent, run.secure_noise
