@@ -218,7 +218,7 @@ def _information(
 
     def one_round(number: jax.Array, carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         beta, slope = carried
-        vectors, values, inverses = basis(beta, slope)
+        vectors, _, inverses = basis(beta, slope)
         gradient, precision = system(beta, vectors, inverses)
         # a little of the data's own scale keeps a direction of which they say nothing where it is
         step = jnp.linalg.solve(precision + 1e-6 * jnp.trace(precision) * jnp.eye(len(beta)), gradient)

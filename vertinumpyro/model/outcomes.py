@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-
 _NODES = 21  # of an integral over a normal outcome
 
 
