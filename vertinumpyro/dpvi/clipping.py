@@ -23,13 +23,15 @@ they share, their scores may point the same way, and k times their columns is th
 
 b is at least 1/1024 and at most 1.
 
-**By forecast** (`forecast_bound`): a smaller b is less noise, and cuts off residuals that say something. With c and v
-the mean slope and the variance of the residual as b cuts it, over usual predictors and outcomes that follow the model,
-and s the noise of all steps' mean, a coefficient of a column with E x^2 = q has the variance
+**By forecast** (`forecast_bound`): a smaller b is less noise, and cuts off residuals that say something. With c
+the mean product of the residual and what b leaves of it, v the mean square of what it leaves, over usual predictors and
+outcomes that follow the model, and s the noise of all steps' mean, a coefficient of a column with E x^2 = q has the
+variance
 
     (N q v + s^2) / (N q c)^2.
 
 Of all b within 3% of the least, the largest is taken: at a large budget nothing is cut that the pooled estimate has.
+And none that takes off more than 15% of c, as what is put back for it rests on the model alone (`dpvi.noise_aware`).
 """
 
 from __future__ import annotations
@@ -151,6 +153,7 @@ class Budget(NamedTuple):
 _USUAL_SQUARE = 0.3  # of a column from -1 to 1, the most even one's a third
 _BOUNDS = np.unique(np.concatenate([np.geomspace(LEAST_RESIDUAL_BOUND, 1.0, 48), np.linspace(0.5, 1.0, 26)]))
 _NEARLY_BEST = 1.03
+_LEAST_SAID = 0.85
 
 
 def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
@@ -161,24 +164,16 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
     nodes, weights = np.polynomial.hermite_e.hermegauss(9)
     eta = jnp.asarray(outcome.usual[0] + outcome.usual[1] * nodes)
     values, probabilities = outcome.support(eta)
-
-    def means(bound: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The mean slope and variance of the residual where `bound` cuts it."""
-
-        def cut(at: jax.Array) -> jax.Array:
-            return jnp.clip(outcome.residual(at[:, None], values), -bound * outcome.unit, bound * outcome.unit)
-
-        def mean(at: jax.Array) -> jax.Array:
-            return (probabilities * cut(at)).sum(-1)
-
-        _, slope = jax.jvp(mean, (eta,), (jnp.ones_like(eta),))
-        spread = (probabilities * cut(eta) ** 2).sum(-1) - mean(eta) ** 2
-        return -(weights * slope).sum() / weights.sum(), (weights * spread).sum() / weights.sum()
-
-    slopes, spreads = (np.asarray(found, np.float64) for found in jax.jit(jax.vmap(means))(jnp.asarray(_BOUNDS)))
+    residual = np.asarray(outcome.residual(eta[:, None], values), np.float64)
+    chance = np.asarray(probabilities, np.float64) * (weights / weights.sum())[:, None]
+    cuts = _BOUNDS[:, None, None] * outcome.unit
+    cut = np.clip(residual, -cuts, cuts)
+    said = (chance * cut * residual).sum((1, 2))
+    spreads = (chance * cut**2).sum((1, 2))
     information = budget.num_records * _USUAL_SQUARE
     noise = columns * (budget.noise * _BOUNDS * outcome.unit) ** 2
-    variance = (information * spreads + noise) / np.maximum(information * slopes, 1e-12) ** 2
+    variance = (information * spreads + noise) / (information * said) ** 2
+    variance = np.where(said >= _LEAST_SAID * said.max(), variance, np.inf)
     return float(f"{_BOUNDS[variance <= _NEARLY_BEST * variance.min()].max():.4g}")
 
 

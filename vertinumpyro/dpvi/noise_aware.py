@@ -14,7 +14,7 @@ for pooled records and a curvature that is fitted to the trace).
   the model at beta. x is taken to be Gaussian with the released moments, so x given the two predictors is linear in
   them, and F is an integral over these two (`_field`). What the cut of residuals takes away is in F: it is no bias.
 - u ~ N(0, J), J = N E[xx' Var(psi)]: by how much the gradient at beta itself differs between tables.
-- D has mean 0 and, with H = N E[xx' c], -H the slope of F at beta, covariance rho^2 H x H + kappa^2 I x I. The first is
+- D has mean 0 and, with H = N E[xx' c], the slope of F by beta where the point is there, too, covariance rho^2 H x H + kappa^2 I x I. The first is
   how far Gaussian predictors and a straight slope are trusted, the second the noise of the moments. What the trace says
   of D corrects H and J (`_slope`).
 
@@ -200,7 +200,7 @@ def _information(
 
     def basis(beta: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Eigenvectors of H, its eigenvalues, and K_i's inverses `[d, T, T]`."""
-        steep, spread = _curvatures(predictors, outcome, cut, beta)
+        steep, spread, _ = _curvatures(predictors, outcome, cut, beta)
         ratio = jnp.trace(spread) / jnp.trace(steep)
         values, vectors = jnp.linalg.eigh(steep - slope)
         values = jnp.maximum(values, _LEAST * num_records)
@@ -235,9 +235,10 @@ def _information(
 
     start = points[-1], jnp.zeros_like(moments)
     beta, slope = jax.lax.fori_loop(0, _ROUNDS, one_round, start)
-    vectors, values, inverses = basis(beta, slope)
+    vectors, _, inverses = basis(beta, slope)
     gradient, precision = system(beta, vectors, inverses)
-    return Information(precision, gradient + precision @ beta, beta, (vectors * values) @ vectors.T)
+    without_noise = _curvatures(predictors, outcome, cut, beta)[2] - slope
+    return Information(precision, gradient + precision @ beta, beta, without_noise)
 
 
 def _slope(
@@ -302,8 +303,10 @@ def _curvatures(predictors: _Predictors, outcome: Outcome, cut: float, beta: jax
         weights = _WEIGHTS * of_node
         return predictors.num_records * (weights.sum() * across + (given * weights[:, None]).T @ given)
 
-    slopes = jax.vmap(jax.grad(lambda at, truth: _expected(outcome, cut, at, truth)[0]))(eta, eta)
-    return summed(-slopes), summed(_expected(outcome, cut, eta, eta)[1])
+    # by how much the mean of psi moves with the predictor that outcomes follow: E[psi d log p / d eta]
+    moved = jax.vmap(jax.grad(lambda truth, at: _expected(outcome, cut, at, truth)[0]))(eta, eta)
+    spreads = _expected(outcome, cut, eta, eta)[1], _expected(outcome, jnp.inf, eta, eta)[1]
+    return summed(moved), summed(spreads[0]), summed(spreads[1])
 
 
 # -- the posterior ----------------------------------------------------------------------------------
