@@ -27,6 +27,7 @@ from vertinumpyro.secure import (
     JointLink,
     NormalLink,
     OrderedLogitLink,
+    OwnFactorLink,
     Plaintext,
     PoissonLink,
     SoftmaxLink,
@@ -49,7 +50,8 @@ LINKS = [
     OrderedLogitLink(),
     NormalLink(width=3.0),
     PoissonLink(most=7.0),
-    JointLink((BernoulliLogitLink(), OrderedLogitLink(), PoissonLink(most=7.0), BernoulliLogitLink()), (1, 0, 0, 0)),
+    OwnFactorLink(),
+    JointLink((BernoulliLogitLink(), OwnFactorLink(), PoissonLink(most=7.0), BernoulliLogitLink()), (1, 0, 0, 0)),
 ]
 TOYS = [toy_links.Tempered(), toy_links.Residual(), toy_outcome.LogisticNoiseLink()]
 every_link = pytest.mark.parametrize("link", LINKS + TOYS, ids=lambda link: link.name)

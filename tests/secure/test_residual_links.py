@@ -17,6 +17,7 @@ from vertinumpyro.secure import (
     Crypten,
     NormalLink,
     OrderedLogitLink,
+    OwnFactorLink,
     PoissonLink,
 )
 from vertinumpyro.secure.arithmetic import MOST_MILLS
@@ -27,6 +28,7 @@ from vertinumpyro.secure.plaintext import FloatArithmetic
 from vertinumpyro.secure.spu.program import SpuArithmetic
 
 LINKS = [BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]
+OWN = OwnFactorLink()  # nothing is computed for it, so it takes no round
 PROBIT = BernoulliProbitLink()
 every_link = pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason="CrypTen is not installed")
@@ -142,7 +144,7 @@ def test_a_residual_on_shares_takes_four_rounds_and_keeps_its_bounds(link, num_p
 
 
 @needs_spu
-@pytest.mark.parametrize("link", [*LINKS, PROBIT], ids=lambda link: link.name)
+@pytest.mark.parametrize("link", [*LINKS, OWN, PROBIT], ids=lambda link: link.name)
 def test_a_residual_on_spus_shares_keeps_its_bounds(link):
     encoded = numbers(link, 300)
     e = on_shares(functools.partial(link.weights, SpuArithmetic()), encoded)
@@ -150,7 +152,7 @@ def test_a_residual_on_spus_shares_keeps_its_bounds(link):
     assert np.abs(e * 2.0**-EXP_BITS - exact(link, encoded)).max() <= link.error_factor * 4e-6
 
 
-@pytest.mark.parametrize("link", [*LINKS, PROBIT], ids=lambda link: link.name)
+@pytest.mark.parametrize("link", [*LINKS, OWN, PROBIT], ids=lambda link: link.name)
 def test_contributions_that_are_no_numbers_are_bounded(link):
     hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.3])
     width = link.num_sums + link.own_inputs

@@ -7,6 +7,7 @@
 | "ordinal" | three or more values, in the schema's order | proportional odds with public cut points |
 | "normal" | a real | around eta, with a public scale |
 | "poisson" | a count | rate exp(eta) |
+| "survival" | two values, whether an event was seen | hazard exp(eta) times a baseline that changes at public times |
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, final
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -27,6 +29,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.validation import require_collection, shown
 from vertinumpyro.data import Column
 from vertinumpyro.data.schema_checks import Place
+from vertinumpyro.model.hazards import PiecewiseHazard
 from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome
 from vertinumpyro.model.outcomes import Normal as NormalOutcome
 from vertinumpyro.model.outcomes import Poisson as PoissonOutcome
@@ -219,12 +222,51 @@ class Poisson(Family):
         return math.log(max(1.0, column.encoded_range[1])) / 2
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class Survival(_TwoValues):
+    """Proportional hazards: eta is the log of the cumulative hazard until the time, of which the mean has no baseline.
+
+    :ivar cutpoints: public, positive and rising times, between which the baseline hazard is constant.
+    """
+
+    outcome: ClassVar[type[Outcome]] = PoissonOutcome
+    classes: ClassVar[bool] = False
+
+    cutpoints: tuple[float, ...]
+
+    @property
+    def hazard(self) -> PiecewiseHazard:
+        """The baseline."""
+        return PiecewiseHazard(self.cutpoints)
+
+    def distribution(self, eta: Any) -> Any:
+        """Of events, with that many expected."""
+        return dist.Poisson(jnp.exp(eta))
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """The hazard."""
+        return np.exp(eta)
+
+    def residual(self, column: Column) -> float:
+        """So that the clip, 0.4 of it, cuts who lives through three times the hazard that an event takes on average.
+
+        A tighter cut takes the hazard for more than it is: it bounds the long lives alone, as an event counts 1.
+        """
+        return 5.0
+
+    def centre(self, column: Column) -> float:
+        """Of the time's column: the log of the hazard with which an event is expected until its upper bound."""
+        return -math.log(float(table_numbers(column, column.encoded_range[1])))
+
+
 FAMILIES: dict[str, type[Family]] = {
     "bernoulli": Bernoulli,
     "probit": Probit,
     "ordinal": Ordinal,
     "normal": Normal,
     "poisson": Poisson,
+    "survival": Survival,
 }
 """By the names that `VerticalGLM(family=...)` takes."""
 
@@ -237,7 +279,7 @@ def family_of(name: str, *, scale: float, cutpoints: Iterable[float] | None) -> 
 
     :param name: one of `FAMILIES`.
     :param scale: of "normal".
-    :param cutpoints: of "ordinal".
+    :param cutpoints: of "ordinal" and "survival".
     :raises ArgumentError: names the argument and the fix.
     """
     if name not in FAMILIES:
@@ -247,15 +289,24 @@ def family_of(name: str, *, scale: float, cutpoints: Iterable[float] | None) -> 
         if not 0 < scale < math.inf:
             raise ArgumentError(f"scale must be positive and finite, got {scale}")
         return Normal(float(scale))
-    return Ordinal(_rising(cutpoints)) if kind is Ordinal else kind()
+    if kind is Survival:
+        return Survival(PiecewiseHazard(_rising(cutpoints, _TIMES)).cutpoints)
+    return Ordinal(_rising(cutpoints, _LOG_ODDS)) if kind is Ordinal else kind()
 
 
-def _rising(cutpoints: Iterable[float] | None) -> tuple[float, ...]:
+_LOG_ODDS = (
+    'family="ordinal" needs public ones, one fewer than the label has values; from public shares of the values, the '
+    "log odds of their running sums"
+)
+_TIMES = (
+    'family="survival" needs public times at which the baseline hazard may change, as (1.0, 5.0), or () for one that '
+    "never does"
+)
+
+
+def _rising(cutpoints: Iterable[float] | None, wanted: str) -> tuple[float, ...]:
     if cutpoints is None:
-        raise ArgumentError(
-            'cutpoints: family="ordinal" needs public ones, one fewer than the label has values; from public shares of '
-            "the values, the log odds of their running sums"
-        )
+        raise ArgumentError(f"cutpoints: {wanted}")
     if not isinstance(cutpoints, np.ndarray):
         require_collection("cutpoints", cutpoints, "rising numbers")
     try:
@@ -265,6 +316,21 @@ def _rising(cutpoints: Iterable[float] | None) -> tuple[float, ...]:
     if not np.all(np.isfinite(found)) or not np.all(np.diff(found) > 0):
         raise ArgumentError(f"cutpoints must be finite and rising, got {found}")
     return found
+
+
+def table_numbers(column: Column, values: Any) -> Any:
+    """Numbers in model units as they are in the table, of NumPy's arrays or JAX's; None of what is no number."""
+    xp = jnp if isinstance(values, jax.Array) else np
+    if column.kind == "count":
+        return values
+    if column.kind == "real":  # linear between so many points, whatever the column's transform
+        grid = np.linspace(*column.encoded_range, _GRID)
+        return xp.interp(values, grid, column.numbers(grid))
+    middles = column.middles
+    return None if middles is None else xp.asarray(middles, float)[xp.asarray(values, int)]
+
+
+_GRID = 1025
 
 
 def _refuse(place: Place, problem: str, fix: str) -> None:

@@ -354,6 +354,30 @@ class PoissonLink(ScoreFunction):
         return self.most * (count * z[..., 0] - jnp.exp(below) - jnp.maximum(z[..., 0], 0))
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class OwnFactorLink(ScoreFunction):
+    """A factor exp(y z): e = y in [0, 1], the outcome's party's own, which nothing is computed for."""
+
+    name: ClassVar[str] = "own_factor"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+    num_sums: ClassVar[int | None] = 1
+    own_inputs: ClassVar[int] = 1
+
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """See `ScoreFunction.bounded`; what is no number counts as 0."""
+        return bounded_sums(contribution, 1, least_own=0.0)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return z[..., 1:]
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Of the factor."""
+        return z[..., 1] * z[..., 0]
+
+
 def bounded_sums(contribution: jax.Array, num_sums: int, *, least_own: float = -1.0) -> jax.Array:
     """Contributions to sums within `LARGEST_CONTRIBUTION`, and a party's own numbers, behind them, up to 1."""
     numbers = jnp.where(jnp.isnan(contribution), 0.0, contribution)
@@ -531,6 +555,7 @@ _KINDS: tuple[type[ScoreFunction], ...] = (
     OrderedLogitLink,
     NormalLink,
     PoissonLink,
+    OwnFactorLink,
     JointLink,
 )
 
