@@ -252,6 +252,7 @@ class Poisson(Outcome):
     which is no probability: where nothing is censored it is exponential, and above 1 for more than a third.
 
     :ivar most: the largest count of the column; of events `MOST_OF_EVENTS`, which 3 people in 10,000 outlive.
+    :ivar events: whether the column's values are 0 and 1.
     """
 
     kind: ClassVar[str] = "poisson"
@@ -259,11 +260,16 @@ class Poisson(Outcome):
     MOST_OF_EVENTS: ClassVar[float] = 8.0
 
     most: float
+    events: bool = False
 
     @property
     def unit(self) -> float:
         """The largest residual."""
         return self.most
+
+    def curvature(self, cut: float) -> float:
+        """A rate whose residual is not cut is at most the count and the cut: of events 1 and the cut."""
+        return 1 + cut if self.events else super().curvature(cut)
 
     def offsets(self, value: jax.Array) -> jax.Array:
         """Log of the largest rate."""
@@ -282,7 +288,7 @@ class Poisson(Outcome):
         """Of NumPyro's `Poisson`, where the schema bounds the count."""
         if type(fn).__name__ != "Poisson" or largest is None:
             return None
-        return cls(largest if largest > 1 else cls.MOST_OF_EVENTS)
+        return cls(largest) if largest > 1 else cls(cls.MOST_OF_EVENTS, events=True)
 
     def link_numbers(self) -> dict[str, float]:
         """The largest rate."""
