@@ -17,7 +17,7 @@ from vertinumpyro.data import (
 
 UNIT = RealColumn(bounds=(-1.0, 1.0))
 LABELS = {"bernoulli": "late", "probit": "refused", "ordinal": "grade", "normal": "debt", "poisson": "visits",
-          "survival": "left"}  # fmt: skip
+          "negative_binomial": "visits", "survival": "left"}  # fmt: skip
 SCHEMA = Schema(
     {
         "bank": PartySchema(

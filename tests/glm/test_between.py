@@ -29,7 +29,8 @@ def predictor(family="bernoulli", reveal="score", schema=SCHEMA, **settings):
     features = (*FEATURES, "spent") if schema is THREE else FEATURES
     regression = Regression.of(
         schema, LABELS[family], family=family, features=features, linear=["years"], prior_scale=1.0, scale=0.1,
-        cutpoints={"ordinal": CUTPOINTS, "survival": TIMES}.get(family), time="until" if family == "survival" else None,
+        cutpoints={"ordinal": CUTPOINTS, "survival": TIMES}.get(family), concentration=2.0,
+        time="until" if family == "survival" else None,
     )  # fmt: skip
     coefficients = np.concatenate([COEFFICIENTS[term.column] for term in regression.terms])
     if family == "normal":

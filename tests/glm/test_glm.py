@@ -60,6 +60,8 @@ def glm(family="bernoulli", **settings) -> Any:
                 "linear": ["years"], "epsilon": 2.0, "insecure_seed": 0}  # fmt: skip
     if family == "ordinal":
         defaults["cutpoints"] = CUTPOINTS
+    if family == "negative_binomial":
+        defaults["concentration"] = 4.0
     if family == "survival":
         defaults |= {"cutpoints": TIMES, "time": "until", "entry": "since"}
     return VerticalGLM(**{**defaults, **settings})
@@ -197,7 +199,15 @@ def test_predictions_are_the_models_own(fitted, dataset, frame):
 def test_it_learns_what_there_is_to_learn(fitted):
     family, model = fitted
     test = draw(1000, 2)
-    least = {"bernoulli": 0.64, "probit": 0.7, "ordinal": 0.45, "normal": 0.35, "poisson": 0.15, "survival": 0.6}
+    least = {
+        "bernoulli": 0.64,
+        "probit": 0.7,
+        "ordinal": 0.45,
+        "normal": 0.35,
+        "poisson": 0.15,
+        "negative_binomial": 0.13,
+        "survival": 0.6,
+    }
     assert model.score(test) > least[family]
 
 
@@ -491,6 +501,10 @@ NAMESAKE = Schema({"a": PartySchema({"x": RealColumn(bounds=(0, 1)), "intercept"
         ({"exposure": "until", "label": "late"}, "exposure='until': family='bernoulli' has no rate"),
         ({"family": "normal", "label": "debt", "offset": "until"}, "offset='until': .*take it off the label"),
         ({"time": "until", "label": "late"}, "time='until': it is for family=\"survival\""),
+        (
+            {"family": "negative_binomial", "label": "visits", "concentration": None},
+            "concentration=None: .*MarginalGLM",
+        ),
         ({"family": "survival"}, "cutpoints: .*public times"),
         ({"family": "survival", "cutpoints": [2.0, 1.0]}, "rising"),
         ({"family": "survival", "cutpoints": [-1.0]}, "cutpoints must be positive"),

@@ -33,6 +33,7 @@ OUTCOMES = {
     "ordered": OutcomeCase(GRADES, lambda eta: dist.OrderedLogistic(eta, jnp.array([-1.0, 0.2, 1.5]))),
     "linear": OutcomeCase(UNIT, lambda eta: dist.Normal(eta, 0.7)),
     "counts": OutcomeCase(CountColumn(upper=12), lambda eta: dist.Poisson(jnp.exp(eta))),
+    "dispersed counts": OutcomeCase(CountColumn(upper=12), lambda eta: dist.NegativeBinomial2(jnp.exp(eta), 1.5)),
     "events": OutcomeCase(BinaryColumn(), lambda eta: dist.Poisson(jnp.exp(eta))),
     "own factor": OutcomeCase(BinaryColumn(), OwnFactor),
     "logit by probabilities": OutcomeCase(BinaryColumn(), lambda eta: dist.Bernoulli(probs=jax.nn.sigmoid(eta))),

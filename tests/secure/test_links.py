@@ -26,6 +26,7 @@ from vertinumpyro.secure import (
     FixedPoint,
     InsecureRehearsal,
     JointLink,
+    NegativeBinomialLink,
     NormalLink,
     OrderedLogitLink,
     OwnFactorLink,
@@ -51,6 +52,7 @@ LINKS = [
     OrderedLogitLink(),
     NormalLink(width=3.0),
     PoissonLink(most=7.0),
+    NegativeBinomialLink(most=7.0, concentration=1.5),
     OwnFactorLink(),
     JointLink((BernoulliLogitLink(), OwnFactorLink(), PoissonLink(most=7.0), BernoulliLogitLink()), (1, 0, 0, 0)),
 ]

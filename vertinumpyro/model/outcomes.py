@@ -297,6 +297,55 @@ class Poisson(Outcome):
 
 @final
 @dataclasses.dataclass(frozen=True)
+class NegativeBinomial(Outcome):
+    """Counts that vary more than a Poisson's, with a public concentration r: y - (y + r) sigmoid(eta - log r).
+
+    :ivar most: the largest count of the column.
+    :ivar concentration: r; the variance is mean + mean^2 / r.
+    """
+
+    kind: ClassVar[str] = "negative_binomial"
+    instead: ClassVar[str] = "NegativeBinomial2(jnp.exp(eta), r) with a public r, of a column with an upper bound"
+
+    most: float
+    concentration: float
+
+    @property
+    def unit(self) -> float:
+        """A little more than the largest residual, so that roundings leave |e| <= 1."""
+        return max(self.most, self.concentration) * (1 + 2.0**-16)
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """Log of the concentration."""
+        return jnp.full((*value.shape, 1), jnp.log(self.concentration))
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """Y, over the unit."""
+        return jnp.asarray(value, float)[..., None] / self.unit
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """See the class."""
+        return value - (value + self.concentration) * jax.nn.sigmoid(eta - jnp.log(self.concentration))
+
+    def curvature(self, cut: float) -> float:
+        """Of a sigmoid, at 0, of the largest count."""
+        return min(2 * cut, (self.most + self.concentration) / 4)
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> NegativeBinomial | None:
+        """Of NumPyro's `NegativeBinomial2` and its like, where the concentration is one number."""
+        if type(fn).__name__ not in ("NegativeBinomial2", "GammaPoisson") or largest is None:
+            return None
+        found = np.asarray(fn.concentration, float)
+        return cls(max(1.0, largest), float(found.flat[0])) if np.ptp(found) == 0 else None
+
+    def link_numbers(self) -> dict[str, float]:
+        """The largest count and the concentration."""
+        return {"most": self.most, "concentration": self.concentration}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class OwnFactor(Outcome):
     """A factor exp(y eta) that one party's columns and latents make up: y, which it knows without the others."""
 
@@ -325,7 +374,15 @@ class OwnFactor(Outcome):
         return cls() if type(fn).__name__ == "OwnFactor" and largest is not None and largest <= 1 else None
 
 
-OUTCOMES: tuple[type[Outcome], ...] = (BernoulliLogit, BernoulliProbit, OrderedLogit, Normal, Poisson, OwnFactor)
+OUTCOMES: tuple[type[Outcome], ...] = (
+    BernoulliLogit,
+    BernoulliProbit,
+    OrderedLogit,
+    Normal,
+    Poisson,
+    NegativeBinomial,
+    OwnFactor,
+)
 """All of them."""
 
 

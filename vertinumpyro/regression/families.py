@@ -7,6 +7,7 @@
 | "ordinal" | three or more values, in the schema's order | proportional odds with public cut points |
 | "normal" | a real | around eta, with a public scale |
 | "poisson" | a count | rate exp(eta) |
+| "negative_binomial" | a count | the same rate, and a variance of mean + mean² / a public concentration |
 | "survival" | two values, whether an event was seen | hazard exp(eta) times a baseline that changes at public times |
 """
 
@@ -31,6 +32,7 @@ from vertinumpyro.data import Column
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.model.hazards import PiecewiseHazard
 from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome
+from vertinumpyro.model.outcomes import NegativeBinomial as NegativeBinomialOutcome
 from vertinumpyro.model.outcomes import Normal as NormalOutcome
 from vertinumpyro.model.outcomes import Poisson as PoissonOutcome
 
@@ -189,17 +191,10 @@ class Normal(Family):
         return 0.5
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Poisson(Family):
-    """Counts, whose rate counts as the column's upper bound where it is above."""
+class _Counts(Family):
+    """A count, by the log of its mean. Abstract."""
 
-    outcome: ClassVar[type[Outcome]] = PoissonOutcome
     classes: ClassVar[bool] = False
-
-    def distribution(self, eta: Any) -> Any:
-        """By the log of its rate."""
-        return dist.Poisson(jnp.exp(eta))
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
         """The rate."""
@@ -220,6 +215,27 @@ class Poisson(Family):
     def centre(self, column: Column) -> float:
         """The logarithmic middle of the rates from 1 to the upper bound."""
         return math.log(max(1.0, column.encoded_range[1])) / 2
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class NegativeBinomial(_Counts):
+    """Counts that vary more than a Poisson's.
+
+    :ivar concentration: public; the variance is mean + mean² / concentration.
+    """
+
+    outcome: ClassVar[type[Outcome]] = NegativeBinomialOutcome
+
+    concentration: float
+
+    def distribution(self, eta: Any) -> Any:
+        """By the log of its mean."""
+        return dist.NegativeBinomial2(jnp.exp(eta), self.concentration)
+
+    def residual(self, column: Column) -> float:
+        """As much as a count's, or the largest one below the mean where that is less."""
+        return max(1.0, 2.5 * min(super().residual(column), self.concentration))
 
 
 @final
@@ -260,12 +276,25 @@ class Survival(_TwoValues):
         return -math.log(float(table_numbers(column, column.encoded_range[1])))
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class Poisson(_Counts):
+    """Counts, whose rate counts as the column's upper bound where it is above."""
+
+    outcome: ClassVar[type[Outcome]] = PoissonOutcome
+
+    def distribution(self, eta: Any) -> Any:
+        """By the log of its rate."""
+        return dist.Poisson(jnp.exp(eta))
+
+
 FAMILIES: dict[str, type[Family]] = {
     "bernoulli": Bernoulli,
     "probit": Probit,
     "ordinal": Ordinal,
     "normal": Normal,
     "poisson": Poisson,
+    "negative_binomial": NegativeBinomial,
     "survival": Survival,
 }
 """By the names that `VerticalGLM(family=...)` takes."""
@@ -274,12 +303,15 @@ CLASSIFIERS = frozenset(name for name, kind in FAMILIES.items() if kind.classes)
 """Those of classes."""
 
 
-def family_of(name: str, *, scale: float, cutpoints: Iterable[float] | None) -> Family:
+def family_of(
+    name: str, *, scale: float, cutpoints: Iterable[float] | None, concentration: float | None = None
+) -> Family:
     """A family and its public numbers.
 
     :param name: one of `FAMILIES`.
     :param scale: of "normal".
     :param cutpoints: of "ordinal" and "survival".
+    :param concentration: of "negative_binomial".
     :raises ArgumentError: names the argument and the fix.
     """
     if name not in FAMILIES:
@@ -289,6 +321,13 @@ def family_of(name: str, *, scale: float, cutpoints: Iterable[float] | None) -> 
         if not 0 < scale < math.inf:
             raise ArgumentError(f"scale must be positive and finite, got {scale}")
         return Normal(float(scale))
+    if kind is NegativeBinomial:
+        if concentration is None or not 0 < concentration < math.inf:
+            raise ArgumentError(
+                f"concentration={concentration}: family={name!r} needs a public one, positive and finite, which makes "
+                "the variance mean + mean² / concentration; MarginalGLM learns it"
+            )
+        return NegativeBinomial(float(concentration))
     if kind is Survival:
         return Survival(PiecewiseHazard(_rising(cutpoints, _TIMES)).cutpoints)
     return Ordinal(_rising(cutpoints, _LOG_ODDS)) if kind is Ordinal else kind()

@@ -206,6 +206,7 @@ def glm_model(
     exposure: str | None = None,
     time: str | None = None,
     entry: str | None = None,
+    concentration: float | None = None,
 ) -> None:
     """Normal priors on coefficients, a part of the predictor at each party, the intercept at the label's.
 
@@ -221,9 +222,13 @@ def glm_model(
     :param prior_scale: of every coefficient, and half of the intercept's.
     :param scale: of a normal label.
     :param cutpoints: of an ordinal one; of survival the times at which the baseline hazard changes.
+    :param concentration: of a negative binomial label.
     :param time, entry: of survival, when an event was seen or until when none was, and from when on it would have been.
     """
-    owner, chosen = schema.party_of(label), family_of(family, scale=scale, cutpoints=cutpoints)
+    owner, chosen = (
+        schema.party_of(label),
+        family_of(family, scale=scale, cutpoints=cutpoints, concentration=concentration),
+    )
     centre = chosen.centre(schema.columns[time or label])
     parts: dict[str, Any] = {owner: numpyro.sample(INTERCEPT, dist.Normal(centre, 2 * prior_scale))}
     times = tuple(name for name in (time, entry) if name is not None)

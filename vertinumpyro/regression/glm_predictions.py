@@ -345,7 +345,7 @@ class VerticalPredictor(PrivateOutput):
         if family == "normal":
             low, high = in_table_units(column, np.array([0.0, 1.0]))
             return float(low), float(high)
-        return 0.0, math.inf if family in ("poisson", "survival") else 1.0
+        return 0.0, math.inf if family in ("poisson", "negative_binomial", "survival") else 1.0
 
     @cached_property
     def bands(self) -> Bands | None:

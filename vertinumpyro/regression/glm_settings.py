@@ -130,6 +130,7 @@ class Regression:
     exposure: str | None = None
     time: str | None = None
     entry: str | None = None
+    concentration: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.prior_scale < math.inf:
@@ -137,7 +138,7 @@ class Regression:
         self._check_times()
         _ = self.terms  # validates the columns' names
         self.of_label.check(self.place, self.column)
-        if self.exposure is not None and self.family not in ("poisson", "survival"):
+        if self.exposure is not None and self.family not in ("poisson", "negative_binomial", "survival"):
             raise ArgumentError(f"exposure={self.exposure!r}: family={self.family!r} has no rate; leave it out")
         if self.offset is not None and self.family == "normal":
             raise ArgumentError(f'offset={self.offset!r}: family="normal" needs none; take it off the label')
@@ -174,7 +175,10 @@ class Regression:
         """With the columns in any collection."""
         for argument, names in {"features": () if features is None else features, "linear": linear}.items():
             require_collection(argument, names, "columns")
-        family = family_of(settings["family"], scale=settings["scale"], cutpoints=cutpoints)
+        family = family_of(
+            settings["family"], scale=settings["scale"], cutpoints=cutpoints,
+            concentration=settings.get("concentration"),
+        )  # fmt: skip
         return cls(
             schema=schema,
             label=label,
@@ -210,7 +214,7 @@ class Regression:
     @functools.cached_property
     def of_label(self) -> Family:
         """The label's distribution."""
-        return family_of(self.family, scale=self.scale, cutpoints=self.cutpoints)
+        return family_of(self.family, scale=self.scale, cutpoints=self.cutpoints, concentration=self.concentration)
 
     @property
     def column(self) -> Column:

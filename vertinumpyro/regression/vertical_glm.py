@@ -49,8 +49,8 @@ class VerticalGLM(GLMPredictions):
     (`posterior_.is_interval`): what is made of it is too narrow. Where intervals matter, take `MarginalGLM`, or of a
     real label `VerticalLinearRegression`.
 
-    :param family: "bernoulli" (log odds), "probit", "ordinal", "normal", "poisson" or "survival" (proportional
-        hazards); `families` has the labels they take.
+    :param family: "bernoulli" (log odds), "probit", "ordinal", "normal", "poisson", "negative_binomial" or "survival"
+        (proportional hazards); `families` has the labels they take.
     :param schema, label, features, epsilon, delta: what a fit without `plan=` makes its own plan from; that, and
         `schema` for DataFrames, is what `cross_val_score` and `GridSearchCV` need, on pooled DataFrames. Every such fit
         is a budget of its own: see `own_budgets`.
@@ -62,7 +62,8 @@ class VerticalGLM(GLMPredictions):
     :param cutpoints: of family="ordinal", public and rising, one fewer than the label has values; of "survival" the
         public times, in the table's units, at which the baseline hazard may change, () for never.
     :param offset: a column, of any party, that is added to the linear predictor as it is, in the table's own units.
-    :param exposure: of "poisson" and "survival", a column of which the logarithm is added, as statsmodels has it.
+    :param concentration: of "negative_binomial", public: the variance is mean + mean² / concentration.
+    :param exposure: of counts and "survival", a column of which the logarithm is added, as statsmodels has it.
     :param time: of "survival", the column of the label's party with the time of the event, or until when none was seen.
     :param entry: of "survival", a column there with the time from which on an event would have been seen, where that is
         not 0 (left truncation).
@@ -107,7 +108,7 @@ class VerticalGLM(GLMPredictions):
         scale: float = 0.1, cutpoints: Iterable[float] | None = None, guide: GuideName = "point",
         curvature: bool | None = None, learning_rate: float | None = None, backend: Backend | None = None,
         insecure_seed: int | None = None, offset: str | None = None, exposure: str | None = None,
-        time: str | None = None, entry: str | None = None,
+        time: str | None = None, entry: str | None = None, concentration: float | None = None,
     ) -> None:  # fmt: skip
         self.family = family
         self.schema = schema
@@ -129,6 +130,7 @@ class VerticalGLM(GLMPredictions):
         self.exposure = exposure
         self.time = time
         self.entry = entry
+        self.concentration = concentration
 
     # -- the plan --------------------------------------------------------------------------------
 
@@ -209,7 +211,7 @@ class VerticalGLM(GLMPredictions):
         return Regression.of(
             schema, label, family=self.family, features=self.features, linear=self.linear,
             prior_scale=self.prior_scale, scale=self.scale, cutpoints=self.cutpoints, offset=self.offset,
-            exposure=self.exposure, time=self.time, entry=self.entry,
+            exposure=self.exposure, time=self.time, entry=self.entry, concentration=self.concentration,
         )  # fmt: skip
 
     @property
