@@ -474,6 +474,11 @@ NAMESAKE = Schema({"a": PartySchema({"x": RealColumn(bounds=(0, 1)), "intercept"
     ("settings", "message"),
     [
         ({"family": "gaussian", "label": "late"}, "family='gaussian' must be one of 'bernoulli'"),
+        (
+            {"family": "zero_inflated_poisson", "label": "visits"},
+            r"family=.* must be one of .*; a count with many zeros",
+        ),
+        ({"family": "weibull", "label": "visits"}, "family='weibull' .*; of a time until an event"),
         ({"family": 3, "label": "late"}, "family=3 must be a text"),
         ({"label": None}, "label: there is none"),
         ({"label": "lat"}, "label: no party holds column 'lat'; did you mean 'late'"),

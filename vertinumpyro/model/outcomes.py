@@ -391,3 +391,22 @@ def outcomes_of(fn: Any, largest: float | None) -> list[Outcome]:
     while type(fn).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
         fn = fn.base_dist
     return [outcome for kind in OUTCOMES if (outcome := kind.of(fn, largest)) is not None]
+
+
+_TIMES = "of a time until an event observe whether it was seen, with the time in the sum: see PiecewiseHazard"
+_ZEROS = "a count with many zeros is NegativeBinomial2(jnp.exp(eta), r)"
+_POSITIVE = 'a positive real is Normal(eta, scale) of a RealColumn with transform="log1p"'
+_ELSEWHERE = {
+    **dict.fromkeys(("exponential", "weibull", "cox", "rightcensored", "leftcensored", "intervalcensored"), _TIMES),
+    **dict.fromkeys(("zeroinflated", "hurdle"), _ZEROS),
+    **dict.fromkeys(("gamma", "inversegaussian", "lognormal", "tweedie"), _POSITIVE),
+    **dict.fromkeys(
+        ("studentt", "laplace", "cauchy"), "Normal(eta, scale) cuts its residual, as Huber's regression does"
+    ),
+}
+
+
+def elsewhere(name: str) -> str | None:
+    """What to write in the place of a distribution or a family that is none of these; None where nothing is known."""
+    plain = name.replace("_", "").lower()
+    return next((fix for start, fix in _ELSEWHERE.items() if plain.startswith(start)), None)

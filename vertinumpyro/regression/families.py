@@ -31,7 +31,7 @@ from vertinumpyro.core.validation import require_collection, shown
 from vertinumpyro.data import Column
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.model.hazards import PiecewiseHazard
-from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome
+from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome, elsewhere
 from vertinumpyro.model.outcomes import NegativeBinomial as NegativeBinomialOutcome
 from vertinumpyro.model.outcomes import Normal as NormalOutcome
 from vertinumpyro.model.outcomes import Poisson as PoissonOutcome
@@ -315,7 +315,10 @@ def family_of(
     :raises ArgumentError: names the argument and the fix.
     """
     if name not in FAMILIES:
-        raise ArgumentError(f"family={shown(name)} must be one of {', '.join(map(repr, FAMILIES))}")
+        fix = elsewhere(str(name))
+        raise ArgumentError(
+            f"family={shown(name)} must be one of {', '.join(map(repr, FAMILIES))}" + (f"; {fix}" if fix else "")
+        )
     kind = FAMILIES[name]
     if kind is Normal:
         if not 0 < scale < math.inf:
