@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vertinumpyro.dpvi.horizontal import HorizontalDPVI
     from vertinumpyro.glm import MarginalGLM, VerticalGLM
     from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
-    from vertinumpyro.model import mixture_model, party_plate, party_sum
+    from vertinumpyro.model import OwnFactor, PiecewiseHazard, mixture_model, party_plate, party_sum
     from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
     from vertinumpyro.pooled import twin
     from vertinumpyro.privacy import DisjointBatches, GradientPlan, NeighbouringRelation, PoissonSampling, PrivacyPlan
@@ -63,8 +63,10 @@ __all__ = [
     "MarkovTwin",
     "NeighbouringRelation",
     "OrganisationSession",
+    "OwnFactor",
     "PartySchema",
     "PartyTask",
+    "PiecewiseHazard",
     "Plaintext",
     "PoissonSampling",
     "Posterior",
@@ -129,6 +131,8 @@ _HOMES = {
         "release_marginals",
     ),
     "model": (
+        "OwnFactor",
+        "PiecewiseHazard",
         "mixture_model",
         "party_plate",
         "party_sum",

@@ -16,7 +16,8 @@ from vertinumpyro.data import (
 )
 
 UNIT = RealColumn(bounds=(-1.0, 1.0))
-LABELS = {"bernoulli": "late", "probit": "refused", "ordinal": "grade", "normal": "debt", "poisson": "visits"}
+LABELS = {"bernoulli": "late", "probit": "refused", "ordinal": "grade", "normal": "debt", "poisson": "visits",
+          "negative_binomial": "visits", "survival": "left"}  # fmt: skip
 SCHEMA = Schema(
     {
         "bank": PartySchema(
@@ -28,6 +29,9 @@ SCHEMA = Schema(
                 "grade": CategoricalColumn(categories=("low", "middle", "high")),
                 "debt": RealColumn(bounds=(-10.0, 30.0)),
                 "visits": CountColumn(upper=25),
+                "left": BinaryColumn(),
+                "since": RealColumn(bounds=(0.0, 5.0)),
+                "until": RealColumn(bounds=(0.0, 5.0)),
             }
         ),
         "telco": PartySchema({"usage": UNIT, "tariff": CategoricalColumn(categories=("x", "y", "z"))}),
@@ -35,6 +39,7 @@ SCHEMA = Schema(
 )
 FEATURES = ("income", "years", "usage", "tariff")
 CUTPOINTS = (-1.0, 1.0)
+TIMES = (1.5,)
 
 
 def draw(num_records, seed):
@@ -50,6 +55,12 @@ def draw(num_records, seed):
     table["grade"] = np.array(["low", "middle", "high"])[np.digitize(eta + logistic, CUTPOINTS)]
     table["debt"] = np.clip(10 + 4 * (eta + normal), -10, 30)
     table["visits"] = np.clip(rng.poisson(np.exp(0.5 * eta)), 0, 25)
+    hazard = np.exp(eta - 1.0)  # twice as much from TIMES[0] on
+    first, exponential = hazard * TIMES[0], rng.exponential(size=num_records)
+    event = np.where(exponential < first, exponential / hazard, TIMES[0] + (exponential - first) / (2 * hazard))
+    censored = rng.uniform(1.0, 5.0, num_records)
+    table["left"], table["until"] = (event <= censored).astype(int), np.minimum(event, censored)
+    table["since"] = table["until"] * rng.uniform(0.0, 0.5, num_records) * (rng.random(num_records) < 0.3)
     return pd.DataFrame(table)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.glm.conftest import CUTPOINTS, FEATURES, LABELS, SCHEMA, UNIT
+from tests.glm.conftest import CUTPOINTS, FEATURES, LABELS, SCHEMA, TIMES, UNIT
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, PrivacyError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.glm import FAMILIES, VerticalPredictor
@@ -29,7 +29,8 @@ def predictor(family="bernoulli", reveal="score", schema=SCHEMA, **settings):
     features = (*FEATURES, "spent") if schema is THREE else FEATURES
     regression = Regression.of(
         schema, LABELS[family], family=family, features=features, linear=["years"], prior_scale=1.0, scale=0.1,
-        cutpoints=CUTPOINTS if family == "ordinal" else None,
+        cutpoints={"ordinal": CUTPOINTS, "survival": TIMES}.get(family), concentration=2.0,
+        time="until" if family == "survival" else None,
     )  # fmt: skip
     coefficients = np.concatenate([COEFFICIENTS[term.column] for term in regression.terms])
     if family == "normal":
@@ -86,7 +87,8 @@ def test_a_score_says_all_that_the_family_makes_of_the_predictor(family, records
         np.testing.assert_allclose(found[[f"probability of {name}" for name in labels]], mean, atol=1e-8)
     else:
         column = SCHEMA.columns[LABELS[family]]
-        np.testing.assert_allclose(found[LABELS[family]], in_table_units(column, mean), rtol=1e-7, atol=1e-7)
+        expected_mean = mean if family == "survival" else in_table_units(column, mean)
+        np.testing.assert_allclose(found[LABELS[family]], expected_mean, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("family", ["bernoulli", "probit", "ordinal"])

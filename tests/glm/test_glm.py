@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("sklearn", reason="the estimators are scikit-learn's: extra `report`")
@@ -21,7 +22,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score, roc_auc_score
 
-from tests.glm.conftest import CUTPOINTS, FEATURES, LABELS, SCHEMA, draw
+from tests.glm.conftest import CUTPOINTS, FEATURES, LABELS, SCHEMA, TIMES, draw
 from vertinumpyro.core.errors import ArgumentError, DataError, PlanSpentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
 from vertinumpyro.data import (
@@ -35,10 +36,12 @@ from vertinumpyro.data import (
 )
 from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
-from vertinumpyro.model.outcomes import OUTCOMES
+from vertinumpyro.model import PiecewiseHazard
+from vertinumpyro.model.outcomes import OUTCOMES, OwnFactor
 from vertinumpyro.privacy import GradientPlan, PrivacyWarning
 from vertinumpyro.privacy.ledger import begun
 from vertinumpyro.regression import OwnBudgets
+from vertinumpyro.regression.dataframe_input import concordance
 from vertinumpyro.regression.glm_model import terms_of
 from vertinumpyro.regression.glm_settings import default_steps
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession
@@ -57,6 +60,10 @@ def glm(family="bernoulli", **settings) -> Any:
                 "linear": ["years"], "epsilon": 2.0, "insecure_seed": 0}  # fmt: skip
     if family == "ordinal":
         defaults["cutpoints"] = CUTPOINTS
+    if family == "negative_binomial":
+        defaults["concentration"] = 4.0
+    if family == "survival":
+        defaults |= {"cutpoints": TIMES, "time": "until", "entry": "since"}
     return VerticalGLM(**{**defaults, **settings})
 
 
@@ -108,7 +115,7 @@ def quick(dataset):
 
 
 def test_every_outcome_of_a_sum_has_a_family():
-    assert {family.outcome for family in FAMILIES.values()} == set(OUTCOMES)
+    assert {family.outcome for family in FAMILIES.values()} == set(OUTCOMES) - {OwnFactor}
 
 
 def test_with_almost_no_noise_it_is_the_model_without_privacy(fitted, dataset):
@@ -118,6 +125,9 @@ def test_with_almost_no_noise_it_is_the_model_without_privacy(fitted, dataset):
         SCHEMA, model.label, features=FEATURES, linear=["years"])])  # fmt: skip
     exact = copy.copy(model)
     exact.coef_, exact.intercept_ = coefficients, float(point["intercept"])
+    if model.family == "survival":
+        found = model.baseline_hazard_[1:] / model.baseline_hazard_[0]
+        np.testing.assert_allclose(found, np.exp(point["baseline"]), rtol=0.1)
     unit = FAMILIES[model.family].unit
     np.testing.assert_allclose(model.linear_predictor(dataset), exact.linear_predictor(dataset), atol=0.1 * unit)
     numbers = [i for i, name in enumerate(model.feature_names()) if "=" not in name]
@@ -126,6 +136,9 @@ def test_with_almost_no_noise_it_is_the_model_without_privacy(fitted, dataset):
 
 def test_a_report_says_how_well_it_predicts_and_that_this_is_not_dp(fitted, frame):
     family, model = fitted
+    if family == "survival":
+        assert not hasattr(model, "report_items")
+        return
     tables, figures = model.report_items(frame)
     assert all(item.not_dp for item in (*tables, *figures))
     assert len(figures) == 1 + FAMILIES[family].classes
@@ -164,6 +177,14 @@ def test_predictions_are_the_models_own(fitted, dataset, frame):
         assert np.mean(model.predict(dataset) == model.classes_[probabilities.argmax(axis=1)]) > 0.999
         assert np.all(np.isin(model.predict(frame), frame[model.label].unique()))
         assert model.score(frame) == accuracy_score(frame[model.label], model.predict(frame))
+    elif family == "survival":
+        hazard = PiecewiseHazard(TIMES)
+        times = [frame[name].to_numpy() for name in ("until", "since")]
+        own_part = hazard.log_cumulative(jnp.log(model.baseline_hazard_ / model.baseline_hazard_[0]), *times)
+        np.testing.assert_allclose(model.predict(dataset), own.rate / np.exp(own_part), rtol=2e-3)
+        assert model.score(dataset) == pytest.approx(
+            concordance(model.predict(dataset), frame["left"].to_numpy(), *times)
+        )
     else:
         low, high = (-10.0, 30.0) if family == "normal" else (0.0, 1.0)
         mean = low + (high - low) * np.asarray(own.mean)
@@ -171,13 +192,22 @@ def test_predictions_are_the_models_own(fitted, dataset, frame):
         truth, predicted = frame[model.label], model.predict(frame)
         score = r2_score(truth, predicted) if family == "normal" else d2_tweedie_score(truth, predicted, power=1)
         assert model.score(frame) == pytest.approx(score, abs=1e-4)
-    assert model.score(dataset) == pytest.approx(model.score(frame[list(FEATURES)], frame[model.label]))
+    columns = [*FEATURES, "until", "since"]
+    assert model.score(dataset) == pytest.approx(model.score(frame[columns], frame[model.label]), abs=1e-6)
 
 
 def test_it_learns_what_there_is_to_learn(fitted):
     family, model = fitted
     test = draw(1000, 2)
-    least = {"bernoulli": 0.64, "probit": 0.7, "ordinal": 0.45, "normal": 0.35, "poisson": 0.15}
+    least = {
+        "bernoulli": 0.64,
+        "probit": 0.7,
+        "ordinal": 0.45,
+        "normal": 0.35,
+        "poisson": 0.15,
+        "negative_binomial": 0.13,
+        "survival": 0.6,
+    }
     assert model.score(test) > least[family]
 
 
@@ -196,15 +226,104 @@ def test_a_family_is_a_classifier_or_a_regressor(fitted, frame):
 
 def test_what_was_fitted_is_described(fitted, dataset):
     _, model = fitted
+    times = ("until", "since") if model.family == "survival" else ()
     assert model.feature_names() == ["income", "years", "usage", "tariff=0", "tariff=1", "tariff=2"]
     assert model.coef_.shape == (6,)
     assert (model.n_features_in_, list(model.feature_names_in_)) == (4, list(FEATURES))
-    assert model.schema_.columns.keys() == {*FEATURES, model.label}
+    assert model.schema_.columns.keys() == {*FEATURES, model.label, *times}
     assert not model.secure_noise_
     if model.family == "poisson":
         covariates = dataset.to_frame()[list(FEATURES)].iloc[:50]
         twin = model.posterior_.sample_synthetic(rng_key=KEY, covariates=covariates)
         assert set(twin.columns) == {*FEATURES, model.label}
+
+
+# -- survival, offsets and exposure ---------------------------------------------------------------
+
+
+def test_the_two_factors_of_a_survival_are_its_likelihood(dataset, frame):
+    """Beside the density of a piecewise exponential time, censored and entered late, integrated numerically."""
+    point = {"intercept": -0.8, "baseline": np.array([0.5]), "income_coef": 0.7, "years_coef": -0.2, "usage_coef": 0.4,
+             "tariff_coef": np.array([0.1, -0.3, 0.2])}  # fmt: skip
+    model = functools.partial(
+        glm_model, schema=SCHEMA, label="left", family="survival", features=FEATURES, linear=["years"],
+        cutpoints=TIMES, time="until", entry="since",
+    )  # fmt: skip
+    few = {name: column[:50] for name, column in dataset.pooled().items()}
+    trace = handlers.trace(handlers.seed(handlers.substitute(model, data=point), 0)).get_trace(few, 50)
+    sites = (trace[name] for name in ("left", "when it was"))
+    found = sum(site["fn"].log_prob(site["value"]) for site in sites)
+
+    rows = frame.iloc[:50]
+    eta = 0.7 * rows["income"] - 0.02 * (rows["years"] - 10) + 0.4 * rows["usage"]
+    eta += np.array([0.1, -0.3, 0.2])[rows["tariff"].map("xyz".index)]
+
+    def hazard(time):
+        return np.exp(-0.8 + 0.5 * (time > TIMES[0]))
+
+    grid = np.linspace(rows["since"], rows["until"], 4001)
+    lived = np.trapezoid(hazard(grid), grid, axis=0)
+    expected = rows["left"] * (eta + np.log(hazard(rows["until"]))) - np.exp(eta) * lived
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_a_survival_function_falls_with_the_hazard(dataset, frame):
+    model = glm("survival", plan_settings=QUICK).fit(dataset)
+    found = model.predict_survival_function(frame.iloc[:3], [0.0, 1.0, 4.0])
+    lived = model.baseline_hazard_ @ np.array([TIMES[0], 4.0 - TIMES[0]])
+    relative = np.exp(model.linear_predictor(frame.iloc[:3]) - model.intercept_)
+    np.testing.assert_allclose(found[:, 0], 1.0, atol=1e-4)
+    np.testing.assert_allclose(found[:, 2], np.exp(-relative * lived), rtol=1e-5)
+    assert not hasattr(glm("poisson"), "predict_survival_function")
+
+
+def test_concordance_is_the_share_of_comparable_pairs():
+    rng = np.random.default_rng(0)
+    time, risk, event = rng.integers(1, 9, 60), rng.integers(0, 5, 60), rng.integers(0, 2, 60)
+    entry = time * rng.uniform(0, 0.8, 60)
+    for entered in (np.full(60, -np.inf), entry):
+        pairs = [(i, j) for i in range(60) for j in range(60)
+                 if event[i] and time[j] > time[i] > entered[j]]  # fmt: skip
+        expected = np.mean([(risk[i] > risk[j]) + (risk[i] == risk[j]) / 2 for i, j in pairs])
+        assert concordance(risk, event, time, entered) == pytest.approx(expected)
+    assert concordance(risk, np.zeros(60, int), time) == 0.5
+
+
+def test_a_hazard_that_never_changes_is_one_sum_and_takes_few_steps(dataset):
+    model = glm("survival", cutpoints=())
+    plan = model.plan(dataset)
+    assert (round(plan.residual_bound, 3), plan.start is None) == (0.25, False)
+    assert model.computations(dataset, plan)[-1][0].shape.num_components == 1
+    with pytest.raises(ArgumentError, match=r"curvature=True: .*a hazard without cutpoints"):
+        glm("survival", curvature=True).plan(dataset)
+
+
+@pytest.mark.parametrize("argument", ["offset", "exposure"])
+def test_an_offset_has_the_coefficient_one_at_any_party(argument):
+    from statsmodels.api import GLM, families
+
+    rng = np.random.default_rng(3)
+    months, income = rng.uniform(0.2, 2.0, 3000), rng.uniform(-1, 1, 3000)
+    added = np.log(months) if argument == "exposure" else months / 2
+    visits = rng.poisson(np.exp(added + 0.3 + 0.6 * income)).clip(0, 20)
+    table = {"visits": visits, "income": income, "months": months if argument == "exposure" else added}
+    schema = Schema(
+        {
+            "bank": PartySchema({"visits": CountColumn(upper=20), "income": RealColumn(bounds=(-1, 1))}),
+            "telco": PartySchema({"months": RealColumn(bounds=(-2, 2))}),
+        }
+    )
+    dataset = VerticalDataset.from_pooled(schema, pd.DataFrame(table))
+    model = VerticalGLM(family="poisson", label="visits", **{argument: "months"}, prior_scale=10.0, insecure_seed=0)
+    wide = 4 * model.plan(dataset, epsilon=2000.0).clip_norm
+    found = model.fit(dataset, plan=model.plan(dataset, epsilon=2000.0, clip_norm=wide, num_steps=300))
+    design = np.column_stack([np.ones(3000), income])
+    expected = GLM(visits, design, families.Poisson(), **{argument: table["months"]}).fit().params
+    np.testing.assert_allclose([found.intercept_, *found.coef_], expected, atol=0.03)
+    assert found.feature_names() == ["income"]
+    assert found.predict(dataset).mean() == pytest.approx(visits.mean(), rel=0.03)
+    told = found.predictor(allow_not_dp=True).predict(dataset)
+    np.testing.assert_allclose(told["score"], found.linear_predictor(dataset), atol=1e-9)
 
 
 # -- the plan -------------------------------------------------------------------------------------
@@ -355,6 +474,11 @@ NAMESAKE = Schema({"a": PartySchema({"x": RealColumn(bounds=(0, 1)), "intercept"
     ("settings", "message"),
     [
         ({"family": "gaussian", "label": "late"}, "family='gaussian' must be one of 'bernoulli'"),
+        (
+            {"family": "zero_inflated_poisson", "label": "visits"},
+            r"family=.* must be one of .*; a count with many zeros",
+        ),
+        ({"family": "weibull", "label": "visits"}, "family='weibull' .*; of a time until an event"),
         ({"family": 3, "label": "late"}, "family=3 must be a text"),
         ({"label": None}, "label: there is none"),
         ({"label": "lat"}, "label: no party holds column 'lat'; did you mean 'late'"),
@@ -373,6 +497,27 @@ NAMESAKE = Schema({"a": PartySchema({"x": RealColumn(bounds=(0, 1)), "intercept"
         ({"features": []}, "features: there is none"),
         ({"features": ["late", "income"]}, "features: 'late' is the label"),
         ({"linear": ["tariff"]}, "linear: party 'telco', column 'tariff' has a value outside any order"),
+        ({"offset": "nothing", "label": "late"}, "offset: no party holds column 'nothing'"),
+        (
+            {"offset": "tariff", "label": "late", "features": None},
+            "offset: party 'telco', column 'tariff' is no number",
+        ),
+        ({"offset": "usage", "label": "late"}, "features: 'usage' is the offset; leave it out"),
+        ({"exposure": "until", "label": "late"}, "exposure='until': family='bernoulli' has no rate"),
+        ({"family": "normal", "label": "debt", "offset": "until"}, "offset='until': .*take it off the label"),
+        ({"time": "until", "label": "late"}, "time='until': it is for family=\"survival\""),
+        (
+            {"family": "negative_binomial", "label": "visits", "concentration": None},
+            "concentration=None: .*MarginalGLM",
+        ),
+        ({"family": "survival"}, "cutpoints: .*public times"),
+        ({"family": "survival", "cutpoints": [2.0, 1.0]}, "rising"),
+        ({"family": "survival", "cutpoints": [-1.0]}, "cutpoints must be positive"),
+        ({"family": "survival", "cutpoints": []}, 'time: family="survival" needs the column'),
+        ({"family": "survival", "cutpoints": [], "time": "untl"}, "time: no party holds column 'untl'; did you mean"),
+        ({"family": "survival", "cutpoints": [], "time": "usage"}, "time: .* is not at the label's party, 'bank'"),
+        ({"family": "survival", "cutpoints": [], "time": "until", "entry": "debt"}, "entry: .*may be negative"),
+        ({"family": "survival", "cutpoints": [], "time": "until", "label": "visits"}, "has no two values"),
         ({"linear": ["years"], "features": ["income"]}, "linear: 'years' is not among the features"),
         ({"guide": "wide"}, "guide='wide' must be 'point' or 'normal'"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
@@ -387,6 +532,8 @@ NAMESAKE = Schema({"a": PartySchema({"x": RealColumn(bounds=(0, 1)), "intercept"
 )
 def test_bad_settings_are_refused_by_name(settings, message):
     settings = {"family": "bernoulli", **settings}
+    if settings["family"] == "survival":
+        settings = {"cutpoints": None, "time": None, "entry": None, **settings}
     model = glm(settings.pop("family"), **settings)
     with pytest.raises(ArgumentError, match=message):
         model.plan(num_records=2000)

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 
 from tests.model.cases import draw_columns
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, Column, CountColumn, PartySchema, RealColumn, Schema
-from vertinumpyro.model import party_plate, party_sum
+from vertinumpyro.model import OwnFactor, party_plate, party_sum
 
 UNIT = RealColumn(bounds=(0, 1))
 GRADES = CategoricalColumn(categories=("none", "low", "high", "most"))
@@ -33,6 +33,9 @@ OUTCOMES = {
     "ordered": OutcomeCase(GRADES, lambda eta: dist.OrderedLogistic(eta, jnp.array([-1.0, 0.2, 1.5]))),
     "linear": OutcomeCase(UNIT, lambda eta: dist.Normal(eta, 0.7)),
     "counts": OutcomeCase(CountColumn(upper=12), lambda eta: dist.Poisson(jnp.exp(eta))),
+    "dispersed counts": OutcomeCase(CountColumn(upper=12), lambda eta: dist.NegativeBinomial2(jnp.exp(eta), 1.5)),
+    "events": OutcomeCase(BinaryColumn(), lambda eta: dist.Poisson(jnp.exp(eta))),
+    "own factor": OutcomeCase(BinaryColumn(), OwnFactor),
     "logit by probabilities": OutcomeCase(BinaryColumn(), lambda eta: dist.Bernoulli(probs=jax.nn.sigmoid(eta))),
 }
 

@@ -76,6 +76,7 @@ def test_the_gradient_is_that_of_numpyros_potential_on_pooled_data(outcome, num_
         (("ordered", "linear"), 2),
         (("linear", "ordered"), 1),
         (("probit", "logit", "probit"), 3),
+        (("events", "own factor"), 2),
     ],
 )
 def test_the_gradient_of_several_outcomes_is_that_of_numpyros_potential(outcomes, num_parties):
@@ -305,6 +306,22 @@ def a_second_outcome_of_another_distribution(data, num_records):
     eta = party_sum("second", {"telco": latent("s", ()) * data["usage"]})
     with party_plate("telco", num_records):
         numpyro.sample("late", dist.Bernoulli(logits=3 * eta), obs=data["late"])
+
+
+@refused(
+    "site 'time' of party 'bank'", "no secure step computes (Weibull)", "observe whether it was seen", "PiecewiseHazard"
+)
+def a_time_until_an_event(data, num_records):
+    eta = party_sum("eta", {"telco": latent("s", ()) * data["usage"]})
+    with party_plate("bank", num_records):
+        numpyro.sample("time", dist.Weibull(jnp.exp(eta), 2.0), obs=data["income"])
+
+
+@refused("reads columns ['income'] besides party_sum 'eta'", "of a factor of a rate, as an exposure, the logarithm")
+def an_exposure_outside_the_sum(data, num_records):
+    eta = predictor(data)
+    with party_plate("bank", num_records):
+        numpyro.sample("default", dist.Poisson(data["income"] * jnp.exp(eta)), obs=data["default"])
 
 
 @refused("party_sum 'eta'", "discrete latent 'z'", "one of them")

@@ -6,6 +6,7 @@ from vertinumpyro.model import dummy_data as unobserved
 PUBLIC = {
     *("party_plate", "party_sum", "mixture_model", "UNOBSERVED", "Unobserved"),
     *("split_model", "SplitModel", "inspect_model", "ModelStructure", "DrawnAt"),
+    *("OwnFactor", "PiecewiseHazard"),
 }
 
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from vertinumpyro.model.outcomes import Outcome
 from vertinumpyro.secure import ScoreFunction
-from vertinumpyro.secure.score_functions import bounded_sums
 
 
 @final
@@ -52,9 +51,6 @@ class LogisticNoiseLink(ScoreFunction):
     signed: ClassVar[bool] = True
     num_sums: ClassVar[int] = 1
     error_factor: ClassVar[float] = 2.0
-
-    def bounded(self, contribution):
-        return bounded_sums(contribution, 1)
 
     def weights(self, arithmetic, z):
         return arithmetic.plus(-2 * arithmetic.sigmoid_sum(z), 1)

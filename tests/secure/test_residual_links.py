@@ -15,8 +15,10 @@ from vertinumpyro.secure import (
     BernoulliLogitLink,
     BernoulliProbitLink,
     Crypten,
+    NegativeBinomialLink,
     NormalLink,
     OrderedLogitLink,
+    OwnFactorLink,
     PoissonLink,
 )
 from vertinumpyro.secure.arithmetic import MOST_MILLS
@@ -27,8 +29,9 @@ from vertinumpyro.secure.plaintext import FloatArithmetic
 from vertinumpyro.secure.spu.program import SpuArithmetic
 
 LINKS = [BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]
+DISPERSED = NegativeBinomialLink(most=3.0, concentration=7.0)  # its sigmoid is multiplied by its own number
+OWN = OwnFactorLink()  # nothing is computed for it, so it takes no round
 PROBIT = BernoulliProbitLink()
-every_link = pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason="CrypTen is not installed")
 ONE = 1 << EXP_BITS
 
@@ -119,7 +122,7 @@ def test_sines_are_those_of_their_angles():
 
 
 @needs_crypten
-@every_link
+@pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
 @pytest.mark.parametrize("num_parties", [1, 2, 3])
 def test_a_residual_on_shares_takes_four_rounds_and_keeps_its_bounds(link, num_parties):
     import torch
@@ -142,7 +145,7 @@ def test_a_residual_on_shares_takes_four_rounds_and_keeps_its_bounds(link, num_p
 
 
 @needs_spu
-@pytest.mark.parametrize("link", [*LINKS, PROBIT], ids=lambda link: link.name)
+@pytest.mark.parametrize("link", [*LINKS, DISPERSED, OWN, PROBIT], ids=lambda link: link.name)
 def test_a_residual_on_spus_shares_keeps_its_bounds(link):
     encoded = numbers(link, 300)
     e = on_shares(functools.partial(link.weights, SpuArithmetic()), encoded)
@@ -150,7 +153,7 @@ def test_a_residual_on_spus_shares_keeps_its_bounds(link):
     assert np.abs(e * 2.0**-EXP_BITS - exact(link, encoded)).max() <= link.error_factor * 4e-6
 
 
-@pytest.mark.parametrize("link", [*LINKS, PROBIT], ids=lambda link: link.name)
+@pytest.mark.parametrize("link", [*LINKS, DISPERSED, OWN, PROBIT], ids=lambda link: link.name)
 def test_contributions_that_are_no_numbers_are_bounded(link):
     hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.3])
     width = link.num_sums + link.own_inputs

@@ -114,7 +114,8 @@ def chosen_clip(
         squares = _squares(split, [unit / max(units) for unit in units])
         clip_norm = residual_bound * max(units) * math.sqrt(sum(squares)) if clip_norm is None else clip_norm
         return Clip(clip_norm, _whole(squares), _of_each([residual_bound] * len(units)))
-    if clip_norm is None and budget is not None:
+    known = all(found.outcome.support(jnp.zeros(1)) is not None for found in summed)
+    if clip_norm is None and budget is not None and known:
         columns = sum(_squares(split, [1.0] * len(units)))
         bounds = [forecast_bound(found.outcome, budget, columns) for found in summed]
         lengths = [bound * unit for bound, unit in zip(bounds, units, strict=True)]
@@ -163,7 +164,9 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(9)
     eta = jnp.asarray(outcome.usual[0] + outcome.usual[1] * nodes)
-    values, probabilities = outcome.support(eta)
+    known = outcome.support(eta)
+    assert known is not None  # `chosen_clip` asked
+    values, probabilities = known
     residual = np.asarray(outcome.residual(eta[:, None], values), np.float64)
     chance = np.asarray(probabilities, np.float64) * (weights / weights.sum())[:, None]
     cuts = _BOUNDS[:, None, None] * outcome.unit

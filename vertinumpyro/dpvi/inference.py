@@ -58,7 +58,7 @@ from vertinumpyro.privacy import (
 )
 from vertinumpyro.privacy.accounting import gaussian_noise_multiplier
 from vertinumpyro.privacy.adversary import list_adversaries
-from vertinumpyro.privacy.plan import select_adversaries
+from vertinumpyro.privacy.plan import check_target, select_adversaries
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import ClippedSum, Computation, block_memory
 from vertinumpyro.session import Run, Session, session_of
@@ -216,6 +216,7 @@ class DPVI:
         likely_split = self._split(dataset.schema, likely)
         budget = None
         if epsilon is not None:
+            check_target(epsilon)
             one = gaussian_noise_multiplier(epsilon, delta, neighbouring(relation))
             budget = Budget.of_one_release(dataset.num_records, one, shares, neighbouring(relation))
         chosen = chosen_clip(likely_split, clip, clip_norm, residual_bound, budget)

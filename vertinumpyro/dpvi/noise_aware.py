@@ -120,6 +120,8 @@ def why_not(split: SplitModel) -> str:
         return (
             f"the model has {split.num_parameters} parameters, and {MOST_PARAMETERS} is the most for which it is known"
         )
+    if split.structure.summed[0].outcome.support(jnp.zeros(1)) is None:
+        return "what values its outcome has at a predictor is not known (`Outcome.support`)"
     columns, zeros = stand_in_columns(split.schema, 16, seed=8), split.constrain(jnp.zeros(split.num_parameters))
     adding = [p for p in split.parties if has_offset(split.model, split.structure.summed, p, zeros, columns)]
     if adding:
@@ -274,7 +276,9 @@ class _Predictors(NamedTuple):
 
 def _expected(outcome: Outcome, cut: float, eta: jax.Array, truth: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of the residual at `eta`, as it is cut, of outcomes at the predictor `truth`."""
-    values, probabilities = outcome.support(truth)
+    known = outcome.support(truth)
+    assert known is not None  # `why_not` asked
+    values, probabilities = known
     residual = jnp.clip(outcome.residual(jnp.expand_dims(eta, -1), values), -cut, cut)
     mean = (probabilities * residual).sum(-1)
     return mean, (probabilities * residual**2).sum(-1) - mean**2

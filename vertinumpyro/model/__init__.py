@@ -2,6 +2,7 @@
 
 from vertinumpyro.model.contract import ModelStructure, inspect_model
 from vertinumpyro.model.dummy_data import UNOBSERVED, Unobserved
+from vertinumpyro.model.hazards import OwnFactor, PiecewiseHazard
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.party_plate import party_plate, party_sum
 from vertinumpyro.model.site_trace import DrawnAt
@@ -11,6 +12,8 @@ __all__ = [
     "UNOBSERVED",
     "DrawnAt",
     "ModelStructure",
+    "OwnFactor",
+    "PiecewiseHazard",
     "SplitModel",
     "Unobserved",
     "inspect_model",

@@ -55,12 +55,13 @@ class Outcome(abc.ABC):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """D log p(value | eta) / d eta: what the model's own density must have."""
 
-    @abc.abstractmethod
-    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Values of the outcome at the predictor [...] and their probabilities, both [..., S].
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+        """Values of the outcome at the predictor [...] and their probabilities, both [..., S]; None where unknown.
 
-        Of outcomes without end, or of very many values, enough of them for means of what changes slowly.
+        Of outcomes without end, or of very many values, enough of them for means of what changes slowly. What knows
+        the steps' noise needs them: bounds that are forecast, and posteriors with intervals.
         """
+        return None
 
     @property
     def usual(self) -> tuple[float, float]:
@@ -93,6 +94,22 @@ class Outcome(abc.ABC):
     def link_numbers(self) -> dict[str, float]:
         """The link's own parameters."""
         return {}
+
+
+def _binary(chance: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.broadcast_to(jnp.arange(2.0), (*chance.shape, 2)), jnp.stack([1 - chance, chance], axis=-1)
+
+
+def _counts(most: float) -> np.ndarray:
+    """All counts up to 64, and above them as many, further and further apart."""
+    further = np.unique(np.rint(np.geomspace(64, max(64.0, most), 64)))[1:]
+    return np.concatenate([np.arange(min(64.0, most) + 1), further])
+
+
+def _weighted(counts: np.ndarray, log_prob: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The counts for each predictor, and their probabilities, each for those until the next."""
+    weights = jax.nn.softmax(log_prob + np.log(np.gradient(counts)), axis=-1)
+    return jnp.broadcast_to(counts, weights.shape), weights
 
 
 @final
@@ -286,18 +303,28 @@ class Normal(Outcome):
 class Poisson(Outcome):
     """Counts: y - exp(eta), where a rate above `most` counts as `most`.
 
-    :ivar most: the largest count of the column.
+    Whether an event was seen, 0 or 1, has the likelihood of a count whose rate is the cumulative hazard until then,
+    which is no probability: where nothing is censored it is exponential, and above 1 for more than a third.
+
+    :ivar most: the largest count of the column; of events `MOST_OF_EVENTS`, which 3 people in 10,000 outlive.
+    :ivar events: whether the column's values are 0 and 1.
     """
 
     kind: ClassVar[str] = "poisson"
     instead: ClassVar[str] = "Poisson(jnp.exp(eta)) of a column with an upper bound"
+    MOST_OF_EVENTS: ClassVar[float] = 8.0
 
     most: float
+    events: bool = False
 
     @property
     def unit(self) -> float:
         """The largest residual."""
         return self.most
+
+    def curvature(self, cut: float) -> float:
+        """A rate whose residual is not cut is at most the count and the cut: of events 1 and the cut."""
+        return 1 + cut if self.events else super().curvature(cut)
 
     def offsets(self, value: jax.Array) -> jax.Array:
         """Log of the largest rate."""
@@ -312,12 +339,10 @@ class Poisson(Outcome):
         return value - jnp.exp(eta)
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """All counts up to 64, and above them as many, further and further apart."""
-        further = np.unique(np.rint(np.geomspace(64, max(64.0, self.most), 64)))[1:]
-        counts = np.concatenate([np.arange(min(64.0, self.most) + 1), further])
-        log_prob = counts * jnp.minimum(eta, jnp.log(self.most))[..., None] - jax.scipy.special.gammaln(counts + 1)
-        weights = jax.nn.softmax(log_prob + np.log(np.gradient(counts)), axis=-1)
-        return jnp.broadcast_to(counts, weights.shape), weights
+        """Counts up to the largest."""
+        counts = _counts(self.most)
+        log_rate = jnp.minimum(eta, jnp.log(self.most))[..., None]
+        return _weighted(counts, counts * log_rate - jax.scipy.special.gammaln(counts + 1))
 
     @property
     def usual(self) -> tuple[float, float]:
@@ -327,18 +352,116 @@ class Poisson(Outcome):
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> Poisson | None:
         """Of NumPyro's `Poisson`, where the schema bounds the count."""
-        return cls(max(1.0, largest)) if type(fn).__name__ == "Poisson" and largest is not None else None
+        if type(fn).__name__ != "Poisson" or largest is None:
+            return None
+        return cls(largest) if largest > 1 else cls(cls.MOST_OF_EVENTS, events=True)
 
     def link_numbers(self) -> dict[str, float]:
         """The largest rate."""
         return {"most": self.most}
 
 
-def _binary(chance: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jnp.broadcast_to(jnp.arange(2.0), (*chance.shape, 2)), jnp.stack([1 - chance, chance], axis=-1)
+@final
+@dataclasses.dataclass(frozen=True)
+class NegativeBinomial(Outcome):
+    """Counts that vary more than a Poisson's, with a public concentration r: y - (y + r) sigmoid(eta - log r).
+
+    :ivar most: the largest count of the column.
+    :ivar concentration: r; the variance is mean + mean^2 / r.
+    """
+
+    kind: ClassVar[str] = "negative_binomial"
+    instead: ClassVar[str] = "NegativeBinomial2(jnp.exp(eta), r) with a public r, of a column with an upper bound"
+
+    most: float
+    concentration: float
+
+    @property
+    def unit(self) -> float:
+        """A little more than the largest residual, so that roundings leave |e| <= 1."""
+        return max(self.most, self.concentration) * (1 + 2.0**-16)
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """Log of the concentration."""
+        return jnp.full((*value.shape, 1), jnp.log(self.concentration))
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """Y, over the unit."""
+        return jnp.asarray(value, float)[..., None] / self.unit
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """See the class."""
+        return value - (value + self.concentration) * jax.nn.sigmoid(eta - jnp.log(self.concentration))
+
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """As a Poisson's."""
+        counts, size = _counts(self.most), self.concentration
+        log_odds = (eta - jnp.log(size))[..., None]
+        log_prob = jax.scipy.special.gammaln(counts + size) - jax.scipy.special.gammaln(counts + 1)
+        log_prob = log_prob - counts * jax.nn.softplus(-log_odds) - size * jax.nn.softplus(log_odds)
+        return _weighted(counts, log_prob)
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """As a Poisson's."""
+        return 0.5 * float(np.log(self.most)), 0.5
+
+    def curvature(self, cut: float) -> float:
+        """Of a sigmoid, at 0, of the largest count."""
+        return min(2 * cut, (self.most + self.concentration) / 4)
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> NegativeBinomial | None:
+        """Of NumPyro's `NegativeBinomial2` and its like, where the concentration is one number."""
+        if type(fn).__name__ not in ("NegativeBinomial2", "GammaPoisson") or largest is None:
+            return None
+        found = np.asarray(fn.concentration, float)
+        return cls(max(1.0, largest), float(found.flat[0])) if np.ptp(found) == 0 else None
+
+    def link_numbers(self) -> dict[str, float]:
+        """The largest count and the concentration."""
+        return {"most": self.most, "concentration": self.concentration}
 
 
-OUTCOMES: tuple[type[Outcome], ...] = (BernoulliLogit, BernoulliProbit, OrderedLogit, Normal, Poisson)
+@final
+@dataclasses.dataclass(frozen=True)
+class OwnFactor(Outcome):
+    """A factor exp(y eta) that one party's columns and latents make up: y, which it knows without the others."""
+
+    kind: ClassVar[str] = "own_factor"
+    instead: ClassVar[str] = "OwnFactor(eta)"
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """None."""
+        return jnp.zeros((*value.shape, 1))
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """Y."""
+        return jnp.asarray(value, float)[..., None]
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """Y, whatever eta is."""
+        return jnp.broadcast_to(jnp.asarray(value, float), eta.shape)
+
+    def curvature(self, cut: float) -> float:
+        """None."""
+        return 0.0
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> OwnFactor | None:
+        """Of `model.hazards.OwnFactor`, at a column from 0 to 1."""
+        return cls() if type(fn).__name__ == "OwnFactor" and largest is not None and largest <= 1 else None
+
+
+OUTCOMES: tuple[type[Outcome], ...] = (
+    BernoulliLogit,
+    BernoulliProbit,
+    OrderedLogit,
+    Normal,
+    Poisson,
+    NegativeBinomial,
+    OwnFactor,
+)
 """All of them."""
 
 
@@ -347,3 +470,22 @@ def outcomes_of(fn: Any, largest: float | None) -> list[Outcome]:
     while type(fn).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
         fn = fn.base_dist
     return [outcome for kind in OUTCOMES if (outcome := kind.of(fn, largest)) is not None]
+
+
+_TIMES = "of a time until an event observe whether it was seen, with the time in the sum: see PiecewiseHazard"
+_ZEROS = "a count with many zeros is NegativeBinomial2(jnp.exp(eta), r)"
+_POSITIVE = 'a positive real is Normal(eta, scale) of a RealColumn with transform="log1p"'
+_ELSEWHERE = {
+    **dict.fromkeys(("exponential", "weibull", "cox", "rightcensored", "leftcensored", "intervalcensored"), _TIMES),
+    **dict.fromkeys(("zeroinflated", "hurdle"), _ZEROS),
+    **dict.fromkeys(("gamma", "inversegaussian", "lognormal", "tweedie"), _POSITIVE),
+    **dict.fromkeys(
+        ("studentt", "laplace", "cauchy"), "Normal(eta, scale) cuts its residual, as Huber's regression does"
+    ),
+}
+
+
+def elsewhere(name: str) -> str | None:
+    """What to write in the place of a distribution or a family that is none of these; None where nothing is known."""
+    plain = name.replace("_", "").lower()
+    return next((fix for start, fix in _ELSEWHERE.items() if plain.startswith(start)), None)

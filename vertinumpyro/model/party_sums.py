@@ -21,7 +21,7 @@ from vertinumpyro.core.types import MOST_OUTCOMES, Contribution, Model, Theta
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.enumeration import start_value, trace_at
-from vertinumpyro.model.outcomes import OUTCOMES, Outcome, outcomes_of
+from vertinumpyro.model.outcomes import OUTCOMES, Outcome, elsewhere, outcomes_of
 from vertinumpyro.model.party_plate import PartySums
 from vertinumpyro.model.site_trace import Reads, SiteFacts, TracedModel
 
@@ -217,7 +217,7 @@ def _check_reads_the_sum_alone(name: str, site: str, party: str, reads: Reads) -
     if columns:
         raise ModelContractError(
             f"the distribution of site '{site}' of party '{party}' reads columns {columns} besides party_sum '{name}'; "
-            f"put what they add into the sum's part of '{party}'"
+            f"put what they add into the sum's part of '{party}', of a factor of a rate, as an exposure, the logarithm"
         )
 
 
@@ -233,7 +233,7 @@ def _outcome(model: Model, schema: Schema, name: str, facts: SiteFacts, site: st
     raise ModelContractError(
         f"site '{site}' of party '{facts.party}' reads party_sum '{name}' in a way that no secure step computes "
         f"({type(tried.fn).__name__}); write one of {written} with eta the very sum, and factors or offsets inside its "
-        "parts"
+        "parts" + (f"; {fix}" if (fix := elsewhere(type(tried.fn).__name__)) else "")
     )
 
 

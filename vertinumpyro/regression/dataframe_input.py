@@ -7,6 +7,7 @@ take that for granted (`log_loss` the columns of probabilities, `roc_auc` the se
 
 from __future__ import annotations
 
+import bisect
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -92,6 +93,29 @@ def d2_poisson(truth: np.ndarray, predicted: np.ndarray) -> float:
         return float(np.sum(xlogy(truth, truth / mean) - truth + mean))
 
     return 1 - deviance(predicted) / deviance(truth.mean())
+
+
+def concordance(risk: np.ndarray, event: np.ndarray, time: np.ndarray, entry: np.ndarray | None = None) -> float:
+    """Harrell's C: of two people at risk when one of them has an event, how often that one has the larger risk.
+
+    Equal risks count half; 1/2 where no two can be compared.
+    """
+    entry = np.full(len(time), -np.inf) if entry is None else entry
+    at_risk, entered, found, pairs = [], set(), 0.0, 0
+    latest = np.argsort(-time, kind="stable")
+    by_entry, out, added = np.argsort(-entry, kind="stable"), 0, 0
+    for person in latest[event[latest] == 1]:
+        while added < len(latest) and time[latest[added]] > time[person]:
+            bisect.insort(at_risk, risk[latest[added]])
+            entered.add(latest[added])
+            added += 1
+        while out < len(by_entry) and entry[by_entry[out]] >= time[person]:
+            if by_entry[out] in entered:
+                del at_risk[bisect.bisect_left(at_risk, risk[by_entry[out]])]
+            out += 1
+        below, above = bisect.bisect_left(at_risk, risk[person]), bisect.bisect_right(at_risk, risk[person])
+        found, pairs = found + (below + above) / 2, pairs + len(at_risk)
+    return found / pairs if pairs else 0.5
 
 
 Records: TypeAlias = VerticalDataset | Table | np.ndarray

@@ -7,6 +7,8 @@
 | "ordinal" | three or more values, in the schema's order | proportional odds with public cut points |
 | "normal" | a real | around eta, with a public scale |
 | "poisson" | a count | rate exp(eta) |
+| "negative_binomial" | a count | the same rate, and a variance of mean + mean² / a public concentration |
+| "survival" | two values, whether an event was seen | hazard exp(eta) times a baseline that changes at public times |
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, final
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -27,7 +30,9 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.validation import require_collection, shown
 from vertinumpyro.data import Column
 from vertinumpyro.data.schema_checks import Place
-from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome
+from vertinumpyro.model.hazards import PiecewiseHazard
+from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome, elsewhere
+from vertinumpyro.model.outcomes import NegativeBinomial as NegativeBinomialOutcome
 from vertinumpyro.model.outcomes import Normal as NormalOutcome
 from vertinumpyro.model.outcomes import Poisson as PoissonOutcome
 
@@ -186,17 +191,10 @@ class Normal(Family):
         return 0.5
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Poisson(Family):
-    """Counts, whose rate counts as the column's upper bound where it is above."""
+class _Counts(Family):
+    """A count, by the log of its mean. Abstract."""
 
-    outcome: ClassVar[type[Outcome]] = PoissonOutcome
     classes: ClassVar[bool] = False
-
-    def distribution(self, eta: Any) -> Any:
-        """By the log of its rate."""
-        return dist.Poisson(jnp.exp(eta))
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
         """The rate."""
@@ -219,12 +217,85 @@ class Poisson(Family):
         return math.log(max(1.0, column.encoded_range[1])) / 2
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class NegativeBinomial(_Counts):
+    """Counts that vary more than a Poisson's.
+
+    :ivar concentration: public; the variance is mean + mean² / concentration.
+    """
+
+    outcome: ClassVar[type[Outcome]] = NegativeBinomialOutcome
+
+    concentration: float
+
+    def distribution(self, eta: Any) -> Any:
+        """By the log of its mean."""
+        return dist.NegativeBinomial2(jnp.exp(eta), self.concentration)
+
+    def residual(self, column: Column) -> float:
+        """As much as a count's, or the largest one below the mean where that is less."""
+        return max(1.0, 2.5 * min(super().residual(column), self.concentration))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Survival(_TwoValues):
+    """Proportional hazards: eta is the log of the cumulative hazard until the time, of which the mean has no baseline.
+
+    :ivar cutpoints: public, positive and rising times, between which the baseline hazard is constant.
+    """
+
+    outcome: ClassVar[type[Outcome]] = PoissonOutcome
+    classes: ClassVar[bool] = False
+
+    cutpoints: tuple[float, ...]
+
+    @property
+    def hazard(self) -> PiecewiseHazard:
+        """The baseline."""
+        return PiecewiseHazard(self.cutpoints)
+
+    def distribution(self, eta: Any) -> Any:
+        """Of events, with that many expected."""
+        return dist.Poisson(jnp.exp(eta))
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """The hazard."""
+        return np.exp(eta)
+
+    def residual(self, column: Column) -> float:
+        """So that the clip, 0.4 of it, cuts who lives through three times the hazard that an event takes on average.
+
+        A tighter cut takes the hazard for more than it is: it bounds the long lives alone, as an event counts 1.
+        """
+        return 5.0
+
+    def centre(self, column: Column) -> float:
+        """Of the time's column: the log of the hazard with which an event is expected until its upper bound."""
+        return -math.log(float(table_numbers(column, column.encoded_range[1])))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Poisson(_Counts):
+    """Counts, whose rate counts as the column's upper bound where it is above."""
+
+    outcome: ClassVar[type[Outcome]] = PoissonOutcome
+
+    def distribution(self, eta: Any) -> Any:
+        """By the log of its rate."""
+        return dist.Poisson(jnp.exp(eta))
+
+
 FAMILIES: dict[str, type[Family]] = {
     "bernoulli": Bernoulli,
     "probit": Probit,
     "ordinal": Ordinal,
     "normal": Normal,
     "poisson": Poisson,
+    "negative_binomial": NegativeBinomial,
+    "survival": Survival,
 }
 """By the names that `VerticalGLM(family=...)` takes."""
 
@@ -232,30 +303,52 @@ CLASSIFIERS = frozenset(name for name, kind in FAMILIES.items() if kind.classes)
 """Those of classes."""
 
 
-def family_of(name: str, *, scale: float, cutpoints: Iterable[float] | None) -> Family:
+def family_of(
+    name: str, *, scale: float, cutpoints: Iterable[float] | None, concentration: float | None = None
+) -> Family:
     """A family and its public numbers.
 
     :param name: one of `FAMILIES`.
     :param scale: of "normal".
-    :param cutpoints: of "ordinal".
+    :param cutpoints: of "ordinal" and "survival".
+    :param concentration: of "negative_binomial".
     :raises ArgumentError: names the argument and the fix.
     """
     if name not in FAMILIES:
-        raise ArgumentError(f"family={shown(name)} must be one of {', '.join(map(repr, FAMILIES))}")
+        fix = elsewhere(str(name))
+        raise ArgumentError(
+            f"family={shown(name)} must be one of {', '.join(map(repr, FAMILIES))}" + (f"; {fix}" if fix else "")
+        )
     kind = FAMILIES[name]
     if kind is Normal:
         if not 0 < scale < math.inf:
             raise ArgumentError(f"scale must be positive and finite, got {scale}")
         return Normal(float(scale))
-    return Ordinal(_rising(cutpoints)) if kind is Ordinal else kind()
+    if kind is NegativeBinomial:
+        if concentration is None or not 0 < concentration < math.inf:
+            raise ArgumentError(
+                f"concentration={concentration}: family={name!r} needs a public one, positive and finite, which makes "
+                "the variance mean + mean² / concentration; MarginalGLM learns it"
+            )
+        return NegativeBinomial(float(concentration))
+    if kind is Survival:
+        return Survival(PiecewiseHazard(_rising(cutpoints, _TIMES)).cutpoints)
+    return Ordinal(_rising(cutpoints, _LOG_ODDS)) if kind is Ordinal else kind()
 
 
-def _rising(cutpoints: Iterable[float] | None) -> tuple[float, ...]:
+_LOG_ODDS = (
+    'family="ordinal" needs public ones, one fewer than the label has values; from public shares of the values, the '
+    "log odds of their running sums"
+)
+_TIMES = (
+    'family="survival" needs public times at which the baseline hazard may change, as (1.0, 5.0), or () for one that '
+    "never does"
+)
+
+
+def _rising(cutpoints: Iterable[float] | None, wanted: str) -> tuple[float, ...]:
     if cutpoints is None:
-        raise ArgumentError(
-            'cutpoints: family="ordinal" needs public ones, one fewer than the label has values; from public shares of '
-            "the values, the log odds of their running sums"
-        )
+        raise ArgumentError(f"cutpoints: {wanted}")
     if not isinstance(cutpoints, np.ndarray):
         require_collection("cutpoints", cutpoints, "rising numbers")
     try:
@@ -265,6 +358,21 @@ def _rising(cutpoints: Iterable[float] | None) -> tuple[float, ...]:
     if not np.all(np.isfinite(found)) or not np.all(np.diff(found) > 0):
         raise ArgumentError(f"cutpoints must be finite and rising, got {found}")
     return found
+
+
+def table_numbers(column: Column, values: Any) -> Any:
+    """Numbers in model units as they are in the table, of NumPy's arrays or JAX's; None of what is no number."""
+    xp = jnp if isinstance(values, jax.Array) else np
+    if column.kind == "count":
+        return values
+    if column.kind == "real":  # linear between so many points, whatever the column's transform
+        grid = np.linspace(*column.encoded_range, _GRID)
+        return xp.interp(values, grid, column.numbers(grid))
+    middles = column.middles
+    return None if middles is None else xp.asarray(middles, float)[xp.asarray(values, int)]
+
+
+_GRID = 1025
 
 
 def _refuse(place: Place, problem: str, fix: str) -> None:

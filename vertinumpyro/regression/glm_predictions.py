@@ -30,9 +30,11 @@ from vertinumpyro.core.validation import check_fields, shown
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.evaluation import Predicted, PredictionItems, prediction_items
+from vertinumpyro.model.hazards import PiecewiseHazard
 from vertinumpyro.regression.dataframe_input import (
     Records,
     class_codes,
+    concordance,
     d2_poisson,
     encoded,
     encoded_labels,
@@ -41,7 +43,7 @@ from vertinumpyro.regression.dataframe_input import (
     r2,
     values_of,
 )
-from vertinumpyro.regression.families import CLASSIFIERS
+from vertinumpyro.regression.families import CLASSIFIERS, table_numbers
 from vertinumpyro.regression.glm_settings import Regression
 from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, available_if, check_is_fitted
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
@@ -53,6 +55,10 @@ from vertinumpyro.session.reveal_to_one import Bands
 
 def _has_classes(model: Any) -> bool:
     return model.family in CLASSIFIERS
+
+
+def _is_survival(model: Any) -> bool:
+    return model.family == "survival"
 
 
 def _has_two_classes(model: Any) -> bool:
@@ -70,6 +76,7 @@ class GLMPredictions(SpendsOwnBudgets):
     coef_: np.ndarray
     intercept_: float
     classes_: np.ndarray
+    baseline_hazard_: np.ndarray
     schema_: Schema
     _regression_: Regression
 
@@ -124,8 +131,18 @@ class GLMPredictions(SpendsOwnBudgets):
 
     def predict(self, X: Records) -> np.ndarray:
         """The most probable class, or the mean at the posterior's centre, `[N]`, in the table's own units."""
-        mean, column = self._mean(X), self._regression_.column
-        return values_of(column)[mean.argmax(axis=1)] if mean.ndim == 2 else in_table_units(column, mean)
+        mean, regression = self._mean(X), self._regression_
+        return values_of(regression.column)[mean.argmax(axis=1)] if mean.ndim == 2 else _mean_in_table(regression, mean)
+
+    @available_if(_is_survival)
+    def predict_survival_function(self, X: Records, times: Iterable[float]) -> np.ndarray:
+        """Probabilities `[N, T]` of no event from time 0 until each of these, in the table's units.
+
+        A ratio of hazards is exp(coef_), for a step of 1 of what the coefficient belongs to.
+        """
+        hazard = PiecewiseHazard(self._regression_.cutpoints or ())
+        cumulative = np.asarray(hazard.exposure(np.asarray(list(times), np.float64))) @ self.baseline_hazard_
+        return np.exp(-np.exp(self.linear_predictor(X) - self.intercept_)[:, None] * cumulative)
 
     def predictor(
         self, reveal: str | Iterable[float] = "score", *, allow_not_dp: bool = False, backend: Backend | None = None
@@ -157,7 +174,9 @@ class GLMPredictions(SpendsOwnBudgets):
         return self._regression_.of_label.mean(eta)
 
     def score(self, X: Records, y: Any = None) -> float:
-        """Accuracy of classes, R² of a real, D² (the share of the deviance) of counts. Not DP: it reads real labels.
+        """Accuracy of classes, R² of a real, D² (the share of the deviance) of counts, concordance of survival.
+
+        Not DP: it reads real labels.
 
         :param X: records.
         :param y: labels in the schema's own types; None takes the column of X.
@@ -165,11 +184,14 @@ class GLMPredictions(SpendsOwnBudgets):
         mean, truth = self._mean(X), self._labels(X, y)
         if mean.ndim == 2:
             return float(np.mean(mean.argmax(axis=1) == truth))
+        if _is_survival(self):
+            return concordance(mean, truth, *self._times(X))
         column = self._regression_.column
         if column.kind == "count":
             return d2_poisson(truth.astype(np.float64), mean)
         return r2(in_table_units(column, truth), in_table_units(column, mean))
 
+    @available_if(lambda model: not _is_survival(model))
     def report_items(self, X: Records, y: Any = None, *, num_groups: int = 10) -> PredictionItems:
         """A table and figures for `write_report`: how well it predicts records whose labels are known. Not DP.
 
@@ -193,6 +215,15 @@ class GLMPredictions(SpendsOwnBudgets):
             if code
         }
         return prediction_items(events, num_groups=num_groups)
+
+    def _times(self, X: Any) -> list[np.ndarray]:
+        """Time and, where there is one, entry `[N]` of a survival's records, in the table's units."""
+        regression = self._regression_
+        dataset = encoded(X, self.schema_, list(regression.times), self.features)
+        for name in regression.times:
+            self._check_same(dataset, name)
+        columns = dataset.pooled()
+        return [np.asarray(table_numbers(self.schema_.columns[n], columns[n]), np.float64) for n in regression.times]
 
     def _labels(self, X: Any, y: Any) -> np.ndarray:
         """True labels `[N]` in model units."""
@@ -313,7 +344,7 @@ class VerticalPredictor(PrivateOutput):
         if family == "normal":
             low, high = in_table_units(column, np.array([0.0, 1.0]))
             return float(low), float(high)
-        return 0.0, math.inf if family == "poisson" else 1.0
+        return 0.0, math.inf if family in ("poisson", "negative_binomial", "survival") else 1.0
 
     @cached_property
     def bands(self) -> Bands | None:
@@ -333,12 +364,13 @@ class VerticalPredictor(PrivateOutput):
     def _mean(self, eta: np.ndarray) -> np.ndarray:
         """In the table's units; of two classes the second's probability."""
         mean = self.regression.of_label.mean(eta)
-        return mean[:, 1] if mean.ndim == 2 else in_table_units(self.regression.column, mean)
+        return mean[:, 1] if mean.ndim == 2 else _mean_in_table(self.regression, mean)
 
     @property
     def _largest(self) -> float:
         """A bound on the linear predictor, whatever the columns hold."""
-        return abs(self.intercept) + sum(float(np.abs(part).max()) for part in self._parts.values())
+        parts = self._parts
+        return abs(self.intercept) + sum(term.largest(parts[term.column]) for term in self.regression.terms)
 
     @property
     def _parts(self) -> Mapping[str, np.ndarray]:
@@ -408,7 +440,7 @@ class VerticalPredictor(PrivateOutput):
         eta = values * 2.0**-_BITS
         mean = self.regression.of_label.mean(eta)
         if not classes:
-            return pd.DataFrame({label: in_table_units(self.regression.column, mean), "score": eta})
+            return pd.DataFrame({label: _mean_in_table(self.regression, mean), "score": eta})
         probabilities = {f"probability of {name}": mean[:, index] for index, name in enumerate(names)}
         return pd.DataFrame({label: names[mean.argmax(axis=1)], **probabilities, "score": eta})
 
@@ -423,6 +455,11 @@ class VerticalPredictor(PrivateOutput):
         :raises AlignmentError: from the session: the parties' ids differ.
         """
         return session_of(records, FixedPoint()).reveal_to(self)
+
+
+def _mean_in_table(regression: Regression, mean: np.ndarray) -> np.ndarray:
+    """A survival's hazard is no number of its label's."""
+    return mean if regression.family == "survival" else in_table_units(regression.column, mean)
 
 
 def _compares(backend: Backend) -> bool:

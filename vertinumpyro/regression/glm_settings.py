@@ -21,14 +21,14 @@ from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.validation import require_collection
 from vertinumpyro.data import Column, Schema
-from vertinumpyro.data.schema_checks import Place
+from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.dpvi import DPVI, Posterior, SecondMoments
 from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
 from vertinumpyro.dpvi.second_moments import NUM_STEPS as FEW_STEPS
 from vertinumpyro.posterior.guide import GuideFactory
 from vertinumpyro.regression.dataframe_input import part_of
-from vertinumpyro.regression.families import Family, family_of
-from vertinumpyro.regression.glm_model import INTERCEPT, Term, glm_model, terms_of
+from vertinumpyro.regression.families import Family, Survival, family_of, table_numbers
+from vertinumpyro.regression.glm_model import BASELINE, INTERCEPT, Offset, Term, check_number, glm_model, terms_of
 from vertinumpyro.secure import Backend
 
 _NUM_STEPS, _CLIP_FACTOR = 200, 0.4
@@ -126,12 +126,46 @@ class Regression:
     prior_scale: float
     scale: float
     cutpoints: tuple[float, ...] | None
+    offset: str | None = None
+    exposure: str | None = None
+    time: str | None = None
+    entry: str | None = None
+    concentration: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.prior_scale < math.inf:
             raise ArgumentError(f"prior_scale must be positive and finite, got {self.prior_scale}")
+        self._check_times()
         _ = self.terms  # validates the columns' names
         self.of_label.check(self.place, self.column)
+        if self.exposure is not None and self.family not in ("poisson", "negative_binomial", "survival"):
+            raise ArgumentError(f"exposure={self.exposure!r}: family={self.family!r} has no rate; leave it out")
+        if self.offset is not None and self.family == "normal":
+            raise ArgumentError(f'offset={self.offset!r}: family="normal" needs none; take it off the label')
+
+    def _check_times(self) -> None:
+        if self.family != "survival":
+            given = next((name for name in ("time", "entry") if getattr(self, name) is not None), None)
+            if given is not None:
+                raise ArgumentError(f'{given}={getattr(self, given)!r}: it is for family="survival"; leave it out')
+            return
+        if self.time is None:
+            raise ArgumentError("time: family=\"survival\" needs the column of the event's time, or of the censoring's")
+        for argument, name in {"time": self.time, "entry": self.entry}.items():
+            if name is not None:
+                self._check_time(argument, name)
+
+    def _check_time(self, argument: str, name: str) -> None:
+        columns = self.schema.columns
+        if name not in columns:
+            raise ArgumentError(f"{argument}: no party holds column {name!r}; {suggest(name, columns)}")
+        place = Place(self.schema.party_of(name), name)
+        check_number(argument, place, columns[name])
+        if self.label in columns and place.party != self.place.party:
+            raise ArgumentError(f"{argument}: {place} is not at the label's party, {self.place.party!r}; move it there")
+        low, high = (float(table_numbers(columns[name], np.asarray(end))) for end in columns[name].encoded_range)
+        if low < 0 or not high > 0:
+            raise ArgumentError(f"{argument}: {place} may be negative; give it bounds from 0 on, where time begins")
 
     @classmethod
     def of(
@@ -141,7 +175,10 @@ class Regression:
         """With the columns in any collection."""
         for argument, names in {"features": () if features is None else features, "linear": linear}.items():
             require_collection(argument, names, "columns")
-        family = family_of(settings["family"], scale=settings["scale"], cutpoints=cutpoints)
+        family = family_of(
+            settings["family"], scale=settings["scale"], cutpoints=cutpoints,
+            concentration=settings.get("concentration"),
+        )  # fmt: skip
         return cls(
             schema=schema,
             label=label,
@@ -157,14 +194,27 @@ class Regression:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
-    def terms(self) -> tuple[Term, ...]:
+    def terms(self) -> tuple[Term | Offset, ...]:
         """What each column adds to the predictor."""
-        return terms_of(self.schema, self.label, features=self.features, linear=self.linear)
+        return terms_of(
+            self.schema, self.label, features=self.features, linear=self.linear, offset=self.offset,
+            exposure=self.exposure, times=self.times,
+        )  # fmt: skip
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """Columns of a survival's label beside it."""
+        return tuple(name for name in (self.time, self.entry) if name is not None)
+
+    @property
+    def all_columns(self) -> list[str]:
+        """What the model reads: features, label and its times."""
+        return [*self.columns, self.label, *self.times]
 
     @functools.cached_property
     def of_label(self) -> Family:
         """The label's distribution."""
-        return family_of(self.family, scale=self.scale, cutpoints=self.cutpoints)
+        return family_of(self.family, scale=self.scale, cutpoints=self.cutpoints, concentration=self.concentration)
 
     @property
     def column(self) -> Column:
@@ -184,26 +234,51 @@ class Regression:
     @property
     def of_its_columns(self) -> Regression:
         """The same on a schema of these columns alone; a party without any has no part in it."""
-        return dataclasses.replace(self, schema=part_of(self.schema, [*self.columns, self.label]))
+        return dataclasses.replace(self, schema=part_of(self.schema, self.all_columns))
 
     def steps(self, num_steps: int | None = None, *, curvature: bool = False) -> Steps:
         """How it is fitted unless somebody says otherwise, in the family's own units."""
-        found = default_steps(1 + len(self.terms), num_steps, curvature=curvature)
+        found = default_steps(self._num_columns, num_steps, curvature=curvature)
         return found._replace(
             clip_norm=found.clip_norm * self.of_label.residual(self.column),
             learning_rate=found.learning_rate * self.of_label.unit,
         )
 
     @property
+    def _num_columns(self) -> int:
+        """Features and label, by which a record's scores are bounded; see `dpvi.clipping`.
+
+        A survival's baseline is in two sums, each with the times and an intercept, at the label's party.
+        """
+        across = 1 + len(self.terms) + len(self.times)
+        if not self.num_intervals:
+            return across
+        own = 1 + sum(term.party == self.place.party for term in self.terms) + len(self.times)
+        return across + own + 2 * (1 + len(self.times))
+
+    @property
+    def num_intervals(self) -> int:
+        """Of a survival's baseline; 0 where the hazard never changes, and has no latents beside the intercept."""
+        family = self.of_label
+        return family.hazard.num_intervals if isinstance(family, Survival) and family.cutpoints else 0
+
+    @property
     def has_moments(self) -> bool:
-        """Whether second moments of its coefficients' scores are not too many."""
-        return sum(term.size for term in self.terms) < MOST_COEFFICIENTS
+        """Whether second moments of its coefficients' scores are those of one sum, and not too many."""
+        return not self.num_intervals and sum(term.size for term in self.terms) < MOST_COEFFICIENTS
 
     def found(self, posterior: Posterior) -> tuple[np.ndarray, float]:
         """Coefficients `[d]` in the terms' order and the intercept, at the posterior's centre."""
         sites = posterior.split.constrain(posterior.centre())
-        coefficients = [np.ravel(np.asarray(sites[term.site], np.float64)) for term in self.terms]
+        learned = [term for term in self.terms if isinstance(term, Term)]
+        coefficients = [np.ravel(np.asarray(sites[term.site], np.float64)) for term in learned]
         return np.concatenate(coefficients), float(sites[INTERCEPT])
+
+    def baseline(self, posterior: Posterior) -> np.ndarray:
+        """Of a survival, the hazard `[J]` in each interval where the predictor without its intercept is 0."""
+        sites = posterior.split.constrain(posterior.centre())
+        later = np.asarray(sites[BASELINE], np.float64) if self.num_intervals else np.zeros(0)
+        return np.exp(np.concatenate([np.zeros(1), later]) + float(sites[INTERCEPT]))
 
     def predictor(self, columns: Mapping[str, np.ndarray], coefficients: np.ndarray, intercept: float) -> np.ndarray:
         """Eta `[N]` of records in model units."""

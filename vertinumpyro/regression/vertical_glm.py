@@ -49,8 +49,8 @@ class VerticalGLM(GLMPredictions):
     (`posterior_.is_interval`): what is made of it is too narrow. Where intervals matter, take `MarginalGLM`, or of a
     real label `VerticalLinearRegression`.
 
-    :param family: "bernoulli" (log odds), "probit", "ordinal", "normal" or "poisson"; `families` has the labels they
-        take.
+    :param family: "bernoulli" (log odds), "probit", "ordinal", "normal", "poisson", "negative_binomial" or "survival"
+        (proportional hazards); `families` has the labels they take.
     :param schema, label, features, epsilon, delta: what a fit without `plan=` makes its own plan from; that, and
         `schema` for DataFrames, is what `cross_val_score` and `GridSearchCV` need, on pooled DataFrames. Every such fit
         is a budget of its own: see `own_budgets`.
@@ -59,7 +59,14 @@ class VerticalGLM(GLMPredictions):
     :param plan_settings: further settings of that plan by name, as `DPVI.plan` takes them.
     :param prior_scale: standard deviation of a coefficient's prior; half of the intercept's.
     :param scale: of family="normal", public: the label's standard deviation around its mean, as a part of its range.
-    :param cutpoints: of family="ordinal", public and rising, one fewer than the label has values.
+    :param cutpoints: of family="ordinal", public and rising, one fewer than the label has values; of "survival" the
+        public times, in the table's units, at which the baseline hazard may change, () for never.
+    :param offset: a column, of any party, that is added to the linear predictor as it is, in the table's own units.
+    :param concentration: of "negative_binomial", public: the variance is mean + mean² / concentration.
+    :param exposure: of counts and "survival", a column of which the logarithm is added, as statsmodels has it.
+    :param time: of "survival", the column of the label's party with the time of the event, or until when none was seen.
+    :param entry: of "survival", a column there with the time from which on an event would have been seen, where that is
+        not 0 (left truncation).
     :param guide: "point" for the mode, or "normal" for a normal distribution of each coefficient.
     :param curvature: buy noisy second moments of the features with a part of the budget, so that 20 steps suffice for
         200 (`dpvi.second_moments`). None does where it can: a point, steps that nobody set, not too many coefficients.
@@ -69,6 +76,7 @@ class VerticalGLM(GLMPredictions):
     :ivar coef_: `[d]`, named by `feature_names()`: per unit of a number scaled to [-1, 1] by its public bounds, and one
         for each value of every other column.
     :ivar intercept_: the linear predictor where all of these are 0.
+    :ivar baseline_hazard_: of "survival", in each interval, where the linear predictor less its intercept is 0.
     :ivar classes_: of a classifier, the label's values in ascending order, as scikit-learn has them; codes where one
         stands for several values. Coefficients are for the schema's order of them.
     :ivar posterior_: what DPVI returned, for draws, ArviZ and synthetic labels.
@@ -99,7 +107,8 @@ class VerticalGLM(GLMPredictions):
         delta: float = 1e-5, plan_settings: Mapping[str, Any] | None = None, prior_scale: float = 1.0,
         scale: float = 0.1, cutpoints: Iterable[float] | None = None, guide: GuideName = "point",
         curvature: bool | None = None, learning_rate: float | None = None, backend: Backend | None = None,
-        insecure_seed: int | None = None,
+        insecure_seed: int | None = None, offset: str | None = None, exposure: str | None = None,
+        time: str | None = None, entry: str | None = None, concentration: float | None = None,
     ) -> None:  # fmt: skip
         self.family = family
         self.schema = schema
@@ -117,6 +126,11 @@ class VerticalGLM(GLMPredictions):
         self.learning_rate = learning_rate
         self.backend = backend
         self.insecure_seed = insecure_seed
+        self.offset = offset
+        self.exposure = exposure
+        self.time = time
+        self.entry = entry
+        self.concentration = concentration
 
     # -- the plan --------------------------------------------------------------------------------
 
@@ -159,8 +173,8 @@ class VerticalGLM(GLMPredictions):
             return plain and self.guide == "point" and self.learning_rate is None and regression.has_moments
         if self.guide != "point" or not regression.has_moments or self.learning_rate is not None:
             raise ArgumentError(
-                f'curvature=True: it is for guide="point", no learning_rate, and up to {MOST_COEFFICIENTS} '
-                "coefficients; leave curvature out"
+                f'curvature=True: it is for guide="point", no learning_rate, up to {MOST_COEFFICIENTS} coefficients, '
+                "and a hazard without cutpoints; leave curvature out"
             )
         return True
 
@@ -169,7 +183,7 @@ class VerticalGLM(GLMPredictions):
     ) -> GradientPlan:
         asked = chosen.get("num_steps")  # the plan refuses what is no number of steps
         steps = regression.steps(asked if type(asked) is int and asked > 0 else None, curvature=curvature)
-        if chosen.get("residual_bound") is None:  # else C follows from it
+        if not curvature and chosen.get("residual_bound") is None:  # else C follows from it, or both from a forecast
             chosen = {"clip_norm": steps.clip_norm, **chosen}
         if "sampling" not in chosen:
             chosen = {"batch_size": facts.num_records, "num_steps": steps.num_steps, **chosen}
@@ -196,7 +210,8 @@ class VerticalGLM(GLMPredictions):
             raise ArgumentError(f"learning_rate must be positive and finite, got {self.learning_rate}")
         return Regression.of(
             schema, label, family=self.family, features=self.features, linear=self.linear,
-            prior_scale=self.prior_scale, scale=self.scale, cutpoints=self.cutpoints,
+            prior_scale=self.prior_scale, scale=self.scale, cutpoints=self.cutpoints, offset=self.offset,
+            exposure=self.exposure, time=self.time, entry=self.entry, concentration=self.concentration,
         )  # fmt: skip
 
     @property
@@ -286,7 +301,7 @@ class VerticalGLM(GLMPredictions):
                 )
             return (X, regression) if isinstance(X, Session) else _restricted(X, regression)
         table = X if y is None else with_labels(X, regression.label, y)
-        for name in (*regression.columns, regression.label):
+        for name in regression.all_columns:
             if name not in table:
                 raise ArgumentError(f"X lacks column {name!r}; add it, or name the others in features=")
         data = VerticalDataset.from_pooled(regression.of_its_columns.schema, table)
@@ -300,7 +315,10 @@ class VerticalGLM(GLMPredictions):
         self.schema_ = regression.of_its_columns.schema
         self.model_kwargs_ = regression.model_kwargs
         self.n_features_in_, self.feature_names_in_ = len(regression.terms), np.array(regression.columns, dtype=object)
-        self.__dict__.pop("classes_", None)  # of an earlier fit of another family
+        for name in ("classes_", "baseline_hazard_"):  # of an earlier fit of another family
+            self.__dict__.pop(name, None)
+        if regression.family == "survival":
+            self.baseline_hazard_ = regression.baseline(posterior)
         if regression.of_label.classes:
             self.classes_ = classes_of(regression.column)
 

@@ -78,8 +78,12 @@ class Arithmetic(Protocol):
         """Such a sign times a number of any format, exactly."""
         ...
 
-    def plus(self, e: Any, number: int) -> Any:
-        """A public whole number added, in the format of e."""
+    def portion(self, x: Any, e: Any) -> Any:
+        """A number of [0, 2] times e of [0, 1], both in the format of e: off by less than a unit, and not below 0."""
+        ...
+
+    def plus(self, e: Any, number: float) -> Any:
+        """A public number added, rounded to the format of e."""
         ...
 
     def stack(self, arrays: Sequence[Any], axis: int) -> Any:

@@ -154,9 +154,13 @@ class RingArithmetic:
         """The product."""
         return sign * x
 
-    def plus(self, e: jax.Array, number: int) -> jax.Array:
+    def portion(self, x: jax.Array, e: jax.Array) -> jax.Array:
+        """The product, of 61 bits, cut off."""
+        return (x * e) >> EXP_FRACTIONAL_BITS
+
+    def plus(self, e: jax.Array, number: float) -> jax.Array:
         """The sum."""
-        return e + (number << EXP_FRACTIONAL_BITS)
+        return e + round(number * _ONE)
 
 
 class Encoded(NamedTuple):

@@ -67,7 +67,11 @@ class FloatArithmetic:
         """The product."""
         return sign * x
 
-    def plus(self, e: jax.Array, number: int) -> jax.Array:
+    def portion(self, x: jax.Array, e: jax.Array) -> jax.Array:
+        """The product."""
+        return x * e
+
+    def plus(self, e: jax.Array, number: float) -> jax.Array:
         """The sum."""
         return e + number
 

@@ -91,13 +91,16 @@ class ScoreFunction(abc.ABC):
         """Equal for links whose e is the same function of z: several outcomes of such share their rounds."""
         return self
 
-    @abc.abstractmethod
     def bounded(self, contribution: Float[Array, "n Z"]) -> Float[Array, "n Z"]:
         """One party's contribution, or the prior's, under the public bound; computed by the party itself.
 
         It may take off a number that is the same for all components, where that cancels in e / den. One's own numbers
-        are there at one party only.
+        are there at one party only. Unless a link says otherwise, sums are bounded, own numbers are from 0 to 1, and
+        what is no number counts as 0.
         """
+        numbers, num_sums = jnp.where(jnp.isnan(contribution), 0.0, contribution), self.num_sums or 0
+        sums = jnp.clip(numbers[..., :num_sums], -LARGEST_CONTRIBUTION, LARGEST_CONTRIBUTION)
+        return jnp.concatenate([sums, jnp.clip(numbers[..., num_sums:], 0.0, 1.0)], axis=-1)
 
     @abc.abstractmethod
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
@@ -229,10 +232,6 @@ class BernoulliLogitLink(ScoreFunction):
     num_sums: ClassVar[int | None] = 1
     own_inputs: ClassVar[int] = 1
 
-    def bounded(self, contribution: jax.Array) -> jax.Array:
-        """See `ScoreFunction.bounded`; what is no number counts as 0."""
-        return bounded_sums(contribution, 1, least_own=0.0)
-
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
         """See `ScoreFunction.weights`."""
         return z[..., 1:] - arithmetic.sigmoid_sum(z[..., :1])
@@ -256,10 +255,6 @@ class OrderedLogitLink(ScoreFunction):
     signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 2
     error_factor: ClassVar[float] = 2.0
-
-    def bounded(self, contribution: jax.Array) -> jax.Array:
-        """See `ScoreFunction.bounded`; what is no number counts as 0."""
-        return bounded_sums(contribution, 2)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
         """See `ScoreFunction.weights`."""
@@ -297,10 +292,6 @@ class NormalLink(ScoreFunction):
     def unit(self) -> float:
         """The scores are those of eta, times width / scale, and z is eta over as much."""
         return self.width**2
-
-    def bounded(self, contribution: jax.Array) -> jax.Array:
-        """See `ScoreFunction.bounded`; what is no number counts as 0."""
-        return bounded_sums(contribution, 1)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
         """See `ScoreFunction.weights`."""
@@ -340,10 +331,6 @@ class PoissonLink(ScoreFunction):
         """The residual is y - exp(eta)."""
         return self.most
 
-    def bounded(self, contribution: jax.Array) -> jax.Array:
-        """See `ScoreFunction.bounded`; what is no number counts as 0."""
-        return bounded_sums(contribution, 1, least_own=0.0)
-
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
         """See `ScoreFunction.weights`."""
         return z[..., 1:] - arithmetic.capped_exp(z[..., :1])
@@ -354,11 +341,64 @@ class PoissonLink(ScoreFunction):
         return self.most * (count * z[..., 0] - jnp.exp(below) - jnp.maximum(z[..., 0], 0))
 
 
-def bounded_sums(contribution: jax.Array, num_sums: int, *, least_own: float = -1.0) -> jax.Array:
-    """Contributions to sums within `LARGEST_CONTRIBUTION`, and a party's own numbers, behind them, up to 1."""
-    numbers = jnp.where(jnp.isnan(contribution), 0.0, contribution)
-    sums = jnp.clip(numbers[..., :num_sums], -LARGEST_CONTRIBUTION, LARGEST_CONTRIBUTION)
-    return jnp.concatenate([sums, jnp.clip(numbers[..., num_sums:], least_own, 1.0)], axis=-1)
+@final
+@dataclasses.dataclass(frozen=True)
+class NegativeBinomialLink(ScoreFunction):
+    """Counts that vary more than a Poisson's: e = y' - (y' + r') sigmoid(z), z = eta - log(r), r the concentration.
+
+    The residual is y - (y + r) sigmoid(z), from -r to y; y' and r' are y and r over the `unit`, which is larger than
+    both by 2^-16 of itself. y' in [0, 1] is the outcome's party's own, so e is from -r' to 1, but for roundings of less
+    than three units of e's format below: 16 of the coarsest, 2^-20, are between -r' and -1. e moves by half of what z
+    does at most.
+
+    :param most: the largest count.
+    :param concentration: r.
+    """
+
+    name: ClassVar[str] = "negative_binomial"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+    num_sums: ClassVar[int | None] = 1
+    own_inputs: ClassVar[int] = 1
+    error_factor: ClassVar[float] = 2.5  # twice a sigmoid's, and two roundings
+
+    most: float
+    concentration: float
+
+    @property
+    def unit(self) -> float:
+        """A little more than the largest residual."""
+        return max(self.most, self.concentration) * (1 + 2.0**-16)
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        both = arithmetic.plus(z[..., 1:], self.concentration / self.unit)
+        return z[..., 1:] - arithmetic.portion(both, arithmetic.sigmoid_sum(z[..., :1]))
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Up to a constant of the outcome."""
+        both = z[..., 1] + self.concentration / self.unit
+        return self.unit * (z[..., 1] * z[..., 0] - both * jax.nn.softplus(z[..., 0]))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OwnFactorLink(ScoreFunction):
+    """A factor exp(y z): e = y in [0, 1], the outcome's party's own, which nothing is computed for."""
+
+    name: ClassVar[str] = "own_factor"
+    normalised: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
+    num_sums: ClassVar[int | None] = 1
+    own_inputs: ClassVar[int] = 1
+
+    def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
+        """See `ScoreFunction.weights`."""
+        return z[..., 1:]
+
+    def log_density(self, z: jax.Array) -> jax.Array:
+        """Of the factor."""
+        return z[..., 1] * z[..., 0]
 
 
 @final
@@ -382,8 +422,8 @@ class BernoulliProbitLink(ScoreFunction):
         return MOST_MILLS
 
     def bounded(self, contribution: jax.Array) -> jax.Array:
-        """See `ScoreFunction.bounded`; what is no number counts as 0, and y is one or the other."""
-        numbers = bounded_sums(contribution, 1)
+        """See `ScoreFunction.bounded`; y is one or the other."""
+        numbers = super().bounded(contribution)
         return jnp.concatenate([numbers[..., :1], jnp.where(numbers[..., 1:] < 0.5, 0.0, 1.0)], axis=-1)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
@@ -531,6 +571,8 @@ _KINDS: tuple[type[ScoreFunction], ...] = (
     OrderedLogitLink,
     NormalLink,
     PoissonLink,
+    NegativeBinomialLink,
+    OwnFactorLink,
     JointLink,
 )
 

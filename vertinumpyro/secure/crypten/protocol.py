@@ -105,9 +105,13 @@ class ShareArithmetic:
         """One round."""
         return arithmetic.multiply(sign, x)
 
-    def plus(self, e: Any, number: int) -> Any:
+    def portion(self, x: Any, e: Any) -> Any:
+        """Two rounds; cut off or up."""
+        return arithmetic.truncate(self._engine, arithmetic.multiply(x, e), EXP_BITS)
+
+    def plus(self, e: Any, number: float) -> Any:
         """One party adds it."""
-        return arithmetic.public(self._engine, e, number << EXP_BITS)
+        return arithmetic.public(self._engine, e, round(number * (1 << EXP_BITS)))
 
 
 def noisy_cross_products(

@@ -163,9 +163,13 @@ class SpuArithmetic:
         """The product."""
         return sign * x
 
-    def plus(self, e: jax.Array, number: int) -> jax.Array:
+    def portion(self, x: jax.Array, e: jax.Array) -> jax.Array:
+        """The product, cut off."""
+        return shifted_down(x * e, EXP_BITS)
+
+    def plus(self, e: jax.Array, number: float) -> jax.Array:
         """The sum."""
-        return e + (number << EXP_BITS)
+        return e + round(number * (1 << EXP_BITS))
 
 
 def exp_nonpositive(x: jax.Array, bits: int = EXP_BITS) -> jax.Array:
