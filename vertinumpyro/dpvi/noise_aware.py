@@ -14,9 +14,9 @@ for pooled records and a curvature that is fitted to the trace).
   the model at beta. x is taken to be Gaussian with the released moments, so x given the two predictors is linear in
   them, and F is an integral over these two (`_field`). What the cut of residuals takes away is in F: it is no bias.
 - u ~ N(0, J), J = N E[xx' Var(psi)]: by how much the gradient at beta itself differs between tables.
-- D has mean 0 and, with H = N E[xx' c], the slope of F by beta where the point is there, too, covariance rho^2 H x H + kappa^2 I x I. The first is
-  how far Gaussian predictors and a straight slope are trusted, the second the noise of the moments. What the trace says
-  of D corrects H and J (`_slope`).
+- D has mean 0 and, with H = N E[xx' E[psi d log p / d eta]], the slope of F by beta where the point is at beta, too,
+  covariance rho^2 H x H + kappa^2 I x I. The first is how far Gaussian predictors and a straight slope are trusted, the
+  second the noise of the moments. What the trace says of D corrects H and J (`_slope`).
 
 In the basis of H's eigenvectors all these covariances are diagonal over coordinates, so there is one T by T matrix a
 coordinate, K_i = J_i 11' + rho^2 H_i (DHD') + kappa^2 DD' + s^2 I, with rows theta_t - beta of D at the estimate. With
