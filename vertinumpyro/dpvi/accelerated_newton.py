@@ -192,6 +192,16 @@ class MomentsStart(Start):
         fixed = {"num_records": facts.num_records, "parties": split.parties, **_facts_of(split, clip)}
         return shared(whole, self.settings.share, noise=noise, **fixed, **settings)
 
+    def is_possible(self, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> bool:
+        """Whether there are steps by second moments."""
+        if self._refusal(split, clip, all_records=all_records, epsilon=epsilon) is not None:
+            return False
+        try:
+            check_linear(split)
+        except ModelContractError:
+            return False
+        return True
+
     def _refusal(self, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> str | None:
         """Why there are no steps by second moments, from the settings alone; None where there are."""
         if len(split.structure.summed) != 1:

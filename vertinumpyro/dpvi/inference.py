@@ -19,13 +19,13 @@ from vertinumpyro.core.validation import checked
 from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi.accelerated_newton import MomentsStart, moments_of
-from vertinumpyro.dpvi.clipping import COMPILER_BYTES, Budget, batch_shape, check_clip, chosen_clip, planned_shape
+from vertinumpyro.dpvi.clipping import COMPILER_BYTES, Budget, Clip, batch_shape, check_clip, chosen_clip, planned_shape
 from vertinumpyro.dpvi.initial_state import Start, TableStart, steps_optimizer, takes_all_records
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.party_steps import StepsWork, release_layout
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, load_params
 from vertinumpyro.dpvi.preflight import rehearsed
-from vertinumpyro.dpvi.second_moments import SecondMoments
+from vertinumpyro.dpvi.second_moments import MomentsPlan, SecondMoments
 from vertinumpyro.dpvi.settings import (
     Optimizer,
     check_dataset,
@@ -86,8 +86,9 @@ class DPVI:
     :param warm_start: begin at the model fitted to noisy tables, which most of the budget buys (`dpvi.initial_state`).
         True refuses where that cannot be had. None does it where it can: every step takes all records, `epsilon` is
         given, the model's tables can be computed and are not too wide, the guide has a location, `init_loc_fn` is
-        the default, and the extra `mrf` is installed; `plan.start` says. `SecondMoments()` is for a model with a
-        `party_sum`: its steps are few (`dpvi.second_moments`).
+        the default, and the extra `mrf` is installed; `plan.start` says. A model with a `party_sum` takes
+        `SecondMoments()` where its parts are linear in their latents, and no optimiser, batch or guide but a point is
+        given: 20 steps, and a posterior that knows their noise (`dpvi.noise_aware`).
     :param block_size: records of a batch at a time; None keeps an array of records by released values below 128 MiB.
     :param num_devices: JAX's first devices here share the records of a batch; for fixed point and plaintext.
     :param diagnostics: also trace the objective on the data, which is NOT DP: never in a release run.
@@ -109,7 +110,7 @@ class DPVI:
     warm_start: bool | SecondMoments | None = None
     _splits: dict[Any, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
-    _starts: dict[int, Start] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _starts: dict[int, TableStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Before any schema is known, as `check_settings` says."""
@@ -221,7 +222,8 @@ class DPVI:
             budget = Budget.of_one_release(dataset.num_records, one, shares, neighbouring(relation))
         chosen = chosen_clip(likely_split, clip, clip_norm, residual_bound, budget)
         self.twin_columns(dataset.schema).warn(stacklevel=3)
-        begun = None if self.warm_start is False else self._start(dataset.num_records)
+        own = {"all_records": all_records, "epsilon": epsilon}
+        begun = self._likely_start(likely_split, chosen, dataset.num_records, **own)
         start = None
         if begun is not None:
             start = begun.plan(
@@ -282,11 +284,25 @@ class DPVI:
         """How a batch is divided."""
         return {"block_size": self.block_size, "num_devices": self.num_devices}
 
-    def _start(self, num_records: int) -> Start:
-        """What steps may begin with: the moments that were asked for, or tables of the model."""
+    def _likely_start(self, split: SplitModel, clip: Clip, num_records: int, **own: Any) -> Start | None:
+        """What steps may begin with: the moments that were asked for or that a linear `party_sum` has, or tables.
+
+        :param own: all_records and epsilon of the plan.
+        """
+        if self.warm_start is False:
+            return None
         if isinstance(self.warm_start, SecondMoments):
-            own_steps = self.optimizer is not None or self.learning_rate is not None
-            return MomentsStart(self.warm_start, self.guide, own_steps)
+            return self._moments
+        if self.warm_start is None and self._moments.is_possible(split, clip, **own):
+            return self._moments
+        return self._tables(num_records)
+
+    @property
+    def _moments(self) -> MomentsStart:
+        settings = self.warm_start if isinstance(self.warm_start, SecondMoments) else SecondMoments()
+        return MomentsStart(settings, self.guide, self.optimizer is not None or self.learning_rate is not None)
+
+    def _tables(self, num_records: int) -> TableStart:
         components = self._components(num_records, warm=True)
         if components not in self._starts:
             settings = {"guide": self.guide, "init_loc_fn": self.init_loc_fn, "required": self.warm_start is True}
@@ -295,7 +311,9 @@ class DPVI:
 
     def _start_of(self, plan: Plan) -> Start | None:
         """What a plan's steps begin with; None where that is random values."""
-        return self._start(plan.num_records) if isinstance(plan, GradientPlan) and plan.start is not None else None
+        if not isinstance(plan, GradientPlan) or plan.start is None:
+            return None
+        return self._moments if isinstance(plan.start, MomentsPlan) else self._tables(plan.num_records)
 
     def kernel(self, dataset: DatasetInfo, plan: GradientPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.

@@ -44,10 +44,9 @@ class VerticalGLM(GLMPredictions):
     computed from that. The model is `glm_model`: an ordinary NumPyro function with normal priors, whose linear
     predictor the parties add up without showing it to anybody.
 
-    Coefficients are a point, the mode under the prior, unless `guide="normal"`, and no interval is given: the spread of
-    `posterior_`'s draws is the guide's own, leaves out the noise of the steps, and is no interval
-    (`posterior_.is_interval`): what is made of it is too narrow. Where intervals matter, take `MarginalGLM`, or of a
-    real label `VerticalLinearRegression`.
+    Coefficients are posterior means, and `posterior_.summary()` has intervals that know the noise of the steps, where
+    the steps are those of second moments (`curvature`). After Adam's they are a point, the mode under the prior, or with
+    `guide="normal"` have the guide's own widths, which are no intervals (`posterior_.is_interval`).
 
     :param family: "bernoulli" (log odds), "probit", "ordinal", "normal", "poisson", "negative_binomial" or "survival"
         (proportional hazards); `families` has the labels they take.
