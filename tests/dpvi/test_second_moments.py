@@ -120,7 +120,7 @@ def test_a_release_is_the_moments_of_the_scores_and_noise_as_large_as_the_plan_s
     dataset, dpvi = dataset_of("logit"), few()
     plan = dpvi.plan(dataset, epsilon=1.0)
     moments: Any = plan.start
-    start: Any = dpvi._start(N)
+    start: Any = dpvi._moments
     found = []
     for seed in range(3):
         fresh = dpvi.plan(dataset, epsilon=1.0)
@@ -219,8 +219,9 @@ def test_a_plan_that_begins_otherwise_is_another_methods():
     with pytest.raises(ArgumentError, match="do not begin with second moments"):
         few().check(facts_of(), DPVI(model_of("logit"), warm_start=False).plan(facts_of(), epsilon=1.0))
     with pytest.raises(ArgumentError, match="do not begin with tables"):
-        DPVI(model_of("logit")).check(facts_of(), few().plan(facts_of(), epsilon=1.0))
+        DPVI(model_of("logit"), warm_start=True).check(facts_of(), few().plan(facts_of(), epsilon=1.0))
     longer = few().plan(facts_of(), epsilon=1.0, clip_norm=3.0)
+    few().check(facts_of(), DPVI(model_of("logit")).plan(facts_of(), epsilon=1.0))  # which is the default
     with pytest.raises(ArgumentError, match="planned for another radius"):
         few().check(facts_of(), replace(longer, start=few().plan(facts_of(), epsilon=1.0).start))
     with pytest.raises(ArgumentError, match="share must lie between"):

@@ -37,7 +37,7 @@ def test_h_bounds_the_hessian_of_the_potential_wherever_one_looks(dataset, famil
     data, regression = model._prepared(dataset, None)
     plan, dpvi = model.plan(data), model._dpvi(regression, model.plan(data))
     kernel, state = dpvi.kernel(data, plan, jax.random.key(0))
-    session, warm = session_of(data, dpvi.backend), dpvi._start(data.num_records)
+    session, warm = session_of(data, dpvi.backend), dpvi._start_of(plan)
     with session.open(dpvi, plan, run_dir=None, results="none", insecure_seed=0) as run:
         moments = warm.release(session, run)
     begun = warm.state(moments, plan, kernel, state, jax.random.key(0), progress_bar=False)

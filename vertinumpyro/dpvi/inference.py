@@ -313,7 +313,8 @@ class DPVI:
         """What a plan's steps begin with; None where that is random values."""
         if not isinstance(plan, GradientPlan) or plan.start is None:
             return None
-        return self._moments if isinstance(plan.start, MomentsPlan) else self._tables(plan.num_records)
+        by_moments = isinstance(plan.start, MomentsPlan) and not isinstance(self.warm_start, bool)
+        return self._moments if by_moments else self._tables(plan.num_records)
 
     def kernel(self, dataset: DatasetInfo, plan: GradientPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.

@@ -346,8 +346,8 @@ class Poisson(Outcome):
 
     @property
     def usual(self) -> tuple[float, float]:
-        """Rates about the root of the largest count."""
-        return 0.5 * float(np.log(self.most)), 0.5
+        """Rates about the root of the largest count; of events somewhat below one for each."""
+        return (-0.7, 0.7) if self.events else (0.5 * float(np.log(self.most)), 0.5)
 
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> Poisson | None:
