@@ -2,8 +2,8 @@
 
 The products A_i^T A_j of the parties' one-hot rows, modulo p = 2^61 - 1, by a dealer's masks, as `crypten.protocol` has
 them modulo 2^64. What is new is what keeps a cheating party to what the ideal computation would let it do: choose
-columns of its own, and add numbers of its own to the result before it sees it. docs/proofs.md, section 13, has the
-proof; steps (1) to (9) are named there and below.
+columns of its own, and add numbers of its own to the result before it sees it. Section 13 of docs/proofs.md has the
+proof, and these four in eight steps:
 
 1. Each party p shows D_p = A_p - M_p, M_p a uniform matrix that it has from the dealer.
 2. With every D in its hands it shows its part of the challenge, which the dealer has fixed and hashed before.
@@ -128,7 +128,7 @@ Step: TypeAlias = Exchange | FromDealer | Opening
 class Challenge(NamedTuple):
     """What a block's check depends on; uniform as long as one party's part is.
 
-    cells:   for each party [cells, columns + 1]: r at each column's own cells, and lambda - rho r^2 beside them. A row's
+    cells:   for each party [cells, columns + 1]: r at each column's own cells, and lambda - rho r^2 at the end. A row's
              product with it is its (z_c) of all columns, and sum_c lambda_c (sum_v z_v) - rho_c sum_v r_v^2 z_v.
     columns: rho, for each party [columns].
     records: tau [n].
@@ -176,7 +176,7 @@ def _cell_weights(stream: KeyStream, sizes: Sequence[int]) -> tuple[np.ndarray, 
 def deal(statement: VerifiedTables, keys: Sequence[bytes]) -> Iterator[list[bytes]]:
     """The dealer: a message for each party, a key, then one for each block of records and one at the end.
 
-    It is sent nothing. It knows masks and challenges, and so everything that nobody has opened yet is hidden from it.
+    It is sent nothing, so that it learns nothing, and it waits for nobody.
 
     :param keys: fresh, for this release alone.
     """
