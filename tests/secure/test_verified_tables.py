@@ -463,7 +463,7 @@ def test_planted_without_commitments_the_last_one_chooses_the_result(monkeypatch
 def test_planted_without_digests_of_commitments_parties_hold_different_results(monkeypatch):
     def tamper(group, name, receiver, message):
         if receiver == 2 and name == "proofs":
-            return message[:48] + protocol.commitment(group.statement, CHEAT, made_opening)
+            return message[:48] + protocol.commitment(group.statement.digest(), CHEAT, made_opening)
         return made_opening if receiver == 2 and name == "opening" else message
 
     group = Group(THREE)

@@ -113,12 +113,14 @@ class FromDealer(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """The message by which this party opens the result, and everybody's commitments; sent back are the others'.
+    """The message by which this party opens the result; sent back are the others', as long.
 
-    Nothing noisy is open before, and all parties have found the others' rows and commitments right.
+    Nothing noisy is open before, and all parties have found the others' rows and commitments right. With `digest` and
+    everybody's `commitments`, `result` checks and adds up the messages, now or after a crash.
     """
 
     message: bytes
+    digest: bytes
     commitments: Mapping[int, bytes]
 
 
@@ -296,37 +298,37 @@ def follow(statement: VerifiedTables, rank: int, codes: Codes, noise: np.ndarray
     :param noise: this party's, int64 [num_values].
     :raises BackendError: another party did not follow the protocol; says which check it failed.
     """
-    key = bytes((yield FromDealer("key", KEY_BYTES)))
-    sent = {other: fresh_key() for other in statement.others(rank)}
-    received = yield Exchange("keys", sent, dict.fromkeys(sent, KEY_BYTES))
-    party = _Party(statement, rank, key)
-    for number, rows in enumerate(statement.blocks):
-        yield from party.block(_Shared(statement, number, rows), codes(rows))
-    share = yield from party.end()
-    share = field.add(field.multiply(share, statement.unit), field.from_integers(noise))
-    share = field.add(
-        share, ZeroSums(sent, {other: bytes(theirs) for other, theirs in received.items()}).share(noise.shape)
-    )
-    return (yield from party.open(share))
+    return (yield from Party(statement, rank).follow(codes, noise))
 
 
 @final
-class _Party:
+class Party:
     """One party's sums over blocks.
 
     As a prover: what it says of its own rows, and the tags that prove it, for each verifier. As a verifier, of each
     other party: what follows from its D, and the keys' sum, of which the tag must be.
     """
 
-    def __init__(self, statement: VerifiedTables, rank: int, key: bytes) -> None:
-        self._statement, self._rank, self._key = statement, rank, key
+    def __init__(self, statement: VerifiedTables, rank: int) -> None:
+        self._statement, self._rank, self._key = statement, rank, b""
         self._others, self._places = statement.others(rank), _places(statement)
         self._products = np.zeros(statement.num_values, np.int64)
         self._said = 0
         self._tags, self._stated, self._keyed = (dict.fromkeys(self._others, 0) for _ in range(3))
         self._transcript = statement.digest()
         self._challenge: Challenge | None = None
-        self._rest: Iterator[np.ndarray] = iter(())
+
+    def follow(self, codes: Codes, noise: np.ndarray) -> Generator[Step, Any, np.ndarray]:
+        """See `follow`."""
+        self._key = bytes((yield FromDealer("key", KEY_BYTES)))
+        sent = {other: fresh_key() for other in self._others}
+        received = yield Exchange("keys", sent, dict.fromkeys(sent, KEY_BYTES))
+        zero = ZeroSums(sent, {other: bytes(theirs) for other, theirs in received.items()})
+        for number, rows in enumerate(self._statement.blocks):
+            yield from self.block(_Shared(self._statement, number, rows), codes(rows))
+        share = field.multiply((yield from self.end()), self._statement.unit)
+        share = field.add(field.add(share, field.from_integers(noise)), zero.share(noise.shape))
+        return (yield from self.open(share))
 
     def block(self, shared: _Shared, codes: np.ndarray) -> Generator[Step, Any, None]:
         """(1) and (2): rows, challenge, and what follows for products and proofs."""
@@ -414,7 +416,7 @@ class _Party:
     def open(self, share: np.ndarray) -> Generator[Step, Any, np.ndarray]:
         """(4): proofs beside what must be the same everywhere, then commitments, then the result."""
         opening = fresh_key() + field.to_bytes(share)
-        commitments = {self._rank: commitment(self._statement, self._rank, opening)}
+        commitments = {self._rank: commitment(self._statement.digest(), self._rank, opening)}
         outgoing = {q: self._proof(q) + self._transcript + commitments[self._rank] for q in self._others}
         found = yield Exchange("proofs", outgoing, {q: len(message) for q, message in outgoing.items()})
         for other in self._others:
@@ -427,12 +429,22 @@ class _Party:
         theirs = yield Exchange("agreed", dict.fromkeys(self._others, digest), dict.fromkeys(self._others, _HASH))
         for other in self._others:
             check_same(other, "commitments", digest, bytes(theirs[other]))
-        messages = yield Opening(opening, commitments)
-        return result(self._statement, commitments, {**messages, self._rank: opening})
+        messages = yield Opening(opening, self._statement.digest(), commitments)
+        return result(self._statement.digest(), commitments, {**messages, self._rank: opening})
 
     def _proof(self, verifier: int) -> bytes:
         value = (self._said - _blind(self._key, verifier)) % PRIME
         return field.to_bytes(np.array([value, self._tags[verifier] % PRIME], np.int64))
+
+    def own_proof_of(self, prover: int) -> bytes:
+        """The proof that this party accepts from a prover: it follows from its own numbers, so a proof shows nothing."""
+        value = -self._stated[prover] % PRIME
+        tag = _EndKeys.of(self._key, prover).alpha * value + self._keyed[prover]
+        return field.to_bytes(np.array([value, tag % PRIME], np.int64))
+
+    def __repr__(self) -> str:
+        """Shows nothing secret."""
+        return f"Party({self._rank})"
 
 
 def one_hot(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
@@ -478,21 +490,22 @@ def check_same(party: int, what: str, own: bytes, theirs: bytes) -> None:
         raise _cheated(party, what)
 
 
-def commitment(statement: VerifiedTables, rank: int, opening: bytes) -> bytes:
-    """To a salt and a share, which only the party of this number can open."""
-    return _hash(statement.digest(), b"%d" % rank, opening)
+def commitment(digest: bytes, rank: int, opening: bytes) -> bytes:
+    """To a salt and a share of this statement, which only the party of this number can open."""
+    return _hash(digest, b"%d" % rank, opening)
 
 
-def result(statement: VerifiedTables, commitments: Mapping[int, bytes], messages: Mapping[int, bytes]) -> np.ndarray:
+def result(digest: bytes, commitments: Mapping[int, bytes], messages: Mapping[int, bytes]) -> np.ndarray:
     """The opened sum of what was committed to, int64.
 
     :raises BackendError: a party opened something else.
     """
     shares = []
     for rank, message in sorted(messages.items()):
-        if commitment(statement, rank, message) != commitments[rank]:
+        if commitment(digest, rank, message) != commitments[rank]:
             raise BackendError(f"party {rank} opened another share than it had committed to; the release is spent")
-        shares.append(field.from_bytes(memoryview(message)[KEY_BYTES:], (statement.num_values,)))
+        share = memoryview(message)[KEY_BYTES:]
+        shares.append(field.from_bytes(share, (len(share) // _WORD,)))
     return field.to_integers(functools.reduce(field.add, shares))
 
 
