@@ -12,7 +12,7 @@ from tests.secure import problems
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, FixedPoint, InsecureRehearsal, Spu, VectorSum
 from vertinumpyro.secure.between_processes import _digest
-from vertinumpyro.secure.computation import computation_of, described
+from vertinumpyro.secure.computation import OneHotRows, computation_of, described
 from vertinumpyro.secure.crypten.backend import CryptenEnd
 from vertinumpyro.secure.crypten.dealer import DealerClient
 from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
@@ -32,6 +32,13 @@ COMPUTATIONS = [
     pytest.param(CrossProducts(num_records=50, widths=(3, 4)), id="cross products"),
     pytest.param(CrossProducts(num_records=50, widths=(3, 0, 4)), id="cross products of three"),
     pytest.param(CrossProducts(num_records=2**17 + 50, widths=(2, 1)), id="cross products in three blocks"),
+    pytest.param(
+        CrossProducts(num_records=50, widths=(3, 4), one_hot=OneHotRows(((3,), (2, 2)), 6)), id="tables of one-hot rows"
+    ),
+    pytest.param(
+        CrossProducts(num_records=2**16 + 50, widths=(2, 1, 2), one_hot=OneHotRows(((2,), (1,), (2,)), 6)),
+        id="tables of three in two blocks",
+    ),
     pytest.param(VectorSum(num_parties=2, num_values=17), id="sum"),
     pytest.param(CLIPPED, id="clipped sum"),  # the last: behind it, what the dealer sent ahead waits to be read
 ]

@@ -29,8 +29,9 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError
-from vertinumpyro.core.row_blocks import slices
+from vertinumpyro.core.row_blocks import Factor, RowBlocks, factor_rows, rows_of, slices
 from vertinumpyro.secure import prime_field as field
+from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
 from vertinumpyro.secure.prime_field import PRIME, ZeroSums, uniform
 
@@ -92,6 +93,30 @@ class VerifiedTables:
     def digest(self) -> bytes:
         """Of all of it."""
         return _hash(json.dumps(dataclasses.astuple(self)).encode())
+
+
+def statement_of(computation: Computation) -> VerifiedTables:
+    """Of products of one-hot rows.
+
+    :raises BackendError: it is another computation.
+    """
+    if not isinstance(computation, CrossProducts) or computation.one_hot is None:
+        raise BackendError("only products of one-hot rows are verified")
+    return VerifiedTables(
+        num_records=computation.num_records,
+        groups=computation.one_hot.groups,
+        unit=1 << (2 * computation.one_hot.bits),
+        block_rows=max(1, computation.block_rows),
+    )
+
+
+def codes_of(matrix: Factor, sizes: Sequence[int], rows: slice) -> np.ndarray:
+    """Some records' codes, of a matrix of one-hot rows in memory or in blocks."""
+    if isinstance(matrix, RowBlocks) and matrix.one_hot is not None:
+        found = matrix.one_hot.codes(rows_of(matrix.columns, rows))
+    else:
+        found = [part.argmax(axis=1) for part in np.split(factor_rows(matrix, rows), np.cumsum(sizes)[:-1], axis=1)]
+    return np.stack(found, axis=1).astype(np.int64)
 
 
 class Exchange(NamedTuple):
@@ -437,7 +462,7 @@ class Party:
         return field.to_bytes(np.array([value, self._tags[verifier] % PRIME], np.int64))
 
     def own_proof_of(self, prover: int) -> bytes:
-        """The proof that this party accepts from a prover: it follows from its own numbers, so a proof shows nothing."""
+        """The proof that this party accepts of a prover: it follows from its own numbers, so a proof shows nothing."""
         value = -self._stated[prover] % PRIME
         tag = _EndKeys.of(self._key, prover).alpha * value + self._keyed[prover]
         return field.to_bytes(np.array([value, tag % PRIME], np.int64))
@@ -445,6 +470,49 @@ class Party:
     def __repr__(self) -> str:
         """Shows nothing secret."""
         return f"Party({self._rank})"
+
+
+@final
+class Nobody:
+    """What a party of a dry run hears in the place of the dealer and of the others: all of it passes.
+
+    It knows nothing but the party's own numbers, so it is the proof's simulator, too.
+    """
+
+    def __init__(self, statement: VerifiedTables, rank: int, party: Party) -> None:
+        self._statement, self._rank, self._party = statement, rank, party
+        self._key, self._number = fresh_key(), -1
+        self._opening = bytes(KEY_BYTES + _WORD * statement.num_values)
+
+    def answer(self, step: Step) -> Any:
+        """To any step."""
+        others = self._statement.others(self._rank)
+        if isinstance(step, FromDealer):
+            return self._dealt(step)
+        if isinstance(step, Opening):
+            return dict.fromkeys(others, self._opening)
+        return {other: self._said(step, other) for other in others}
+
+    def _dealt(self, step: FromDealer) -> bytes:
+        if step.name == "key":
+            return self._key
+        self._number += 1
+        hashes = [_hash(self._part(other)) for other in range(self._statement.num_parties)]
+        return b"".join(hashes if step.name == "block" else []).ljust(step.size, b"\0")
+
+    def _part(self, other: int) -> bytes:
+        return _part(self._key, self._number) if other == self._rank else bytes(_HASH)
+
+    def _said(self, step: Exchange, other: int) -> bytes:
+        match step.name:
+            case "challenge":
+                return self._part(other)
+            case "proofs":
+                committed = commitment(self._statement.digest(), other, self._opening)
+                return self._party.own_proof_of(other) + step.outgoing[other][2 * _WORD : 2 * _WORD + _HASH] + committed
+            case "agreed":
+                return step.outgoing[other]
+        return bytes(step.sizes[other])
 
 
 def one_hot(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:

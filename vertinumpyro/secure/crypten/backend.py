@@ -53,6 +53,7 @@ class CryptenEnd(PartyProtocol):
 
     :param links: to the other parties.
     :param watch: called with every opened array and why it was opened; for tests.
+    :param verifies: hold the others to one-hot rows where products are of such.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class CryptenEnd(PartyProtocol):
         dealer: Correlations,
         *,
         watch: Watch | None = None,
+        verifies: bool = True,
     ) -> None:
         from vertinumpyro.secure.crypten.engine import Engine
 
         self.rank, self.num_parties = rank, len(links) + 1
+        self._verifies = verifies and isinstance(dealer, DealerClient)
         self._engine = Engine(rank, links, dealer, watch)
 
     @property
@@ -88,6 +91,10 @@ class CryptenEnd(PartyProtocol):
 
     def open(self, message: bytes) -> np.ndarray:
         """See `PartyProtocol.open`."""
+        from vertinumpyro.secure.crypten import verified
+
+        if verified.is_opening(message):
+            return verified.open_again(self._engine, message)
         return self._engine.open(message).numpy()
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
@@ -110,8 +117,10 @@ class CryptenEnd(PartyProtocol):
         return protocol.clipped_noisy_sum(self._engine, shape, layout, own, prior, mask, noise_share)
 
     def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
-        from vertinumpyro.secure.crypten import protocol
+        from vertinumpyro.secure.crypten import protocol, verified
 
+        if computation.one_hot is not None and self._verifies:
+            return verified.noisy_cross_products(self._engine, computation, matrix, noise_share)
         return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)
 
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
@@ -141,6 +150,10 @@ class Crypten(BetweenProcesses):
     :ivar dealer: "third_party", a process of its own; or "first_party" in a rehearsal, to measure what that process
         costs: party 0 deals and could read everything.
     :ivar prefetch: ask the dealer a step ahead; False asks at every product, to measure the gain in a rehearsal.
+    :ivar security: "malicious" holds tables across parties against parties that do not follow the protocol, whatever
+        else they do (`secure.verified_tables`); "semi-honest" leaves that out: a party that sends made-up numbers in
+        the place of its columns then reads others' records, and nobody notices. All other computations are
+        semi-honest with either.
     """
 
     option: ClassVar[str] = "crypten"
@@ -148,6 +161,7 @@ class Crypten(BetweenProcesses):
 
     dealer: Literal["third_party", "first_party"] = "third_party"
     prefetch: bool = True
+    security: Literal["malicious", "semi-honest"] = "malicious"
 
     def __post_init__(self) -> None:
         """Checks the settings."""
@@ -192,7 +206,11 @@ class Crypten(BetweenProcesses):
             self.check_release()
         third_party = self.dealer == "third_party"
         dealer = third_party_dealer(seat, prefetch=self.prefetch) if third_party else first_party_dealer(seat)
-        return CryptenEnd(seat.rank, seat.peers, dealer, watch=watch)
+        return CryptenEnd(seat.rank, seat.peers, dealer, watch=watch, verifies=self._verifies)
+
+    @property
+    def _verifies(self) -> bool:
+        return self.security == "malicious"
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
         """Counted by running the protocol with nobody at the other end."""
@@ -200,7 +218,8 @@ class Crypten(BetweenProcesses):
         if missing := self.missing():
             raise BackendError(missing)
         links = {other: LoopbackLink(Traffic()) for other in range(computation.num_parties) if other != rank}
-        return dry_run(CryptenEnd(rank, links, DealerClient(fresh_key(), rank, LoopbackLink(Traffic()))), computation)
+        dealer = DealerClient(fresh_key(), rank, LoopbackLink(Traffic()))
+        return dry_run(CryptenEnd(rank, links, dealer, verifies=self._verifies), computation)
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.
