@@ -11,13 +11,14 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.contingency import cross_pairs, one_hot, pads, party_columns, table_slices
+from vertinumpyro.mrf.contingency import cross_pairs, one_hot, one_hot_rows, pads, party_columns, table_slices
 from vertinumpyro.mrf.local_tables import measure_locally
 from vertinumpyro.mrf.marginals import Released, pack_released
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.table_selection import across, crossing, own
 from vertinumpyro.privacy import sample_discrete_gaussian
+from vertinumpyro.secure.computation import OneHotRows
 from vertinumpyro.session import PartyComputation, Payload
 
 OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
@@ -90,6 +91,10 @@ class TablesWork(PartyComputation):
     def widths(self, what: str, words: Words) -> tuple[int, ...]:
         """Every party's cells."""
         return tuple(sum(c.num_cells for c in own) for own in party_columns(self._crossing, self._plan.parties))
+
+    def one_hot_rows(self, what: str, words: Words) -> OneHotRows | None:
+        """Of the tables that are opened with noise at once; pads are added up modulo 2^64 in later sums."""
+        return one_hot_rows(self._crossing, self._plan.parties) if what == ACROSS else None
 
     def noise(self, what: str, words: Words, size: int) -> np.ndarray:
         """A share of the noise of the step's release, beside pads where no table is named; or a pad for all.

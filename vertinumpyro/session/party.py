@@ -239,7 +239,8 @@ class Party:
             size = sum(widths[i] * widths[j] for j in range(len(widths)) for i in range(j))
             matrix = work.factor(what, public)
             matrix = matrix if isinstance(matrix, RowBlocks) else np.ascontiguousarray(matrix, np.int64)
-            return self._end.noisy_cross_products(matrix, widths, work.noise(what, public, size))
+            noise = work.noise(what, public, size)
+            return self._end.noisy_cross_products(matrix, widths, noise, work.one_hot_rows(what, public))
 
         values = protocol() if step is None else openings.opened(step, request, protocol)
         work.opened(what, public, values)

@@ -14,6 +14,7 @@ from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.privacy import Batches, Plan
 from vertinumpyro.secure.between_processes import PartyProtocol
+from vertinumpyro.secure.computation import OneHotRows
 from vertinumpyro.session.run import Payload
 
 Columns = Mapping[str, np.ndarray]
@@ -56,6 +57,10 @@ class PartyComputation(abc.ABC):
     def widths(self, what: str, words: Words) -> tuple[int, ...]:
         """d of every party's `factor`, public."""
         raise NotImplementedError(what)
+
+    def one_hot_rows(self, what: str, words: Words) -> OneHotRows | None:
+        """What every party's `factor` is, public, where a party that cheats is to be held to it."""
+        return None
 
     def summand(self, what: str, words: Words) -> np.ndarray:
         """The party's integer vector int64 [D] in a sum. Secret."""
