@@ -1,17 +1,24 @@
 """Products of one-hot rows that a cheating party cannot bend: in one process, every message in the test's hands."""
 
+import dataclasses
 import functools
 import itertools
+import json
 
 import numpy as np
 import pytest
 
+from tests.secure.liar import Liar
 from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError
+from vertinumpyro.secure import CrossProducts, Crypten, InsecureRehearsal
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure import verified_tables as protocol
+from vertinumpyro.secure.computation import OneHotRows, described
+from vertinumpyro.secure.crypten.dealer import _deal_tables
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream
 from vertinumpyro.secure.prime_field import PRIME
 
+needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
 TWO, THREE = ((3, 4), (2, 5, 3)), ((3,), (4, 2), (5,))
 CHEAT = 1
 """The party that cheats."""
@@ -488,6 +495,86 @@ def test_no_seal_hides_two_things(monkeypatch):
     group = Group(THREE, block_rows=20)
     list(protocol.deal(group.statement, group.keys))
     assert len(used) == len(set(used)) == 3 * 6 + 6
+
+
+def tables_of(group):
+    """The same as a computation and as inputs between processes."""
+    groups = group.statement.groups
+    rows = OneHotRows(groups, 6)
+    computation = CrossProducts(num_records=50, widths=tuple(map(sum, groups)), one_hot=rows)
+    hot = [protocol.one_hot(codes, sizes) << 6 for codes, sizes in zip(group.codes, groups, strict=True)]
+    return computation, [{"matrix": m, "noise": noise} for m, noise in zip(hot, group.noise, strict=True)]
+
+
+@needs_crypten
+@pytest.mark.promise
+@pytest.mark.parametrize("security", ["malicious", "semi-honest"])
+def test_between_processes_the_tables_are_those_in_the_clear(security):
+    for groups in (TWO, THREE):
+        group = Group(groups)
+        computation, inputs = tables_of(group)
+        with InsecureRehearsal(Crypten(security=security), watched=True) as rehearsal:
+            processes = rehearsal.processes(len(groups))
+            np.testing.assert_array_equal(processes.run(computation, inputs), group.truth())
+            assert ("opening" in dict(processes.opened)) == (security == "malicious")
+
+
+@needs_crypten
+def test_between_processes_a_liar_is_refused_unless_everybody_is_believed():
+    computation, inputs = tables_of(Group())
+    with InsecureRehearsal(Liar()) as rehearsal, pytest.raises(BackendError, match="proof that each column has one"):
+        rehearsal.processes(2).run(computation, inputs)
+    plain = dataclasses.replace(computation, one_hot=None)
+    inputs[1]["matrix"] = inputs[1]["matrix"] * 4096
+    with InsecureRehearsal(Crypten(security="semi-honest")) as rehearsal:
+        assert rehearsal.processes(2).run(plain, inputs).max() > 2**24
+
+
+def test_parties_that_disagree_on_what_is_verified_are_told():
+    class Links:
+        """Both ends of a dealer's links."""
+
+        def __init__(self, asked):
+            self.asked, self.sent = asked, []
+
+        def receive(self, *, limit):
+            return json.dumps({"ask": "tables", "tables": self.asked}).encode()
+
+        def send(self, message):
+            self.sent.append(message)
+
+    computation, _ = tables_of(Group())
+    fields = [json.loads(json.dumps(described(dataclasses.replace(computation, num_records=n)))) for n in (50, 51)]
+    links = [Links(one) for one in fields]
+    with pytest.raises(BackendError, match="different tables"):
+        _deal_tables(links, {"ask": "tables", "tables": fields[0]})
+    assert links[0].sent == links[1].sent == []
+
+
+@needs_crypten
+def test_an_opening_on_record_is_opened_again_as_it_was():
+    from vertinumpyro.secure.crypten import verified
+
+    group = Group()
+    (result, _), (_, messages) = group.run(), group.sent[-1]
+    _, proofs = group.sent[-3]
+    commitments = {1: proofs[1, 0][48:], 0: proofs[0, 1][48:]}
+    record = b"".join([verified._MARK, group.statement.digest(), commitments[0], commitments[1], messages[0, 1]])
+
+    class Engine:
+        rank, num_parties, links = 0, 2, {1: None}
+
+        def swap_bytes(self, why, outgoing, sizes):
+            assert (outgoing, sizes) == ({1: messages[0, 1]}, {1: len(messages[1, 0])})
+            return {1: bytearray(self.message)}
+
+    engine = Engine()
+    assert verified.is_opening(record)
+    engine.message = messages[1, 0]
+    np.testing.assert_array_equal(verified.open_again(engine, record), result)
+    engine.message = bytes([*messages[1, 0][:-1], messages[1, 0][-1] ^ 1])
+    with pytest.raises(BackendError, match="another share"):
+        verified.open_again(engine, record)
 
 
 def test_nothing_secret_is_shown():

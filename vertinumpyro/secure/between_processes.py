@@ -48,10 +48,12 @@ class PartyProtocol(abc.ABC):
 
     :ivar rank: this party's number.
     :ivar num_parties: P.
+    :ivar verifies_tables: see `Backend.verifies_tables`.
     """
 
     rank: int
     num_parties: int
+    verifies_tables: bool = False
 
     @property
     @abc.abstractmethod
@@ -135,6 +137,7 @@ class PartyProtocol(abc.ABC):
         :raises BackendError: the parties' shapes differ; or one of them failed a check. Nothing was opened.
         """
         widths = tuple(int(width) for width in widths)
+        one_hot = one_hot if self.verifies_tables else None  # all parties do, or none: they compare the computation
         computation = CrossProducts(num_records=len(matrix), widths=widths, one_hot=one_hot)
         shape = (len(matrix), computation.widths[self.rank])
         self._check(computation, "matrix", matrix, shape)

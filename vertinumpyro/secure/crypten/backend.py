@@ -68,7 +68,7 @@ class CryptenEnd(PartyProtocol):
         from vertinumpyro.secure.crypten.engine import Engine
 
         self.rank, self.num_parties = rank, len(links) + 1
-        self._verifies = verifies and isinstance(dealer, DealerClient)
+        self.verifies_tables = verifies and isinstance(dealer, DealerClient)
         self._engine = Engine(rank, links, dealer, watch)
 
     @property
@@ -119,7 +119,7 @@ class CryptenEnd(PartyProtocol):
     def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
         from vertinumpyro.secure.crypten import protocol, verified
 
-        if computation.one_hot is not None and self._verifies:
+        if computation.one_hot is not None:
             return verified.noisy_cross_products(self._engine, computation, matrix, noise_share)
         return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)
 
@@ -167,12 +167,18 @@ class Crypten(BetweenProcesses):
         """Checks the settings."""
         check_fields(self)
 
+    @property
+    def verifies_tables(self) -> bool:
+        """As `security` says, with a dealer that is no party."""
+        return self.security == "malicious" and self.dealer == "third_party"
+
     def info(self) -> BackendInfo:
-        """Semi-honest parties, third-party dealer."""
+        """Semi-honest parties but for tables, third-party dealer."""
         third_party = self.dealer == "third_party"
+        tables = ", and for tables across parties any that do not follow the protocol" if self.verifies_tables else ""
         return BackendInfo(
             name="crypten",
-            security_model="semi-honest parties, one process each, and a dealer that colludes with no party"
+            security_model=f"semi-honest parties{tables}; one process each, and a dealer that colludes with no party"
             if third_party
             else "none: party 0 deals and can read everything",
             who_learns_what="every party learns the noisy sum; the dealer learns shapes only; links within "
@@ -206,11 +212,7 @@ class Crypten(BetweenProcesses):
             self.check_release()
         third_party = self.dealer == "third_party"
         dealer = third_party_dealer(seat, prefetch=self.prefetch) if third_party else first_party_dealer(seat)
-        return CryptenEnd(seat.rank, seat.peers, dealer, watch=watch, verifies=self._verifies)
-
-    @property
-    def _verifies(self) -> bool:
-        return self.security == "malicious"
+        return CryptenEnd(seat.rank, seat.peers, dealer, watch=watch, verifies=self.verifies_tables)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
         """Counted by running the protocol with nobody at the other end."""
@@ -219,7 +221,7 @@ class Crypten(BetweenProcesses):
             raise BackendError(missing)
         links = {other: LoopbackLink(Traffic()) for other in range(computation.num_parties) if other != rank}
         dealer = DealerClient(fresh_key(), rank, LoopbackLink(Traffic()))
-        return dry_run(CryptenEnd(rank, links, dealer, verifies=self._verifies), computation)
+        return dry_run(CryptenEnd(rank, links, dealer, verifies=self.verifies_tables), computation)
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.
