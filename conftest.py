@@ -24,8 +24,8 @@ collect_ignore = [] if _HERE else [f"vertinumpyro/secure/crypten/{n}.py" for n i
 
 DURATIONS = Path(__file__).parent / "tests" / "durations.json"
 # Processor seconds: of one item that the default still runs, and of all items of one function that it runs.
-LONGEST_ITEM = 4.0
-SHARE = 2.0
+LONGEST_ITEM = 2.5
+SHARE = 1.0
 # What a function takes altogether from which on it is recorded.
 RECORDED_FROM = 0.5
 

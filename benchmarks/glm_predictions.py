@@ -61,7 +61,7 @@ def measured(predictor: VerticalPredictor, test: VerticalDataset, folder: Path) 
         predictor.predict(session)
         seconds = time.perf_counter() - started
         traffic, dealer = session.traffic.since(before), session.dealer_traffic.since(dealt)
-    told = pd.read_csv(folder / f"{predictor.told}.told.csv").drop(columns=schema.id_column)
+    told = pd.read_csv(folder / f"{predictor.receiver}.told.csv").drop(columns=schema.id_column)
     here: Any = predictor.predict(test)
     same = [
         np.isclose(told[name], here[name])

@@ -65,7 +65,7 @@ from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import PoissonSampling
-from vertinumpyro.secure import BatchShape, Crypten, FixedPoint, InProcess, InsecureRehearsal, Plaintext, Spu
+from vertinumpyro.secure import BatchShape, Crypten, FixedPoint, InProcess, InsecureSimulation, Plaintext, Spu
 from vertinumpyro.transport import Traffic
 
 QUICK_COLUMNS = {"demographic": ["age"], "financial": ["workclass"]}
@@ -73,14 +73,14 @@ SLOW = ("crypten_paper", "crypten_paper_ttp", "crypten_paper_lean", "crypten_pap
 Problem = tuple[BatchShape, list[Contribution], ComponentPrior, jax.Array]
 
 
-def rehearsal(**settings: Any) -> InsecureRehearsal:
+def rehearsal(**settings: Any) -> InsecureSimulation:
     """The library's CrypTen processes, fed by this one."""
-    return InsecureRehearsal(Crypten(**settings), timeout_s=300.0)
+    return InsecureSimulation(Crypten(**settings), timeout_s=300.0)
 
 
-def paper(**settings: Any) -> InsecureRehearsal:
+def paper(**settings: Any) -> InsecureSimulation:
     """The same processes on the paper's formulation."""
-    return InsecureRehearsal(CryptenPaper(**settings), timeout_s=300.0)
+    return InsecureSimulation(CryptenPaper(**settings), timeout_s=300.0)
 
 
 def backends() -> dict[str, InProcess]:
@@ -95,15 +95,15 @@ def backends() -> dict[str, InProcess]:
         "crypten_paper_ttp": paper(),
         "crypten_paper_lean": paper(dealer="first_party", lean=True),
         "crypten_paper_lean_ttp": paper(lean=True),
-        "spu_aby3": InsecureRehearsal(Spu()),
-        "spu_semi2k": InsecureRehearsal(Spu(protocol="SEMI2K")),
-        "spu_cheetah": InsecureRehearsal(Spu(protocol="CHEETAH"), timeout_s=600.0),
+        "spu_aby3": InsecureSimulation(Spu()),
+        "spu_semi2k": InsecureSimulation(Spu(protocol="SEMI2K")),
+        "spu_cheetah": InsecureSimulation(Spu(protocol="CHEETAH"), timeout_s=600.0),
     }
 
 
 def is_here(backend: InProcess) -> bool:
     """Whether what it needs is installed."""
-    return not isinstance(backend, InsecureRehearsal) or backend.backend.missing() is None
+    return not isinstance(backend, InsecureSimulation) or backend.backend.missing() is None
 
 
 def problem_of(quick: bool) -> Problem:
@@ -125,7 +125,7 @@ class Arm:
 
     def __init__(self, backend: InProcess, problem: Problem, steps: int) -> None:
         self._backend, self._problem, self._steps = backend, problem, steps
-        in_processes = isinstance(backend, InsecureRehearsal)
+        in_processes = isinstance(backend, InsecureSimulation)
         step = partial(backend.clipped_noisy_sum, problem[0])
         self._step = step if in_processes else jax.jit(step)
 
@@ -152,7 +152,7 @@ class Arm:
         return {"bytes": cost.bytes_sent, "rounds": cost.rounds, "max_error": error}
 
     def _traffic(self) -> Traffic:
-        return self._backend.traffic if isinstance(self._backend, InsecureRehearsal) else Traffic()
+        return self._backend.traffic if isinstance(self._backend, InsecureSimulation) else Traffic()
 
 
 def measured(args: argparse.Namespace, problem: Problem) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def measured(args: argparse.Namespace, problem: Problem) -> dict[str, Any]:
         facts = {name: arm.facts(exact) for name, arm in arms.items()}
     finally:
         for backend in here.values():
-            if isinstance(backend, InsecureRehearsal):
+            if isinstance(backend, InsecureSimulation):
                 backend.close()
     return {name: {"seconds": median(times[name]) / 1e3, **facts[name]} for name in arms}
 

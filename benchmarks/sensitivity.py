@@ -66,43 +66,43 @@ from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.statistics_release import GRID_BITS as STATISTICS_BITS
 from vertinumpyro.regression.statistics_release import scaled, statistic_vectors
-from vertinumpyro.session import PartyComputation
+from vertinumpyro.session import Multiply, PartyComputation, Publish, ReleaseRequest, Sum
 
 # -- methods that release once ---------------------------------------------------------------------------
 
-Asked = Sequence[tuple[str, str, Mapping[str, Any]]]
+Asked = Sequence[ReleaseRequest]
 Works = Callable[[Any], Mapping[str, PartyComputation]]
 
 
 def released(
-    works: Mapping[str, PartyComputation], do: str, what: str, words: Any, units: float
+    works: Mapping[str, PartyComputation], request: ReleaseRequest, units: float
 ) -> list[tuple[str | None, Any]]:
     """The owner of each array that is released, and its integers [D]; of what is symmetric a half."""
-    if do == "publish":
-        arrays = [(p, a) for p, work in works.items() for a in work.publish(what, words).arrays.items()]
+    if isinstance(request, Publish):
+        arrays = [(p, a) for p, work in works.items() for a in work.publish(request).arrays.items()]
         return [(p, (array[np.triu_indices(len(array))] if n == "products" else array.ravel()) * units)
                 for p, (n, array) in arrays]  # fmt: skip
-    if do == "sum":
-        return [(None, np.sum([work.summand(what, words) for work in works.values()], axis=0))]
-    products = row_blocks.products([work.factor(what, words) for work in works.values()])
+    if isinstance(request, Sum):
+        return [(None, np.sum([work.summand(request) for work in works.values()], axis=0))]
+    assert isinstance(request, Multiply)
+    products = row_blocks.products([work.factor(request) for work in works.values()])
     return [(None, np.concatenate([block.ravel() for block in products]))]
 
 
 def once(draws: Draws, works: Works, tables: Sequence[Any], asked: Asked, units: float = 1.0) -> list[Sums]:
     """What is asked of the works on each table."""
     out: list[Sums] = []
-    for do, what, words in asked:
-        exact = [released(works(table), do, what, words, units) for table in tables]
+    for request in asked:
+        exact = [released(works(table), request, units) for table in tables]
         with draws.marked():
             first = works(tables[0])
-            if do == "publish":
-                marks = [
-                    m - e for (_, m), (_, e) in zip(released(first, do, what, words, units), exact[0], strict=True)
-                ]
+            if isinstance(request, Publish):
+                marks = [m - e for (_, m), (_, e) in zip(released(first, request, units), exact[0], strict=True)]
                 noise = [{str(p): draws.noise(m)} for (p, _), m in zip(exact[0], marks, strict=True)]
             else:
+                assert isinstance(request, Multiply | Sum)
                 size = len(exact[0][0][1])
-                noise = [{p: draws.noise(work.noise(what, words, size)) for p, work in first.items()}]
+                noise = [{p: draws.noise(work.noise(request, size)) for p, work in first.items()}]
         out += [
             Sums(np.stack([one[i][1] for one in exact]).astype(np.int64), noise[i], owner)
             for i, (owner, _) in enumerate(exact[0])
@@ -134,7 +134,7 @@ def vertimrf(
 ) -> Audit:
     mrf = VertiMRF(max_cells=2, **settings)
     plan = mrf.plan(TableFacts(SCHEMA, NUM_RECORDS), epsilon=1.0, delta=DELTA, relation=relation)
-    asked = [("publish", tables_work.OWN, {}), ("cross_products", tables_work.ACROSS, {"release": 0})]
+    asked = [Publish(0, tables_work.OWN), Multiply(1, tables_work.ACROSS, {"release": 0})]
     return audit_once(draws, mrf.work, plan, asked, values, 2.0**GRID_BITS)  # own tables come as counts
 
 
@@ -144,14 +144,15 @@ def vertimrf_adaptive(draws: Draws, values: Sequence[Record]) -> Audit:
     plan = mrf.plan(TableFacts(SCHEMA, NUM_RECORDS), epsilon=1.0, delta=DELTA)
     pairs = list(itertools.product(*(part.columns for part in SCHEMA.parties.values())))
     chosen = [pairs, pairs[:2], pairs[1:3]]
-    rounds = [("sum", tables_work.ROUND, {"release": i, "pairs": some}) for i, some in enumerate(chosen)]
-    asked = [("publish", tables_work.OWN, {}), *rounds]
+    rounds = [Sum(i + 1, tables_work.ROUND, {"release": i, "pairs": some}) for i, some in enumerate(chosen)]
+    asked = [Publish(0, tables_work.OWN), *rounds]
 
     def opened(works: Mapping[str, PartyComputation]) -> None:
-        (products,) = row_blocks.products([work.factor(tables_work.PADS, {}) for work in works.values()])
+        padded = Multiply(None, tables_work.PADS)
+        (products,) = row_blocks.products([work.factor(padded) for work in works.values()])
         for work in works.values():
-            work.noise(tables_work.PADS, {}, products.size)[:] = 0
-            work.opened(tables_work.PADS, {}, products.ravel())
+            work.noise(padded, products.size)[:] = 0
+            work.opened(padded, products.ravel())
 
     return audit_once(draws, mrf.work, plan, asked, values, 2.0**GRID_BITS, opened)
 
@@ -172,7 +173,7 @@ def functional_bottom_up(draws: Draws, values: Sequence[Record]) -> Audit:
 
 
 def _functional(draws: Draws, values: Sequence[Record], plan: FunctionalMechanismPlan) -> Audit:
-    asked = [("publish", objective.OWN, {}), ("cross_products", objective.ACROSS, {})]
+    asked = [Publish(0, objective.OWN), Multiply(1, objective.ACROSS)]
     return audit_once(draws, VerticalLogisticRegression().work, plan, asked, values)
 
 
@@ -182,7 +183,7 @@ def second_moments(draws: Draws, values: Sequence[Record], relation: Neighbourin
         noise_multiplier=1.0, num_records=NUM_RECORDS, parties=PARTIES, widths=moments.widths_of(split),
         clip_parts=(1, 1), radius=0.3, delta=DELTA, noise=NoiseSource(num_parties=2), relation=relation,
     )  # fmt: skip
-    asked = [("publish", moments.OWN, {}), ("cross_products", moments.ACROSS, {})]
+    asked = [Publish(0, moments.OWN), Multiply(1, moments.ACROSS)]
 
     def work(facts: Any, party: str, own: Any, plan: Any, source: RandomSource) -> PartyComputation:
         return moments.MomentsWork(split, plan, party, own, source)
@@ -204,7 +205,7 @@ def linear_of_holders(draws: Draws, quick: bool, *, projection: bool) -> Audit:
         }
 
     bounds = {"bounds": [1.0, 1.0, 3.5, 0.5]}
-    asked = [("sum", what, bounds) for what in ["moments"] * projection + ["statistics"]]
+    asked = [Sum(i, name, bounds) for i, name in enumerate(["moments"] * projection + ["statistics"])]
     releases = [once(draws, works, replaced(values, place, absent=False), asked) for place in PLACES]
     return Audit(plan, releases, {}, holders)
 

@@ -56,9 +56,9 @@ class Cheat(Crypten):
     attack: str = ""
     seen: str = ""
 
-    def end(self, seat: Any, num_parties: int, watch: Any = None) -> PartyProtocol:
+    def end(self, communicator: Any, num_parties: int, watch: Any = None) -> PartyProtocol:
         """The party's end, changed; the process is its own."""
-        end = super().end(seat, num_parties, watch)
+        end = super().end(communicator, num_parties, watch)
         if multiprocessing.parent_process() is not None:
             _Changed(end, self.attack, Path(self.seen)).install()
         return end

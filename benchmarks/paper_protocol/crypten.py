@@ -1,4 +1,4 @@
-"""The paper's formulation as a backend: the library's CrypTen processes, fed by an `InsecureRehearsal`."""
+"""The paper's formulation as a backend: the library's CrypTen processes, fed by an `InsecureSimulation`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["CryptenPaper"]
 
 @dataclasses.dataclass(frozen=True)
 class CryptenPaper(BetweenProcesses):
-    """The paper's formulation on the library's engine and dealers; in an `InsecureRehearsal` alone.
+    """The paper's formulation on the library's engine and dealers; in an `InsecureSimulation` alone.
 
     :ivar lean: without Algorithm 2's comparisons for its operands' signs.
     """
@@ -61,8 +61,8 @@ class CryptenPaper(BetweenProcesses):
     def helpers(self, num_parties: int) -> list[Member]:
         return self._engine.helpers(num_parties)
 
-    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> Any:
-        return _PaperEnd(seat, third_party=self.dealer == "third_party", lean=self.lean, watch=watch)
+    def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> Any:
+        return _PaperEnd(communicator, third_party=self.dealer == "third_party", lean=self.lean, watch=watch)
 
     def encode_party(self, shape: BatchShape, contribution: Contribution, party: int) -> PartyInputs:
         """Mat and the scores stand where the library has the log densities and its scores."""
@@ -93,11 +93,11 @@ class CryptenPaper(BetweenProcesses):
 class _PaperEnd:
     """A party's end: the clipped sum alone."""
 
-    def __init__(self, seat: Communicator, *, third_party: bool, lean: bool, watch: Watch | None) -> None:
+    def __init__(self, communicator: Communicator, *, third_party: bool, lean: bool, watch: Watch | None) -> None:
         from vertinumpyro.secure.crypten.engine import Engine
 
-        dealer = third_party_dealer(seat) if third_party else first_party_dealer(seat)
-        self._engine, self._lean = Engine(seat.rank, seat.peers, dealer, watch), lean
+        dealer = third_party_dealer(communicator) if third_party else first_party_dealer(communicator)
+        self._engine, self._lean = Engine(communicator.rank, communicator.peers, dealer, watch), lean
 
     @property
     def traffic(self) -> Traffic:

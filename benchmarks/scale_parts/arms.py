@@ -27,6 +27,7 @@ from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
 from vertinumpyro.mrf.party_work import ACROSS, TablesWork
 from vertinumpyro.regression import VerticalLogisticRegression
+from vertinumpyro.session import Multiply
 
 __all__ = ["ARMS", "run_arm"]
 
@@ -140,7 +141,8 @@ def ratio(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
 
     def by_the_library() -> np.ndarray:
         works = [TablesWork(columns, party, dataset.arrays(party), plan, SystemRandomSource()) for party in PARTIES]
-        factors, (rows, cols) = [work.factor(ACROSS, {}) for work in works], works[0].widths(ACROSS, {})
+        across = Multiply(1, ACROSS, {"release": 0})
+        factors, (rows, cols) = [work.factor(across) for work in works], works[0].widths(across)
         with compat.x64():
             return np.asarray(system.backend.noisy_cross_products(factors, np.zeros((1, rows * cols), np.int64)))  # type: ignore[attr-defined]
 

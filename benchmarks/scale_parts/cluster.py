@@ -30,6 +30,7 @@ from vertinumpyro.regression.noisy_moments import OWN, MomentsWork
 from vertinumpyro.secure.computation import CrossProducts
 from vertinumpyro.secure.input_encoding import encode_party
 from vertinumpyro.secure.keystream import KeyStream, fresh_key
+from vertinumpyro.session import Publish
 
 __all__ = ["dask", "local_step", "shared_product"]
 
@@ -69,7 +70,7 @@ def _on_columns(dataset: VerticalDataset, num_records: int) -> dict[str, Callabl
     def moments(crew: Workers) -> object:
         source = SystemRandomSource()
         works = [MomentsWork(plan, dataset.schema, p, dataset.computed_by(crew).arrays(p), source) for p in PARTIES]
-        return [work.publish(OWN, {}) for work in works]
+        return [work.publish(Publish(0, OWN)) for work in works]
 
     return {"tables": tables, "moments": moments}
 

@@ -77,12 +77,12 @@ def seat_of(order: Mapping[str, Any]) -> Communicator:
     return Communicator(rank, num_parties, links, WAIT_S, carriers)
 
 
-def steps(order: Mapping[str, Any], seat: Communicator) -> dict[str, Any]:
+def steps(order: Mapping[str, Any], communicator: Communicator) -> dict[str, Any]:
     """Steps of the clipped noisy sum on zeros, which take what any numbers take."""
     computation = computation_of(order["computation"])
     assert isinstance(computation, ClippedSum)
-    end = backend_of(order).end(seat, seat.num_parties)
-    inputs = computation.zeros(seat.rank)
+    end = backend_of(order).end(communicator, communicator.num_parties)
+    inputs = computation.zeros(communicator.rank)
     seconds, rounds, sent, dealt, used_cpu = [], 0, 0, 0, 0.0
     for number in range(order["steps"] + WARM_UP):
         if number == WARM_UP:
@@ -100,9 +100,9 @@ def steps(order: Mapping[str, Any], seat: Communicator) -> dict[str, Any]:
     return {**found, "cpu_seconds": used_cpu}
 
 
-def lines(seat: Communicator) -> dict[str, Any]:
+def lines(communicator: Communicator) -> dict[str, Any]:
     """The slowest of this member's links, as `doctor` measures them."""
-    found = slowest_line(check_network(seat, {}).values())
+    found = slowest_line(check_network(communicator, {}).values())
     return {**dataclasses.asdict(found), "seconds": 0.0}
 
 
@@ -144,9 +144,9 @@ def rehearsed(order: Mapping[str, Any]) -> RunCost | Cost:
     return estimate_cost(task_of(order, 0), Plan.from_dict(order["plan"]), partial(release, order))
 
 
-def method(order: Mapping[str, Any], seat: Communicator) -> dict[str, Any]:
+def method(order: Mapping[str, Any], communicator: Communicator) -> dict[str, Any]:
     """A whole method, from the first connection to what it releases."""
-    with OrganisationSession(seat, task_of(order, seat.rank)) as session:
+    with OrganisationSession(communicator, task_of(order, communicator.rank)) as session:
         release(order, session)
         ended = time.time()
         return {
@@ -159,17 +159,17 @@ def method(order: Mapping[str, Any], seat: Communicator) -> dict[str, Any]:
         }
 
 
-def linkage(order: Mapping[str, Any], seat: Communicator) -> dict[str, Any]:
+def linkage(order: Mapping[str, Any], communicator: Communicator) -> dict[str, Any]:
     """Private set intersection of ids of which half are common."""
     count = order["ids"]
-    first = seat.rank * (count // 2)
-    found = common_places(seat, [f"id{number}" for number in range(first, first + count)], topic=b"benchmark")
+    first = communicator.rank * (count // 2)
+    found = common_places(communicator, [f"id{number}" for number in range(first, first + count)], topic=b"benchmark")
     ended, used = time.time(), [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     assert len(found) == count - count // 2
-    sent = sum(link.traffic.bytes_sent for link in seat.links.values())
+    sent = sum(link.traffic.bytes_sent for link in communicator.links.values())
     return {
         "ended": ended,
-        "rounds": max(link.traffic.rounds for link in seat.links.values()),
+        "rounds": max(link.traffic.rounds for link in communicator.links.values()),
         "bytes": sent,
         "cpu_seconds": sum(one.ru_utime + one.ru_stime for one in used) - order["started_cpu"],
     }
@@ -185,19 +185,19 @@ def main(path: Path) -> None:
     while not Path(order["go"]).exists():  # imports are not what is measured
         time.sleep(0.01)
     started = time.time()
-    seat = seat_of(order)
-    if seat.rank >= seat.num_parties:
+    communicator = seat_of(order)
+    if communicator.rank >= communicator.num_parties:
         if order["what"] in ("linkage", "lines"):
-            find_common(seat) if order["what"] == "linkage" else check_network(seat, {})
+            find_common(communicator) if order["what"] == "linkage" else check_network(communicator, {})
             return
         with contextlib.suppress(PeerError):  # the parties have done
-            helper = backend_of(order).helpers(seat.num_parties)[seat.rank - seat.num_parties]
-            helper.run(seat, *helper.arguments)
+            helper = backend_of(order).helpers(communicator.num_parties)[communicator.rank - communicator.num_parties]
+            helper.run(communicator, *helper.arguments)
         return
     if order["what"] == "lines":
-        found = lines(seat)
+        found = lines(communicator)
     else:
-        found = {"step": steps, "linkage": linkage}.get(order["what"], method)(order, seat)
+        found = {"step": steps, "linkage": linkage}.get(order["what"], method)(order, communicator)
     if "ended" in found:
         found["seconds"] = found.pop("ended") - started
     written = Path(order["answer"] + ".part")

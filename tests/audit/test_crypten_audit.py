@@ -13,7 +13,7 @@ from numpyro.infer.initialization import init_to_uniform
 
 from tests.audit import canaries, test_audit, test_sum_audit
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.secure import InsecureRehearsal
+from vertinumpyro.secure import InsecureSimulation
 from vertinumpyro.secure.crypten import Crypten, is_installed
 
 pytestmark = pytest.mark.skipif(
@@ -24,7 +24,7 @@ RUNS = 40
 
 @pytest.fixture(scope="module")
 def backend():
-    backend = InsecureRehearsal(Crypten())
+    backend = InsecureSimulation(Crypten())
     yield backend
     backend.close()
 

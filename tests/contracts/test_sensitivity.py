@@ -14,6 +14,7 @@ from vertinumpyro.core import row_blocks
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.regression import holder_statistics as linear_work
 from vertinumpyro.regression import noisy_moments as objective
+from vertinumpyro.session import Multiply
 
 pytest.importorskip("matplotlib", reason="the benchmarks draw figures: extra `report`")
 
@@ -52,9 +53,9 @@ def test_what_is_published_without_noise_is_found(audited, monkeypatch):
     """Exact counts of categories, on the way to others who put the noisy ones in their place."""
     honest = objective.MomentsWork.publish
 
-    def publish(work, what, words):
-        payload = honest(work, what, words)
-        (exact,) = row_blocks.products([work.factor(what, words)], [(0, 0)])
+    def publish(work, request):
+        payload = honest(work, request)
+        (exact,) = row_blocks.products([work.factor(Multiply(1, objective.ACROSS))], [(0, 0)])
         sent = payload.arrays["products"]
         sent[sent == 0] = exact[sent == 0]
         return payload
@@ -66,9 +67,9 @@ def test_what_is_published_without_noise_is_found(audited, monkeypatch):
 def test_a_record_that_decides_about_others_is_found(audited, monkeypatch):
     honest = linear_work.StatisticsWork.summand
 
-    def summand(work, what, words):
+    def summand(work, request):
         ages = work._table[:, 0]
-        return honest(work, what, words) * (1 + (ages == ages.max()).sum())
+        return honest(work, request) * (1 + (ages == ages.max()).sum())
 
     monkeypatch.setattr(linear_work.StatisticsWork, "summand", summand)
     assert shares(audited(quick=True, only=["linear_holders"]))["linear_holders", "outside analyst"] > 1

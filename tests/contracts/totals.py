@@ -42,7 +42,7 @@ from vertinumpyro.secure import fixed_point
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import PartyInputs, without_tables
 from vertinumpyro.secure.number_formats import EXP_BITS
-from vertinumpyro.session import PartyComputation
+from vertinumpyro.session import Multiply, PartyComputation, Publish, ReleaseRequest, Sum
 
 NUM_RECORDS = 12
 POOL = 4 * NUM_RECORDS  # the first are the table's; the others replace them
@@ -50,8 +50,8 @@ TARGET = RealColumn(bounds=(-1, 1))
 CLASSES = BinaryColumn()
 
 Total = Callable[[np.ndarray, np.ndarray], np.ndarray]
-Asked = Sequence[tuple[str, str, Mapping[str, Any]]]
-"""What a work is asked for: `do`, `what` and the public words."""
+Asked = Sequence[ReleaseRequest]
+"""What a work is asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def once(works: Callable[[Table], Sequence[PartyComputation]], asked: Asked, poo
 
     def total(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         made = works(chosen_of(pool, rows[chosen]))
-        found = [np.asarray(part).ravel() for one in asked for part in _released(made, *one)]
+        found = [np.asarray(part).ravel() for one in asked for part in _released(made, one)]
         return np.concatenate(found)
 
     return total
@@ -101,12 +101,13 @@ def chosen_of(pool: Table, rows: np.ndarray) -> Table:
     return {party: {name: array[rows] for name, array in own.items()} for party, own in pool.items()}
 
 
-def _released(works: Sequence[PartyComputation], do: str, what: str, words: Mapping[str, Any]) -> list[np.ndarray]:
-    if do == "publish":
-        return [array for work in works for array in work.publish(what, words).arrays.values()]
-    if do == "sum":
-        return [np.sum([work.summand(what, words) for work in works], axis=0)]
-    return row_blocks.products([work.factor(what, words) for work in works])
+def _released(works: Sequence[PartyComputation], request: ReleaseRequest) -> list[np.ndarray]:
+    if isinstance(request, Publish):
+        return [array for work in works for array in work.publish(request).arrays.values()]
+    if isinstance(request, Sum):
+        return [np.sum([work.summand(request) for work in works], axis=0)]
+    assert isinstance(request, Multiply)
+    return row_blocks.products([work.factor(request) for work in works])
 
 
 def works_of(method: Any, facts: TableFacts, plan: Any) -> Callable[[Table], list[PartyComputation]]:
@@ -138,7 +139,7 @@ def functional_total(label: str, schema: Schema, pool: Table) -> Total:
     plan = FunctionalMechanismPlan.of(
         schema, label, num_records=NUM_RECORDS, model="linear", epsilon=1.0, delta=0.01, expand=["integer_forbid"]
     )
-    asked = [("publish", objective.OWN, {}), ("cross_products", objective.ACROSS, {})]
+    asked = [Publish(0, objective.OWN), Multiply(1, objective.ACROSS)]
     return once(works_of(VerticalLogisticRegression(), TableFacts(schema, NUM_RECORDS), plan), asked, pool)
 
 
@@ -147,7 +148,7 @@ def statistics_total(schema: Schema, pool: Table) -> Total:
     system = BayesianLinearRegression(target="y")
     facts = TableFacts(schema, NUM_RECORDS, holders=PARTIES)
     bounds = {"bounds": np.linspace(0.3, 2, len(schema.columns)).tolist()}
-    asked = [("sum", what, bounds) for what in ("moments", "statistics")]
+    asked = [Sum(step, name, bounds) for step, name in enumerate(("moments", "statistics"))]
     return once(works_of(system, facts, system.plan(facts)), asked, pool)
 
 
@@ -157,7 +158,7 @@ def moments_total(schema: Schema, pool: Table) -> Total:
         noise_multiplier=1.0, num_records=NUM_RECORDS, parties=split.parties, widths=widths_of(split),
         clip_parts=(2, 3), radius=2.0, delta=0.01, noise=NoiseSource(num_parties=2),
     )  # fmt: skip
-    asked = [("publish", second_moments.OWN, {}), ("cross_products", second_moments.ACROSS, {})]
+    asked = [Publish(0, second_moments.OWN), Multiply(1, second_moments.ACROSS)]
 
     def works(table: Table) -> list[PartyComputation]:
         return [second_moments.MomentsWork(split, plan, p, own, InsecureSeededSource(0)) for p, own in table.items()]
@@ -325,10 +326,10 @@ def cases() -> dict[str, Case]:
     partial = functools.partial
     return {
         "tables across parties": Case(
-            TablesWork, everything, partial(tables_total, [("cross_products", ACROSS, {"release": 0})], None)
+            TablesWork, everything, partial(tables_total, [Multiply(1, ACROSS, {"release": 0})], None)
         ),
         "own tables of a workload": Case(
-            TablesWork, everything, partial(tables_total, [("publish", OWN, {})], [*named, *across])
+            TablesWork, everything, partial(tables_total, [Publish(0, OWN)], [*named, *across])
         ),
         "own tables": Case(TablesWork, everything, own_tables_total),
         "functional mechanism": Case(objective.MomentsWork, functional, partial(functional_total, "y")),

@@ -12,7 +12,7 @@ from tests.dpvi.four_devices import table
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.secure import Crypten, InsecureRehearsal
+from vertinumpyro.secure import Crypten, InsecureSimulation
 
 
 def test_four_devices_of_the_host_fit_what_one_fits():
@@ -36,7 +36,7 @@ def test_more_devices_than_there_are():
     [
         ({"num_devices": 0}, "num_devices=0; give 1 or more"),
         ({"num_devices": 2, "backend": Crypten()}, "which Crypten does not: leave num_devices out"),
-        ({"num_devices": 2, "backend": InsecureRehearsal(Crypten())}, "which InsecureRehearsal does not: leave"),
+        ({"num_devices": 2, "backend": InsecureSimulation(Crypten())}, "which InsecureSimulation does not: leave"),
     ],
 )
 def test_numbers_of_devices_that_no_fit_can_use(settings, match):

@@ -8,7 +8,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.privacy import PoissonSampling
-from vertinumpyro.secure import Crypten, FixedPoint, InsecureRehearsal, Spu
+from vertinumpyro.secure import Crypten, FixedPoint, InsecureSimulation, Spu
 
 SCHEMA = Schema(
     {
@@ -33,7 +33,7 @@ def planned(backend, dataset):
 @pytest.mark.parametrize("backend", [Crypten(), Spu()], ids=["crypten", "spu"])
 def test_one_process_may_not_hold_every_partys_columns(backend, dataset, tmp_path):
     dpvi, plan = planned(backend, dataset)
-    remedy = rf"fit --backend {backend.option}.*InsecureRehearsal\({type(backend).__name__}\(\)\)"
+    remedy = rf"fit --backend {backend.option}.*InsecureSimulation\({type(backend).__name__}\(\)\)"
     with pytest.raises(ArgumentError, match=remedy):
         dpvi.fit(dataset, plan, jax.random.key(0), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()  # nothing was begun
@@ -41,7 +41,7 @@ def test_one_process_may_not_hold_every_partys_columns(backend, dataset, tmp_pat
 
 @pytest.mark.skipif(not INSTALLED, reason=f"{Crypten().missing()}; or: {Spu().missing()}")
 def test_a_rehearsal_learns_what_fixed_point_learns(dataset):
-    with InsecureRehearsal(INSTALLED[0]) as rehearsal:
+    with InsecureSimulation(INSTALLED[0]) as rehearsal:
         dpvi, plan = planned(rehearsal, dataset)
         ours = dpvi.fit(dataset, plan, jax.random.key(1), progress_bar=False).params
     assert rehearsal.traffic.bytes_sent == 0  # its processes ended

@@ -26,7 +26,7 @@ from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import Poisson
 from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, Plan
 from vertinumpyro.secure import Crypten
-from vertinumpyro.session import session_of
+from vertinumpyro.session import Multiply, Publish, session_of
 
 KEY = jax.random.key(0)
 TRUTHS = np.concatenate([TRUTH["bank"], TRUTH["telco"]])
@@ -170,10 +170,10 @@ def test_a_party_refuses_what_its_plan_does_not_release():
     plan: Any = dpvi.plan(facts, epsilon=1.0)
     own = dataset_of("logit").arrays("telco")
     work = MomentsWork(dpvi.split(facts.schema), plan.start, "telco", own, InsecureSeededSource(0))
-    work.check(0, "publish", "own moments", {})
-    for step, do, what in ((1, "publish", "own moments"), (None, "cross_products", "moments across parties")):
+    work.check(Publish(0, "own moments"))
+    for request in (Publish(1, "own moments"), Multiply(None, "moments across parties")):
         with pytest.raises(ArgumentError, match="not what the plan releases"):
-            work.check(step, do, what, {})
+            work.check(request)
 
 
 # -- the plan --------------------------------------------------------------------------------------

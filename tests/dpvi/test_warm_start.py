@@ -29,7 +29,7 @@ from vertinumpyro.mrf.party_work import ACROSS, OWN
 from vertinumpyro.privacy import GradientPlan, NoiseSource, Plan, PoissonSampling
 from vertinumpyro.privacy.ledger import Ledger, read_record
 from vertinumpyro.secure import Crypten
-from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, PartyTask, ProcessSession
+from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, Multiply, PartyTask, ProcessSession, Publish, Sum
 from vertinumpyro.session.run import Payload, Run
 
 N = 4000
@@ -346,20 +346,20 @@ def test_a_partys_part_is_the_tables_then_the_steps(dataset):
     plan = dataclasses.replace(dpvi.plan(dataset, epsilon=1.0, num_steps=10), start=tables(), plan_id="both")
     source = SystemRandomSource()
     work = dpvi.work(FACTS, "clinic", dataset.arrays("clinic"), plan, source)
-    work.check(0, "publish", OWN, {})
-    work.check(1, "cross_products", ACROSS, {"release": 0})
-    for step, do, what, words in (
-        (2, "publish", OWN, {}),
-        (2, "cross_products", ACROSS, {"release": 0}),
-        (1, "cross_products", ACROSS, {"release": 1}),
-        (0, "sum", "steps", {}),
+    work.check(Publish(0, OWN))
+    work.check(Multiply(1, ACROSS, {"release": 0}))
+    for request in (
+        Publish(2, OWN),
+        Multiply(2, ACROSS, {"release": 0}),
+        Multiply(1, ACROSS, {"release": 1}),
+        Sum(0, "steps"),
     ):
         with pytest.raises(ArgumentError, match="not what the plan releases"):
-            work.check(step, do, what, words)
-    assert work.factor(ACROSS, {"release": 0}).shape == (N, 5)
+            work.check(request)
+    assert work.factor(Multiply(1, ACROSS, {"release": 0})).shape == (N, 5)
     without = dpvi.work(FACTS, "clinic", dataset.arrays("clinic"), dataclasses.replace(plan, start=None), source)
     with pytest.raises(ArgumentError, match="not what the plan releases"):
-        without.check(0, "publish", OWN, {})
+        without.check(Publish(0, OWN))
 
 
 # -- between processes -----------------------------------------------------------------------------

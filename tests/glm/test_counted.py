@@ -13,7 +13,7 @@ from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.secure import Crypten, FixedPoint
 from vertinumpyro.session import InProcessSession, OrganisationSession, PartyTask, ProcessSession
-from vertinumpyro.transport import Group, Member
+from vertinumpyro.transport import Member, ProcessGroup
 
 pytestmark = pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
@@ -113,7 +113,7 @@ def at_organisation(seat, task, plan):
 def test_organisations_end_with_the_same_tables(dataset, files, tmp_path):
     plan, tasks = BUILD().plan(dataset, epsilon=2.0), tasks_of(files, tmp_path)
     members = [Member(name=task.party, run=at_organisation, arguments=(task, plan)) for task in tasks]
-    group = Group([*members, *Crypten().helpers(2)], 2, 60.0)
+    group = ProcessGroup([*members, *Crypten().helpers(2)], 2, 60.0)
     try:
         (words, first), (others, second) = group.replies(range(2), within_s=300.0).values()
     finally:

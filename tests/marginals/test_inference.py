@@ -22,7 +22,7 @@ from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.evaluation import combine_estimates, cross_party_tvd, k_way_tvd, pairwise_tvd
 from vertinumpyro.marginals import InferenceWarning, MarginalInference, inference, release_marginals
-from vertinumpyro.marginals.table_likelihood import TableLaw
+from vertinumpyro.marginals.table_likelihood import TableLikelihood
 from vertinumpyro.model import party_plate
 from vertinumpyro.mrf.field import require_engine
 from vertinumpyro.posterior.synthesis import rehearse_twin
@@ -291,7 +291,9 @@ def test_what_the_release_could_not_be_used_for_is_told_before_it(release):
     split = MarginalInference(undrawn, settings=SETTINGS).rehearse(release.schema, release.plan)
     assert not rehearse_twin(split).drawn
     law, why = MarginalInference(undrawn, settings=SETTINGS)._law(
-        TableLaw(split, release), TableLaw(split, release).cells(release), *jax.random.split(jax.random.key(0))
+        TableLikelihood(split, release),
+        TableLikelihood(split, release).cells(release),
+        *jax.random.split(jax.random.key(0)),
     )
     assert law is None
     assert "no sampler" in why

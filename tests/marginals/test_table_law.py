@@ -9,7 +9,7 @@ from tests.marginals.conftest import SETTINGS, dataset_of, simulated, two_groups
 from tests.marginals.test_model_tables import SUPPORTS, TRUTH
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.marginals import release_marginals
-from vertinumpyro.marginals.table_likelihood import TableLaw
+from vertinumpyro.marginals.table_likelihood import TableLikelihood
 from vertinumpyro.model import mixture_model, split_model
 
 DRAWS = 16
@@ -18,7 +18,7 @@ DRAWS = 16
 @pytest.fixture(scope="module")
 def law(release):
     split = split_model(two_groups, release.schema)
-    return TableLaw(split, release)
+    return TableLikelihood(split, release)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,6 @@ def test_the_first_estimate_finds_the_truth_and_the_tables_determine_it(law, tru
 
 def test_too_many_parameters_are_refused(release):
     split = split_model(mixture_model(release.schema, 200), release.schema)
-    many = TableLaw(split, release)
+    many = TableLikelihood(split, release)
     with pytest.raises(ArgumentError, match=r"law=\"field\", or fewer components"):
         many.tangent(jax.numpy.zeros(split.num_parameters), many.cells(release))

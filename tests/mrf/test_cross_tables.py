@@ -17,7 +17,7 @@ from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.vertimrf import Releases, VertiMRF
 from vertinumpyro.privacy import NoiseSource
 from vertinumpyro.secure import FixedPoint, Plaintext
-from vertinumpyro.session import InProcessSession, Run, party_sources
+from vertinumpyro.session import InProcessSession, Multiply, Run, Sum, party_sources
 
 
 def exact_tables(dataset, columns=None):
@@ -56,7 +56,7 @@ def engaged(dataset, plan, backend=None):
 
 def reveal_all(dataset, plan, backend=None):
     session = engaged(dataset, plan, backend)
-    products = session.cross_products(1, ACROSS, {"release": 0})
+    products = session.cross_products(Multiply(1, ACROSS, {"release": 0}))
     return measured_pairs(cell_columns(dataset.schema), dataset.parties, plan.cross_releases[0], products)
 
 
@@ -107,7 +107,7 @@ def test_shares_add_up_to_the_tables_and_say_nothing_alone(dataset, split, num_p
     columns, shares, opened = cell_columns(held.schema), [], []
     for _ in range(4):
         session = engaged(held, plan_of(held, 1.0, **settings))
-        products = session.cross_products(None, PADS, {})
+        products = session.cross_products(Multiply(None, PADS))
         shares.append([work._share for work in session._works])
         opened.append(np.concatenate([product.ravel() for product in products.values()]))
     exact = exact_tables(held, columns)
@@ -133,17 +133,17 @@ def test_chosen_tables_are_revealed_with_noise_of_all_parties(dataset, split, nu
     plan = plan_of(held, 1.0, num_rounds=1, tables_per_round=3, first_share=0.5)
     columns, exact, made = cell_columns(held.schema), exact_tables(held), plan.cross_releases[1]
     session = engaged(held, plan)
-    session.cross_products(None, PADS, {})
+    session.cross_products(Multiply(None, PADS))
     pairs = list(exact)[::4][:3]
     places, errors = table_slices(columns, held.parties), []
     for _ in range(20):
-        revealed = session.sum(2, ROUND, {"pairs": [list(pair) for pair in pairs], "release": 1})
+        revealed = session.sum(Sum(2, ROUND, {"pairs": [list(pair) for pair in pairs], "release": 1}))
         cuts = np.split(revealed, np.cumsum([places[pair].size for pair in pairs])[:-1])
         errors += [
             (cut / 2**GRID_BITS - exact[pair].ravel()) / made.stddev for pair, cut in zip(pairs, cuts, strict=True)
         ]
     assert like_the_noise(np.concatenate(errors))
-    alone = session._works[0].noise(ROUND, {"release": 1}, 20_000) / 2**GRID_BITS / made.stddev
+    alone = session._works[0].noise(Sum(2, ROUND, {"release": 1}), 20_000) / 2**GRID_BITS / made.stddev
     assert like_the_noise(alone * np.sqrt(num_parties)), "each adds its share of the variance"
 
 

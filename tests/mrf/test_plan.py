@@ -11,6 +11,7 @@ from vertinumpyro.mrf import MRFPlan, VertiMRF
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.mrf.party_work import OWN
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation, NoiseSource
+from vertinumpyro.session import Publish
 
 REPLACE = NeighbouringRelation.REPLACE
 
@@ -125,7 +126,7 @@ def test_a_partys_own_releases_are_its_budget(monkeypatch, dataset, party):
     system = VertiMRF(max_cells=6)
     made = system.plan(dataset, epsilon=1.0)
     work = system.work(dataset, party, dataset.arrays(party), made, SystemRandomSource())
-    work.publish(OWN, {})
+    work.publish(Publish(0, OWN))
     assert len(spent) == 3  # finer histograms, a first look, what is chosen by it
     assert math.hypot(*spent) == pytest.approx(made.local_mu(party))
 

@@ -22,6 +22,7 @@ from vertinumpyro.mrf.party_work import ACROSS
 from vertinumpyro.mrf.table_selection import crossing, named_tables
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Plan
 from vertinumpyro.secure import FixedPoint, Plaintext
+from vertinumpyro.session import Multiply
 
 WORKLOAD = (("ill", "visits"), ("plan", "smoker"), ("age", "ill"), ("income", "ill"), ("children", "visits"))
 ACROSS_PAIRS = [("smoker", "plan"), ("ill", "visits"), ("ill", "income")]
@@ -63,7 +64,7 @@ def test_the_named_tables_come_with_their_noise_and_the_others_not_at_all(backen
     places = table_slices(columns, SCHEMA.parties)
     for _ in range(4):
         session = engaged(dataset, plan := plan_of(), backend)
-        ((_, product),) = session.cross_products(1, ACROSS, {"release": 0}).items()
+        ((_, product),) = session.cross_products(Multiply(1, ACROSS, {"release": 0})).items()
         opened.append(product.ravel())
     exact = exact_tables(dataset)
     (made,) = plan.cross_releases
@@ -89,7 +90,7 @@ def test_the_pads_of_all_parties_but_one_do_not_open_a_cell(split):  # noqa: F81
         for work in session._works:
             draw = work.noise
             work.noise = lambda *args, draw=draw, kept=kept: kept.append(draw(*args)) or kept[-1]
-        products = session.cross_products(1, ACROSS, {"release": 0})
+        products = session.cross_products(Multiply(1, ACROSS, {"release": 0}))
         drawn.append(kept)
         opened.append(np.concatenate([product.ravel() for product in products.values()]))
     named = {(a, b) for _, a, _, b in plan.workload}

@@ -17,7 +17,7 @@ from vertinumpyro.privacy.gradient_plan import GradientPlan, calibrate_noise_mul
 from vertinumpyro.privacy.holder_plan import ClientPlan
 from vertinumpyro.privacy.plan import PrivacyWarning, rows_in_words
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling
-from vertinumpyro.regression import RegressionPlan
+from vertinumpyro.regression import BayesianLinearPlan
 
 N = 30162
 POISSON = PoissonSampling.for_batch_size(100, N, 20000)
@@ -279,7 +279,7 @@ CLIENTS = functools.partial(
     ClientPlan, sampling=PoissonSampling.for_batch_size(100, 500, 5), clip_norm=1.0, noise_multiplier=2.0,
     grid_bits=20, num_clients=5, num_records=500,
 )  # fmt: skip
-STATISTICS = functools.partial(RegressionPlan, target_epsilon=1.0, num_records=500, num_features=3)
+STATISTICS = functools.partial(BayesianLinearPlan, target_epsilon=1.0, num_records=500, num_features=3)
 
 
 @pytest.mark.parametrize("made", [plan, CLIENTS, STATISTICS], ids=["gradients", "clients", "statistics"])

@@ -12,7 +12,7 @@ from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Adversary, GradientPlan, Ledger, LedgerRegistry, Plan
 from vertinumpyro.privacy.ledger import read_record
-from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
+from vertinumpyro.regression.bayesian_linear_plan import BayesianLinearPlan
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden").glob("*.json"))
@@ -21,7 +21,7 @@ every_record = pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.ste
 
 
 def test_there_is_a_record_of_every_kind():
-    imported = {plan.kind for plan in (FunctionalMechanismPlan, MomentsPlan, RegressionPlan, MRFPlan)}
+    imported = {plan.kind for plan in (FunctionalMechanismPlan, MomentsPlan, BayesianLinearPlan, MRFPlan)}
     assert imported < KINDS == set(Plan._kinds) - {"toy"}
     assert {read_record(path).plan.kind for path in GOLDEN} == KINDS
 

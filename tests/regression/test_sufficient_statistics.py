@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation
-from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
+from vertinumpyro.regression.bayesian_linear_plan import BayesianLinearPlan
 from vertinumpyro.regression.statistics_release import (
     StatisticsRelease,
     entrywise_sensitivity,
@@ -115,7 +115,7 @@ def test_a_sum_that_could_wrap_is_refused():
 def plan(**changes):
     settings = {"num_records": 1000, "num_features": 11, "epsilon": 1.0, "delta": 1e-4}
     settings |= changes
-    return RegressionPlan(target_epsilon=settings.pop("epsilon"), **settings)
+    return BayesianLinearPlan(target_epsilon=settings.pop("epsilon"), **settings)
 
 
 @pytest.mark.parametrize("mechanism", ["distributed", "trusted", "input"])

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ import vertinumpyro as vnp
 from tests.cli.conftest import NUM_RECORDS, SCHEMA, Project, draw_tables
 from vertinumpyro.cli import commands
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.glm import MarginalGLM, VerticalGLM
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegression
@@ -157,6 +159,38 @@ def test_whole_records_at_no_holder(tmp_path):
     X = np.random.default_rng(0).uniform(-1, 1, (300, 2))
     model = BayesianLinearRegression(epsilon=20.0, bounds=1.0, target_bound=3.0).fit(X, X.sum(axis=1))
     assert set(vnp.write_report(model, tmp_path / "run")) == {"coefficients.csv", "privacy.json", "report.html"}
+
+
+def test_a_glm_s_coefficients_and_posterior_are_written(dataset, tmp_path):
+    model = VerticalGLM(family="bernoulli", label="ill", features=["age"], epsilon=20.0)
+    assert "not fitted" in refusal(model, tmp_path / "unfitted")
+    model = model.set_params(plan_settings={"num_steps": 2}, curvature=False).fit(dataset)
+    written = vnp.write_report(model, tmp_path / "run")
+    assert set(written) == {"coefficients.csv", "posterior.npz", "privacy.json", "report.html"}
+    assert list(pd.read_csv(tmp_path / "run" / "coefficients.csv")["estimate"]) == pytest.approx(
+        [model.intercept_, *model.coef_]
+    )
+    assert "A private regression of ill" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_glm_from_tables_is_written_with_its_tables(dataset, tmp_path):
+    model = MarginalGLM(schema=dataset.schema, family="bernoulli", label="ill", features=["plan"])
+    released = model.release(dataset, model.plan(dataset, epsilon=20.0))
+    found = model.fit(released, jax.random.key(0), num_samples=10)
+    assert "GLMPosterior that its fit returned" in refusal(model, tmp_path / "unfitted")
+    written = vnp.write_report(found, tmp_path / "run", released=released)
+    assert {"coefficients.csv", "posterior.npz", "privacy.json", "report.html"} < set(written)
+    assert set(written) == {path.name for path in (tmp_path / "run").iterdir()}
+    assert list(pd.read_csv(tmp_path / "run" / "coefficients.csv")["term"]) == list(found.draws())
+    other = model.release(dataset, model.plan(dataset, epsilon=20.0))
+    assert "of another plan" in refusal(found, tmp_path / "other", released=other)
+
+
+def refusal(result, folder, **more) -> str:
+    with pytest.raises(ArgumentError) as error:
+        vnp.write_report(result, folder, **more)
+    assert not folder.exists()
+    return str(error.value)
 
 
 def test_refused_folders_stay_as_they_are(fitted, dataset, tmp_path):

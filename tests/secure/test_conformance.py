@@ -24,7 +24,7 @@ from vertinumpyro.secure import (
     Crypten,
     FixedPoint,
     InProcess,
-    InsecureRehearsal,
+    InsecureSimulation,
     Plaintext,
     Spu,
 )
@@ -46,7 +46,7 @@ class Case:
     @property
     def kind(self):
         """The backend that is rehearsed, or the one that needs no rehearsal."""
-        return self.backend.backend if isinstance(self.backend, InsecureRehearsal) else self.backend
+        return self.backend.backend if isinstance(self.backend, InsecureSimulation) else self.backend
 
     def apart(self, shape, problem, otherwise, runs=2):
         """How far as many runs with one exact sum may be apart: twice the bound where rounding is random."""
@@ -64,8 +64,8 @@ def stated(backend):
     return lambda shape, norm: backend.error_bound(shape, score_norm=norm)
 
 
-CRYPTEN = InsecureRehearsal(Crypten())
-SPU = InsecureRehearsal(Spu())  # its other protocols run the same program: see test_spu
+CRYPTEN = InsecureSimulation(Crypten())
+SPU = InsecureSimulation(Spu())  # its other protocols run the same program: see test_spu
 CASES = [
     Case(Plaintext(), Plaintext(), rounding),
     Case(FixedPoint(), Plaintext(), stated(FixedPoint())),
@@ -76,7 +76,7 @@ CASES = [
 
 
 def as_parameter(case):
-    reason = case.kind.missing() if isinstance(case.backend, InsecureRehearsal) else None
+    reason = case.kind.missing() if isinstance(case.backend, InsecureSimulation) else None
     marks = [pytest.mark.skip(reason=reason)] if reason else []
     return pytest.param(case, id=case.backend.info().name, marks=marks)
 
@@ -114,7 +114,7 @@ def declared_backends():
         found |= new
         new = {name for name, own in bases.items() if own & found} - found
     # one runs others; one has the sum alone, and tests of its own (test_aggregation)
-    return found - set().union(*(bases[name] for name in found)) - {"InsecureRehearsal", "SecureAggregation"}
+    return found - set().union(*(bases[name] for name in found)) - {"InsecureSimulation", "SecureAggregation"}
 
 
 def test_no_backend_is_missing():
@@ -331,6 +331,6 @@ def test_states_its_security(case):
     info = case.backend.info()
     assert all((info.name, info.security_model, info.who_learns_what, info.dealer, info.ring, info.precision))
     rehearsed = "the calling process knows everything" in info.security_model
-    assert rehearsed == isinstance(case.backend, InsecureRehearsal)
+    assert rehearsed == isinstance(case.backend, InsecureSimulation)
     proved = not isinstance(case.backend, Plaintext)
     assert proved == (not info.unproven)

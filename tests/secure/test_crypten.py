@@ -12,7 +12,7 @@ import pytest
 from tests.secure import problems
 from tests.secure.problems import run
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.secure import ClippedSum, InsecureRehearsal, Plaintext
+from vertinumpyro.secure import ClippedSum, InsecureSimulation, Plaintext
 from vertinumpyro.secure.crypten import Crypten, compat, is_installed
 from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.transport.links import HEADER_BYTES
@@ -24,7 +24,7 @@ needs_crypten = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def watched():
-    backend = InsecureRehearsal(Crypten(), watched=True)
+    backend = InsecureSimulation(Crypten(), watched=True)
     yield backend
     backend.close()
 
@@ -115,7 +115,7 @@ def test_a_step_takes_as_many_rounds_whatever_the_number_of_parties():
 
 @needs_crypten
 def test_a_process_that_is_silent_is_named_within_the_timeout():
-    backend = InsecureRehearsal(Crypten(), timeout_s=3.0)
+    backend = InsecureSimulation(Crypten(), timeout_s=3.0)
     backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
     pids = backend.processes(2).pids
     os.kill(pids[1], signal.SIGSTOP)
@@ -130,7 +130,7 @@ def test_a_process_that_is_silent_is_named_within_the_timeout():
 
 @needs_crypten
 def test_a_process_that_dies_is_named(watched):
-    backend = InsecureRehearsal(Crypten())
+    backend = InsecureSimulation(Crypten())
     backend.noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
     pids = backend.processes(2).pids
     os.kill(pids[1], signal.SIGKILL)
@@ -144,14 +144,14 @@ def test_a_process_that_dies_is_named(watched):
 def test_says_what_to_install(monkeypatch):
     monkeypatch.setattr(compat, "is_installed", lambda: False)
     with pytest.raises(BackendError, match=r"vertinumpyro\[crypten\]"):
-        InsecureRehearsal(Crypten()).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
+        InsecureSimulation(Crypten()).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((1, 1), np.int64))
     with pytest.raises(BackendError, match=r"vertinumpyro\[crypten\]"):
         compat.load()
 
 
 @needs_crypten
 def test_the_first_party_dealer_computes_the_same():
-    backend = InsecureRehearsal(Crypten(dealer="first_party"))
+    backend = InsecureSimulation(Crypten(dealer="first_party"))
     shape, problem = problems.shape_of(n=20), problems.benign(n=20)
     noise = np.random.default_rng(1).integers(-(2**40), 2**40, (2, shape.num_values))
     exact = run(Plaintext(), shape, problem, noise)
@@ -165,8 +165,8 @@ def test_the_first_party_dealer_computes_the_same():
 
 
 def test_the_first_party_dealer_is_for_simulations_only():
-    with pytest.raises(ArgumentError, match=r"dealer='first_party'.*InsecureRehearsal"):
+    with pytest.raises(ArgumentError, match=r"dealer='first_party'.*InsecureSimulation"):
         Crypten(dealer="first_party").check_release()
-    info = InsecureRehearsal(Crypten(dealer="first_party")).info()
+    info = InsecureSimulation(Crypten(dealer="first_party")).info()
     assert info.security_model.startswith("none")
     assert "insecure" in info.dealer

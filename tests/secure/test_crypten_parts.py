@@ -12,7 +12,7 @@ import pytest
 from tests.secure import problems
 from tests.transport.wires import wired
 from vertinumpyro.core.errors import ArgumentError, RangeError
-from vertinumpyro.secure import InsecureRehearsal, in_process
+from vertinumpyro.secure import InsecureSimulation, in_process
 from vertinumpyro.secure.crypten import Crypten, number_formats
 from vertinumpyro.secure.crypten.dealer import DealerClient, Request, corrected, correction_size, deal, drawn, serve
 from vertinumpyro.secure.crypten.number_formats import unpacked
@@ -258,7 +258,7 @@ def test_refuses_shapes_whose_bound_does_not_hold():
 
 
 def test_one_process_may_not_hold_every_party_unless_asked():
-    with pytest.raises(ArgumentError, match=r"fit --backend crypten.*InsecureRehearsal\(Crypten\(\)\)"):
+    with pytest.raises(ArgumentError, match=r"fit --backend crypten.*InsecureSimulation\(Crypten\(\)\)"):
         in_process(Crypten())
     assert not hasattr(Crypten(), "noisy_sum")
-    assert "insecure rehearsal" in InsecureRehearsal(Crypten()).info().name
+    assert "insecure rehearsal" in InsecureSimulation(Crypten()).info().name

@@ -23,7 +23,7 @@ from vertinumpyro.secure import (
     ClippedSum,
     Crypten,
     FixedPoint,
-    InsecureRehearsal,
+    InsecureSimulation,
     JointLink,
     NormalLink,
     OrderedLogitLink,
@@ -56,12 +56,12 @@ every_link = pytest.mark.parametrize("link", LINKS + TOYS, ids=lambda link: link
 LINKS_OF_ONE = [link for link in LINKS + TOYS if link.num_outcomes == 1]
 every_link_of_one = pytest.mark.parametrize("link", LINKS_OF_ONE, ids=lambda link: link.name)
 
-REHEARSALS = [InsecureRehearsal(Crypten()), InsecureRehearsal(Spu())]
+REHEARSALS = [InsecureSimulation(Crypten()), InsecureSimulation(Spu())]
 BACKENDS = [Plaintext(), FixedPoint(), *REHEARSALS]
 
 
 def as_parameter(backend):
-    missing = backend.backend.missing() if isinstance(backend, InsecureRehearsal) else None
+    missing = backend.backend.missing() if isinstance(backend, InsecureSimulation) else None
     marks = [pytest.mark.skip(reason=missing)] if missing else []
     return pytest.param(backend, id=backend.info().name, marks=marks)
 

@@ -22,7 +22,7 @@ from vertinumpyro.secure import (
     ClippedSum,
     Crypten,
     FixedPoint,
-    InsecureRehearsal,
+    InsecureSimulation,
     JointLink,
     NormalLink,
     Plaintext,
@@ -230,7 +230,7 @@ def test_what_crypten_opens_of_several_outcomes_is_no_longer_than_the_clip_norm(
 
 @pytest.fixture(scope="module")
 def rehearsal():
-    backend = InsecureRehearsal(Crypten(), watched=True)
+    backend = InsecureSimulation(Crypten(), watched=True)
     yield backend
     backend.close()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.secure import problems
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.secure import Crypten, FixedPoint, InsecureRehearsal, NormalLink, Plaintext
+from vertinumpyro.secure import Crypten, FixedPoint, InsecureSimulation, NormalLink, Plaintext
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # for good: processes import the package, too
 from paper_protocol import formulation, ring
@@ -81,7 +81,7 @@ def test_its_sum_between_processes_is_within_its_stated_error(lean):
     evidence = float((np.exp(prior.log_weights) * np.prod(densities, axis=0)).sum(-1).min())
     score_norm = problems.score_norm(contributions, prior, shape.clip_norm)
     noise = np.random.default_rng(1).integers(-(2**30), 2**30, (2, shape.num_values))
-    with InsecureRehearsal(CryptenPaper(lean=lean)) as backend:
+    with InsecureSimulation(CryptenPaper(lean=lean)) as backend:
         found = problems.run(backend, shape, problem, noise)
     exact = problems.run(Plaintext(), shape, problem) + noise.sum(0) * 2.0**-32
     bound = CryptenPaper().error_bound(shape, score_norm=score_norm, least_evidence=evidence)
@@ -155,7 +155,7 @@ def test_hostile_inputs_never_wrap(renormalise, clip_norm):
 
 def test_says_what_it_is_not_for():
     assert Paper().info().unproven == CryptenPaper().info().unproven == (formulation.UNPROVEN,)
-    with pytest.raises(ArgumentError, match="no proved clip; it needs an InsecureRehearsal"):
+    with pytest.raises(ArgumentError, match="no proved clip; it needs an InsecureSimulation"):
         CryptenPaper().check_release()
     with pytest.raises(ArgumentError, match="a mixture's"):
         Paper().grid_bits(problems.shape_of(K=1, link=NormalLink(width=3.0)))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.secure import problems
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, FixedPoint, InsecureRehearsal, Spu, VectorSum
+from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, FixedPoint, InsecureSimulation, Spu, VectorSum
 from vertinumpyro.secure.between_processes import _digest
 from vertinumpyro.secure.computation import OneHotRows, computation_of, described
 from vertinumpyro.secure.crypten.backend import CryptenEnd
@@ -47,7 +47,7 @@ COMPUTATIONS = [
 @pytest.fixture(scope="module")
 def rehearsals():
     """Those of every backend, by its name; started when they are used."""
-    made = {kind.option: InsecureRehearsal(kind) for kind in (Crypten(), Spu())}
+    made = {kind.option: InsecureSimulation(kind) for kind in (Crypten(), Spu())}
     yield made
     for rehearsal in made.values():
         rehearsal.close()
@@ -92,7 +92,7 @@ def test_public_numbers_that_differ_are_noticed_before_anything_is_opened(backen
     name, changed = change
     inputs = inputs_of_problem()
     inputs[1][name] = changed(inputs[1][name])
-    with InsecureRehearsal(backend) as rehearsal, pytest.raises(BackendError) as caught:
+    with InsecureSimulation(backend) as rehearsal, pytest.raises(BackendError) as caught:
         rehearsal.processes(2).run(CLIPPED, inputs)
     assert "the parties' public numbers differ" in str(caught.value)
     assert "the same versions on the same kind of processor" in str(caught.value)
@@ -100,7 +100,7 @@ def test_public_numbers_that_differ_are_noticed_before_anything_is_opened(backen
 
 @needs_crypten
 def test_shapes_that_differ_are_noticed():
-    with InsecureRehearsal(Crypten()) as rehearsal:
+    with InsecureSimulation(Crypten()) as rehearsal:
         processes = rehearsal.processes(2)
         first, second = (CrossProducts(num_records=n, widths=(2, 2)) for n in (5, 6))
         processes._group.command(0, described(first), **first.zeros(0))
@@ -204,11 +204,11 @@ def test_products_of_pairs_take_two_rounds_and_one_masked_matrix_to_every_party(
 
 def test_settings_for_rehearsals_are_refused_elsewhere():
     for backend in (Crypten(dealer="first_party"), Crypten(prefetch=False), Spu(protocol="SEMI2K")):
-        with pytest.raises(ArgumentError, match="InsecureRehearsal"):
+        with pytest.raises(ArgumentError, match="InsecureSimulation"):
             backend.check_release()
-        with pytest.raises(ArgumentError, match="InsecureRehearsal"):
+        with pytest.raises(ArgumentError, match="InsecureSimulation"):
             backend.end(object.__new__(Communicator), 2)  # refused before it is looked at
-        with pytest.raises(ArgumentError, match="InsecureRehearsal"):
+        with pytest.raises(ArgumentError, match="InsecureSimulation"):
             backend.cost(CLIPPED)
     assert dataclasses.replace(Crypten(dealer="first_party"), dealer="third_party").rehearsal_only() is None
 

@@ -11,7 +11,7 @@ import pytest
 from tests.secure import problems
 from tests.secure.problems import run
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.secure import ClippedSum, InsecureRehearsal, Plaintext, in_process
+from vertinumpyro.secure import ClippedSum, InsecureSimulation, Plaintext, in_process
 from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.secure.spu import Spu, end, is_installed, node, program
 
@@ -20,7 +20,7 @@ needs_spu = pytest.mark.skipif(not is_installed(), reason="SPU is not installed:
 
 @pytest.fixture(scope="module")
 def aby3():
-    backend = InsecureRehearsal(Spu(), watched=True)
+    backend = InsecureSimulation(Spu(), watched=True)
     yield backend
     backend.close()
 
@@ -97,7 +97,7 @@ def test_the_clip_holds_exactly_for_single_records(aby3, scale):
 @needs_spu
 @pytest.mark.parametrize("protocol", ["CHEETAH", "SEMI2K"])
 def test_the_other_protocols_run_the_same_program_to_the_same_bound(protocol):
-    backend = InsecureRehearsal(Spu(protocol=protocol))
+    backend = InsecureSimulation(Spu(protocol=protocol))
     shape, problem = problems.shape_of(clip_norm=0.8), problems.benign()
     bound = backend.error_bound(shape, score_norm=problems.score_norm(*problem[:2], 0.8))
     assert np.linalg.norm(run(backend, shape, problem) - run(Plaintext(), shape, problem)) <= bound
@@ -152,7 +152,7 @@ def test_it_counts_what_it_sends(aby3):
 
 @needs_spu
 def test_a_killed_node_ends_the_computation_with_its_name():
-    backend = InsecureRehearsal(Spu(), timeout_s=20.0)
+    backend = InsecureSimulation(Spu(), timeout_s=20.0)
     shape, problem = problems.shape_of(), problems.benign()
     run(backend, shape, problem)
     os.kill(backend.processes(2).pids[2], signal.SIGKILL)
@@ -200,7 +200,7 @@ def test_more_parties_than_nodes_are_refused_before_anything_starts(protocol, pa
 
 
 def test_insecure_settings_need_their_name():
-    with pytest.raises(ArgumentError, match=r"protocol='SEMI2K'.*InsecureRehearsal"):
+    with pytest.raises(ArgumentError, match=r"protocol='SEMI2K'.*InsecureSimulation"):
         Spu(protocol="SEMI2K").check_release()
     Spu().check_release()
     with pytest.raises(ArgumentError, match="one process would hold"):
@@ -210,4 +210,4 @@ def test_insecure_settings_need_their_name():
 @pytest.mark.skipif(is_installed(), reason="SPU is installed")
 def test_without_spu_the_error_says_what_to_install():
     with pytest.raises(BackendError, match=r"vertinumpyro\[spu\]"):
-        InsecureRehearsal(Spu()).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64))
+        InsecureSimulation(Spu()).noisy_sum(np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64))

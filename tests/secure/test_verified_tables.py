@@ -10,7 +10,7 @@ import pytest
 
 from tests.secure.liar import Liar
 from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError
-from vertinumpyro.secure import CrossProducts, Crypten, InsecureRehearsal
+from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure import verified_tables as protocol
 from vertinumpyro.secure.computation import OneHotRows, described
@@ -513,7 +513,7 @@ def test_between_processes_the_tables_are_those_in_the_clear(security):
     for groups in (TWO, THREE):
         group = Group(groups)
         computation, inputs = tables_of(group)
-        with InsecureRehearsal(Crypten(security=security), watched=True) as rehearsal:
+        with InsecureSimulation(Crypten(security=security), watched=True) as rehearsal:
             processes = rehearsal.processes(len(groups))
             np.testing.assert_array_equal(processes.run(computation, inputs), group.truth())
             assert ("opening" in dict(processes.opened)) == (security == "malicious")
@@ -522,11 +522,11 @@ def test_between_processes_the_tables_are_those_in_the_clear(security):
 @needs_crypten
 def test_between_processes_a_liar_is_refused_unless_everybody_is_believed():
     computation, inputs = tables_of(Group())
-    with InsecureRehearsal(Liar()) as rehearsal, pytest.raises(BackendError, match="proof that each column has one"):
+    with InsecureSimulation(Liar()) as rehearsal, pytest.raises(BackendError, match="proof that each column has one"):
         rehearsal.processes(2).run(computation, inputs)
     plain = dataclasses.replace(computation, one_hot=None)
     inputs[1]["matrix"] = inputs[1]["matrix"] * 4096
-    with InsecureRehearsal(Crypten(security="semi-honest")) as rehearsal:
+    with InsecureSimulation(Crypten(security="semi-honest")) as rehearsal:
         assert rehearsal.processes(2).run(plain, inputs).max() > 2**24
 
 

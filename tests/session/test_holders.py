@@ -18,7 +18,7 @@ from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegr
 from vertinumpyro.regression.statistics_release import encode, scaled, statistic_vectors
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import PRIVACY_RECORD, OrganisationSession, PartyTask, ProcessSession, party_sources
-from vertinumpyro.transport import Communicator, Group, Member
+from vertinumpyro.transport import Communicator, Member, ProcessGroup
 
 HOLDERS = ("north", "south", "west")
 SIZES = (150, 90, 60)
@@ -94,7 +94,7 @@ def at_holder(seat, task, use, plan):
 def joined(tasks, use, plan):
     """(words, arrays) of every holder: `use(session, plan)` runs at each, and nobody asks them anything."""
     members = [Member(name=task.party, run=at_holder, arguments=(task, use, plan)) for task in tasks]
-    group = Group(members, len(tasks), 60.0)
+    group = ProcessGroup(members, len(tasks), 60.0)
     try:
         return list(group.replies(range(len(tasks)), within_s=300.0).values())
     finally:
@@ -244,7 +244,7 @@ def test_plans_for_others_are_refused(held, tmp_path):
         regression.check(facts, regression.plan(others))
     with pytest.raises(ArgumentError, match="clients each"):
         regression.check(facts, regression.plan(sum(SIZES), 3))
-    with pytest.raises(ArgumentError, match="RegressionPlan"):
+    with pytest.raises(ArgumentError, match="BayesianLinearPlan"):
         regression.check(facts, inference.plan(facts, epsilon=1.0))
     with pytest.raises(ArgumentError, match="east"):
         inference.check(facts, inference.plan(others, epsilon=1.0))

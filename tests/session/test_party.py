@@ -20,6 +20,7 @@ from vertinumpyro.regression import noisy_moments as linear_steps
 from vertinumpyro.secure import Crypten
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session import party
+from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, Request, Reveal, Sum
 from vertinumpyro.session.reveal_once import SharedRandomSource
 from vertinumpyro.transport import Traffic
 
@@ -96,14 +97,14 @@ class Process:
     def ask(self, arrays=None, **words):
         """The reply: words and arrays, as a release's or as `begin`'s."""
         with self.party.answering():
-            self.replies.append(self.party.do(json.loads(json.dumps(words)), arrays or {}))
+            self.replies.append(self.party.do(Request.from_dict(json.loads(json.dumps(words))), arrays or {}))
         return self.replies[-1]
 
     def refuses(self, match, kinds=(ArgumentError, PlanSpentError), **words):
         """It does, and nothing was counted or sent; the process would end, and the next one go on."""
         before = self.steps, list(self.end.sent), len(self.replies)
         with pytest.raises(kinds, match=match):
-            self.party.do(words, {})
+            self.party.do(Request.from_dict(words), {})
         assert (self.steps, self.end.sent, len(self.replies)) == before
 
     @property
@@ -121,6 +122,40 @@ def adaptive():
 
 def adaptive_plan(two, adaptive):
     return adaptive.plan(two.dataset, epsilon=3.0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "plain"),
+    [
+        (Publish(0, "own"), '{"do": "publish", "step": 0, "what": "own", "words": {}}'),
+        (Multiply(None, "p", {"a": 1}), '{"do": "cross_products", "step": null, "what": "p", "words": {"a": 1}}'),
+        (Sum(2, "r", {"a": [1]}), '{"do": "sum", "step": 2, "what": "r", "words": {"a": [1]}}'),
+        (Iterate(3, 4), '{"do": "iterate", "step": 3, "count": 4}'),
+        (Reveal("ab"), '{"do": "tell", "digest": "ab"}'),
+        (Begin({"kind": "x"}, True), '{"do": "begin", "plan": {"kind": "x"}, "resume": true}'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_requests_travel_as_they_always_did(request_, plain):
+    """Parties compare digests of this text, and their records hold them."""
+    assert json.dumps(request_.to_dict()) == plain
+    assert Request.from_dict(json.loads(plain)) == request_
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"do": "iterate", "step": 0},
+        {"do": "iterate", "step": 0, "count": 1, "more": 1},
+        {"do": "publish", "step": 0, "what": 1, "words": {}},
+        {"do": "sum", "step": 0, "what": "a", "words": []},
+        {"do": "begin", "plan": {}, "resume": "yes"},
+    ],
+    ids=str,
+)
+def test_a_request_of_another_form_is_refused(words):
+    with pytest.raises(ArgumentError, match=f"{words['do']}: .* run one version everywhere"):
+        Request.from_dict(words)
 
 
 ALL_PAIRS = [["age", "debt"], ["age", "kind"], ["ill", "debt"], ["ill", "kind"]]
@@ -366,6 +401,6 @@ def test_nothing_is_released_before_a_plan_is_begun(two, tmp_path):
     process = party.Party(
         Seat(), End(), settings, TableFacts(two.schema, own.num_records), own, VerticalLinearRegression()
     )
-    for do in ("publish", "sum", "cross_products", "iterate"):
+    for request in (Publish(0, OWN), Sum(0, OWN), Multiply(0, OWN), Iterate(0, 1)):
         with pytest.raises(PlanSpentError, match="no plan was begun"):
-            process.do({"do": do, "step": 0, "count": 1, "what": OWN, "words": {}}, {})
+            process.do(request, {})

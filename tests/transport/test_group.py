@@ -11,7 +11,7 @@ import time
 import pytest
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.transport import Group, Member
+from vertinumpyro.transport import Member, ProcessGroup
 from vertinumpyro.transport import process_group as group
 
 
@@ -27,7 +27,7 @@ def gathering(seat, size, limit):
 def replies(size=3, limit=6):
     names = ("party 0", "party 1", "party 2", "a helper")
     members = [Member(name=name, run=gathering, arguments=(size, limit)) for name in names]
-    with Group(members, 3, 10.0) as group:
+    with ProcessGroup(members, 3, 10.0) as group:
         return group.replies(range(3), within_s=60.0)
 
 
@@ -138,7 +138,7 @@ def late_beside_a_helper(seat):
 
 def test_a_helper_may_end_before_the_last_party_has_answered():
     members = [Member(name=name, run=late_beside_a_helper, arguments=()) for name in ("party 0", "party 1", "a helper")]
-    with Group(members, 2, 10.0) as group:
+    with ProcessGroup(members, 2, 10.0) as group:
         assert [words for words, _ in group.replies(range(2), within_s=60.0).values()] == [{"rank": 0}, {"rank": 1}]
 
 
@@ -170,4 +170,4 @@ def outer():
 def test_what_a_process_could_not_find_is_refused_before_one_is_started(given, why, monkeypatch):
     monkeypatch.setattr(group, "start_process", lambda *_: pytest.fail("a process was started"))
     with pytest.raises(ArgumentError, match=f"party 'clinic': .*{why}"):
-        Group([Member(name="party 'clinic'", run=late_beside_a_helper, arguments=(given,))], 1, 10.0)
+        ProcessGroup([Member(name="party 'clinic'", run=late_beside_a_helper, arguments=(given,))], 1, 10.0)

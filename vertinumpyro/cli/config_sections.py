@@ -1,8 +1,6 @@
-"""The sections of a run's configuration, a dataclass each: their keys, types, ranges, and what each key means.
-
-`schema json` and the documentation's reference of all keys are made from these classes.
-
-From one table of a TOML file to a frozen dataclass: unknown keys, types and ranges are checked by name.
+"""The sections of a run's configuration, a dataclass each: their keys, types, ranges, and what each key means. A table
+of a TOML file is checked against them by name; `schema json` and the documentation's reference of all keys are made
+from them.
 """
 
 from __future__ import annotations
@@ -35,9 +33,9 @@ def positive(default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata={"positive": True})
 
 
-def at_least_zero(default: int = 0) -> Any:
-    """A field for a number from 0 on."""
-    return dataclasses.field(default=default, metadata={"at_least_zero": True})
+def at_least_zero() -> Any:
+    """A field for a number from 0 on, by default 0."""
+    return dataclasses.field(default=0, metadata={"at_least_zero": True})
 
 
 def one_of(choices: typing.Iterable[str], default: str) -> Any:

@@ -87,7 +87,7 @@ def _together(agreement: Agreement, own: PartyFile, path: Path, findings: Findin
     measured: dict[int, Measured] = {}
 
     def meet() -> str:
-        seat = gather(
+        communicator = gather(
             agreement,
             own.name,
             own.identity,
@@ -96,7 +96,7 @@ def _together(agreement: Agreement, own: PartyFile, path: Path, findings: Findin
             wait_s=wait_s,
             timeout_s=60.0,
         )
-        seats.append(seat)
+        seats.append(communicator)
         return (
             f"TLS 1.3 both ways with {', '.join(n for n in agreement.names if n != own.name)}, certificates as agreed"
         )

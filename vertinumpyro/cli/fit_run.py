@@ -1,6 +1,5 @@
-"""A job's plan spent, and what it bought kept; the part of the budget that a score of the twin is bought with.
-
-A run's tables: all in this process, or each in its party's own when the backend works between processes.
+"""A job's plan spent, and what it bought kept; the part of the budget for a score of the twin; and the tables: all in
+this process, or each in its party's own when the backend works between processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A configuration made ready to run: dataset, method, plan, and the record of what is spent.
-
-Which method a configuration means where nobody names one, and why: from public facts alone.
+"""A configuration made ready to run: dataset, method, plan, and the record of what is spent. Where nobody names the
+method, public facts alone choose it, and the reason is said.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""From the settings [model] and [fit] to a `DPVI`: the user's function, the guide, the backend.
-
-The code of a study's own folder: which files a model's import may run, their one digest, and that no others run.
+"""From the settings [model] and [fit] to a `DPVI`: the user's function, the guide, the backend; and for a study the one
+digest of the files in its folder that a model's import may run, and no others.
 
 An agreement holds the digest. Whoever approves it reads the files and runs none of them, so what a model may import is
 read from its text: each import statement, wherever it stands, and the same again in the files that it leads to. What

@@ -87,7 +87,7 @@ def link(path: Path, party: Path, *, wait_s: float, timeout_s: float) -> None:
     agreement.member(own.name)
     target = own.linkage_path(agreement.digest)
     ids = ids_to_link(agreement, own)
-    seat = _met(agreement, own, path, party, wait_s, timeout_s)
+    communicator = _met(agreement, own, path, party, wait_s, timeout_s)
     with Progress(console=console, transient=True) as bar:
         shown = bar.add_task("")
 
@@ -95,10 +95,10 @@ def link(path: Path, party: Path, *, wait_s: float, timeout_s: float) -> None:
             bar.update(shown, description=what, completed=done, total=total)
 
         topic, pad_to = agreement.digest.encode(), agreement.settings[LINKAGE].get("pad_to")
-        rows = common_places(seat, ids, topic=topic, pad_to=pad_to, progress=progress)
-    check_alike(seat, sorted(ids[row] for row in rows), list(agreement.members))
+        rows = common_places(communicator, ids, topic=topic, pad_to=pad_to, progress=progress)
+    check_alike(communicator, sorted(ids[row] for row in rows), list(agreement.members))
     Linkage.made(agreement.digest, ids, rows).save(target)
-    for link in seat.links.values():
+    for link in communicator.links.values():
         link.close()
     _say(f"{len(rows):,} records are at all parties; which ones, {target} keeps")
     console.print(
@@ -124,7 +124,7 @@ def ids_to_link(agreement: Agreement, own: PartyFile) -> list[str]:
 def _met(
     agreement: Agreement, own: PartyFile, path: Path, party: Path, wait_s: float, timeout_s: float
 ) -> Communicator:
-    """The seat of a party that has approved, or of a helper, once all are there."""
+    """The communicator of a party that has approved, or of a helper, once all are there."""
     approval = None if own.name in agreement.helpers else own.approval(agreement)
     if approval is None and own.name in agreement.members:
         raise ArgumentError(
@@ -163,12 +163,12 @@ def loaded_backend(agreement: Agreement) -> BetweenProcesses:
     return backend
 
 
-def _help(agreement: Agreement, own: PartyFile, seat: Communicator) -> None:
+def _help(agreement: Agreement, own: PartyFile, communicator: Communicator) -> None:
     helper = _backend(agreement).helpers(len(agreement.members))[list(agreement.helpers).index(own.name)]
     _say(f"all are here; this is {helper.name}")
     started = time.perf_counter()
     try:
-        helper.run(seat, *helper.arguments)
+        helper.run(communicator, *helper.arguments)
     except PeerError as error:
         _say(f"over, after {duration(time.perf_counter() - started)}: {error}")
     else:

@@ -1,6 +1,5 @@
-"""Schema and privacy plan in the terminal; the plan has a row for each adversary, so laid out that no word is cut.
-
-`diff`: what two plans differ in, and what each adversary gets by either.
+"""Schema and privacy plan in the terminal, a row for each adversary, laid out so that no word is cut; and what two
+plans differ in.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class ProgressLines:
 
 
 @contextmanager
-def progress_in_log(record: Path, total: int, noun: str = "step") -> Iterator[None]:
+def progress_in_log(record: Path, total: int) -> Iterator[None]:
     """Lines about a fit while it runs, read from its privacy record; none on a terminal, which shows a bar.
 
     The record is public, counts steps before they are computed, and is kept by every way to fit: in this process and
@@ -216,12 +216,11 @@ def progress_in_log(record: Path, total: int, noun: str = "step") -> Iterator[No
 
     :param record: the fit's `privacy.json`; need not exist yet.
     :param total: the plan's steps.
-    :param noun: what a step is called.
     """
     if console.is_terminal:
         yield
         return
-    lines = ProgressLines(noun)
+    lines = ProgressLines("step")
     with log_progress(record, lambda spent: lines(spent, total), lambda spent: lines.say(spent, total)):
         yield
 

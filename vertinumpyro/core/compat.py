@@ -27,14 +27,11 @@ _JIT_TAKES_OPTIONS = "compiler_options" in inspect.signature(jax.jit).parameters
 _COMPILE_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-def x64() -> AbstractContextManager[None]:
-    """Context in which jax has 64-bit integers: the ring needs them, whatever the user's own setting."""
-    return _enable_x64(True)
+x64: Callable[[], AbstractContextManager[None]] = functools.partial(_enable_x64, True)
+"""Context in which jax has 64-bit integers: the ring needs them, whatever the user's own setting."""
 
-
-def precision(enabled: bool) -> AbstractContextManager[None]:
-    """Context with the user's own setting: a model traced inside the 64-bit loop keeps its dtypes."""
-    return _enable_x64(enabled)
+precision: Callable[[bool], AbstractContextManager[None]] = _enable_x64
+"""Context with the user's own setting: a model traced inside the 64-bit loop keeps its dtypes."""
 
 
 def user_has_x64() -> bool:

@@ -1,10 +1,9 @@
-"""Who computes on a party's blocks of records: this process, or workers of the party's own.
+"""Who computes on a party's blocks of records: this process, or workers of the party's own, processes started here or a
+Dask cluster that it has.
 
 What is computed so is a pure function of some rows, and what it gives is added up in integers, or taken in the rows'
 order. So a result is the same, bit for bit, whoever computes it, in whatever parts, and a part whose worker is lost is
 computed again elsewhere. Noise, ledgers and links to other parties never leave the process that asks.
-
-Workers on a Dask cluster: processes of this machine that are started here, or a cluster that the party has.
 
 Dask because it is the distributed engine that a NumPy user already has, and one code runs on a laptop's cores and on
 an existing cluster. The cluster is the party's own and sees its columns. Processes that are started here take orders

@@ -1,7 +1,5 @@
-"""Matching the parties' records by id, without showing an id to anyone; ids of many records are machine words, which
-sort as their texts do.
-
-Which records of a party's table are of people whom every party knows: found once, kept by the party, held to later.
+"""Matching the parties' records by id without showing an id to anyone; which records everybody has is found once, kept
+by each party, and held to later. Ids of many records are machine words, which sort as their texts do.
 
 Parties write ids in their own ways, so a linkage compares them by one rule, `normalised_id`. What a party keeps is the
 numbers of its own rows, beside a keyed digest of the ids that it had, so that a table which has changed since is
@@ -360,8 +358,6 @@ def _names(parties: list[str]) -> str:
 ID_RULE = "compatibility forms unified (Unicode NFKC), no space around, runs of spaces as one, no capitals (casefolded)"
 """What `normalised_id` does, in words."""
 
-_MATCH_KEY_BYTES = 32
-
 
 def normalised_id(identifier: str) -> str:
     """An id as all parties write it: see `ID_RULE`. Leading zeros stay, for they may be part of it."""
@@ -402,7 +398,7 @@ class Linkage:
     @classmethod
     def made(cls, topic: str, ids: Sequence[str], rows: np.ndarray) -> Linkage:
         """The linkage of a table with these ids, as the parties found it."""
-        key = os.urandom(_MATCH_KEY_BYTES)
+        key = os.urandom(32)
         return cls(topic=topic, rows=rows, key=key, ids=alignment_digest(ids, key))
 
     @property

@@ -1,5 +1,6 @@
 """Columns of labels: categories and two-valued columns."""
 
+import abc
 import dataclasses
 from typing import ClassVar, final
 
@@ -16,9 +17,35 @@ Label = str | int | float | bool
 _LONGEST_LIST = 48
 
 
+class _LabelledColumn(CodedColumn):
+    """A column whose codes stand for labels."""
+
+    ordered: ClassVar[bool] = False
+
+    @property
+    @abc.abstractmethod
+    def labels(self) -> tuple[Label, ...]:
+        """What the codes stand for, in their order."""
+
+    @property
+    def middles(self) -> np.ndarray | None:
+        """The labels, where they are numbers."""
+        return _numbers(self.labels)
+
+    def cell_texts(self, max_bins: int) -> list[str]:
+        """Return the labels."""
+        return [str(label) for label in self.labels]
+
+    def _domain_in_words(self) -> str:
+        return _in_words(self.labels)
+
+    def _fits(self, number_type: np.dtype) -> bool:
+        return holds(number_type, self.labels)
+
+
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CategoricalColumn(CodedColumn):
+class CategoricalColumn(_LabelledColumn):
     """One of a public list of categories; codes follow the list's order.
 
     :param categories: distinct labels of one type: all text, all numbers or all booleans.
@@ -29,7 +56,6 @@ class CategoricalColumn(CodedColumn):
     unknown: Label = "error"
 
     type_name: ClassVar[str] = "categorical"
-    ordered: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the public domain."""
@@ -62,21 +88,6 @@ class CategoricalColumn(CodedColumn):
         """Number of categories."""
         return len(self.categories)
 
-    @property
-    def middles(self) -> np.ndarray | None:
-        """The labels, where they are numbers."""
-        return _numbers(self.labels)
-
-    def cell_texts(self, max_bins: int) -> list[str]:
-        """Return the labels."""
-        return [str(label) for label in self.labels]
-
-    def _domain_in_words(self) -> str:
-        return _in_words(self.labels)
-
-    def _fits(self, number_type: np.dtype) -> bool:
-        return holds(number_type, self.labels)
-
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         codes = _codes(series, self.categories, place)
         if self.unknown != "error":
@@ -94,7 +105,7 @@ class CategoricalColumn(CodedColumn):
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BinaryColumn(CodedColumn):
+class BinaryColumn(_LabelledColumn):
     """A column of two values, modelled by a Bernoulli; its success is the second category.
 
     With missing = "category" there are three codes, and the model's kind is "categorical".
@@ -105,7 +116,6 @@ class BinaryColumn(CodedColumn):
     categories: tuple[Label, Label] | None = None
 
     type_name: ClassVar[str] = "binary"
-    ordered: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the public domain."""
@@ -135,21 +145,6 @@ class BinaryColumn(CodedColumn):
     def num_cells(self) -> int:
         """Two."""
         return 2
-
-    @property
-    def middles(self) -> np.ndarray | None:
-        """The labels, where they are numbers."""
-        return _numbers(self.labels)
-
-    def cell_texts(self, max_bins: int) -> list[str]:
-        """Return the labels."""
-        return [str(label) for label in self.labels]
-
-    def _domain_in_words(self) -> str:
-        return _in_words(self.labels)
-
-    def _fits(self, number_type: np.dtype) -> bool:
-        return holds(number_type, self.labels)
 
     def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
         if self.categories is None and pd.api.types.infer_dtype(series) == "boolean":

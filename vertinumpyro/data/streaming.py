@@ -1,10 +1,6 @@
-"""From the parties' files to encoded columns on disk, a block of records at a time, checked by any worker: memory does
-not grow with columns.
-
-Encoded columns on disk: in files without a name, which nobody else can open and which go with the process.
-
-Workers of the party on its own machine find them through this process, see `core.anonymous_files`, and write there as
-well.
+"""From the parties' files to encoded columns on disk, a block of records at a time, by any worker: memory does not grow
+with columns. They lie in files without a name, which nobody else can open and which go with the process; workers on its
+machine find them through it (`core.anonymous_files`) and write there as well.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, final
 
 import jax
@@ -29,13 +29,16 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.autoguide import AutoDelta
+from numpyro.infer.initialization import init_to_sample
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, noise_aware_draws, why_not
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
     NUM_STEPS,
@@ -50,7 +53,7 @@ from vertinumpyro.dpvi.second_moments import (
 from vertinumpyro.dpvi.settings import default_guide
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
-from vertinumpyro.posterior.guide import GuideFactory, is_point
+from vertinumpyro.posterior.guide import GuideFactory, WorkingPrior, is_point
 from vertinumpyro.privacy import GradientPlan, NoiseSource, neighbouring
 from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
@@ -58,14 +61,24 @@ from vertinumpyro.session import Run, Session
 
 _FARTHEST = 0.5  # of a prior's standard deviation
 _MOST_MOMENTUM = 0.7
+_PRIOR_DRAWS = 128
 
 
 class NewtonState(NamedTuple):
-    """Where the steps are, public: their number, the point before the last extrapolation, and N H⁻¹ [d, d]."""
+    """Where the steps are and what they saw, public.
+
+    count: their number.
+    before: the point before the last extrapolation [d].
+    inverse: N H⁻¹ [d, d].
+    points: where each was taken [T, d].
+    descents: what each was given, the gradient of the negative log posterior over N, with noise [T, d].
+    """
 
     count: jax.Array
     before: jax.Array
     inverse: jax.Array
+    points: jax.Array
+    descents: jax.Array
 
 
 def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
@@ -81,14 +94,16 @@ def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
 
     def init(params: Any) -> NewtonState:
         flat, _ = ravel_pytree(params)
-        return NewtonState(jnp.zeros((), jnp.int32), flat, jnp.eye(flat.size, dtype=flat.dtype))
+        nothing = jnp.zeros((num_steps, flat.size), flat.dtype)
+        return NewtonState(jnp.zeros((), jnp.int32), flat, jnp.eye(flat.size, dtype=flat.dtype), nothing, nothing)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NewtonState]:
         (descent, unravel), (here, _) = ravel_pytree(updates), ravel_pytree(params)
         size, momentum = (jnp.asarray(of_step, here.dtype)[state.count] for of_step in _schedule(num_steps))
         after = here - size * (state.inverse @ descent)
         extrapolated = after + momentum * (after - state.before)
-        return unravel(extrapolated - here), NewtonState(state.count + 1, after, state.inverse)
+        points, descents = state.points.at[state.count].set(here), state.descents.at[state.count].set(descent)
+        return unravel(extrapolated - here), NewtonState(state.count + 1, after, state.inverse, points, descents)
 
     return optax.GradientTransformation(init, update)
 
@@ -247,16 +262,45 @@ class MomentsStart(Start):
         steps = steps._replace(inverse=jnp.asarray(kernel.num_records * inverse, steps.inverse.dtype))
         return cold._replace(optimizer_state=steps)
 
+    def working_prior(self, split: SplitModel) -> WorkingPrior | None:
+        """See `Start.working_prior`: where a latent is in no party's part, as the scale of others."""
+        if len(np.unique(split.gather_index)) == split.num_parameters:
+            return None
+        if "working prior" not in split.compiled:
+            keys = jax.random.split(compat.random_key(11), _PRIOR_DRAWS)
+            drawn = np.stack([np.asarray(split.init(init_to_sample, key)) for key in keys])
+            low, middle, high = np.quantile(drawn, [0.16, 0.5, 0.84], axis=0)
+            split.compiled["working prior"] = WorkingPrior(jnp.asarray(middle), jnp.asarray((high - low) / 2 + 1e-6))
+        return split.compiled["working prior"]
+
+    def draws(
+        self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState, rng_key: jax.Array
+    ) -> NoiseAwareDraws | str:
+        """See `Start.draws`."""
+        split = kernel.guide.split
+        (summed,) = split.structure.summed
+        if reason := why_not(split):
+            return reason
+        steps, (gather, times) = state.optimizer_state, _gathered(split)
+        points = np.asarray(steps.points, np.float64)[: int(steps.count)]
+        prior = np.asarray(_of_prior(kernel, "gradients")(jnp.asarray(points, steps.points.dtype)))
+        descents = np.asarray(steps.descents, np.float64)[: len(points)]
+        trace = Trace(
+            points=points,
+            gradients=-kernel.num_records * descents - prior,
+            stddev=kernel.shape.noise_stddev * np.sqrt(times),
+            moments=gather @ released.matrix @ gather.T,
+            moments_stddev=released.stddev * times.max(),
+            num_records=plan.num_records,
+        )
+        cut = _longest_residual(split, plan.residual_bound)
+        return noise_aware_draws(split, summed.outcome, trace, cut, jax.random.fold_in(rng_key, 2))
+
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
-        split, place = kernel.guide.split, kernel.guide.split.gather_index
+        split, (sums, times) = kernel.guide.split, _gathered(kernel.guide.split)
         (summed,) = split.structure.summed
-        times = np.bincount(place, minlength=split.num_parameters)  # by how many parties a latent is read
-        sums = np.zeros((split.num_parameters, len(place)))
-        sums[place, np.arange(len(place))] = 1
-        if "prior_hessian" not in split.compiled:
-            split.compiled["prior_hessian"] = jax.jit(jax.hessian(split.log_prior))
-        precision = -np.asarray(split.compiled["prior_hessian"](kernel.guide.location(state.params)), np.float64)
+        precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
         found = steep(
             sums @ released.matrix @ sums.T,
             summed.outcome.curvature(_longest_residual(split, plan.residual_bound)),
@@ -268,17 +312,31 @@ class MomentsStart(Start):
         return np.linalg.inv(found) if np.isfinite(found).all() else found
 
 
+def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
+    """The sum over parties as a matrix [theta, D], and by how many parties each latent is read [theta]."""
+    place = split.gather_index
+    sums = np.zeros((split.num_parameters, len(place)))
+    sums[place, np.arange(len(place))] = 1
+    return sums, np.bincount(place, minlength=split.num_parameters)
+
+
+def _of_prior(kernel: Kernel, what: str) -> Callable[[Any], jax.Array]:
+    """The gradients at points [T, theta] of what a point adds to the log likelihood, or its Hessian at one."""
+    compiled, density = kernel.guide.split.compiled, kernel.guide.point_prior
+    if f"prior's {what}" not in compiled:
+        derivative = jax.hessian(density) if what == "hessian" else jax.vmap(jax.grad(density))
+        compiled[f"prior's {what}"] = jax.jit(derivative)
+    return compiled[f"prior's {what}"]
+
+
 def check_linear(split: SplitModel) -> None:
     """Refuses a sum with a part that is not linear in its latents, found on stand-in records and random latents.
+
+    Latents that no part reads, as scales of others, have no derivative, and follow from the prior.
 
     :raises ModelContractError: names the sum, the party, the latents and the fix.
     """
     (summed,) = split.structure.summed
-    if unread := sorted(set(split.structure.latents) - {name for own in summed.latents.values() for name in own}):
-        raise ModelContractError(
-            f"warm_start=SecondMoments(): no part of party_sum '{summed.sum_name}' reads latents {unread}, so moments "
-            "of its derivatives say nothing of them; make them public numbers, or leave warm_start out"
-        )
     for party in split.parties:
         if bent := _bent(split, party):
             raise ModelContractError(

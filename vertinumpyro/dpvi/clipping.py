@@ -16,11 +16,20 @@ they share, their scores may point the same way, and k times their columns is th
 
 | given | b_o | C |
 |---|---|---|
-| nothing | 0.6 / unit_o | 0.6 sqrt(columns) |
+| nothing, but epsilon | by forecast | max(b unit) sqrt(columns) |
+| nothing, but noise_multiplier | 0.6 / unit_o | 0.6 sqrt(columns) |
 | clip_norm | C / (unit_o sqrt(columns)) | as given |
 | residual_bound | as given | b unit sqrt(columns) |
 
 b is at least 1/1024 and at most 1.
+
+**By forecast** (`forecast_bound`): a smaller b is less noise, and cuts off residuals that say something. With c and v
+the mean slope and the variance of the residual as b cuts it, over usual predictors and outcomes that follow the model,
+and s the noise of all steps' mean, a coefficient of a column with E x^2 = q has the variance
+
+    (N q v + s^2) / (N q c)^2.
+
+Of all b within 3% of the least, the largest is taken: at a large budget nothing is cut that the pooled estimate has.
 """
 
 from __future__ import annotations
@@ -38,10 +47,11 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.dpvi.settings import default_clip_norm, num_scores
 from vertinumpyro.model.contract import stand_in_columns
+from vertinumpyro.model.outcomes import Outcome
 from vertinumpyro.model.party_sums import SummedOutcome
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.posterior.predictive import score_link
-from vertinumpyro.privacy import GradientPlan, NoiseSource, Sampling
+from vertinumpyro.privacy import GradientPlan, NeighbouringRelation, NoiseSource, Sampling
 from vertinumpyro.privacy.gradient_plan import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
 from vertinumpyro.secure import BatchShape
 
@@ -75,9 +85,11 @@ def chosen_clip(
     clip: Literal["joint", "local"] | None,
     clip_norm: float | None,
     residual_bound: float | None,
+    budget: Budget | None = None,
 ) -> Clip:
     """What `DPVI.plan` was given, and the module's table for the rest.
 
+    :param budget: what the bounds are forecast from; None where epsilon was not given.
     :raises ArgumentError: a clip by parts is asked of a model without a `party_sum`, b without such a clip, or a clip
         of the whole record for several outcomes.
     """
@@ -100,11 +112,74 @@ def chosen_clip(
         squares = _squares(split, [unit / max(units) for unit in units])
         clip_norm = residual_bound * max(units) * math.sqrt(sum(squares)) if clip_norm is None else clip_norm
         return Clip(clip_norm, _whole(squares), _of_each([residual_bound] * len(units)))
+    if clip_norm is None and budget is not None:
+        columns = sum(_squares(split, [1.0] * len(units)))
+        bounds = [forecast_bound(found.outcome, budget, columns) for found in summed]
+        lengths = [bound * unit for bound, unit in zip(bounds, units, strict=True)]
+        squares = _squares(split, [length / max(lengths) for length in lengths])
+        norm = float(f"{max(lengths) * math.sqrt(sum(squares)):.6g}")
+        return Clip(norm, _whole(squares), _of_each(bounds))
     squares = _squares(split, [1.0] * len(units))
     clip_norm = default_clip_norm(sum(squares)) if clip_norm is None else clip_norm
     bounds = [clip_norm / (unit * math.sqrt(sum(squares))) for unit in units]
     bounds = [float(f"{min(1.0, max(LEAST_RESIDUAL_BOUND, bound)):.4g}") for bound in bounds]
     return Clip(clip_norm, _whole(squares), _of_each(bounds))
+
+
+class Budget(NamedTuple):
+    """What all steps together can say; public.
+
+    num_records: N.
+    noise: the standard deviation of the mean of all steps' noise, over C.
+    """
+
+    num_records: int
+    noise: float
+
+    @classmethod
+    def of_one_release(
+        cls, num_records: int, multiplier: float, noise: NoiseSource, relation: NeighbouringRelation
+    ) -> Budget:
+        """As if all were spent on one release: steps that take all records say as much together.
+
+        :param multiplier: the noise that nobody who is covered knows, over the sensitivity.
+        """
+        unknown = noise.num_unknown(max(noise.collusion_threshold, int(noise.num_shares > 1)))
+        return cls(num_records, multiplier * relation.sensitivity * math.sqrt(noise.num_shares / unknown))
+
+
+_USUAL_SQUARE = 0.3  # of a column from -1 to 1, the most even one's a third
+_BOUNDS = np.unique(np.concatenate([np.geomspace(LEAST_RESIDUAL_BOUND, 1.0, 48), np.linspace(0.5, 1.0, 26)]))
+_NEARLY_BEST = 1.03
+
+
+def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
+    """B as the module says.
+
+    :param columns: of all parties, C^2 in units of (b unit)^2.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(9)
+    eta = jnp.asarray(outcome.usual[0] + outcome.usual[1] * nodes)
+    values, probabilities = outcome.support(eta)
+
+    def means(bound: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The mean slope and variance of the residual where `bound` cuts it."""
+
+        def cut(at: jax.Array) -> jax.Array:
+            return jnp.clip(outcome.residual(at[:, None], values), -bound * outcome.unit, bound * outcome.unit)
+
+        def mean(at: jax.Array) -> jax.Array:
+            return (probabilities * cut(at)).sum(-1)
+
+        _, slope = jax.jvp(mean, (eta,), (jnp.ones_like(eta),))
+        spread = (probabilities * cut(eta) ** 2).sum(-1) - mean(eta) ** 2
+        return -(weights * slope).sum() / weights.sum(), (weights * spread).sum() / weights.sum()
+
+    slopes, spreads = (np.asarray(found, np.float64) for found in jax.jit(jax.vmap(means))(jnp.asarray(_BOUNDS)))
+    information = budget.num_records * _USUAL_SQUARE
+    noise = columns * (budget.noise * _BOUNDS * outcome.unit) ** 2
+    variance = (information * spreads + noise) / np.maximum(information * slopes, 1e-12) ** 2
+    return float(f"{_BOUNDS[variance <= _NEARLY_BEST * variance.min()].max():.4g}")
 
 
 def check_one_outcome(split: SplitModel, fix: str) -> None:

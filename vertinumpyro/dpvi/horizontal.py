@@ -43,7 +43,15 @@ from vertinumpyro.secure import BatchShape, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, SumBackend
 from vertinumpyro.secure.fixed_point import Encoded, encoded, ring_sum
-from vertinumpyro.session import HorizontalMethod, PartyComputation, Payload, Run, Session, party_sources
+from vertinumpyro.session import (
+    HorizontalMethod,
+    PartyComputation,
+    Payload,
+    ReleaseRequest,
+    Run,
+    Session,
+    party_sources,
+)
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than the real grid: a multiplier that holds here holds there
 _DEFAULT_NOISE_CLIENTS = 100
@@ -197,7 +205,7 @@ class HorizontalDPVI(HorizontalMethod):
         rough = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=_PROVISIONAL_GRID_BITS, **settings)
         grid_bits = FixedPoint().grid_bits(self._shape(clients.schema, rough))
         plan = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=grid_bits, **settings)
-        plan.warn_if_narrowed(stacklevel=3)
+        plan.warn_if_narrowed()
         return plan
 
     def kernel(
@@ -476,9 +484,9 @@ class HolderWork(PartyComputation):
         self._steps = ClientSteps(kernel, records, np.zeros(records.num_records, np.int32))
         self._num_values = kernel.shape.num_values
 
-    def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
+    def check(self, request: ReleaseRequest) -> None:
         """Refuses everything: steps are iterated, and the holder's ledger counts them."""
-        raise self.refused(step, do, what)
+        raise request.refused()
 
     def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `PartyComputation.iterate`: the state's leaves, and the norm of every released gradient."""

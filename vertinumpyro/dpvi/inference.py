@@ -19,11 +19,11 @@ from vertinumpyro.core.validation import checked
 from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi.accelerated_newton import MomentsStart, moments_of
-from vertinumpyro.dpvi.clipping import COMPILER_BYTES, batch_shape, check_clip, chosen_clip, planned_shape
+from vertinumpyro.dpvi.clipping import COMPILER_BYTES, Budget, batch_shape, check_clip, chosen_clip, planned_shape
 from vertinumpyro.dpvi.initial_state import Start, TableStart, steps_optimizer, takes_all_records
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.party_steps import StepsWork, release_layout
-from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, load_tree
+from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, load_params
 from vertinumpyro.dpvi.preflight import rehearsed
 from vertinumpyro.dpvi.second_moments import SecondMoments
 from vertinumpyro.dpvi.settings import (
@@ -56,6 +56,7 @@ from vertinumpyro.privacy import (
     calibrate_noise_multiplier,
     neighbouring,
 )
+from vertinumpyro.privacy.accounting import gaussian_noise_multiplier
 from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.plan import select_adversaries
 from vertinumpyro.secure import Backend, FixedPoint
@@ -213,7 +214,11 @@ class DPVI:
         all_records = takes_all_records(sampling, batch_size, dataset.num_records, amplified=amplified)
         likely = self._components(dataset.num_records, warm=all_records and self.warm_start is not False)
         likely_split = self._split(dataset.schema, likely)
-        chosen = chosen_clip(likely_split, clip, clip_norm, residual_bound)
+        budget = None
+        if epsilon is not None:
+            one = gaussian_noise_multiplier(epsilon, delta, neighbouring(relation))
+            budget = Budget.of_one_release(dataset.num_records, one, shares, neighbouring(relation))
+        chosen = chosen_clip(likely_split, clip, clip_norm, residual_bound, budget)
         self.twin_columns(dataset.schema).warn(stacklevel=3)
         begun = None if self.warm_start is False else self._start(dataset.num_records)
         start = None
@@ -268,7 +273,7 @@ class DPVI:
             allow_unproven=allow_unproven,
             adversary=adversary,
         )
-        plan.warn_if_narrowed(stacklevel=3)
+        plan.warn_if_narrowed()
         return plan
 
     @property
@@ -304,9 +309,11 @@ class DPVI:
         shape = planned_shape(split, plan, **self._blocks)
         guide_key, step_key = jax.random.split(rng_key)
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
+        if (start := self._start_of(plan)) is not None:
+            guide = dataclasses.replace(guide, working_prior=start.working_prior(split))
         kernel = Kernel(
             guide=guide,
-            optimizer=steps_optimizer(self._start_of(plan), plan.num_gradients, self.optimizer, self.learning_rate),
+            optimizer=steps_optimizer(start, plan.num_gradients, self.optimizer, self.learning_rate),
             backend=self.backend,
             shape=shape,
             num_records=plan.num_records,
@@ -373,7 +380,9 @@ class DPVI:
                 after_chunk=after_chunk,
             )
         tables = released if isinstance(released, Marginals) else None
-        return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=tables)
+        found = "" if start is None else start.draws(released, plan, kernel, state, rng_key)
+        knows = {"no_interval": found} if isinstance(found, str) else {"noise_aware": found}
+        return dataclasses.replace(self._posterior(kernel, state, plan, diagnostics, run), marginals=tables, **knows)
 
     @staticmethod
     def _posterior(
@@ -415,12 +424,15 @@ class DPVI:
         split = self.split(Schema.from_dict(metadata["schema"]), plan if isinstance(plan, GradientPlan) else None)
         key = compat.random_key(0)
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, key)
+        params, draws = load_params(path, params)
         return Posterior(
             guide=guide,
-            params=load_tree(path, params),
+            params=params,
             plan=plan,
             diagnostics=Diagnostics.empty(),
             secure_noise=metadata["secure_noise"],
+            noise_aware=draws,
+            no_interval=metadata.get("no_interval", ""),
         )
 
     def check(self, dataset: DatasetInfo, plan: Plan) -> None:

@@ -25,6 +25,7 @@ from vertinumpyro.core.types import Model
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
+from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws
 from vertinumpyro.dpvi.settings import (
     START_SHARE,
     WARM_STEPS,
@@ -38,7 +39,7 @@ from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import has_engine
-from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, chosen_init, has_location
+from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, chosen_init, has_location
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import GradientPlan, Plan, PoissonSampling, PrivacyWarning, Sampling
 from vertinumpyro.secure.computation import Computation
@@ -128,6 +129,19 @@ class Start(abc.ABC):
 
         :param cold: the state that the steps would start from otherwise.
         """
+
+    def working_prior(self, split: SplitModel) -> WorkingPrior | None:
+        """What steps to a point take in the place of the model's prior; None where that is the prior."""
+        return None
+
+    def draws(
+        self, released: Any, plan: GradientPlan, kernel: Kernel, state: DPVIState, rng_key: jax.Array
+    ) -> NoiseAwareDraws | str:
+        """Draws of the posterior given all that was released, which know the noise; or why there are none.
+
+        :param state: after the last step.
+        """
+        return ""
 
 
 def shared(planned: Any, share: float, **settings: Any) -> Any:

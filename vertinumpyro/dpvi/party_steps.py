@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.privacy import Batches, GradientPlan
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
-from vertinumpyro.session import PartyComputation, Payload
+from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Sum
 
 
 @final
@@ -51,35 +51,35 @@ class StepsWork(PartyComputation):
         self._plan, self._source = plan, source
         self._steps: _PartyStep | None = None
 
-    def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
+    def check(self, request: ReleaseRequest) -> None:
         """Refuses everything but the start's: steps are iterated, and the party's ledger counts them."""
         if self._start is None:
-            raise self.refused(step, do, what)
-        self._start.check(step, do, what, words)
+            raise request.refused()
+        self._start.check(request)
 
-    def publish(self, what: str, words: Mapping[str, Any]) -> Payload:
+    def publish(self, request: Publish) -> Payload:
         """See `PartyComputation.publish`: the start's."""
-        return self._of_start(what).publish(what, words)
+        return self._of_start(request).publish(request)
 
-    def factor(self, what: str, words: Mapping[str, Any]) -> Factor:
+    def factor(self, request: Multiply) -> Factor:
         """See `PartyComputation.factor`: the start's."""
-        return self._of_start(what).factor(what, words)
+        return self._of_start(request).factor(request)
 
-    def widths(self, what: str, words: Mapping[str, Any]) -> tuple[int, ...]:
+    def widths(self, request: Multiply) -> tuple[int, ...]:
         """See `PartyComputation.widths`: the start's."""
-        return self._of_start(what).widths(what, words)
+        return self._of_start(request).widths(request)
 
-    def noise(self, what: str, words: Mapping[str, Any], size: int) -> np.ndarray:
+    def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """See `PartyComputation.noise`: the start's."""
-        return self._of_start(what).noise(what, words, size)
+        return self._of_start(request).noise(request, size)
 
-    def opened(self, what: str, words: Mapping[str, Any], values: np.ndarray) -> None:
+    def opened(self, request: Multiply | Sum, values: np.ndarray) -> None:
         """See `PartyComputation.opened`: the start's."""
-        self._of_start(what).opened(what, words, values)
+        self._of_start(request).opened(request, values)
 
-    def _of_start(self, what: str) -> PartyComputation:
+    def _of_start(self, request: ReleaseRequest) -> PartyComputation:
         if self._start is None:
-            raise NotImplementedError(what)
+            raise NotImplementedError(request.name)
         return self._start
 
     def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:

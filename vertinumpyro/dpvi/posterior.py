@@ -6,6 +6,7 @@ Pytrees of arrays under public names, and back: what a run stores, and a saved p
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -19,6 +20,7 @@ import numpy as np
 from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.pickling import public_state
+from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
@@ -67,14 +69,14 @@ def tree_of(stored: Mapping[str, np.ndarray], like: Any, name: str) -> Any:
     return jax.tree_util.tree_unflatten(structure, leaves)
 
 
-def save_tree(path: str | os.PathLike[str], tree: Any, metadata: Mapping[str, Any]) -> None:
-    """Write a pytree's leaves and JSON metadata, atomically: a reader sees the old file or the new one."""
-    save_arrays(path, tree_arrays(tree), metadata)
+_DRAWS = "noise_aware."
 
 
-def load_tree(path: str | os.PathLike[str], like: Any) -> Any:
-    """What `save_tree` wrote, in the structure of `like`; raises as `tree_of`."""
-    return tree_of(load_arrays(path)[1], like, Path(path).name)
+def load_params(path: str | os.PathLike[str], like: Any) -> tuple[Any, NoiseAwareDraws | None]:
+    """Parameters that `Posterior.save` wrote, in the structure of `like`, and its draws; raises as `tree_of`."""
+    arrays = load_arrays(path)[1]
+    draws = {name.removeprefix(_DRAWS): arrays.pop(name) for name in list(arrays) if name.startswith(_DRAWS)}
+    return tree_of(arrays, like, Path(path).name), NoiseAwareDraws(**draws) if draws else None
 
 
 GUIDES_OWN = "the spread of these draws is the guide's own: it leaves out the noise of the steps, and is no interval"
@@ -104,9 +106,15 @@ class Diagnostics:
 class Posterior(PredictivePosterior):
     """A variational posterior learned under a plan. All of it is released but `diagnostics.objective` and `.seconds`.
 
-    The spread of its draws is the guide's own and no interval (`is_interval`, `spread_note`): the steps' noise moves
-    the guide about the posterior, and is in no width of it. Intervals come from `MarginalInference` and `MarginalGLM`.
+    After steps by second moments of a `party_sum` the draws are those of the posterior given everything that was
+    released, the steps' noise included (`dpvi.noise_aware`), and their quantiles are intervals.
 
+    Otherwise the spread of its draws is the guide's own and no interval (`is_interval`, `spread_note`): the steps'
+    noise moves the guide about the posterior, and is in no width of it. Intervals come from `MarginalInference` and
+    `MarginalGLM`, too.
+
+    :ivar noise_aware: draws that know the noise; None where they cannot be had.
+    :ivar no_interval: why not, where more than the steps' kind is to blame.
     :ivar marginals: the noisy tables that the steps started from, for further models at no further cost; None where
         they started elsewhere, and in a posterior that was loaded: `Marginals.save` keeps them.
     :ivar params: the guide's unconstrained parameters; `guide_params` has NumPyro's names and constraints.
@@ -120,6 +128,8 @@ class Posterior(PredictivePosterior):
     diagnostics: Diagnostics
     secure_noise: bool
     marginals: Marginals | None = None
+    noise_aware: NoiseAwareDraws | None = None
+    no_interval: str = ""
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is not DP: the objective, and how long the steps took."""
@@ -143,15 +153,32 @@ class Posterior(PredictivePosterior):
     @property
     def spread_note(self) -> str:
         """See `PredictivePosterior.spread_note`."""
-        return GUIDES_OWN
+        if self.noise_aware is not None:
+            return ""
+        return f"{GUIDES_OWN}; {self.no_interval}" if self.no_interval else GUIDES_OWN
+
+    @property
+    def _num_draws(self) -> float:
+        """See `PredictivePosterior`."""
+        return math.inf if self.noise_aware is None else len(self.noise_aware.draws)
+
+    @property
+    def _without_privacy(self) -> np.ndarray | None:
+        """See `PredictivePosterior`."""
+        return None if self.noise_aware is None else self.noise_aware.stddev
 
     def __repr__(self) -> str:
         """Shows public facts."""
         guide = type(self.guide.guide).__name__
-        return f"Posterior({self.split.num_parameters} parameters, {guide}, N={self.num_learned}; {self.spread_note})"
+        note = self.spread_note or "its draws know the noise"
+        return f"Posterior({self.split.num_parameters} parameters, {guide}, N={self.num_learned}; {note})"
 
     def sample_flat(self, rng_key: jax.Array, num_samples: int) -> jax.Array:
-        """Draws of the guide, [num_samples, theta]."""
+        """Draws, [num_samples, theta]: of those that know the noise, or of the guide."""
+        if self.noise_aware is not None:
+            draws = jnp.asarray(self.noise_aware.draws, float)
+            repeated = num_samples > len(draws)
+            return draws[jax.random.choice(checked_key(rng_key), len(draws), (num_samples,), replace=repeated)]
         return self._flat(jax.random.split(checked_key(rng_key), num_samples))
 
     @cached_property
@@ -159,7 +186,10 @@ class Posterior(PredictivePosterior):
         return jax.jit(jax.vmap(lambda key: self.guide.sample(self.params, key)))
 
     def centre(self) -> jax.Array:
-        """Flat unconstrained theta at the guide's location; the mean of 256 draws where it has none."""
+        """Flat unconstrained theta: the mean of the draws that know the noise, or the guide's location; the mean of 256
+        draws where it has none."""
+        if self.noise_aware is not None:
+            return jnp.asarray(self.noise_aware.draws.mean(0), float)
         location = self.guide.location(self.params)
         return self.sample_flat(jax.random.key(0), 256).mean(0) if location is None else location
 
@@ -169,5 +199,7 @@ class Posterior(PredictivePosterior):
             "schema": self.guide.split.schema.to_dict(),
             "plan": self.plan.to_dict(),
             "secure_noise": self.secure_noise,
+            "no_interval": self.no_interval,
         }
-        save_tree(path, self.params, metadata)
+        more = {} if self.noise_aware is None else {f"{_DRAWS}{k}": v for k, v in self.noise_aware._asdict().items()}
+        save_arrays(path, {**tree_arrays(self.params), **more}, metadata)

@@ -48,10 +48,10 @@ from vertinumpyro.privacy import (
     sample_discrete_gaussian,
 )
 from vertinumpyro.privacy.accounting import rounded_up_multiplier
-from vertinumpyro.privacy.adversary import gaussian_parameter, list_adversaries, smallest_share_variance
+from vertinumpyro.privacy.adversary import gaussian_parameter, smallest_share_variance
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
-from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target
-from vertinumpyro.session import PartyComputation, Payload, Run, Session
+from vertinumpyro.privacy.plan import PartOfPlan, Plan, check_delta, check_party_names, check_target
+from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Run, Session, Sum
 
 MOST_COEFFICIENTS = 1500
 """Up to which H is inverted and kept in the steps' state."""
@@ -203,13 +203,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     @property
     def releases(self) -> tuple[Release, ...]:
         """The parties' own products as one step, then those of two parties."""
-        own, across = (_Products(self, what) for what in ("the parties' own moments", "the moments across parties"))
+        own, across = (PartOfPlan(self, what) for what in ("the parties' own moments", "the moments across parties"))
         return (own, across) if self.crosses else (own,)
-
-    @property
-    def observers(self) -> tuple[Adversary, ...]:
-        """The outside analyst, each party, coalitions of 2 to P − 1."""
-        return list_adversaries(self.parties, batch_indices="hidden")
 
     @property
     def covered(self) -> tuple[Adversary, ...]:
@@ -229,7 +224,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
 
     def row(self, observer: Adversary) -> AdversaryRow:
         """See `Plan.row`."""
-        event, owner = self.event(observer), "their own" if observer.colluders > 1 else "its own"
+        event = self.event(observer)
         return AdversaryRow(
             adversary=observer.name,
             relation=self.relation.value,
@@ -237,7 +232,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
             epsilon=event.epsilon(self.delta, self.relation),
             delta=self.delta,
             noise_multiplier=event.noise_multiplier,
-            knows=(f"{owner} columns", f"{owner} noise") if observer.colluders else (),
+            knows=observer.own_knowledge,
             proof="proved",
         )
 
@@ -245,24 +240,6 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
         lists = {name: tuple(fields[name]) for name in ("parties", "widths", "clip_parts")}
         return super()._decoded({**fields, **lists})
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class _Products(Release):
-    """A part of the moments."""
-
-    plan: MomentsPlan
-    what: str
-
-    @property
-    def name(self) -> str:
-        """See `Release.name`."""
-        return self.what
-
-    def event(self, adversary: Adversary) -> GaussianEvent:
-        """At most what the adversary observes of all parts together."""
-        return self.plan.event(adversary)
 
 
 OWN, ACROSS = "own moments", "moments across parties"
@@ -335,31 +312,35 @@ class MomentsWork(PartyComputation):
         self._flat = jnp.zeros(split.num_parameters)
         self._user_x64 = compat.user_has_x64()
 
-    def check(self, step: int | None, do: str, what: str, words: Words) -> None:
+    def check(self, request: ReleaseRequest) -> None:
         """See `PartyComputation.check`: own moments, then those across parties where there are several."""
-        if (step, do, what) not in [(_OWN, "publish", OWN), (_ACROSS, "cross_products", ACROSS)] or words:
-            raise self.refused(step, do, what)
+        if request not in (Publish(_OWN, OWN), Multiply(_ACROSS, ACROSS)):
+            raise request.refused()
 
-    def publish(self, what: str, words: Words) -> Payload:
+    def publish(self, request: Publish) -> Payload:
         """The products of its own scores, in grid units, with noise that nobody else knows.
 
         With zeros behind them, so that all parties' are of one size: a rehearsal has its own in the others' place.
         """
-        (products,) = row_blocks.products([self.factor(what, words)], [(0, 0)])
+        scores = self._scores_on_grid()
+        (products,) = row_blocks.products([scores], [(0, 0)])
         noise = np.triu(self._drawn(self._plan.own_variance, products.size).reshape(products.shape), 1)
         squares = self._drawn(2 * self._plan.own_variance, self._width)
         noisy = products + noise + noise.T + np.diag(squares)
         return Payload({}, {"products": np.pad(noisy, (0, max(self._plan.widths) - self._width))})
 
-    def factor(self, what: str, words: Words) -> RowBlocks:
+    def factor(self, request: Multiply) -> RowBlocks:
         """The party's scores on the grid, by this process: workers could not be sent anybody's model."""
+        return self._scores_on_grid()
+
+    def _scores_on_grid(self) -> RowBlocks:
         return RowBlocks((self._plan.num_records, self._width), 2**SCORE_BITS, dict(self._columns), self._on_grid)
 
-    def widths(self, what: str, words: Words) -> tuple[int, ...]:
+    def widths(self, request: Multiply) -> tuple[int, ...]:
         """Every party's number of scores."""
         return self._plan.widths
 
-    def noise(self, what: str, words: Words, size: int) -> np.ndarray:
+    def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """The party's share for every two parties, flat."""
         if self._plan.noise.num_shares == 1 and self._plan.parties[0] != self._party:
             return np.zeros(size, np.int64)  # trusted noise, of which there is one share
@@ -396,9 +377,9 @@ def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments
 
 
 def _own(session: Session, plan: MomentsPlan) -> dict[str, np.ndarray]:
-    released = zip(session.publish(_OWN, OWN, {}), plan.widths, strict=True)
+    released = zip(session.publish(Publish(_OWN, OWN)), plan.widths, strict=True)
     return {f"block_{k}_{k}": one.arrays["products"][:width, :width] for k, (one, width) in enumerate(released)}
 
 
 def _across(session: Session) -> dict[str, np.ndarray]:
-    return {f"block_{i}_{j}": block for (i, j), block in session.cross_products(_ACROSS, ACROSS, {}).items()}
+    return {f"block_{i}_{j}": block for (i, j), block in session.cross_products(Multiply(_ACROSS, ACROSS)).items()}

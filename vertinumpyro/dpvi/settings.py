@@ -52,7 +52,7 @@ from vertinumpyro.data.schema_checks import NO_DATASET
 from vertinumpyro.dpvi.second_moments import SecondMoments
 from vertinumpyro.posterior.guide import GuideFactory, check_guide, chosen_init
 from vertinumpyro.privacy import ClientPlan, GradientPlan, Sampling
-from vertinumpyro.secure import BACKENDS, Backend, InProcess, InsecureRehearsal
+from vertinumpyro.secure import BACKENDS, Backend, InProcess, InsecureSimulation
 
 Optimizer = optax.GradientTransformation | optax.MultiSteps | _NumPyroOptim
 """`optax.adam(0.05)`, or `numpyro.optim.Adam(0.05)`."""
@@ -223,7 +223,7 @@ def check_settings(
             f"warm_start={shown(warm_start)} must be True, False, SecondMoments(), or None to let the plan decide"
         )
     _check_backend(backend)
-    here = isinstance(backend, InProcess) and not isinstance(backend, InsecureRehearsal)
+    here = isinstance(backend, InProcess) and not isinstance(backend, InsecureSimulation)
     if num_devices > 1 and not here:
         raise ArgumentError(
             f"num_devices={num_devices} is for a backend that computes in this process alone, which "

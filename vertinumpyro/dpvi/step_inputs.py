@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, final
 
@@ -78,11 +78,11 @@ def chunks(
     """
     batch_source, *share_sources = source.spawn(1 + plan.num_shares)
     batches = plan.sampling.start(plan.num_records, batch_source, first_step=first_step)
-    length = chunk_length_of(plan, num_values)
+    length, num_steps, noise = chunk_length_of(plan, num_values), plan.num_gradients, plan.noise_sampler()
 
     def draw(wanted: int) -> Chunk | None:
-        count = min(wanted, length, plan.num_gradients - batches.step)
-        return None if count <= 0 else _padded(draw_inputs(plan, num_values, batches, share_sources, count), length)
+        count = min(wanted, length, num_steps - batches.step)
+        return None if count <= 0 else _padded(draw_inputs(noise, num_values, batches, share_sources, count), length)
 
     with ThreadPoolExecutor(max_workers=1) as background:
         pending = background.submit(draw, length if pace is None else pace.count)
@@ -92,15 +92,18 @@ def chunks(
 
 
 def draw_inputs(
-    plan: GradientPlan,
+    noise: Callable[[int, RandomSource], np.ndarray],
     num_values: int,
     batches: BatchStream,
     share_sources: list[RandomSource],
     num_steps: int,
 ) -> StepInput:
-    """Batches and noise of `num_steps` steps; every party's noise comes from its own source."""
+    """Batches and noise of `num_steps` steps; every party's noise comes from its own source.
+
+    :param noise: the plan's `noise_sampler`.
+    """
     indices, mask = batches.next(num_steps)
-    shares = [plan.draw_noise_share(num_values, num_steps, source) for source in share_sources]
+    shares = [noise(num_steps * num_values, source).reshape(num_steps, num_values) for source in share_sources]
     return StepInput(indices, mask, np.stack(shares, axis=1))
 
 

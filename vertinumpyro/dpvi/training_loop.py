@@ -211,11 +211,11 @@ def run_steps(
     assert isinstance(run.plan, NoisySumPlan)
     started = time.perf_counter()
     session.catch_up(run)
-    first = first_step(run, run.plan)
+    before, first = run.plan.first_gradient, first_step(run, run.plan)
     if runner is None:
         stream = _apart(session, run, state, first)
     else:
-        source = _source(insecure_seed, run.plan.first_gradient + first)
+        source = _source(insecure_seed, before + first)
         stream = _in_process(runner, run, kernel.shape.num_values, state, source, first)
     found: list[_Chunk] = []
     with tqdm(total=run.plan.num_gradients, initial=first, disable=not progress_bar, unit="step") as bar:
@@ -223,7 +223,7 @@ def run_steps(
             found.append(chunk._replace(state=DPVIState({}, (), chunk.state.rng_key)))
             state = chunk.state
             if after_chunk is not None:
-                after_chunk(run.ledger.steps_spent - run.plan.first_gradient, state.params)
+                after_chunk(run.ledger.steps_spent - before, state.params)
             bar.update(len(chunk.released_norm))
     norms = np.concatenate([np.zeros(0), *(chunk.released_norm for chunk in found)])
     warn_if_unconverged(kernel, state, run.plan, norms)

@@ -1,10 +1,9 @@
-"""Figures about tables: marginals of a real table and its twin, and heat maps of pairwise distances.
+"""Figures about tables: marginals of a real table and its twin, distances of pairs, and a twin beside the noisy tables
+or the posterior, where all is released and a figure costs nothing.
 
 Every function returns a `matplotlib.figure.Figure` that pyplot does not know: show it in a notebook, save it
 with `figure.savefig`, or put it into a report. Figures that are computed on a real table carry the note
 "not DP - internal" in a corner; `note=None` leaves it out, for data that is public anyway.
-
-A twin beside what is known of it, the noisy tables or the posterior: all is released, so a figure costs nothing.
 """
 
 import itertools
@@ -149,7 +148,7 @@ def _draw_marginal(axes: "Axes", real: np.ndarray, synthetic: np.ndarray, *, col
     axes.stairs(synthetic, edges, color=colour, linewidth=1.8)
     axes.set_xlim(edges[0] - 0.1, edges[-1] + 0.1)
     axes.set_ylim(0, 1.1 * max(real.max(), synthetic.max()))
-    axes.yaxis.set_major_locator(ticks(3))
+    axes.yaxis.set_major_locator(ticks())
     axes.yaxis.set_major_formatter(percent())
     plot_style.grid(axes, "y")
 
@@ -283,11 +282,11 @@ def _short(value: float) -> str:
     return f"{value:.2f}".removeprefix("0")
 
 
-def ticks(count: int):
-    """At most so many round ticks."""
+def ticks():
+    """At most three intervals between round ticks."""
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(count, min_n_ticks=2)
+    return MaxNLocator(3, min_n_ticks=2)
 
 
 def percent():
@@ -363,7 +362,7 @@ def _draw(axes: "Axes", found: ReleasedShares, colour: str) -> None:
     )
     axes.set_xlim(-0.6, len(cells) - 0.4)
     axes.set_ylim(0, 1.1 * max(found.twin.max(), found.shares.max(), 1e-6))
-    axes.yaxis.set_major_locator(ticks(3))
+    axes.yaxis.set_major_locator(ticks())
     axes.yaxis.set_major_formatter(percent())
     plot_style.grid(axes, "y")
 

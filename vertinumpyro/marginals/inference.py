@@ -1,8 +1,5 @@
-"""`MarginalInference`: an ordinary NumPyro model fitted to a release of noisy tables, at no further cost.
-
-`release_marginals`: a plan spent on noisy tables alone.
-
-What `MarginalInference` returns: draws of the latents, and everything that follows from them.
+"""`release_marginals` spends a plan on noisy tables; `MarginalInference` fits an ordinary NumPyro model to them at no
+further cost, and returns draws of the latents with all that follows from them.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.marginals.field_fit import fit_to_field
 from vertinumpyro.marginals.preconditioned import Draws, Whitened
-from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLaw, table_keys
+from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLikelihood, table_keys
 from vertinumpyro.model import SplitModel, split_model
 from vertinumpyro.model.mixture import components_at, mixture_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
@@ -304,11 +301,11 @@ class MarginalInference:
         """The model's tables, and what is compiled for them, once for all releases of the same tables."""
         key = (release.schema, release.columns, release.num_records, tuple(table_keys(release)))
         if key not in self._programs:
-            self._programs[key] = Whitened(TableLaw(self.split(release.schema, release.num_records), release))
+            self._programs[key] = Whitened(TableLikelihood(self.split(release.schema, release.num_records), release))
         return self._programs[key]
 
     def _law(
-        self, of: TableLaw, cells: ReleasedCells, start_key: jax.Array, law_key: jax.Array
+        self, of: TableLikelihood, cells: ReleasedCells, start_key: jax.Array, law_key: jax.Array
     ) -> tuple[Law | None, str]:
         """The tables' law, or None for the field's; and why."""
         if self.law == "field":
@@ -365,7 +362,7 @@ class MarginalInference:
         return Draws(draws, draws.mean(0) if location is None else location)
 
 
-def _check_drawn(of: TableLaw) -> None:
+def _check_drawn(of: TableLikelihood) -> None:
     if of.undrawn:
         raise ArgumentError(
             f"the law of the tables simulates records of the model, and {of.undrawn}. Give its distributions a sample "

@@ -17,7 +17,7 @@ from numpyro.infer import NUTS, SVI, Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal
 
 from vertinumpyro.core.errors import InferenceWarning
-from vertinumpyro.marginals.table_likelihood import Law, TableLaw
+from vertinumpyro.marginals.table_likelihood import Law, TableLikelihood
 
 _MOST_FULL_RANK = 200
 _STEPS, _RATE, _PARTICLES = 2000, 0.01, 8
@@ -35,7 +35,7 @@ class Draws(NamedTuple):
 class Whitened:
     """theta = centre + scale @ eta, with eta about standard normal; compiled once for all releases of a kind."""
 
-    def __init__(self, of: TableLaw) -> None:
+    def __init__(self, of: TableLikelihood) -> None:
         self.of, self._size = of, of.split.num_parameters
         start = init_to_value(values={"eta": jnp.zeros(self._size)})
         family = AutoMultivariateNormal if self._size <= _MOST_FULL_RANK else AutoDiagonalNormal

@@ -108,7 +108,7 @@ class Tangent(NamedTuple):
 
 
 @final
-class TableLaw:
+class TableLikelihood:
     """The law of the tables of one kind of release under one model; its programs are compiled once.
 
     :param split: the model.

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+_NODES = 21  # of an integral over a normal outcome
+
 
 class Outcome(abc.ABC):
     """A distribution of the outcome y at the predictor eta, with public numbers alone.
@@ -52,6 +54,18 @@ class Outcome(abc.ABC):
     @abc.abstractmethod
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """D log p(value | eta) / d eta: what the model's own density must have."""
+
+    @abc.abstractmethod
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Values of the outcome at the predictor [...] and their probabilities, both [..., S].
+
+        Of outcomes without end, or of very many values, enough of them for means of what changes slowly.
+        """
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """Mean and standard deviation of usual predictors, from which bounds are forecast."""
+        return 0.0, 1.0
 
     def curvature(self, cut: float) -> float:
         """How fast the residual falls with eta at most, by which steps are scaled.
@@ -101,6 +115,10 @@ class BernoulliLogit(Outcome):
         """Y - sigmoid(eta)."""
         return value - jax.nn.sigmoid(eta)
 
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """0 and 1."""
+        return _binary(jax.nn.sigmoid(eta))
+
     def curvature(self, cut: float) -> float:
         """Of a sigmoid, at 0."""
         return 0.25
@@ -137,6 +155,10 @@ class BernoulliProbit(Outcome):
         """Before it is cut off."""
         sign = 2.0 * value - 1
         return sign * jnp.exp(-(eta**2) / 2 - jnp.log(2 * jnp.pi) / 2 - jax.scipy.special.log_ndtr(sign * eta))
+
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """0 and 1."""
+        return _binary(jax.scipy.special.ndtr(eta))
 
     def curvature(self, cut: float) -> float:
         """L' = L (t + L) of L = phi / Phi rises to 1 far below 0."""
@@ -175,6 +197,16 @@ class OrderedLogit(Outcome):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """See the class."""
         return 1 - jax.nn.sigmoid(eta[..., None] - self.offsets(value)).sum(axis=-1)
+
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The categories."""
+        ends = jax.nn.sigmoid(eta[..., None] - jnp.array([-jnp.inf, *self.cutpoints, jnp.inf]))
+        return jnp.broadcast_to(jnp.arange(ends.shape[-1] - 1), (*eta.shape, ends.shape[-1] - 1)), -jnp.diff(ends)
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """About the middle cut point."""
+        return float(np.median(self.cutpoints)), 1.0
 
     def curvature(self, cut: float) -> float:
         """Of two sigmoids."""
@@ -226,6 +258,12 @@ class Normal(Outcome):
         """Before it is cut off."""
         return (value - eta) / self.deviation**2
 
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Gauss-Hermite nodes."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+        values = eta[..., None] + self.deviation * nodes
+        return values, jnp.broadcast_to(weights / weights.sum(), values.shape)
+
     def curvature(self, cut: float) -> float:
         """The precision."""
         return self.deviation**-2
@@ -273,6 +311,19 @@ class Poisson(Outcome):
         """Before it is cut off."""
         return value - jnp.exp(eta)
 
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """All counts up to 64, and above them as many, further and further apart."""
+        further = np.unique(np.rint(np.geomspace(64, max(64.0, self.most), 64)))[1:]
+        counts = np.concatenate([np.arange(min(64.0, self.most) + 1), further])
+        log_prob = counts * jnp.minimum(eta, jnp.log(self.most))[..., None] - jax.scipy.special.gammaln(counts + 1)
+        weights = jax.nn.softmax(log_prob + np.log(np.gradient(counts)), axis=-1)
+        return jnp.broadcast_to(counts, weights.shape), weights
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """Rates about the root of the largest count."""
+        return 0.5 * float(np.log(self.most)), 0.5
+
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> Poisson | None:
         """Of NumPyro's `Poisson`, where the schema bounds the count."""
@@ -281,6 +332,10 @@ class Poisson(Outcome):
     def link_numbers(self) -> dict[str, float]:
         """The largest rate."""
         return {"most": self.most}
+
+
+def _binary(chance: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.broadcast_to(jnp.arange(2.0), (*chance.shape, 2)), jnp.stack([1 - chance, chance], axis=-1)
 
 
 OUTCOMES: tuple[type[Outcome], ...] = (BernoulliLogit, BernoulliProbit, OrderedLogit, Normal, Poisson)

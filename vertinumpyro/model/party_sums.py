@@ -363,6 +363,22 @@ def part_inputs(
     return jax.vmap(of_record)(own)
 
 
+def has_offset(
+    model: Callable[..., Any], summed: Sequence[SummedOutcome], party: str, theta: Theta, stand_ins: Columns
+) -> bool:
+    """Whether a party's parts add something to a predictor where its latents are 0.
+
+    :param theta: with zeros.
+    :param stand_ins: every party's columns [n].
+    """
+
+    def of_record(row: Columns) -> jax.Array:
+        found = _run(model, summed, party, theta, {name: value[None] for name, value in row.items()})
+        return jnp.stack([eta for eta, _ in found])
+
+    return bool(jnp.abs(jax.vmap(of_record)(stand_ins)).max() > _TOLERANCE)
+
+
 def _run(
     model: Callable[..., Any], summed: Sequence[SummedOutcome], party: str, theta: Theta, columns: Columns
 ) -> list[tuple[jax.Array, jax.Array]]:

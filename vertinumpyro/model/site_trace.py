@@ -1,7 +1,5 @@
-"""The static facts of a model's sites and plates, and which columns and latents each of them reads: found by tracing it
-abstractly on dummy columns, not by running it.
-
-Which columns a model models, which it only reads, and which it leaves out: what a synthetic table can hold.
+"""The static facts of a model's sites and plates, found by tracing it abstractly on dummy columns: what each of them
+reads, which columns the model models, only reads or leaves out, and so what a synthetic table can hold.
 """
 
 from __future__ import annotations

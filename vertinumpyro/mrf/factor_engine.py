@@ -1,9 +1,8 @@
-"""The engine on few columns: a factor for each clique, an operation for each message.
+"""The engine on few columns: a factor for each clique, an operation for each message; and margins of a field that was
+loaded, from its junction tree alone.
 
 What is compiled grows with cliques and tables, and large cliques are handled as well as arrays can be; for many
 columns there is `tree_engine`.
-
-Margins of a field from its junction tree alone: for a field that was loaded, where no engine holds it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.measurements import Measurement
-from vertinumpyro.mrf.mirror_descent import descended
+from vertinumpyro.mrf.mirror_descent import mirror_descent
 from vertinumpyro.mrf.table_batches import batched
 
 _MOST_COLUMNS = 52  # letters that einsum has
@@ -165,7 +164,7 @@ class FactorEngine:
 
     def descend(self, loss: Any, model: Any, steps: int) -> Any:
         """The engine's model, so many steps further."""
-        return descended(self._mbi, self._domain, loss, model, steps, self._num_records)
+        return mirror_descent(self._mbi, self._domain, loss, model, steps, self._num_records)
 
     def fitted(self, model: Any, count: int) -> list[np.ndarray]:
         """The model's counts of the first tables; each lies within one of its cliques."""

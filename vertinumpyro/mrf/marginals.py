@@ -1,8 +1,6 @@
-"""A release of noisy tables: what any number of models can be fitted to afterwards, at no further cost.
-
-Released tables and fitted fields as named arrays and JSON metadata: what `released.npz` and `field.npz` hold.
-
-No pickles. What comes back is checked against the columns: a file of another schema, or a damaged one, is refused.
+"""A release of noisy tables, which any number of models can be fitted to at no further cost, and its files: tables and
+fitted fields as named arrays and JSON, without pickles. What comes back is checked against the columns: a file of
+another schema, or a damaged one, is refused.
 """
 
 from __future__ import annotations
@@ -49,17 +47,15 @@ def columns_from_list(records: Sequence[Mapping[str, Any]]) -> tuple[CellColumn,
     return tuple(CellColumn(**record) for record in records)
 
 
-def pack_released(released: Released, prefix: str = "") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Metadata and arrays of released tables; `prefix` goes before the arrays' names."""
-    arrays = {f"{prefix}table/{i}": m.values for i, m in enumerate(released.measurements)}
-    arrays |= {f"{prefix}fine/{i}": values for i, values in enumerate(released.fine.values())}
+def pack_released(released: Released) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Metadata and arrays of released tables."""
+    arrays = {f"table/{i}": m.values for i, m in enumerate(released.measurements)}
+    arrays |= {f"fine/{i}": values for i, values in enumerate(released.fine.values())}
     tables = [{"columns": list(m.columns), "stddev": m.stddev} for m in released.measurements]
     return {"tables": tables, "fine": list(released.fine)}, arrays
 
 
-def unpack_released(
-    entry: Mapping[str, Any], arrays: Arrays, columns: Sequence[CellColumn], prefix: str = ""
-) -> Released:
+def unpack_released(entry: Mapping[str, Any], arrays: Arrays, columns: Sequence[CellColumn]) -> Released:
     """What `pack_released` made.
 
     :raises ArgumentError: a table does not fit the columns.
@@ -69,9 +65,9 @@ def unpack_released(
     tables = []
     for i, table in enumerate(entry["tables"]):
         names = tuple(table["columns"])
-        values = _checked(arrays[f"{prefix}table/{i}"], tuple(held[name].num_cells for name in names))
+        values = _checked(arrays[f"table/{i}"], tuple(held[name].num_cells for name in names))
         tables.append(Measurement(columns=names, values=values, stddev=float(table["stddev"])))
-    fine = {name: _checked(arrays[f"{prefix}fine/{i}"], (held[name].num_fine,)) for i, name in enumerate(entry["fine"])}
+    fine = {name: _checked(arrays[f"fine/{i}"], (held[name].num_fine,)) for i, name in enumerate(entry["fine"])}
     return Released(tuple(tables), fine)
 
 

@@ -98,7 +98,7 @@ class _At(NamedTuple):
     size: jax.Array
 
 
-def descended(
+def mirror_descent(
     mbi: ModuleType,
     domain: Any,
     loss: Any,

@@ -19,11 +19,9 @@ from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.table_selection import across, crossing, own
 from vertinumpyro.privacy import sample_discrete_gaussian
 from vertinumpyro.secure.computation import OneHotRows
-from vertinumpyro.session import PartyComputation, Payload
+from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Sum
 
 OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
-
-Words = Mapping[str, Any]
 
 
 @final
@@ -50,31 +48,32 @@ class TablesWork(PartyComputation):
         self._share: np.ndarray | None = None
         self._first = plan.parties[0] == party
 
-    def check(self, step: int | None, do: str, what: str, words: Words) -> None:
+    def check(self, request: ReleaseRequest) -> None:
         """See `PartyComputation.check`: own tables, then all products, or chosen tables of shared ones."""
         releases, rounds = self._plan.cross_releases, self._plan.num_rounds
-        allowed: dict[tuple[int | None, str, str], Words] = {(0, "publish", OWN): {}}
+        allowed: list[ReleaseRequest] = [Publish(0, OWN)]
         if rounds:
-            allowed[None, "cross_products", PADS] = {}
+            allowed.append(Multiply(None, PADS))
         elif releases:
-            allowed[1, "cross_products", ACROSS] = {"release": 0}
-        if allowed.get((step, do, what)) == words:
+            allowed.append(Multiply(1, ACROSS, {"release": 0}))
+        if request in allowed:
             return
-        if not (rounds and step and (do, what) == ("sum", ROUND) and set(words) == {"release", "pairs"}):
-            raise self.refused(step, do, what)
-        self._check_round(step, words)
+        step, fields = request.step, request.fields
+        if not (rounds and step and request == Sum(step, ROUND, fields) and set(fields) == {"release", "pairs"}):
+            raise request.refused()
+        self._check_round(step, fields)
 
-    def _check_round(self, step: int, words: Words) -> None:
+    def _check_round(self, step: int, fields: Mapping[str, Any]) -> None:
         """Refuses what a step's release does not pay for: a table twice is two tables, and moves twice as far."""
-        chosen = [tuple(pair) for pair in words["pairs"]]
+        chosen = [tuple(pair) for pair in fields["pairs"]]
         known = set(cross_pairs(self._columns, self._plan.parties))
-        if words["release"] != step - 1 or len(set(chosen)) < len(chosen) or not set(chosen) <= known:
+        if fields["release"] != step - 1 or len(set(chosen)) < len(chosen) or not set(chosen) <= known:
             raise ArgumentError(f"step {step} releases different tables of two parties' columns, with its own noise")
         self._plan.cross_releases[step - 1].check_count(len(chosen))
         if self._share is None:
             raise ArgumentError("tables were asked for before the products that they are taken from")
 
-    def publish(self, what: str, words: Words) -> Payload:
+    def publish(self, request: Publish) -> Payload:
         """The party's own tables, with its noise alone."""
         budget = self._plan.local_budget(self._party)
         if not budget.mu:
@@ -83,29 +82,29 @@ class TablesWork(PartyComputation):
         measured = measure_locally(self._own, self._arrays, budget, self._source, named)
         return Payload(*pack_released(Released(measured.measurements, measured.fine)))
 
-    def factor(self, what: str, words: Words) -> RowBlocks:
+    def factor(self, request: Multiply) -> RowBlocks:
         """One-hot columns."""
         own = [column for column in self._crossing if column.party == self._party]
         return one_hot(own, self._arrays, self._plan.num_records)
 
-    def widths(self, what: str, words: Words) -> tuple[int, ...]:
+    def widths(self, request: Multiply) -> tuple[int, ...]:
         """Every party's cells."""
         return tuple(sum(c.num_cells for c in own) for own in party_columns(self._crossing, self._plan.parties))
 
-    def one_hot_rows(self, what: str, words: Words) -> OneHotRows | None:
+    def one_hot_rows(self, request: Multiply) -> OneHotRows | None:
         """Of the tables that are opened with noise at once; pads are added up modulo 2^64 in later sums."""
-        return one_hot_rows(self._crossing, self._plan.parties) if what == ACROSS else None
+        return one_hot_rows(self._crossing, self._plan.parties) if request.name == ACROSS else None
 
-    def noise(self, what: str, words: Words, size: int) -> np.ndarray:
+    def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """A share of the noise of the step's release, beside pads where no table is named; or a pad for all.
 
         The party keeps its pads to itself.
         """
-        if what == PADS:
+        if request.name == PADS:
             self._share = pads(size, self._source)
             return self._share
-        release = self._plan.cross_releases[words["release"]]
-        if self._plan.workload is None or what != ACROSS:
+        release = self._plan.cross_releases[request.fields["release"]]
+        if self._plan.workload is None or request.name != ACROSS:
             return self._noise_of(release, size)
         places = table_slices(self._crossing, self._plan.parties)
         named = np.concatenate([places[pair].ravel() for pair in across(self._plan.workload)])
@@ -118,17 +117,17 @@ class TablesWork(PartyComputation):
             return np.zeros(size, np.int64)  # trusted noise, of which there is one share
         return sample_discrete_gaussian(release.share_variance, size, self._source)
 
-    def opened(self, what: str, words: Words, values: np.ndarray) -> None:
+    def opened(self, request: Multiply | Sum, values: np.ndarray) -> None:
         """The padded products, int64 flat: from here on the party holds a share of the exact ones."""
-        if what == PADS:
+        if request.name == PADS:
             assert self._share is not None
             self._share = (values if self._first else 0) - self._share
 
-    def summand(self, what: str, words: Words) -> np.ndarray:
+    def summand(self, request: Sum) -> np.ndarray:
         """The party's share of the chosen tables."""
         assert self._share is not None
         places = table_slices(self._columns, self._plan.parties)
-        return np.concatenate([self._share[places[a, b].ravel()] for a, b in words["pairs"]])
+        return np.concatenate([self._share[places[a, b].ravel()] for a, b in request.fields["pairs"]])
 
     @property
     def _crossing(self) -> list[CellColumn]:

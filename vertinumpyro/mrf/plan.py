@@ -35,8 +35,7 @@ from vertinumpyro.privacy import (
     Release,
 )
 from vertinumpyro.privacy.accounting import WorstEvent, rounded_up_multiplier
-from vertinumpyro.privacy.adversary import list_adversaries
-from vertinumpyro.privacy.plan import Plan, check_delta, check_party_names, check_target, select_adversaries
+from vertinumpyro.privacy.plan import PartOfPlan, Plan, check_delta, check_party_names, check_target, select_adversaries
 
 
 @final
@@ -233,8 +232,8 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     @property
     def releases(self) -> tuple[Release, ...]:
         """The parties' own tables as one step, then every release of cross-party tables."""
-        encoded = () if self.encoding is None else (_Part(self, "the tables across parties"),)
-        return (_Part(self, "the parties' own tables"), *encoded, *self.cross_releases)
+        encoded = () if self.encoding is None else (PartOfPlan(self, "the tables across parties"),)
+        return (PartOfPlan(self, "the parties' own tables"), *encoded, *self.cross_releases)
 
     @property
     def step_names(self) -> tuple[str, ...]:
@@ -303,14 +302,8 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         """See `Plan.covered`."""
         return self.noise.covered(self.observers)
 
-    @property
-    def observers(self) -> tuple[Adversary, ...]:
-        """The outside analyst, each party, coalitions of 2 to P − 1."""
-        return list_adversaries(self.parties, batch_indices="hidden")
-
     def row(self, observer: Adversary) -> AdversaryRow:
         """Towards the worst coalition of the observer's size."""
-        owner = "their own" if observer.colluders > 1 else "its own"
         unproven = () if self.encoding is None else self.encoding.unproven
         return AdversaryRow(
             adversary=observer.name,
@@ -319,7 +312,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
             epsilon=self.event(observer).epsilon(self.delta, self.relation),
             delta=self.delta,
             noise_multiplier=self._event(observer).noise_multiplier,
-            knows=(f"{owner} columns", self._secrets(owner)) if observer.colluders else (),
+            knows=(*observer.own_knowledge[:1], self._secrets(observer.owner)) if observer.colluders else (),
             proof="unproven" if unproven else "proved",
             unproven=unproven,
         )
@@ -353,21 +346,3 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
         encoding = fields.get("encoding")
         return {**super()._decoded(fields), "encoding": encoding and encoding_from_dict(encoding)}
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class _Part(Release):
-    """A release whose cost follows from the whole plan: own tables, or an encoder's reports."""
-
-    plan: MRFPlan
-    what: str
-
-    @property
-    def name(self) -> str:
-        """See `Release.name`."""
-        return self.what
-
-    def event(self, adversary: Adversary) -> PrivacyEvent:
-        """At most what the adversary observes of the whole plan."""
-        return self.plan.event(adversary)

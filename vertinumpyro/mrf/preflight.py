@@ -29,6 +29,7 @@ from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.table_batches import MATRIX_BYTES
 from vertinumpyro.mrf.table_selection import Estimate, across, crossing, worst_fitted
 from vertinumpyro.mrf.twin import MarkovTwin
+from vertinumpyro.session import Publish
 
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
@@ -145,7 +146,7 @@ def _own_tables(columns: tuple[CellColumn, ...], plan: MRFPlan) -> Released:
     for party in plan.parties:
         arrays = _records([c for c in columns if c.party == party])
         work = TablesWork(columns, party, arrays, plan, SystemRandomSource())
-        released = unpack_released(*work.publish(OWN, {}), columns)
+        released = unpack_released(*work.publish(Publish(0, OWN)), columns)
         found += released.measurements
         fine |= {name: np.full(values.shape, plan.num_records / values.size) for name, values in released.fine.items()}
     return Released(tuple(_uniform(m.columns, m.values.shape, plan, m.stddev) for m in found), fine)

@@ -32,7 +32,7 @@ import numpy as np
 
 from vertinumpyro.mrf.factor_engine import JunctionTree
 from vertinumpyro.mrf.measurements import Measurement
-from vertinumpyro.mrf.mirror_descent import descended
+from vertinumpyro.mrf.mirror_descent import mirror_descent
 from vertinumpyro.mrf.triangulation import CliqueTree, Columns, clique_tree
 
 _LEAST_WIDTH = 8
@@ -85,7 +85,7 @@ class Layout(NamedTuple):
     length: int
 
 
-def laid_out(sizes: Mapping[str, int], tree: CliqueTree) -> Layout:
+def layout_tree(sizes: Mapping[str, int], tree: CliqueTree) -> Layout:
     """The layout of a tree; NumPy arrays."""
     ups, downs, num_places = _meeting_places(sizes, tree)
     shapes = [_shape(sizes, tree, place) for place in range(len(tree.cliques))]
@@ -264,7 +264,7 @@ def _cost(run: tuple[int, int, Shapes]) -> int:
     return (run[1] - run[0]) * sum(rows * width for width, rows in run[2].items())
 
 
-def places_in(layout: Layout, tree: CliqueTree, place: int, columns: Sequence[str]) -> np.ndarray:
+def locate(layout: Layout, tree: CliqueTree, place: int, columns: Sequence[str]) -> np.ndarray:
     """Where the cells are that add up to each cell of a clique's margin: int64 `[cells of the margin, the rest]`."""
     clique = tree.cliques[place]
     rest = [i for i, name in enumerate(clique) if name not in columns]
@@ -308,7 +308,7 @@ class TreeEngine:
         self._mbi, self._sizes, self._num_records = mbi, sizes, num_records
         self._measurements = tuple(measurements)
         self.tree = clique_tree(sizes, [m.columns for m in measurements])
-        self.layout = laid_out(sizes, self.tree)
+        self.layout = layout_tree(sizes, self.tree)
         self._domain = mbi.Domain((_CELLS,), (self.layout.length,))
         self._index = jax.device_put(TreeIndex(self.layout.stacks, np.zeros(self.layout.num_places + 1)))
         self._homes = _homes(self.tree)
@@ -326,13 +326,13 @@ class TreeEngine:
         known = {name for m in self._measurements for name in m.columns}
         for m in (m for m in singles if m.columns[0] in known):
             place = min(self._homes[m.columns[0]], key=lambda place: self.layout.cells[place].size)
-            start[places_in(self.layout, self.tree, place, m.columns)] += np.log(np.maximum(m.values, 1.0))[:, None]
+            start[locate(self.layout, self.tree, place, m.columns)] += np.log(np.maximum(m.values, 1.0))[:, None]
         factor = self._mbi.Factor(self._domain, jnp.asarray(start))
         return self._mbi.CliqueVector(self._domain, ((_CELLS,),), {(_CELLS,): factor})
 
     def descend(self, loss: Any, model: Any, steps: int) -> Any:
         """The engine's model, so many steps further."""
-        return descended(
+        return mirror_descent(
             self._mbi,
             self._domain,
             loss,
@@ -471,7 +471,7 @@ def _part(layout: Layout, tree: CliqueTree, homes: Mapping[str, Mapping[int, Non
     rarest = min(m.columns, key=lambda name: len(homes[name]))
     fitting = [place for place in homes[rarest] if set(m.columns) <= set(tree.cliques[place])]
     smallest = min(fitting, key=lambda place: layout.cells[place].size)
-    return places_in(layout, tree, smallest, m.columns).astype(np.int32)
+    return locate(layout, tree, smallest, m.columns).astype(np.int32)
 
 
 def _lipschitz(mbi: ModuleType, sizes: Mapping[str, int], measurements: Sequence[Measurement]) -> float:

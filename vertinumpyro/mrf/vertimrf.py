@@ -59,7 +59,7 @@ from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
-from vertinumpyro.session import InProcessSession, Payload, Run, Session, session_of
+from vertinumpyro.session import InProcessSession, Multiply, Payload, Publish, Run, Session, Sum, session_of
 
 
 def with_encoder(
@@ -161,14 +161,14 @@ class Releases:
             return unpack_released(payload.words, payload.arrays, self.columns)
 
     def _own_tables(self) -> Released:
-        local = [self._unpacked(payload) for payload in self.session.publish(_LOCAL, OWN, {})]
+        local = [self._unpacked(payload) for payload in self.session.publish(Publish(_LOCAL, OWN))]
         fine = {name: values for tables in local for name, values in tables.fine.items()}
         return Released(tuple(m for tables in local for m in tables.measurements), fine)
 
     def _all_tables(self, own: Sequence[Measurement]) -> Released:
         """All cross-party tables at once, by the plan's encoder."""
         if self.plan.encoding is None:
-            products = self.session.cross_products(_ACROSS, ACROSS, {"release": 0})
+            products = self.session.cross_products(Multiply(_ACROSS, ACROSS, {"release": 0}))
             named = None if self.plan.workload is None else set(across(self.plan.workload))
             release = self.plan.cross_releases[0]
             columns = crossing(self.columns, self.plan.workload)
@@ -185,7 +185,7 @@ class Releases:
         if any(self.run.stored(step) is None for step in range(_ACROSS, self.plan.num_steps)):
             # Reveals nothing, so a run that goes on may compute the shares anew: for a step that was counted, too, and
             # not received, which the parties open again as they did.
-            self.session.cross_products(None, PADS, {})
+            self.session.cross_products(Multiply(None, PADS))
         seen = self._reveal(_ACROSS, lambda: pairs)
 
         def reveal(index: int, choose: Callable[[], Sequence[Pair]]) -> Sequence[Measurement]:
@@ -204,8 +204,8 @@ class Releases:
         def compute() -> Released:
             chosen = list(choose())
             release.check_count(len(chosen))
-            words: dict[str, Any] = {"pairs": [list(pair) for pair in chosen], "release": index}
-            revealed = self.session.sum(step, ROUND, words)
+            fields = {"pairs": [list(pair) for pair in chosen], "release": index}
+            revealed = self.session.sum(Sum(step, ROUND, fields))
             shapes = [table_slices(self.columns, self.plan.parties)[pair].shape for pair in chosen]
             cuts = np.split(revealed, np.cumsum([np.prod(shape, dtype=int) for shape in shapes])[:-1])
             tables = zip(chosen, cuts, shapes, strict=True)
@@ -338,7 +338,7 @@ class VertiMRF:
             **self._rounds(held, first_share),
         )
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
-        plan.warn_if_narrowed(stacklevel=3)
+        plan.warn_if_narrowed()
         require_memory(columns, plan, self.clique_limit, self.memory_limit)
         return plan
 

@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,16 @@ Params = Mapping[str, Any]
 _THETA = "theta"
 
 
+class WorkingPrior(NamedTuple):
+    """An independent Gaussian over flat unconstrained theta, where the model's own density has no mode to go to.
+
+    A hierarchy's is unbounded where its scale goes to 0 and all that it scales does, too.
+    """
+
+    mean: jax.Array
+    stddev: jax.Array
+
+
 @dataclasses.dataclass(frozen=True)
 class ReparameterisedGuide:
     """A reparameterised guide theta = theta(phi; eta) for the global latents of a split model.
@@ -53,6 +63,8 @@ class ReparameterisedGuide:
     g' d theta / d phi plus the gradient of log p(theta) - log q(theta). Nothing in it reads data, so it is
     post-processing and every guide costs the same privacy (Eqs. 10 and 12 of the DPVI paper, for any flow).
 
+    :ivar working_prior: of a point, in the place of the model's.
+
     The autoguide is built for one real vector, flat unconstrained theta, and not for the model's own sites: it
     is the same family (NumPyro's autoguides live in that space too), and it traces in no time.
     """
@@ -60,6 +72,7 @@ class ReparameterisedGuide:
     split: SplitModel
     guide: AutoGuide
     transforms: Mapping[str, Any]
+    working_prior: WorkingPrior | None = None
 
     @classmethod
     def create(
@@ -158,10 +171,16 @@ class ReparameterisedGuide:
         theta, site = self._drawn(params, rng_key)
         if isinstance(self.guide, AutoDelta):
             # no Jacobian of theta's transforms, so that a point estimate is the mode in the model's own units
-            return theta, self.split.log_prior(theta, on_supports=True)
+            return theta, self.point_prior(theta)
         # A flow remembers what it computed on the way: its density needs no inverse, which BNAF does not have.
         known = [site["intermediates"]] if site["intermediates"] else []
         return theta, self.split.log_prior(theta) - site["fn"].log_prob(theta, *known).sum()
+
+    def point_prior(self, theta: Float[Array, " theta"]) -> jax.Array:
+        """What a point adds to the log likelihood, up to a constant."""
+        if self.working_prior is None:
+            return self.split.log_prior(theta, on_supports=True)
+        return -jnp.sum(((theta - self.working_prior.mean) / self.working_prior.stddev) ** 2) / 2
 
     def _drawn(self, params: Params, rng_key: jax.Array) -> tuple[jax.Array, Site]:
         """Flat unconstrained theta, and the site that has its density."""

@@ -71,6 +71,11 @@ class PredictivePosterior(abc.ABC):
         """How many different draws there are at most."""
         return math.inf
 
+    @property
+    def _without_privacy(self) -> np.ndarray | None:
+        """Standard deviations [theta] that the same records would leave without the noise of privacy, where known."""
+        return None
+
     @abc.abstractmethod
     def centre(self) -> jax.Array:
         """Flat unconstrained theta in the middle."""
@@ -90,6 +95,42 @@ class PredictivePosterior(abc.ABC):
     def sample(self, rng_key: jax.Array, num_samples: int) -> dict[str, jax.Array]:
         """Draws of the global latents on their own supports, each [num_samples, ...]."""
         return dict(self._constrained(self.sample_flat(checked_key(rng_key), num_samples)))
+
+    @checked
+    def summary(self, rng_key: jax.Array | None = None, *, prob: float = 0.95, num_samples: int = 2000) -> pd.DataFrame:
+        """A row for each number of each latent, on its own support. Post-processing.
+
+        | column | is |
+        |---|---|
+        | estimate | the posterior mean |
+        | std_error | the posterior standard deviation |
+        | lower, upper | ends of the central interval |
+        | privacy_share | part of the posterior variance that the noise of privacy adds, as far as can be told |
+        | effective_records | so many records without that noise would say as much |
+
+        Where the spread of the draws is no interval (`is_interval`), there is the column estimate alone, and
+        `summary().attrs["spread_note"]` says why; so the last two are there where they are known.
+
+        :param rng_key: of the draws; None takes one that is always the same.
+        :param prob: of the interval.
+        :raises ArgumentError: prob is not between 0 and 1.
+        """
+        if not 0 < prob < 1:
+            raise ArgumentError(f"prob={prob:g} must lie between 0 and 1")
+        draws = self.sample_flat(compat.random_key(0) if rng_key is None else checked_key(rng_key), num_samples)
+        flat = {} if self._without_privacy is None else self.split.unflatten(jnp.asarray(self._without_privacy))
+        spread = self.split.unflatten(jnp.std(draws, axis=0))
+        frames = [
+            _summary(name, np.asarray(values, np.float64), prob, _share(flat.get(name), spread[name], values))
+            for name, values in self._constrained(draws).items()
+        ]
+        table = pd.concat(frames)
+        if flat:
+            table["effective_records"] = (1 - table["privacy_share"]) * self.num_learned
+        if not self.is_interval:
+            table = table[["estimate"]]
+            table.attrs["spread_note"] = self.spread_note
+        return table.dropna(axis=1, how="all")
 
     @checked
     def to_arviz(
@@ -315,6 +356,22 @@ class PredictivePosterior(abc.ABC):
     def held_out_nll(self, dataset: VerticalDataset, **kwargs: Any) -> float:
         """Mean of -`log_density` over a held-out dataset, in nats per record. NOT DP, internal."""
         return float(-self.log_density(dataset, **kwargs).mean())
+
+
+def _share(without: Any, spread: jax.Array, values: Any) -> np.ndarray | float:
+    """Part of the variance that privacy adds; NaN where a latent has other numbers than its unconstrained ones."""
+    if without is None or np.shape(without) != np.shape(values)[1:]:
+        return math.nan
+    return np.clip(1 - np.square(np.asarray(without) / np.asarray(spread)), 0, 1).ravel()
+
+
+def _summary(name: str, values: np.ndarray, prob: float, share: np.ndarray | float) -> pd.DataFrame:
+    """Rows of one latent, of its draws [draws, ...]."""
+    places = [",".join(map(str, place)) for place in np.ndindex(values.shape[1:])]
+    low, high = np.quantile(values, [(1 - prob) / 2, (1 + prob) / 2], axis=0)
+    columns = {"estimate": values.mean(0), "std_error": values.std(0), "lower": low, "upper": high}
+    index = [f"{name}[{place}]" if place else name for place in places]
+    return pd.DataFrame({k: v.ravel() for k, v in columns.items()} | {"privacy_share": share}, index=index)
 
 
 def _log_densities(

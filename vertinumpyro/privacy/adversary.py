@@ -116,6 +116,16 @@ class Adversary:
         if self.colluders < 0:
             raise ArgumentError(f"colluders must not be negative, got {self.colluders}")
 
+    @property
+    def owner(self) -> str:
+        """Whose the columns are that it holds, in words."""
+        return "their own" if self.colluders > 1 else "its own"
+
+    @property
+    def own_knowledge(self) -> tuple[str, ...]:
+        """What it knows as the parties that it holds do: their columns and their noise."""
+        return (f"{self.owner} columns", f"{self.owner} noise") if self.colluders else ()
+
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -266,15 +276,8 @@ class NoisySum(Release):
         )
 
     def _knowledge(self, adversary: Adversary) -> tuple[str, ...]:
-        owner = "their own" if adversary.colluders > 1 else "its own"
-        knows = []
-        if adversary.colluders:
-            knows.append(f"{owner} columns")
-            if self.noise.kind == "collaborative":
-                knows.append(f"{owner} noise")
-        if adversary.knows_indices:
-            knows.append("the batch indices")
-        return tuple(knows)
+        shares = 2 if self.noise.kind == "collaborative" else 1  # of trusted noise they know nothing
+        return (*adversary.own_knowledge[:shares], *(["the batch indices"] if adversary.knows_indices else []))
 
 
 def smallest_share_variance(

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, final
 
 import dp_accounting
@@ -139,9 +139,13 @@ class NoisySumPlan(Plan):
         """⌈C²σ²4^f/(n − c)⌉ of n shares of which c may not count, in grid units²."""
         return self.noisy_sum.share_variance
 
+    def noise_sampler(self) -> Callable[[int, RandomSource], np.ndarray]:
+        """What draws so many values of one share, int64: a loop works the variance out once."""
+        return functools.partial(sample_discrete_gaussian, self.noise_variance_per_share())
+
     def draw_noise_share(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
         """One share of the noise: int64 `[num_steps, num_values]`, in units of 2^-grid_bits. Secret."""
-        flat = sample_discrete_gaussian(self.noise_variance_per_share(), num_steps * num_values, source)
+        flat = self.noise_sampler()(num_steps * num_values, source)
         return flat.reshape(num_steps, num_values)
 
 
@@ -291,7 +295,7 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     def draw_noise_shares(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
         """All parties' noise, for simulations: int64 `[num_steps, num_shares, num_values]`. Secret."""
         size = num_steps * self.num_shares * num_values
-        flat = sample_discrete_gaussian(self.noise_variance_per_share(), size, source)
+        flat = self.noise_sampler()(size, source)
         return flat.reshape(num_steps, self.num_shares, num_values)
 
     def dp_event(self) -> dp_accounting.DpEvent:

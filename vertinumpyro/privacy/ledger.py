@@ -98,6 +98,7 @@ class Ledger:
     ) -> None:
         self.plan = plan
         self._path, self._lock, self._book, self._account = path, lock, book, account
+        self._num_steps = plan.num_steps
         self._steps_spent, self._status, self._secure_noise = steps_spent, _RUNNING, secure_noise
 
     @classmethod
@@ -182,7 +183,7 @@ class Ledger:
     @property
     def steps_left(self) -> int:
         """How many steps may still be reserved."""
-        return self.plan.num_steps - self._steps_spent
+        return self._num_steps - self._steps_spent
 
     @property
     def secure_noise(self) -> bool:
@@ -202,7 +203,7 @@ class Ledger:
                 raise PlanSpentError(f"this ledger is {self._status}: resume the plan or make a new one")
             if num_steps > self.steps_left:
                 raise PlanSpentError(
-                    f"the plan has {self.steps_left} of {self.plan.num_steps} steps left, not {num_steps}: "
+                    f"the plan has {self.steps_left} of {self._num_steps} steps left, not {num_steps}: "
                     "make a new plan, whose cost adds to this one's"
                 )
             first = self._steps_spent
@@ -275,7 +276,7 @@ class Ledger:
             "fingerprint": self.plan.fingerprint(),
             "status": self._status,
             "steps_spent": self._steps_spent,
-            "num_steps": self.plan.num_steps,
+            "num_steps": self._num_steps,
             "noise": SYSTEM_NOISE if self._secure_noise else INSECURE_SEED,
             "epsilon": worst["epsilon"],
             "delta": worst["delta"],
@@ -294,7 +295,7 @@ class Ledger:
 
     def __repr__(self) -> str:
         """Shows nothing secret."""
-        return f"Ledger({self._status}, {self._steps_spent} of {self.plan.num_steps} steps)"
+        return f"Ledger({self._status}, {self._steps_spent} of {self._num_steps} steps)"
 
 
 def read_record(path: str | os.PathLike[str]) -> Record:

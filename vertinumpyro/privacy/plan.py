@@ -17,7 +17,14 @@ from typing import Any, ClassVar, final
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.privacy.accounting import NeighbouringRelation, PrivacyEvent
-from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, Release
+from vertinumpyro.privacy.adversary import (
+    OUTSIDE_ANALYST,
+    Adversary,
+    AdversaryRow,
+    NoiseSource,
+    Release,
+    list_adversaries,
+)
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
 
 _METHODS = {
@@ -51,6 +58,7 @@ class Plan(abc.ABC):
     :cvar earlier: fields that earlier records lack, and the value that those meant. It is not written either, so that
         such a plan keeps its fingerprint.
     :ivar plan_id: a random name; a plan with another id is another budget.
+    :ivar parties: their names; a plan of clients without names has other observers.
     :ivar num_records: N, public.
     :ivar delta: δ.
     :ivar relation: the neighbouring relation.
@@ -64,6 +72,7 @@ class Plan(abc.ABC):
     _kinds: ClassVar[dict[str, type[Plan]]] = {}
 
     plan_id: str
+    parties: Any
     num_records: int
     delta: float
     adversary: str | None = None
@@ -81,9 +90,9 @@ class Plan(abc.ABC):
         """What is released, in order; a ledger counts their steps."""
 
     @property
-    @abc.abstractmethod
     def observers(self) -> tuple[Adversary, ...]:
-        """Who watches; the outside analyst first."""
+        """Who watches; the outside analyst first, then each party and coalitions of 2 to P − 1."""
+        return list_adversaries(self.parties, batch_indices="hidden")
 
     @abc.abstractmethod
     def row(self, observer: Adversary) -> AdversaryRow:
@@ -146,14 +155,17 @@ class Plan(abc.ABC):
         return tuple(row for row in self.adversaries if row.adversary in others and row.epsilon > self.worst.epsilon)
 
     @final
-    def warn_if_narrowed(self, stacklevel: int) -> None:
-        """Says in a `PrivacyWarning` who gets more than the one adversary that the noise was calibrated to."""
+    def warn_if_narrowed(self) -> None:
+        """Says in a `PrivacyWarning` who gets more than the one adversary that the noise was calibrated to.
+
+        For a method's `plan` that `checked` wraps: the warning is at the user's call of it.
+        """
         if self.above:
             warnings.warn(
                 f"{rows_in_words(self.above)}: adversary={self.adversary!r} narrows ε = "
                 f"{self.epsilon(self.adversary):.3g} to that row. Leave adversary out, and ε holds against everyone",
                 PrivacyWarning,
-                stacklevel=stacklevel + 1,
+                stacklevel=4,
             )
 
     @final
@@ -238,6 +250,27 @@ class Plan(abc.ABC):
         """The plan's id and a digest of its contents: parties compare it before they start."""
         digest = hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
         return f"{self.plan_id}-{digest[:16]}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PartOfPlan(Release):
+    """A release whose cost follows from the whole plan.
+
+    :ivar what: its name.
+    """
+
+    plan: Plan
+    what: str
+
+    @property
+    def name(self) -> str:
+        """See `Release.name`."""
+        return self.what
+
+    def event(self, adversary: Adversary) -> PrivacyEvent:
+        """At most what the adversary observes of the whole plan."""
+        return self.plan.event(adversary)
 
 
 def select_adversaries(

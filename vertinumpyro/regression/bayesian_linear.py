@@ -14,7 +14,7 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.validation import check_fields
 from vertinumpyro.data import DatasetInfo, Schema
 from vertinumpyro.privacy import Plan
-from vertinumpyro.regression.bayesian_linear_plan import LEAST_RECORDS, Calibration, RegressionPlan
+from vertinumpyro.regression.bayesian_linear_plan import LEAST_RECORDS, BayesianLinearPlan, Calibration
 from vertinumpyro.regression.holder_statistics import StatisticsWork, feature_columns, schema_bounds
 from vertinumpyro.regression.posteriors import (
     POSTERIORS,
@@ -27,7 +27,16 @@ from vertinumpyro.regression.sklearn_compat import RegressorMixin, SpendsOwnBudg
 from vertinumpyro.regression.statistics_release import GRID_BITS, Mechanism, scaled, statistic_vectors, unpacked
 from vertinumpyro.secure import Backend
 from vertinumpyro.secure.dca.backend import CipherSource, check_nodes
-from vertinumpyro.session import HorizontalMethod, PartyComputation, Payload, Run, Session, party_sources, recorded_plan
+from vertinumpyro.session import (
+    HorizontalMethod,
+    PartyComputation,
+    Payload,
+    Run,
+    Session,
+    Sum,
+    party_sources,
+    recorded_plan,
+)
 from vertinumpyro.session.party_computation import Columns
 
 STATISTICS = "statistics.npz"
@@ -56,7 +65,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
     :param target: of a session, the column to predict; all others are features.
     :param projection: clip at a multiple of every column's standard deviation, which is first estimated for a share of
         the budget (Algorithm 2). Pays unless the assumed bounds are close to the data.
-    :param std_share: that share, 0.3 in the paper; see `RegressionPlan`.
+    :param std_share: that share, 0.3 in the paper; see `BayesianLinearPlan`.
     :param mechanism: "distributed" over one client for each record, "trusted" aggregator, or "input" perturbation.
     :param max_unreliable: T, how many clients may drop out or collude; distributed only.
     :param num_nodes: M compute nodes; distributed only.
@@ -69,7 +78,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         process for each.
     :ivar coef_: posterior mean of β `[d]`.
     :ivar covariance_: posterior covariance of β `[d, d]`.
-    :ivar plan_: the `RegressionPlan` that was spent.
+    :ivar plan_: the `BayesianLinearPlan` that was spent.
     :ivar bounds_, target_bound_: the bounds that the statistics were clipped to `[d]`, and the target's.
     :ivar statistics_: the released `NoisyStatistics`, in units of those bounds.
     :ivar secure_noise_: whether the noise came from a CSPRNG.
@@ -126,7 +135,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
 
     def plan(
         self, num_records: int | DatasetInfo, num_features: int | None = None, *, epsilon: float | None = None
-    ) -> RegressionPlan:
+    ) -> BayesianLinearPlan:
         """The privacy plan of a fit; reads no data.
 
         :param num_records: N; or a session of holders, or its `TableFacts`, which say the rest.
@@ -141,7 +150,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
             num_features = len(self.features(facts.schema))
         elif num_features is None:
             raise ArgumentError("num_features: give the number of features beside that of records")
-        return RegressionPlan(
+        return BayesianLinearPlan(
             num_records=int(num_records),
             num_features=num_features,
             target_epsilon=self.epsilon if epsilon is None else epsilon,
@@ -158,7 +167,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         X: Any,
         y: Any = None,
         *,
-        plan: RegressionPlan | None = None,
+        plan: BayesianLinearPlan | None = None,
         run_dir: str | Path | None = None,
         resume: bool = False,
     ) -> BayesianLinearRegression:
@@ -175,7 +184,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         :raises PlanSpentError: the plan was spent before.
         """
         if resume and plan is None:
-            plan = recorded_plan(run_dir, RegressionPlan)
+            plan = recorded_plan(run_dir, BayesianLinearPlan)
         if isinstance(X, Session):
             return self._fit_session(X, y, plan, run_dir, resume)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=LEAST_RECORDS)
@@ -214,8 +223,8 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
 
         :raises ArgumentError: names what differs.
         """
-        if not isinstance(plan, RegressionPlan):
-            raise ArgumentError("plan must be a RegressionPlan: make it by `plan`")
+        if not isinstance(plan, BayesianLinearPlan):
+            raise ArgumentError("plan must be a BayesianLinearPlan: make it by `plan`")
         shape = (dataset.num_records, len(self.features(dataset.schema)))
         self._checked_plan(plan, shape)
         if plan.holders != dataset.parties:
@@ -223,14 +232,14 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
             raise ArgumentError(f"plan was made for {made_for}, and here are {', '.join(dataset.parties)}")
 
     def work(
-        self, facts: DatasetInfo, party: str, columns: Columns, plan: RegressionPlan, source: RandomSource
+        self, facts: DatasetInfo, party: str, columns: Columns, plan: BayesianLinearPlan, source: RandomSource
     ) -> PartyComputation:
         """One holder's part; see `session.Method`."""
         assert self.target is not None
         return StatisticsWork(plan, facts.schema, self.target, columns, source)
 
     def _fit_session(
-        self, session: Session, y: Any, plan: RegressionPlan | None, run_dir: str | Path | None, resume: bool
+        self, session: Session, y: Any, plan: BayesianLinearPlan | None, run_dir: str | Path | None, resume: bool
     ) -> BayesianLinearRegression:
         if y is not None:
             raise ArgumentError("y: a session's target is the column that the constructor names; leave y out")
@@ -247,7 +256,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         with self._counting(opened, spent, plan is None) as run:
 
             def released(index: int, what: str, bounds: np.ndarray) -> np.ndarray:
-                return session.sum(index, what, {"bounds": bounds.tolist()}) * 2.0**-GRID_BITS
+                return session.sum(Sum(index, what, {"bounds": bounds.tolist()})) * 2.0**-GRID_BITS
 
             self._learn(spent, bounds, released, partial(session.step, run))
         self.plan_, self.secure_noise_ = spent, run.secure_noise
@@ -256,7 +265,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
 
     # -- what is released, and what follows --------------------------------------------------------
 
-    def _learn(self, plan: RegressionPlan, bounds: np.ndarray, release: _Release, step: _Step) -> None:
+    def _learn(self, plan: BayesianLinearPlan, bounds: np.ndarray, release: _Release, step: _Step) -> None:
         """All releases of a plan, each once, and the posterior."""
 
         def released(index: int, what: str, bounds: np.ndarray) -> np.ndarray:
@@ -275,14 +284,14 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         self.bounds_, self.target_bound_ = bounds[:-1], float(bounds[-1])
         self.coef_, self.covariance_ = self._posterior(self.statistics_, bounds)
 
-    def _rehearse(self, bounds: np.ndarray, plan: RegressionPlan) -> None:
+    def _rehearse(self, bounds: np.ndarray, plan: BayesianLinearPlan) -> None:
         """What follows the releases, on stand-ins: nothing may fail once the plan is spent."""
         if plan.moments is not None:
             bounds = self._projected(bounds, np.full(plan.num_features + 1, plan.num_records / 3), plan)
         release = plan.statistics
         self._posterior(unpacked(np.full(release.num_values, plan.num_records / 9), release.noise_variance), bounds)
 
-    def _projected(self, bounds: np.ndarray, moments: np.ndarray, plan: RegressionPlan) -> np.ndarray:
+    def _projected(self, bounds: np.ndarray, moments: np.ndarray, plan: BayesianLinearPlan) -> np.ndarray:
         """min(c_j, p_j σ_j): from released numbers and public ones only."""
         assert plan.moments is not None
         stddevs = bounds * marginal_stddevs(moments, plan.moments.noise_variance, plan.num_records)
@@ -326,7 +335,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         check_nodes(self.num_nodes)
         return bounds
 
-    def _checked_plan(self, plan: RegressionPlan, shape: tuple[int, int]) -> RegressionPlan:
+    def _checked_plan(self, plan: BayesianLinearPlan, shape: tuple[int, int]) -> BayesianLinearPlan:
         if (plan.num_records, plan.num_features) != shape:
             raise ArgumentError(
                 f"plan was made for {plan.num_records} records and {plan.num_features} features, got {shape}"

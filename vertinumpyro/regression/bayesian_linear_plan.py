@@ -35,7 +35,7 @@ _RELATION = NeighbouringRelation.REPLACE
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
+class BayesianLinearPlan(Plan, kind="bayesian_linear", own_field="num_features"):
     """Everything public about one fit's privacy, fixed before any data is touched.
 
     Formal guarantee: what a fit releases satisfies every row of `adversaries`: (ε, δ)-DP when one record is
@@ -169,3 +169,6 @@ class RegressionPlan(Plan, kind="bayesian_linear", own_field="num_features"):
             knows=knows,
             proof="proved",
         )
+
+
+RegressionPlan = BayesianLinearPlan  # its name in 0.2

@@ -1,6 +1,5 @@
-"""Pooled tables, for research: a table in the schema's own types stands for the parties' columns of its rows.
-
-Labels between model units and the table's own, and how well predictions meet them. Scores read labels: not DP.
+"""Pooled tables, for research: a table in the schema's own types stands for the parties' columns of its rows. Labels
+between model units and the table's own, and scores of predictions, which read labels and are not DP.
 
 A label's codes follow the schema's order of its values. scikit-learn has classes in ascending order, and its scorers
 take that for granted (`log_loss` the columns of probabilities, `roc_auc` the second class), so `classes_` are sorted.

@@ -37,10 +37,9 @@ from vertinumpyro.privacy import (
     sample_discrete_gaussian,
 )
 from vertinumpyro.privacy.accounting import gaussian_noise_multiplier
-from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.discrete_laplace import require_laplace_drawable, sample_laplace_shares
-from vertinumpyro.privacy.plan import Plan, check_delta, check_target
+from vertinumpyro.privacy.plan import PartOfPlan, Plan, check_delta, check_target
 from vertinumpyro.regression.features import (
     FeatureGroup,
     FeatureLayout,
@@ -286,7 +285,7 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
     @property
     def releases(self) -> tuple[Release, ...]:
         """Each party's own products, then the products across parties where there are several."""
-        own, across = (_Products(self, what) for what in ("the parties' own products", "the products across parties"))
+        own, across = (PartOfPlan(self, what) for what in ("the parties' own products", "the products across parties"))
         return (own, across) if len(self.parties) > 1 else (own,)
 
     @property
@@ -299,11 +298,6 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         """The privacy table: outside analyst, each party, coalitions, and each party's own ε^(k)."""
         about = (self._row(f"{OUTSIDE_ANALYST}, about {name!r} alone", [name], 0) for name in self.parties)
         return (*(self.row(observer) for observer in self.observers), *(about if len(self.parties) > 1 else ()))
-
-    @property
-    def observers(self) -> tuple[Adversary, ...]:
-        """The outside analyst, each party, coalitions of 2 to P − 1."""
-        return list_adversaries(self.parties, batch_indices="hidden")
 
     def event(self, observer: Adversary) -> PrivacyEvent:
         """See `Plan.event`: all products together."""
@@ -377,24 +371,6 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         layout["groups"] = tuple(FeatureGroup(**group) for group in layout["groups"])
         blocks = tuple((tuple(block), epsilon) for block, epsilon in fields.get("block_epsilon", ()))
         return {**super()._decoded(fields), "layout": FeatureLayout(**layout), "block_epsilon": blocks}
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class _Products(Release):
-    """A part of the noisy moment matrix."""
-
-    plan: FunctionalMechanismPlan
-    what: str
-
-    @property
-    def name(self) -> str:
-        """See `Release.name`."""
-        return self.what
-
-    def event(self, adversary: Adversary) -> PrivacyEvent:
-        """At most what the adversary observes of all parts together."""
-        return self.plan.event(adversary)
 
 
 def _blocks(parties: tuple[str, ...]) -> Iterable[tuple[str, str]]:

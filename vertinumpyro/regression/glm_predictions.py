@@ -1,6 +1,5 @@
-"""What a fitted generalised linear model says of further records, in scikit-learn's words.
-
-Predictions between parties: of new records whose columns every party holds for itself, for the label's party alone.
+"""What a fitted generalised linear model says of further records: in scikit-learn's words, and between parties, where
+each holds its own columns and the label's party alone gets an answer.
 
 The coefficients are public, so each party computes what its own columns add to the linear predictor. What the label's
 party gets of all these is one of three things, and nobody else gets anything:
@@ -255,9 +254,9 @@ class VerticalPredictor(PrivateOutput):
         object.__setattr__(self, "reveal", self._checked_reveal())
         if not self.allow_not_dp:
             raise PrivacyError(
-                f"allow_not_dp: predictions tell {self.told!r} {self._what} of every single record, which is computed "
-                "from the other parties' columns of it and which no epsilon covers; give allow_not_dp=True where all "
-                "parties agreed to that"
+                f"allow_not_dp: predictions tell {self.receiver!r} {self._what} of every single record, which is "
+                "computed from the other parties' columns of it and which no epsilon covers; give allow_not_dp=True "
+                "where all parties agreed to that"
             )
         if not isinstance(self.backend or self._default_backend, BetweenProcesses):
             raise ArgumentError(
@@ -276,7 +275,7 @@ class VerticalPredictor(PrivateOutput):
     # -- what is told ----------------------------------------------------------------------------
 
     @property
-    def told(self) -> str:
+    def receiver(self) -> str:
         """The label's party."""
         return self.regression.place.party
 
@@ -357,10 +356,10 @@ class VerticalPredictor(PrivateOutput):
         :raises ArgumentError: the label's party holds no feature, so no table in it.
         """
         found = part_of(self.regression.schema, self.regression.columns)
-        if self.told not in found.parties:
+        if self.receiver not in found.parties:
             raise ArgumentError(
-                f"schema: {self.told!r} is told the predictions and holds no feature; write a schema in which it has "
-                "a column besides its ids, of any content"
+                f"schema: {self.receiver!r} is told the predictions and holds no feature; write a schema in which it "
+                "has a column besides its ids, of any content"
             )
         return found
 
@@ -376,8 +375,8 @@ class VerticalPredictor(PrivateOutput):
 
     def check_records(self, schema: Schema) -> None:
         """See `PrivateOutput.check_records`."""
-        if self.told not in schema.parties:
-            raise ArgumentError(f"schema: {self.told!r} is told the predictions and is no party of it; add it")
+        if self.receiver not in schema.parties:
+            raise ArgumentError(f"schema: {self.receiver!r} is told the predictions and is no party of it; add it")
         for term in self.regression.terms:
             place = Place(term.party, term.column)
             part = schema.parties.get(term.party)
@@ -394,7 +393,7 @@ class VerticalPredictor(PrivateOutput):
         parts = self._parts
         length = len(next(iter(columns.values())))
         added = np.sum([np.zeros(length), *(t.added(parts[t.column], columns[t.column]) for t in own)], axis=0)
-        return np.rint((added + (self.intercept if party == self.told else 0.0)) * 2.0**_BITS).astype(np.int64)
+        return np.rint((added + (self.intercept if party == self.receiver else 0.0)) * 2.0**_BITS).astype(np.int64)
 
     def answer(self, values: np.ndarray) -> pd.DataFrame:
         """See `PrivateOutput.answer`: the label's column, and what it was made from."""
@@ -423,7 +422,7 @@ class VerticalPredictor(PrivateOutput):
         :raises ArgumentError: the records have other columns, or a party agreed to something else; nothing was sent.
         :raises AlignmentError: from the session: the parties' ids differ.
         """
-        return session_of(records, FixedPoint()).tell(self)
+        return session_of(records, FixedPoint()).reveal_to(self)
 
 
 def _compares(backend: Backend) -> bool:

@@ -12,9 +12,9 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.privacy import draw_noise_share
-from vertinumpyro.regression.bayesian_linear_plan import RegressionPlan
+from vertinumpyro.regression.bayesian_linear_plan import BayesianLinearPlan
 from vertinumpyro.regression.statistics_release import encode, scaled, statistic_vectors
-from vertinumpyro.session import PartyComputation
+from vertinumpyro.session import Multiply, PartyComputation, ReleaseRequest, Sum
 
 _ROWS = 2**14
 
@@ -61,36 +61,41 @@ class StatisticsWork(PartyComputation):
     """
 
     def __init__(
-        self, plan: RegressionPlan, schema: Schema, target: str, columns: Mapping[str, np.ndarray], source: RandomSource
+        self,
+        plan: BayesianLinearPlan,
+        schema: Schema,
+        target: str,
+        columns: Mapping[str, np.ndarray],
+        source: RandomSource,
     ) -> None:
         self._plan, self._source = plan, source
         names = [*feature_columns(schema, target), target]
         self._table = np.column_stack([schema.columns[name].numbers(columns[name]) for name in names])
 
-    def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
+    def check(self, request: ReleaseRequest) -> None:
         """Refuses what is not the plan's release at that step, and bounds that are none."""
         names = ["statistics"] if self._plan.moments is None else ["moments", "statistics"]
-        if do != "sum" or step is None or what != names[step]:
-            raise self.refused(step, do, what)
-        bounds = np.asarray(words["bounds"], np.float64)
+        if request not in [Sum(step, name, request.fields) for step, name in enumerate(names)]:
+            raise request.refused()
+        bounds = np.asarray(request.fields["bounds"], np.float64)
         if bounds.shape != (self._table.shape[1],) or not (np.isfinite(bounds) & (bounds > 0)).all():
             raise ArgumentError(f"bounds must be {self._table.shape[1]} positive numbers; nothing was done")
 
-    def summand(self, what: str, words: Mapping[str, Any]) -> np.ndarray:
+    def summand(self, request: Sum) -> np.ndarray:
         """See `PartyComputation.summand`: a record's vector lies in [-1, 1]^D and depends on it alone."""
-        bounds = np.asarray(words["bounds"], np.float64)
-        of_records = statistic_vectors if what == "statistics" else np.square
-        total = np.zeros(self._release(what).num_values, np.int64)
+        bounds = np.asarray(request.fields["bounds"], np.float64)
+        of_records = statistic_vectors if request.name == "statistics" else np.square
+        total = np.zeros(self._release(request.name).num_values, np.int64)
         for start in range(0, len(self._table), _ROWS):
             total += encode(of_records(scaled(self._table[start : start + _ROWS], bounds))).sum(axis=0)
         return total
 
-    def noise(self, what: str, words: Mapping[str, Any], size: int) -> np.ndarray:
+    def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """See `PartyComputation.noise`."""
-        return draw_noise_share(self._release(what).share_variance, size, self._source)
+        return draw_noise_share(self._release(request.name).share_variance, size, self._source)
 
-    def _release(self, what: str) -> Any:
-        return self._plan.statistics if what == "statistics" else self._plan.moments
+    def _release(self, name: str) -> Any:
+        return self._plan.statistics if name == "statistics" else self._plan.moments
 
     def __repr__(self) -> str:
         """Nothing secret."""

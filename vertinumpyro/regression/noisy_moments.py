@@ -1,6 +1,5 @@
-"""The one release of the functional mechanism: the noisy matrix of all products of a record's coordinates.
-
-From a noisy moment matrix to coefficients: minimise uᵀA u - 2 bᵀu, with what is known about the noise.
+"""The one release of the functional mechanism, the noisy matrix of all products of a record's coordinates, and from it
+to coefficients: minimise uᵀA u - 2 bᵀu, with what is known about the noise.
 
 A and b are moments of the features and of features times label. One-hot groups sum to one, so A is singular along
 with the intercept; their coefficients are taken to sum to zero, w = B u with orthonormal contrasts B. All of this is
@@ -26,7 +25,7 @@ posterior and w; so intervals hold approximately (`benchmarks/functional_mechani
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import numpy as np
 from scipy.stats import chi2
@@ -39,7 +38,7 @@ from vertinumpyro.data import Schema
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.posteriors import Posterior
-from vertinumpyro.session import PartyComputation, Payload, Run, Session
+from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Run, Session, Sum
 
 MOMENTS = "moments.npz"
 OWN, ACROSS = "own products", "products across parties"
@@ -83,13 +82,12 @@ class MomentsWork(PartyComputation):
         self._plan, self._parties, self._party, self._source = plan, tuple(schema.parties), party, source
         self._features = plan.layout.in_blocks(schema, columns, party)
 
-    def check(self, step: int | None, do: str, what: str, words: Mapping[str, Any]) -> None:
+    def check(self, request: ReleaseRequest) -> None:
         """See `PartyComputation.check`: own products, then products across parties where there are several."""
-        releases = [(_OWN, "publish", OWN), (_ACROSS, "cross_products", ACROSS)]
-        if (step, do, what) not in releases or words:
-            raise self.refused(step, do, what)
+        if request not in (Publish(_OWN, OWN), Multiply(_ACROSS, ACROSS)):
+            raise request.refused()
 
-    def publish(self, what: str, words: Mapping[str, Any]) -> Payload:
+    def publish(self, request: Publish) -> Payload:
         """Noisy column sums and products, in grid units; float64 holds the exact ones, as the plan checked.
 
         A product without noise is public, or stands beside it with noise: 0 is sent in its place, never the exact one.
@@ -107,15 +105,15 @@ class MomentsWork(PartyComputation):
         sums += plan.draw_noise((party, party), plan.multipliers[0, span], self._source)
         return Payload({}, {"sums": sums, "products": products})
 
-    def factor(self, what: str, words: Mapping[str, Any]) -> RowBlocks:
+    def factor(self, request: Multiply) -> RowBlocks:
         """The party's features."""
         return self._features
 
-    def widths(self, what: str, words: Mapping[str, Any]) -> tuple[int, ...]:
+    def widths(self, request: Multiply) -> tuple[int, ...]:
         """Every party's features."""
         return widths(self._plan, self._parties)
 
-    def noise(self, what: str, words: Mapping[str, Any], size: int) -> np.ndarray:
+    def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """The party's share for every pair of parties, flat."""
         plan, out = self._plan, [np.zeros(0, np.int64)]
         if self._party not in plan.parties:
@@ -151,7 +149,7 @@ def noisy_moments(session: Session, run: Run, plan: FunctionalMechanismPlan) -> 
 
 def own_products(session: Session, plan: FunctionalMechanismPlan) -> dict[str, np.ndarray]:
     """Every party's noisy sums and products, in grid units."""
-    released = session.publish(_OWN, OWN, {})
+    released = session.publish(Publish(_OWN, OWN))
     by_party = zip(session.parties, released, strict=True)
     return {f"{what}/{party}": array for party, one in by_party for what, array in one.arrays.items()}
 
@@ -159,7 +157,7 @@ def own_products(session: Session, plan: FunctionalMechanismPlan) -> dict[str, n
 def cross_products(session: Session, plan: FunctionalMechanismPlan) -> dict[str, np.ndarray]:
     """The noisy products of every two parties of the plan, in grid units."""
     numbers = {party: number for number, party in enumerate(session.parties)}
-    products = session.cross_products(_ACROSS, ACROSS, {})
+    products = session.cross_products(Multiply(_ACROSS, ACROSS))
     return {f"{a}/{b}": products[numbers[a], numbers[b]] for a, b in plan.blocks if a != b}
 
 

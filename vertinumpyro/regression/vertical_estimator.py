@@ -117,7 +117,7 @@ class VerticalEstimator(SpendsOwnBudgets):
             facts.schema, chosen["label"], num_records=facts.num_records, model=self._model,
             epsilon=chosen["epsilon"], **{**defaults, **settings},
         )  # fmt: skip
-        plan.warn_if_narrowed(stacklevel=3)
+        plan.warn_if_narrowed()
         return plan
 
     # -- tables in -------------------------------------------------------------------------------

@@ -19,23 +19,33 @@ from vertinumpyro.data.dataframe_interop import Table, as_frame
 from vertinumpyro.dpvi import Posterior
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
 from vertinumpyro.evaluation import write_report as write_page
+from vertinumpyro.glm import GLMPosterior, MarginalGLM, VerticalGLM
 from vertinumpyro.marginals import MarginalPosterior
 from vertinumpyro.mrf import Marginals, MarkovTwin
 from vertinumpyro.pooled import Twin
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record, write_record
-from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegression, VerticalLogisticRegression
+from vertinumpyro.regression import (
+    BayesianLinearRegression,
+    VerticalLinearRegression,
+    VerticalLogisticRegression,
+)
 from vertinumpyro.reports.posterior import MarginalPosteriorReport, PosteriorReport
-from vertinumpyro.reports.regression import BayesianLinearReport, RegressionReport
+from vertinumpyro.reports.regression import (
+    BayesianLinearReport,
+    MarginalGLMReport,
+    RegressionReport,
+    VerticalGLMReport,
+)
 from vertinumpyro.reports.release import FieldReport, ReleaseReport
 from vertinumpyro.reports.run_report import REPORT, DrawnTwin, RunFacts, RunReport
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.session import PRIVACY_RECORD, lock_folder
 
 _RESULTS = (
-    "what fit or release_marginals returned: a Posterior, MarginalPosterior, MarkovTwin, Marginals, Twin or a fitted "
-    "regression"
+    "what fit or release_marginals returned: a Posterior, MarginalPosterior, GLMPosterior, MarkovTwin, Marginals, Twin "
+    "or a fitted regression"
 )
 _DRAFTED = "The columns' bounds and categories were read from the tables: no ε covers them."
 
@@ -58,7 +68,8 @@ def write_report(
     files may be published, unless `dataset` is given.
 
     :param result: a `Posterior`, `MarginalPosterior`, `MarkovTwin`, `Marginals`, the `Twin` of `vertinumpyro.twin`,
-        `VerticalLinearRegression`, `VerticalLogisticRegression` or `BayesianLinearRegression`, fitted.
+        `VerticalLinearRegression`, `VerticalLogisticRegression`, `BayesianLinearRegression` or `VerticalGLM`, fitted;
+        or the `GLMPosterior` that `MarginalGLM.fit` returned.
     :param folder: a new or an empty one; or the `run_dir` of the fit, where record and releases are already.
     :param backend: what computed the sums across parties; the report then has its statement, and otherwise says that
         nobody told. A regression knows its own.
@@ -66,7 +77,8 @@ def write_report(
     :param rng_key: of the twin; None takes a new one from the operating system.
     :param dataset: the real table. The report then compares with it, which is not DP: it is marked so, and for the
         parties' eyes alone.
-    :param released: the tables that a `MarginalPosterior` was learned from: to compare with, and to keep beside it.
+    :param released: the tables that a `MarginalPosterior` or `GLMPosterior` was learned from: to compare with, and to
+        keep beside it.
     :param compared: a synthetic table that was not learned from these `Marginals`: how near it is to them.
     :returns: the names of the files, with what they are.
     :raises ArgumentError: the result is of no such kind or not fitted; the folder holds something else, another plan's
@@ -114,16 +126,20 @@ def _report_of(result: Any, run: RunFacts, *, released: Marginals | None, compar
     if isinstance(result, Twin):
         run = run if result.proved else dataclasses.replace(run, warnings=(_DRAFTED,))
         result = result.fitted
-    if released is not None and not isinstance(result, MarginalPosterior):
+    if isinstance(result, MarginalGLM):
+        raise ArgumentError("result is a MarginalGLM, which keeps no fit; give the GLMPosterior that its fit returned")
+    if released is not None and not isinstance(result, _FROM_TABLES):
         raise ArgumentError("released is what a MarginalPosterior was learned from; leave it out with other results")
     if compared is not None and not isinstance(result, Marginals):
         raise ArgumentError("compared is a twin to hold against Marginals; leave it out with other results")
-    if isinstance(result, MarginalPosterior):
-        if released is not None and released.plan.fingerprint() != result.plan.fingerprint():
+    if isinstance(result, _FROM_TABLES):
+        kind: Any = MarginalPosteriorReport if isinstance(result, MarginalPosterior) else MarginalGLMReport
+        report = kind(result=result, run=run, released=released)
+        if released is not None and released.plan.fingerprint() != report.plan.fingerprint():
             raise ArgumentError(
                 "released is of another plan than the posterior; give the tables that it was learned from"
             )
-        return MarginalPosteriorReport(result=result, run=run, released=released)
+        return report
     if isinstance(result, Marginals):
         return ReleaseReport(result=result, run=run, compared=compared)
     for kind, report in _PLAIN.items():
@@ -132,12 +148,14 @@ def _report_of(result: Any, run: RunFacts, *, released: Marginals | None, compar
     raise ArgumentError(f"result is of type {type(result).__name__}; give {_RESULTS}")
 
 
+_FROM_TABLES = (MarginalPosterior, GLMPosterior)
 _PLAIN: Mapping[type, Callable[..., RunReport]] = {
     Posterior: PosteriorReport,
     MarkovTwin: FieldReport,
     VerticalLinearRegression: RegressionReport,
     VerticalLogisticRegression: RegressionReport,
     BayesianLinearRegression: BayesianLinearReport,
+    VerticalGLM: VerticalGLMReport,
 }
 """What a report needs nothing else of."""
 
@@ -149,7 +167,7 @@ def _fitted(result: Any) -> Any:
 
 
 def _with_own_backend(result: Any, run: RunFacts) -> RunFacts:
-    if run.backend is None and isinstance(result, VerticalLinearRegression | VerticalLogisticRegression):
+    if run.backend is None and isinstance(result, VerticalLinearRegression | VerticalLogisticRegression | VerticalGLM):
         return dataclasses.replace(run, backend=result.backend or FixedPoint())
     return run
 

@@ -63,23 +63,25 @@ _SPREAD = ErrorMeaning(
 )
 
 
+class _ModelReport(RunReport):
+    """What both posteriors share: a twin, which some models cannot draw by themselves."""
+
+    def draw_twin(self, folder: Path) -> DrawnTwin | None:
+        """The twin, unless the model cannot draw one by itself, which the plan said."""
+        return self._written_twin(folder) if self.result.twin_columns.needs_nothing else None
+
+    def notes(self, twin: DrawnTwin | None) -> Sequence[str]:
+        """See `RunReport`."""
+        return posterior_notes(self.result, twin)
+
+
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class PosteriorReport(RunReport):
+class PosteriorReport(_ModelReport):
     """Of a posterior learned by noisy gradients: of parties with columns, or holders with whole records."""
 
     result: Posterior
     run: RunFacts
-
-    @property
-    def plan(self) -> GradientPlan | ClientPlan:
-        """See `RunReport`."""
-        return self.result.plan
-
-    @property
-    def secure_noise(self) -> bool:
-        """See `RunReport`."""
-        return self.result.secure_noise
 
     @staticmethod
     def plan_facts(plan: GradientPlan | ClientPlan, backend: str) -> dict[str, str]:
@@ -102,19 +104,11 @@ class PosteriorReport(RunReport):
         if self.result.marginals is not None:
             self.result.marginals.save(folder)
 
-    def draw_twin(self, folder: Path) -> DrawnTwin | None:
-        """The twin, unless the model cannot draw one by itself, which the plan said."""
-        return self._written_twin(folder) if self.result.twin_columns.needs_nothing else None
-
     def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
         """See `RunReport`."""
         tables = {MARGINALS: "the noisy tables that it started from: further models cost nothing"}
         files = without_twin(POSTERIOR_FILES) if twin is None else dict(POSTERIOR_FILES)
         return files if self.result.marginals is None else {**files, **tables}
-
-    def notes(self, twin: DrawnTwin | None) -> Sequence[str]:
-        """See `RunReport`."""
-        return posterior_notes(self.result, twin)
 
     def items(self, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
         """What follows from the plan and the releases alone."""
@@ -165,7 +159,7 @@ class PosteriorReport(RunReport):
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class MarginalPosteriorReport(RunReport):
+class MarginalPosteriorReport(_ModelReport):
     """Of a posterior learned from released tables.
 
     :ivar released: the tables; None where nobody has them any more.
@@ -174,16 +168,6 @@ class MarginalPosteriorReport(RunReport):
     result: MarginalPosterior
     run: RunFacts
     released: Marginals | None = None
-
-    @property
-    def plan(self) -> MRFPlan:
-        """See `RunReport`."""
-        return self.result.plan
-
-    @property
-    def secure_noise(self) -> bool:
-        """See `RunReport`."""
-        return self.result.secure_noise
 
     @staticmethod
     def plan_facts(plan: MRFPlan, backend: str) -> dict[str, str]:
@@ -196,19 +180,11 @@ class MarginalPosteriorReport(RunReport):
         if self.released is not None and not (folder / RELEASED).exists():
             self.released.save(folder)
 
-    def draw_twin(self, folder: Path) -> DrawnTwin | None:
-        """The twin, unless the model cannot draw one by itself, which the plan said."""
-        return self._written_twin(folder) if self.result.twin_columns.needs_nothing else None
-
     def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
         """See `RunReport`."""
         tables = "the noisy tables that it was learned from; further models cost nothing"
         files = POSTERIOR_FILES if twin is not None else without_twin(POSTERIOR_FILES)
         return {**files, **dict.fromkeys((RELEASED, MARGINALS), tables)}
-
-    def notes(self, twin: DrawnTwin | None) -> Sequence[str]:
-        """See `RunReport`."""
-        return posterior_notes(self.result, twin)
 
     def items(self, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
         """See `RunReport`."""

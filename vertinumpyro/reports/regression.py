@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pandas as pd
@@ -14,32 +15,41 @@ from scipy.special import expit
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.table import write_in_blocks
 from vertinumpyro.evaluation import Predicted, ReportFigure, ReportTable, prediction_items
+from vertinumpyro.glm import GLMPosterior, VerticalGLM
+from vertinumpyro.mrf import Marginals, MRFPlan
+from vertinumpyro.mrf.marginals import MARGINALS
+from vertinumpyro.mrf.vertimrf import RELEASED
+from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.regression import (
+    BayesianLinearPlan,
     BayesianLinearRegression,
     FunctionalMechanismPlan,
-    RegressionPlan,
     VerticalLinearRegression,
     VerticalLogisticRegression,
 )
 from vertinumpyro.regression.bayesian_linear import STATISTICS
 from vertinumpyro.regression.noisy_moments import MOMENTS
-from vertinumpyro.reports.plain_language import count, holder_facts
-from vertinumpyro.reports.run_report import COEFFICIENTS, POSTERIOR_FILES, REPORT, DrawnTwin, RunFacts, RunReport
+from vertinumpyro.reports.plain_language import count, holder_facts, report_facts
+from vertinumpyro.reports.release import table_facts
+from vertinumpyro.reports.run_report import (
+    COEFFICIENTS,
+    POSTERIOR,
+    POSTERIOR_FILES,
+    REPORT,
+    DrawnTwin,
+    RunFacts,
+    RunReport,
+)
 from vertinumpyro.reports.tables import adversary_figure, can_draw
 
 _INTERVAL = 1.959963984540054
 
 
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class RegressionReport(RunReport):
-    """Of a linear or logistic regression by the functional mechanism."""
-
-    result: VerticalLinearRegression | VerticalLogisticRegression
-    run: RunFacts
+class _CoefficientReport(RunReport):
+    """Of a fitted estimator: its coefficients, in a table and a file."""
 
     @property
-    def plan(self) -> FunctionalMechanismPlan:
+    def plan(self) -> Any:
         """See `RunReport`."""
         return self.result.plan_
 
@@ -47,6 +57,33 @@ class RegressionReport(RunReport):
     def secure_noise(self) -> bool:
         """See `RunReport`."""
         return self.result.secure_noise_
+
+    @abc.abstractmethod
+    def coefficients(self) -> pd.DataFrame:
+        """A row for each term."""
+
+    @property
+    @abc.abstractmethod
+    def _caption(self) -> str:
+        """What the coefficients are."""
+
+    def save(self, folder: Path) -> None:
+        """The coefficients; a release of sums is in the run's own file."""
+        write_in_blocks(folder / COEFFICIENTS, [self.coefficients().reset_index()])
+
+    def items(self, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
+        """See `RunReport`."""
+        table = ReportTable(frame=self.coefficients(), caption=self._caption, not_dp=False, section="Coefficients")
+        return [*adversary_figure(self.plan), table]
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class RegressionReport(_CoefficientReport):
+    """Of a linear or logistic regression by the functional mechanism."""
+
+    result: VerticalLinearRegression | VerticalLogisticRegression
+    run: RunFacts
 
     @staticmethod
     def plan_facts(plan: FunctionalMechanismPlan, backend: str) -> dict[str, str]:
@@ -62,10 +99,6 @@ class RegressionReport(RunReport):
             "plan": plan.plan_id[:16],
         }
 
-    def save(self, folder: Path) -> None:
-        """The coefficients; the release itself is in the run's `moments.npz`."""
-        _write_coefficients(self._coefficients(), folder)
-
     def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
         """See `RunReport`."""
         return {
@@ -75,19 +108,16 @@ class RegressionReport(RunReport):
             REPORT: "guarantees, coefficients, configuration",
         }
 
-    def _coefficients(self) -> pd.DataFrame:
+    def coefficients(self) -> pd.DataFrame:
         """A row for the intercept and for every coefficient."""
-        fitted = self.result
-        names = ["(intercept)", *fitted.feature_names()]
-        table = pd.DataFrame({"estimate": [fitted.intercept_, *fitted.coef_]}, index=pd.Index(names, name="term"))
+        fitted, table = self.result, _estimates(self.result)
         if fitted.estimator == "noise_aware":
             table[["low 95%", "high 95%"]] = fitted.intervals()
         return table
 
-    def items(self, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
-        """See `RunReport`."""
-        caption = f"Coefficients per unit of a scaled feature; the fit is {self.result.status_}."
-        return [*adversary_figure(self.plan), _coefficient_table(self._coefficients(), caption)]
+    @property
+    def _caption(self) -> str:
+        return f"Coefficients per unit of a scaled feature; the fit is {self.result.status_}."
 
     def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
         """Observed against predicted labels of the records that it was fitted to, of a logistic one the ROC too."""
@@ -120,24 +150,14 @@ class RegressionReport(RunReport):
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class BayesianLinearReport(RunReport):
+class BayesianLinearReport(_CoefficientReport):
     """Of a Bayesian linear regression from the sum of everybody's statistics."""
 
     result: BayesianLinearRegression
     run: RunFacts
 
-    @property
-    def plan(self) -> RegressionPlan:
-        """See `RunReport`."""
-        return self.result.plan_
-
-    @property
-    def secure_noise(self) -> bool:
-        """See `RunReport`."""
-        return self.result.secure_noise_
-
     @staticmethod
-    def plan_facts(plan: RegressionPlan, backend: str) -> dict[str, str]:
+    def plan_facts(plan: BayesianLinearPlan, backend: str) -> dict[str, str]:
         """See `RunReport`."""
         pooled = {"records N (public)": f"{plan.num_records:,}", "noise": f"discrete Gaussian, {plan.mechanism}"}
         return {
@@ -148,10 +168,6 @@ class BayesianLinearReport(RunReport):
             **({} if plan.holders else pooled),
         }
 
-    def save(self, folder: Path) -> None:
-        """The coefficients; the release itself is in the run's `statistics.npz`."""
-        _write_coefficients(self._coefficients(), folder)
-
     def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
         """See `RunReport`."""
         return {
@@ -161,19 +177,17 @@ class BayesianLinearReport(RunReport):
             REPORT: "guarantees, coefficients, configuration",
         }
 
-    def _coefficients(self) -> pd.DataFrame:
+    def coefficients(self) -> pd.DataFrame:
+        """A row for every coefficient."""
         fitted = self.result
         names = getattr(fitted, "feature_names_in_", range(1, len(fitted.coef_) + 1))
         half = _INTERVAL * np.sqrt(np.diag(fitted.covariance_))
         columns = {"estimate": fitted.coef_, "low 95%": fitted.coef_ - half, "high 95%": fitted.coef_ + half}
         return pd.DataFrame(columns, index=pd.Index(names, name="term"))
 
-    def items(self, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
-        """See `RunReport`."""
-        caption = (
-            f"Posterior means and 95% intervals: {self._label} per unit of each feature, both in the tables' units."
-        )
-        return [*adversary_figure(self.plan), _coefficient_table(self._coefficients(), caption)]
+    @property
+    def _caption(self) -> str:
+        return f"Posterior means and 95% intervals: {self._label} per unit of each feature, both in the tables' units."
 
     @property
     def _label(self) -> str:
@@ -197,9 +211,130 @@ class BayesianLinearReport(RunReport):
         return {"posterior": self.result.posterior, "noise variance λ": f"{self.result.noise_variance:g}"}
 
 
-def _write_coefficients(table: pd.DataFrame, folder: Path) -> None:
-    write_in_blocks(folder / COEFFICIENTS, [table.reset_index()])
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class VerticalGLMReport(_CoefficientReport):
+    """Of a generalised linear model learned by noisy gradients."""
+
+    result: VerticalGLM
+    run: RunFacts
+
+    @staticmethod
+    def plan_facts(plan: GradientPlan, backend: str) -> dict[str, str]:
+        """See `RunReport`."""
+        return {**report_facts(plan, backend), "method": "generalised linear model, by DPVI"}
+
+    def save(self, folder: Path) -> None:
+        """The coefficients, and the posterior that they follow from."""
+        super().save(folder)
+        self.result.posterior_.save(folder / POSTERIOR)
+
+    def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
+        """See `RunReport`."""
+        return _glm_files("coefficients, which have no intervals")
+
+    def coefficients(self) -> pd.DataFrame:
+        """A row for the intercept and for every coefficient."""
+        return _estimates(self.result)
+
+    @property
+    def _caption(self) -> str:
+        return "Coefficients per unit of a scaled feature, or of a column's value; they have no intervals."
+
+    def title(self, twin: DrawnTwin | None) -> str:
+        """See `RunReport`."""
+        return f"A private regression of {self._label}"
+
+    @property
+    def _label(self) -> str:
+        return self.result.model_kwargs_["label"]
+
+    def summary(self, twin: DrawnTwin | None) -> Sequence[str]:
+        """See `RunReport`."""
+        plan = self.plan
+        return [
+            f"Released: noisy sums of clipped gradients over {count(plan.num_records, 'record')} whose columns sit at "
+            f"{', '.join(plan.parties)}, and all that follows from them: this {self.result.family} regression of "
+            f"{self._label}."
+        ]
+
+    def configuration(self) -> Mapping[str, str]:
+        """See `RunReport`."""
+        return {"family": self.result.family, "guide": self.result.guide}
 
 
-def _coefficient_table(table: pd.DataFrame, caption: str) -> ReportTable:
-    return ReportTable(frame=table, caption=caption, not_dp=False, section="Coefficients")
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class MarginalGLMReport(_CoefficientReport):
+    """Of a regression learned from released tables."""
+
+    result: GLMPosterior
+    run: RunFacts
+    released: Marginals | None = None
+
+    @property
+    def plan(self) -> MRFPlan:
+        """See `RunReport`."""
+        return self.result.posterior.plan
+
+    @property
+    def secure_noise(self) -> bool:
+        """See `RunReport`."""
+        return self.result.posterior.secure_noise
+
+    @staticmethod
+    def plan_facts(plan: MRFPlan, backend: str) -> dict[str, str]:
+        """See `RunReport`."""
+        return table_facts(plan, backend, "noisy tables, and a regression learned from them")
+
+    def save(self, folder: Path) -> None:
+        """Coefficients, posterior and tables, unless the run's folder has them as it released them."""
+        super().save(folder)
+        self.result.posterior.save(folder / POSTERIOR)
+        if self.released is not None and not (folder / RELEASED).exists():
+            self.released.save(folder)
+
+    def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
+        """See `RunReport`."""
+        tables = "the noisy tables that it was learned from; further regressions cost nothing"
+        return {
+            **_glm_files("posterior means with 95% intervals that know the noise"),
+            **dict.fromkeys((RELEASED, MARGINALS), tables),
+        }
+
+    def coefficients(self) -> pd.DataFrame:
+        """A row for the intercept and for every coefficient."""
+        return self.result.summary().rename_axis("term")
+
+    @property
+    def _caption(self) -> str:
+        return "Posterior means and 95% intervals; ratios are of a coefficient's exponential."
+
+    def title(self, twin: DrawnTwin | None) -> str:
+        """See `RunReport`."""
+        return "A private regression"
+
+    def summary(self, twin: DrawnTwin | None) -> Sequence[str]:
+        """See `RunReport`."""
+        plan = self.plan
+        return [
+            f"Released: noisy tables of {count(plan.num_records, 'record')} whose columns sit at "
+            f"{', '.join(plan.parties)}, and all that follows from them: this {self.result.family} regression."
+        ]
+
+    def configuration(self) -> Mapping[str, str]:
+        """See `RunReport`."""
+        return {"family": self.result.family, "draws": f"{self.result.num_samples:,}"}
+
+
+def _glm_files(coefficients: str) -> dict[str, str]:
+    return {
+        COEFFICIENTS: coefficients,
+        **{name: POSTERIOR_FILES[name] for name in ("privacy.json", POSTERIOR)},
+        REPORT: "guarantees, coefficients, configuration",
+    }
+
+
+def _estimates(fitted: VerticalGLM | VerticalLinearRegression | VerticalLogisticRegression) -> pd.DataFrame:
+    names = ["(intercept)", *fitted.feature_names()]
+    return pd.DataFrame({"estimate": [fitted.intercept_, *fitted.coef_]}, index=pd.Index(names, name="term"))

@@ -55,16 +55,6 @@ class FieldReport(RunReport):
     result: MarkovTwin
     run: RunFacts
 
-    @property
-    def plan(self) -> MRFPlan:
-        """See `RunReport`."""
-        return self.result.plan
-
-    @property
-    def secure_noise(self) -> bool:
-        """See `RunReport`."""
-        return self.result.secure_noise
-
     @staticmethod
     def plan_facts(plan: MRFPlan, backend: str) -> dict[str, str]:
         """See `RunReport`."""
@@ -125,16 +115,6 @@ class ReleaseReport(RunReport):
     result: Marginals
     run: RunFacts
     compared: pd.DataFrame | None = None
-
-    @property
-    def plan(self) -> MRFPlan:
-        """See `RunReport`."""
-        return self.result.plan
-
-    @property
-    def secure_noise(self) -> bool:
-        """See `RunReport`."""
-        return self.result.secure_noise
 
     @staticmethod
     def plan_facts(plan: MRFPlan, backend: str) -> dict[str, str]:

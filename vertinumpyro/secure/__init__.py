@@ -22,7 +22,7 @@ from vertinumpyro.secure.score_functions import (
     SoftmaxLink,
 )
 from vertinumpyro.secure.shape import BatchShape
-from vertinumpyro.secure.simulation import InsecureRehearsal
+from vertinumpyro.secure.simulation import InsecureSimulation
 from vertinumpyro.secure.spu import Spu
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "FixedPoint",
     "InProcess",
     "InsecureRehearsal",
+    "InsecureSimulation",
     "JointLink",
     "NormalLink",
     "OrderedLogitLink",
@@ -59,6 +60,7 @@ __all__ = [
 ]
 
 SPU = Spu  # as its library writes it
+InsecureRehearsal = InsecureSimulation  # as it was called before
 
 BACKENDS: dict[str, type[Backend]] = {kind.option: kind for kind in (FixedPoint, Plaintext, Crypten, Spu)}
 """Every backend that configurations and the command line can name, by that name."""

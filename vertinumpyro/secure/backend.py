@@ -137,7 +137,7 @@ def in_process(backend: Backend) -> InProcess:
     name = type(backend).__name__
     raise ArgumentError(
         "backend: here one process would hold every party's columns. Run `vertinumpyro fit --backend "
-        f"{backend.option}`, where each party is a process, or rehearse with InsecureRehearsal({name}())"
+        f"{backend.option}`, where each party is a process, or rehearse with InsecureSimulation({name}())"
     )
 
 

@@ -276,7 +276,7 @@ PartyEnd = PartyProtocol
 class BetweenProcesses(Backend):
     """A secure backend whose parties are processes of their own: numbers 0 to P - 1 of a group, helpers behind them.
 
-    :cvar own_links: whether its engine has links of its own, which between machines need a seat's `carriers`.
+    :cvar own_links: whether its engine has links of its own, which between machines need a communicator's `carriers`.
     :cvar libraries: heavy modules that its processes will import, none of which begins a thread when it is read.
     """
 
@@ -301,7 +301,7 @@ class BetweenProcesses(Backend):
         """Processes that the protocol needs beside the parties'; none of them holds a table."""
 
     @abc.abstractmethod
-    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
+    def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """A party's end; called in its process, once the group stands.
 
         :param watch: in a rehearsal, called with all that is opened. None in a run, which insecure settings refuse.
@@ -330,7 +330,7 @@ class BetweenProcesses(Backend):
         :raises ArgumentError: names the setting.
         """
         if reason := self.rehearsal_only():
-            raise ArgumentError(f"{reason}; it needs an InsecureRehearsal")
+            raise ArgumentError(f"{reason}; it needs an InsecureSimulation")
 
 
 def dry_run(end: PartyProtocol, computation: Computation) -> Cost:

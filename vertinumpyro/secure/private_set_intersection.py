@@ -111,7 +111,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def common_places(
-    seat: Communicator,
+    communicator: Communicator,
     ids: Sequence[str],
     *,
     topic: bytes,
@@ -120,7 +120,7 @@ def common_places(
 ) -> np.ndarray:
     """Which of this party's ids every party holds: their numbers, ascending, int64.
 
-    :param seat: of a party, with one helper behind the parties.
+    :param communicator: of a party, with one helper behind the parties.
     :param ids: each once, written by one rule at all parties.
     :param topic: what all are here for; points of another topic have nothing to do with these.
     :param pad_to: every party's list has as many entries, the others random, so that no length is learned.
@@ -128,7 +128,7 @@ def common_places(
     :raises BackendError: a party or the helper sends something else.
     """
     check_ids(ids, pad_to)
-    key, parties = fresh_key(), seat.num_parties
+    key, parties = fresh_key(), communicator.num_parties
     texts = [identifier.encode() for identifier in ids]
     texts += [secrets.token_bytes(POINT_BYTES) for _ in range((pad_to or 0) - len(ids))]
     shuffled = secrets.SystemRandom().sample(range(len(texts)), len(texts))
@@ -139,11 +139,11 @@ def common_places(
         lambda done: progress("hashing", done, len(texts)),
     )
     held = _masked(own, key, progress, f"masking 1 of {parties}")
-    sizes = [_checked(size) for size in seat.all_gather(len(held).to_bytes(_COUNT, "little"), _COUNT)]
+    sizes = [_checked(size) for size in communicator.all_gather(len(held).to_bytes(_COUNT, "little"), _COUNT)]
     for hop in range(1, parties):
-        owner = (seat.rank - hop) % parties
-        held = _masked(_passed_on(seat, held, sizes[owner]), key, progress, f"masking {hop + 1} of {parties}")
-    return _told(seat, held, order, len(ids))
+        owner = (communicator.rank - hop) % parties
+        held = _masked(_passed_on(communicator, held, sizes[owner]), key, progress, f"masking {hop + 1} of {parties}")
+    return _told(communicator, held, order, len(ids))
 
 
 def check_ids(ids: Sequence[str], pad_to: int | None) -> None:
@@ -159,15 +159,15 @@ def check_ids(ids: Sequence[str], pad_to: int | None) -> None:
         raise ArgumentError(f"this party has more ids than the {pad_to} that lists are padded to; agree on more")
 
 
-def find_common(seat: Communicator) -> int:
+def find_common(communicator: Communicator) -> int:
     """The helper's side: places that agree in all lists; how many there are.
 
     :raises BackendError: a party sends something else.
     """
-    parties = seat.num_parties
+    parties = communicator.num_parties
     lists: dict[int, dict[bytes, int]] = {}
     for rank in range(parties):
-        link = seat.links[rank]
+        link = communicator.links[rank]
         size = _checked(link.receive(size=_COUNT))
         found = _split(link.receive(size=size * POINT_BYTES))
         owner = (rank + 1) % parties  # whose list ends at this party
@@ -177,21 +177,21 @@ def find_common(seat: Communicator) -> int:
     common = sorted(set.intersection(*(set(found) for found in lists.values())))
     for rank in range(parties):
         places = np.asarray([lists[rank][point] for point in common], dtype="<i8")
-        seat.links[rank].send(len(common).to_bytes(_COUNT, "little"))
-        seat.links[rank].send(places.tobytes())
+        communicator.links[rank].send(len(common).to_bytes(_COUNT, "little"))
+        communicator.links[rank].send(places.tobytes())
     return len(common)
 
 
-def _told(seat: Communicator, held: list[bytes], order: np.ndarray, num_ids: int) -> np.ndarray:
+def _told(communicator: Communicator, held: list[bytes], order: np.ndarray, num_ids: int) -> np.ndarray:
     """Hands the list that ended here to the helper, and takes the places in the own one."""
-    helper = seat.links[seat.num_parties]
+    helper = communicator.links[communicator.num_parties]
     helper.send(len(held).to_bytes(_COUNT, "little"))
     helper.send(b"".join(held))
     count = int.from_bytes(helper.receive(size=_COUNT), "little")
     if count > len(order):
         raise BackendError(f"{helper.peer} tells of more common ids than there are; nothing was kept")
     places = np.frombuffer(bytes(helper.receive(size=8 * count)), dtype="<i8")
-    counts = seat.all_gather(count.to_bytes(_COUNT, "little"), _COUNT)
+    counts = communicator.all_gather(count.to_bytes(_COUNT, "little"), _COUNT)
     in_range = bool(np.all((places >= 0) & (places < len(order))))
     if len(set(counts)) > 1 or not in_range or len(np.unique(places)) != count:
         raise BackendError(f"{helper.peer} told the parties of different places; nothing was kept")
@@ -201,10 +201,13 @@ def _told(seat: Communicator, held: list[bytes], order: np.ndarray, num_ids: int
     return numbers
 
 
-def _passed_on(seat: Communicator, held: list[bytes], size: int) -> list[bytes]:
+def _passed_on(communicator: Communicator, held: list[bytes], size: int) -> list[bytes]:
     """This list to the next party, and the one of the party before."""
-    following, before = (seat.rank + 1) % seat.num_parties, (seat.rank - 1) % seat.num_parties
-    links = {rank: seat.links[rank] for rank in {following, before}}
+    following, before = (
+        (communicator.rank + 1) % communicator.num_parties,
+        (communicator.rank - 1) % communicator.num_parties,
+    )
+    links = {rank: communicator.links[rank] for rank in {following, before}}
     outgoing = {rank: b"".join(held) if rank == following else b"" for rank in links}
     expected = {rank: size * POINT_BYTES if rank == before else 0 for rank in links}
     return _split(exchange(links, outgoing, expected)[before])

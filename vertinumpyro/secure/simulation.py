@@ -31,7 +31,7 @@ from vertinumpyro.secure.computation import (
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.secure.shape import BatchShape
-from vertinumpyro.transport import Group, GroupCommunicator, Member, Traffic
+from vertinumpyro.transport import GroupCommunicator, Member, ProcessGroup, Traffic
 
 _START_S = 120.0
 
@@ -40,7 +40,7 @@ Opened = list[tuple[str, np.ndarray]]
 
 
 @final
-class InsecureRehearsal(InProcess):
+class InsecureSimulation(InProcess):
     """A backend between processes, as one that takes every party's numbers: for tests, benchmarks and rehearsals.
 
     Whoever calls it knows all the numbers, so it protects nobody; the processes run the protocol for real. They start
@@ -177,7 +177,7 @@ class InsecureRehearsal(InProcess):
             inputs = [{name: own, "noise": share} for own, share in zip(held, noise, strict=True)]
             return jnp.asarray(self.processes(computation.num_parties).run(computation, inputs))
 
-    def __enter__(self) -> InsecureRehearsal:
+    def __enter__(self) -> InsecureSimulation:
         """Returns itself."""
         return self
 
@@ -187,7 +187,7 @@ class InsecureRehearsal(InProcess):
 
     def __repr__(self) -> str:
         """The backend."""
-        return f"InsecureRehearsal({self.backend!r})"
+        return f"InsecureSimulation({self.backend!r})"
 
 
 @final
@@ -208,7 +208,7 @@ class Processes:
             Member(name=f"party {rank}", run=run_worker, arguments=arguments, libraries=backend.libraries)
             for rank in self._ranks
         ]
-        self._group = Group([*members, *backend.helpers(num_parties)], num_parties, timeout_s)
+        self._group = ProcessGroup([*members, *backend.helpers(num_parties)], num_parties, timeout_s)
         self.close = weakref.finalize(self, self._group.close)
         self.traffic: list[Traffic] = []
         self.dealer_traffic: list[Traffic] = []
@@ -244,7 +244,7 @@ class Processes:
         return replies[0][1]
 
 
-def run_worker(seat: GroupCommunicator, backend: BetweenProcesses, watched: bool) -> None:
+def run_worker(communicator: GroupCommunicator, backend: BetweenProcesses, watched: bool) -> None:
     """A rehearsed party: gets its numbers from the process that started it, which therefore knows everything."""
     seen: Opened = []
 
@@ -252,12 +252,12 @@ def run_worker(seat: GroupCommunicator, backend: BetweenProcesses, watched: bool
         if watched:
             seen.append((why, np.array(value).reshape(-1)))
 
-    end = backend.end(seat, seat.num_parties, watch)
+    end = backend.end(communicator, communicator.num_parties, watch)
     arrays: dict[str, np.ndarray] = {}
     while True:
         counts = {"traffic": vars(end.traffic), "dealer_traffic": vars(end.dealer_traffic)}
-        seat.reply(counts, **arrays)
-        words, arrays = seat.command()
+        communicator.reply(counts, **arrays)
+        words, arrays = communicator.command()
         if "run" not in words:
             return
         seen.clear()

@@ -8,6 +8,7 @@ from vertinumpyro.session.distributed import ProcessSession, between_processes
 from vertinumpyro.session.organisation import OrganisationSession
 from vertinumpyro.session.party import check_alike
 from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
+from vertinumpyro.session.requests import Multiply, Publish, ReleaseRequest, Sum
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, lock_folder, recorded_plan, require_space
 from vertinumpyro.session.session import InProcessSession, Session, SessionWrapper, session_of
@@ -22,16 +23,20 @@ __all__ = [
     "InProcessSession",
     "JoinedSession",
     "Method",
+    "Multiply",
     "OrganisationSession",
     "PartyComputation",
     "PartyTask",
     "Payload",
     "PrivateOutput",
     "ProcessSession",
+    "Publish",
+    "ReleaseRequest",
     "Run",
     "RunCost",
     "Session",
     "SessionWrapper",
+    "Sum",
     "between_processes",
     "check_alike",
     "estimate_cost",

@@ -29,7 +29,15 @@ from vertinumpyro.session.party_computation import Method
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session, SessionWrapper
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.transport import Communicator, Group, GroupCommunicator, LoopbackLink, Member, NetworkProfile, Traffic
+from vertinumpyro.transport import (
+    Communicator,
+    GroupCommunicator,
+    LoopbackLink,
+    Member,
+    NetworkProfile,
+    ProcessGroup,
+    Traffic,
+)
 
 _MEASURED = 4  # of the steps of an iterative method, after the first, which compiles
 _CONNECTION = 3  # round trips until links stand: TCP, TLS 1.3, what all are here for
@@ -86,20 +94,22 @@ def estimate_cost(task: PartyTask, plan: Plan, release: Callable[[Session, Path]
             others = range(1, num_parties + len(helpers))
             own = _stand_in_task(task, 0, plan, folder)
             started = time.perf_counter()  # keys are read and hands shaken in the first second of a run, too
-            seat = Communicator(0, num_parties, {other: LoopbackLink(Traffic()) for other in others}, _TIMEOUT_S)
-            return _rehearsed(seat, own, stand_in, release, folder, started)
+            communicator = Communicator(
+                0, num_parties, {other: LoopbackLink(Traffic()) for other in others}, _TIMEOUT_S
+            )
+            return _rehearsed(communicator, own, stand_in, release, folder, started)
         tasks = [_stand_in_task(task, rank, plan, folder) for rank in range(num_parties)]
         members = [
             Member(name=f"the rehearsal of {own.party}", run=_member, arguments=(own, stand_in, release, folder))
             for own in tasks
         ]
-        with Group([*members, *helpers], num_parties, _LONGEST_S) as group:
+        with ProcessGroup([*members, *helpers], num_parties, _LONGEST_S) as group:
             words, _ = group.replies(range(num_parties))[0]
         return RunCost(_cost(words["whole"]), words["step"] and _cost(words["step"]), words["further"])
 
 
 def _rehearsed(
-    seat: Communicator,
+    communicator: Communicator,
     task: PartyTask,
     stand_in: Words,
     release: Callable[[Session, Path], object],
@@ -108,7 +118,7 @@ def _rehearsed(
     tell: Callable[[RunCost], None] = lambda _: None,
 ) -> RunCost:
     """One member's part; it tells while the others can still hear it."""
-    with OrganisationSession(seat, task) as session:
+    with OrganisationSession(communicator, task) as session:
         watched = _UntilReleased(session, Plan.from_dict(dict(stand_in)), started)
         with contextlib.suppress(_Released):
             release(watched, Path(folder, f"run {task.party}"))
@@ -118,16 +128,20 @@ def _rehearsed(
 
 
 def _member(
-    seat: GroupCommunicator, task: PartyTask, stand_in: Words, release: Callable[[Session, Path], object], folder: str
+    communicator: GroupCommunicator,
+    task: PartyTask,
+    stand_in: Words,
+    release: Callable[[Session, Path], object],
+    folder: str,
 ) -> None:
     """The same, in a process of its own, until it is stopped."""
 
     def tell(found: RunCost) -> None:
         words = {"whole": dataclasses.asdict(found.whole), "step": found.step and dataclasses.asdict(found.step)}
-        seat.reply({**words, "further": found.further})
-        seat.command()
+        communicator.reply({**words, "further": found.further})
+        communicator.command()
 
-    _rehearsed(seat, task, stand_in, release, folder, time.perf_counter(), tell)
+    _rehearsed(communicator, task, stand_in, release, folder, time.perf_counter(), tell)
 
 
 def _cost(words: Mapping[str, Any]) -> Cost:

@@ -19,13 +19,13 @@ from vertinumpyro.privacy.ledger import LedgerRegistry
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.session.party import check_apart, run_party
 from vertinumpyro.session.party_computation import Method
+from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, Request, Reveal, Sum
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session, by_pair
 from vertinumpyro.session.task import PartyTask
-from vertinumpyro.transport import Group, Member, Traffic
+from vertinumpyro.transport import Member, ProcessGroup, Traffic
 
-Words = Mapping[str, Any]
 _Self = TypeVar("_Self", bound="DistributedSession")
 
 
@@ -62,7 +62,7 @@ class DistributedSession(Session):
         """Whether a step's release is stored wherever this method runs, as it is here."""
 
     @abc.abstractmethod
-    def values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+    def values(self, request: Multiply | Sum) -> tuple[np.ndarray, tuple[int, ...]]:
         """What the parties open together, and the widths of a product's factors."""
 
     @abc.abstractmethod
@@ -77,7 +77,7 @@ class DistributedSession(Session):
         run_dir: str | Path | None,
         results: str,
         resume: bool = False,
-        facts: Words | None = None,
+        facts: Mapping[str, Any] | None = None,
         insecure_seed: int | None = None,
     ) -> Run:
         """See `Session.open`; every party begins the plan at its own ledger.
@@ -120,13 +120,13 @@ class DistributedSession(Session):
         run.keep(index, released)
         return released
 
-    def cross_products(self, index: int | None, what: str, words: Words) -> dict[tuple[int, int], np.ndarray]:
+    def cross_products(self, request: Multiply) -> dict[tuple[int, int], np.ndarray]:
         """See `Session.cross_products`."""
-        return by_pair(*self.values("cross_products", index, what, words))
+        return by_pair(*self.values(request))
 
-    def sum(self, index: int, what: str, words: Words) -> np.ndarray:
+    def sum(self, request: Sum) -> np.ndarray:
         """See `Session.sum`."""
-        return self.values("sum", index, what, words)[0]
+        return self.values(request)[0]
 
     @staticmethod
     def check_states(digests: set[str]) -> None:
@@ -181,7 +181,7 @@ class ProcessSession(DistributedSession):
         libraries = (type(tasks[0].build()).__module__, *backend.libraries)
         members = [Member(name=f"party {t.party!r}", run=run_party, arguments=(t,), libraries=libraries) for t in tasks]
         members += backend.helpers(len(tasks))
-        self._group = Group(members, len(tasks), timeout_s)
+        self._group = ProcessGroup(members, len(tasks), timeout_s)
         try:
             found = self._group.replies(self._ranks, within_s=_START_S)
             self._num_records: int = found[0][0]["num_records"]
@@ -204,7 +204,7 @@ class ProcessSession(DistributedSession):
     def begin(self, plan: Plan, *, resume: bool) -> int:
         """See `DistributedSession.begin`."""
         for rank in self._ranks:
-            self._group.command(rank, {"do": "begin", "plan": plan.to_dict(), "resume": resume})
+            self._group.command(rank, Begin(plan.to_dict(), resume).to_dict())
         replies = self._group.replies(self._ranks, within_s=_START_S)
         if any(words["fingerprint"] != plan.fingerprint() for words, _ in replies.values()):
             raise BackendError("a party works on another plan; start the run again")
@@ -214,41 +214,41 @@ class ProcessSession(DistributedSession):
         """The method runs here alone."""
         return stored
 
-    def publish(self, index: int, what: str, words: Words) -> list[Payload]:
+    def publish(self, request: Publish) -> list[Payload]:
         """See `Session.publish`."""
-        replies = self._asked({"do": "publish", "step": index, "what": what, "words": dict(words)}, within_s=_WORK_S)
+        replies = self._asked(request)
         return [Payload(replies[rank][0]["words"], replies[rank][1]) for rank in self._ranks]
 
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Session.iterate`."""
-        replies = self._asked({"do": "iterate", "step": step, "count": count}, arrays, within_s=_WORK_S)
+        replies = self._asked(Iterate(step, count), arrays)
         self.check_states({words["words"]["digest"] for words, _ in replies.values()})
         return Payload({}, replies[0][1])
 
-    def tell(self, method: PrivateOutput) -> None:
-        """See `Session.tell`: the answers are in the file of the party that is told, and never come here."""
-        self._asked({"do": "tell", "digest": method.digest()}, within_s=_WORK_S)
+    def reveal_to(self, method: PrivateOutput) -> None:
+        """See `Session.reveal_to`: the answers are in the file of the party that is told, and never come here."""
+        self._asked(Reveal(method.digest()))
 
     def close(self) -> None:
         """End all processes."""
         self._group.close()
 
-    def values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+    def values(self, request: Multiply | Sum) -> tuple[np.ndarray, tuple[int, ...]]:
         """See `DistributedSession.values`; all parties opened the same."""
-        replies = self._asked({"do": do, "step": index, "what": what, "words": dict(words)}, within_s=_WORK_S)
+        replies = self._asked(request)
         first, *others = [arrays["values"] for _, arrays in replies.values()]
         if not all(np.array_equal(first, other) for other in others):
             raise BackendError("the parties opened different results; run one version everywhere")
         return first, tuple(replies[0][0]["words"].get("widths", ()))
 
     def _asked(
-        self, words: dict[str, Any], arrays: Mapping[str, np.ndarray] | None = None, *, within_s: float
+        self, request: Request, arrays: Mapping[str, np.ndarray] | None = None
     ) -> dict[int, tuple[dict[str, Any], dict[str, np.ndarray]]]:
-        """The parties' replies to one command, in their order."""
+        """The parties' replies to one request, in their order."""
         started = time.perf_counter()
         for rank in self._ranks:
-            self._group.command(rank, words, **(arrays or {}))
-        replies = self._group.replies(self._ranks, within_s=within_s)
+            self._group.command(rank, request.to_dict(), **(arrays or {}))
+        replies = self._group.replies(self._ranks, within_s=_WORK_S)
         self.seconds += time.perf_counter() - started
         self.traffic = Traffic(**replies[0][0]["traffic"])
         self.dealer_traffic = Traffic(**replies[0][0]["dealer"])

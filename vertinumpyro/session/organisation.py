@@ -22,6 +22,7 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import LedgerRegistry
 from vertinumpyro.session.distributed import DistributedSession
 from vertinumpyro.session.party import Party
+from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, Request, Reveal, Sum
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import Payload
 from vertinumpyro.session.task import PartyTask
@@ -29,26 +30,24 @@ from vertinumpyro.transport import Communicator, Traffic, pack, unpack
 
 _COUNT = 8
 
-Words = Mapping[str, Any]
-
 
 @final
 class OrganisationSession(DistributedSession):
     """One party's side. Use as a context manager: it closes the links.
 
-    :param seat: this party's number and its links to all others, helpers last; see `transport.connect_all`.
+    :param communicator: this party's number and its links to all others, helpers last; see `transport.connect_all`.
     :param task: this party's part.
     :raises DataError: the table breaks the schema; names the column.
     :raises AlignmentError: the parties' records differ.
     :raises PeerError: another party is gone or silent.
     """
 
-    def __init__(self, seat: Communicator, task: PartyTask) -> None:
+    def __init__(self, communicator: Communicator, task: PartyTask) -> None:
         # a book of its own: the party's record of the same plan is the one that this process notes
         super().__init__(task.read_schema(), task.parties, {task.insecure_seed}, LedgerRegistry())
-        self._seat, self._task = seat, task
-        self._party = Party.seated(seat, task)
-        for words in self._all_gather({"num_records": self._party.num_records, "dtypes": dict(self._party.dtypes)}):
+        self._communicator, self._task = communicator, task
+        self._party = Party.seated(communicator, task)
+        for words, _ in self._all_gather({"num_records": self._party.num_records, "dtypes": dict(self._party.dtypes)}):
             self._schema = self._schema.with_dtypes(words["dtypes"])
 
     @property
@@ -58,75 +57,71 @@ class OrganisationSession(DistributedSession):
 
     def begin(self, plan: Plan, *, resume: bool) -> int:
         """See `DistributedSession.begin`; the other parties begin it at theirs."""
-        words, _ = self._do({"do": "begin", "plan": plan.to_dict(), "resume": resume})
-        return max(found["steps_spent"] for found in self._all_gather({"steps_spent": words["steps_spent"]}))
+        words, _ = self._do(Begin(plan.to_dict(), resume))
+        return max(found["steps_spent"] for found, _ in self._all_gather({"steps_spent": words["steps_spent"]}))
 
     def all_have(self, stored: bool) -> bool:
         """Whether every party has it; otherwise all go through the step, who released it the same again."""
-        return all(found["stored"] for found in self._all_gather({"stored": stored}))
+        return all(found["stored"] for found, _ in self._all_gather({"stored": stored}))
 
-    def publish(self, index: int, what: str, words: Words) -> list[Payload]:
+    def publish(self, request: Publish) -> list[Payload]:
         """See `Session.publish`."""
-        replied, arrays = self._do({"do": "publish", "step": index, "what": what, "words": dict(words)})
-        found = self._everyones({"words": replied["words"]}, arrays)
+        replied, arrays = self._do(request)
+        found = self._all_gather({"words": replied["words"]}, arrays)
         return [Payload(theirs["words"], held) for theirs, held in found]
 
     def broadcast(self, count: int) -> int:
         """See `Session.broadcast`."""
-        return int.from_bytes(self._seat.broadcast(count.to_bytes(_COUNT, "little"), limit=_COUNT), "little")
+        return int.from_bytes(self._communicator.broadcast(count.to_bytes(_COUNT, "little"), limit=_COUNT), "little")
 
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Session.iterate`; the first call's state is party 0's."""
         if arrays:
-            arrays = _of_the_same_form(unpack(self._seat.broadcast(pack({}, **arrays)))[1], arrays)
-        replied, reached = self._do({"do": "iterate", "step": step, "count": count}, arrays)
-        self.check_states({found["digest"] for found in self._all_gather({"digest": replied["words"]["digest"]})})
+            arrays = _of_the_same_form(unpack(self._communicator.broadcast(pack({}, **arrays)))[1], arrays)
+        replied, reached = self._do(Iterate(step, count), arrays)
+        self.check_states({found["digest"] for found, _ in self._all_gather({"digest": replied["words"]["digest"]})})
         return Payload({}, reached)
 
-    def tell(self, method: PrivateOutput) -> pd.DataFrame | None:
-        """See `Session.tell`."""
-        self._do({"do": "tell", "digest": method.digest()})
+    def reveal_to(self, method: PrivateOutput) -> pd.DataFrame | None:
+        """See `Session.reveal_to`."""
+        self._do(Reveal(method.digest()))
         return self._party.answers
 
     def close(self) -> None:
         """Let the others know that nothing more comes."""
         with contextlib.suppress(BackendError):  # who is gone need not be told
             self._party.close()
-        for link in self._seat.links.values():
+        for link in self._communicator.links.values():
             link.close()
 
-    def values(self, do: str, index: int | None, what: str, words: Words) -> tuple[np.ndarray, tuple[int, ...]]:
+    def values(self, request: Multiply | Sum) -> tuple[np.ndarray, tuple[int, ...]]:
         """See `DistributedSession.values`."""
-        replied, arrays = self._do({"do": do, "step": index, "what": what, "words": dict(words)})
+        replied, arrays = self._do(request)
         return arrays["values"], tuple(replied["words"].get("widths", ()))
 
     def _do(
-        self, words: Words, arrays: Mapping[str, np.ndarray] | None = None
+        self, request: Request, arrays: Mapping[str, np.ndarray] | None = None
     ) -> tuple[dict[str, Any], Mapping[str, np.ndarray]]:
         """This party's answer."""
         started = time.perf_counter()
         with self._party.answering():
-            replied, found = self._party.do(words, arrays or {})
+            replied, found = self._party.do(request, arrays or {})
         self.seconds += time.perf_counter() - started
         if "traffic" in replied:
             self.traffic, self.dealer_traffic = Traffic(**replied["traffic"]), Traffic(**replied["dealer"])
         return replied, found
 
-    def _all_gather(self, words: Words) -> list[dict[str, Any]]:
-        """Public words of every party."""
-        return [theirs for theirs, _ in self._everyones(words, {})]
-
-    def _everyones(
-        self, words: Words, arrays: Mapping[str, np.ndarray]
+    def _all_gather(
+        self, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-        """Every party's words and arrays, which have the names of this one's.
+        """Every party's public fields and arrays, which have the names of this one's.
 
         :raises BackendError: a party sent something else; names it.
         """
-        found = [unpack(message) for message in self._seat.all_gather(pack(dict(words), **arrays))]
+        found = [unpack(message) for message in self._communicator.all_gather(pack(dict(fields), **(arrays or {})))]
         for party, (theirs, _) in zip(self.parties, found, strict=True):
-            if theirs.keys() != words.keys() or any(type(theirs[key]) is not type(words[key]) for key in words):
-                raise BackendError(f"{party} sent something else than {', '.join(words)}; run one version everywhere")
+            if theirs.keys() != fields.keys() or any(type(theirs[key]) is not type(fields[key]) for key in fields):
+                raise BackendError(f"{party} sent something else than {', '.join(fields)}; run one version everywhere")
         return found
 
     def __repr__(self) -> str:

@@ -27,6 +27,7 @@ from vertinumpyro.privacy.gradient_plan import NoisySumPlan
 from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
 from vertinumpyro.secure.between_processes import BetweenProcesses, PartyProtocol
 from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
+from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, ReleaseRequest, Request, Reveal, Sum
 from vertinumpyro.session.reveal_once import RevealLog, SharedRandomSource, lost, toss_coins
 from vertinumpyro.session.reveal_to_one import check_agreed, identified, reveal_to_one, write_answer
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
@@ -46,24 +47,25 @@ Words = Mapping[str, Any]
 Reply = tuple[dict[str, Any], Arrays]
 
 
-def run_party(seat: GroupCommunicator, task: PartyTask) -> None:
+def run_party(communicator: GroupCommunicator, task: PartyTask) -> None:
     """The life of a party's process: join, match records, then what the starter asks until it says stop."""
-    party = Party.seated(seat, task)
-    seat.reply({"num_records": party.num_records, "dtypes": party.dtypes})
+    party = Party.seated(communicator, task)
+    communicator.reply({"num_records": party.num_records, "dtypes": party.dtypes})
     while True:
-        asked, arrays = seat.command()
+        asked, arrays = communicator.command()
         if "do" not in asked:
             return
         with party.answering():
-            words, released = party.do(asked, arrays)
-            if asked["do"] == "tell" and party.answers is not None:
+            request = Request.from_dict(asked)
+            words, released = party.do(request, arrays)
+            if isinstance(request, Reveal) and party.answers is not None:
                 write_answer(party.answers, task.told_file)
             # everybody has the same state after the same releases, so the starter takes it from one
-            seat.reply(words, **({} if asked["do"] == "iterate" and seat.rank else released))
+            communicator.reply(words, **({} if isinstance(request, Iterate) and communicator.rank else released))
 
 
 def _own_records(
-    seat: Communicator, end: PartyProtocol, task: PartyTask, schema: Schema
+    communicator: Communicator, end: PartyProtocol, task: PartyTask, schema: Schema
 ) -> tuple[VerticalDataset, int, Sequence[str]]:
     """This party's encoded columns, in the ids' order, N, and the ids, once all parties have found the same ids.
 
@@ -75,19 +77,19 @@ def _own_records(
     own, ids = task.read_records(schema)
     if task.holders:
         counted = end.noisy_sum(np.array([own.num_records], np.int64), np.zeros(1, np.int64))
-        return own, own.num_records if seat.is_dry_run else int(counted[0]), ()
-    check_alike(seat, ids, list(schema.parties))
+        return own, own.num_records if communicator.is_dry_run else int(counted[0]), ()
+    check_alike(communicator, ids, list(schema.parties))
     return own, own.num_records, ids
 
 
-def check_alike(seat: Communicator, ids: Sequence[str], parties: Sequence[str]) -> None:
+def check_alike(communicator: Communicator, ids: Sequence[str], parties: Sequence[str]) -> None:
     """Compares the parties' ids, in ascending order each, by digests under a key that is fresh and theirs alone.
 
     :raises AlignmentError: they differ; names the parties on each side.
     """
-    key = seat.broadcast(secrets.token_bytes(_KEY), limit=_KEY)
+    key = communicator.broadcast(secrets.token_bytes(_KEY), limit=_KEY)
     digest = alignment_digest(ids, key).encode()
-    found = seat.all_gather(digest, len(digest))
+    found = communicator.all_gather(digest, len(digest))
     check_digests({party: text.decode() for party, text in zip(parties, found, strict=True)})
 
 
@@ -98,14 +100,14 @@ class Party:
     Whoever asks, it refuses a plan that does not fit its own table, what the plan does not release at a step, and a
     step that its own ledger has on record as something else.
 
-    :ivar answers: what this party alone was told last of each record (`Session.tell`). Secret; None where it was not.
+    :ivar answers: what this party alone was told last of each record (`Session.reveal_to`), or None. Secret.
     """
 
     def __init__(
-        self, seat: Communicator, end: PartyProtocol, task: PartyTask, facts: TableFacts, own: VerticalDataset,
+        self, communicator: Communicator, end: PartyProtocol, task: PartyTask, facts: TableFacts, own: VerticalDataset,
         method: Method, ids: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self._seat, self._end, self._task, self._own, self._method = seat, end, task, own, method
+        self._communicator, self._end, self._task, self._own, self._method = communicator, end, task, own, method
         self._facts = facts
         self._run: Run | None = None
         self._work: PartyComputation | None = None
@@ -114,7 +116,7 @@ class Party:
         self._ids, self.answers = ids, None
 
     @classmethod
-    def seated(cls, seat: Communicator, task: PartyTask) -> Party:
+    def seated(cls, communicator: Communicator, task: PartyTask) -> Party:
         """The party with its end of the secure computation, and its records matched with the others'.
 
         :raises SchemaError: another party's schema says something else.
@@ -126,10 +128,10 @@ class Party:
         backend = method.backend
         assert isinstance(backend, BetweenProcesses)
         check_holding(method, task)
-        task.check_schema(seat, schema)
-        end = backend.end(seat, len(task.parties))
-        own, num_records, ids = _own_records(seat, end, task, schema)
-        return cls(seat, end, task, TableFacts(schema, num_records, task.holders), own, method, ids)
+        task.check_schema(communicator, schema)
+        end = backend.end(communicator, len(task.parties))
+        own, num_records, ids = _own_records(communicator, end, task, schema)
+        return cls(communicator, end, task, TableFacts(schema, num_records, task.holders), own, method, ids)
 
     @property
     def num_records(self) -> int:
@@ -145,23 +147,22 @@ class Party:
         """The storage types of this party's columns, public."""
         return self._own.schema.dtypes
 
-    def do(self, words: Words, arrays: Arrays) -> Reply:
-        """One command; the reply holds what is released and public facts."""
-        match words["do"]:
-            case "begin":
-                return self._begin(words)
-            case "publish":
-                released = self._publish(words)
+    def do(self, request: Request, arrays: Arrays) -> Reply:
+        """What is asked for; the reply holds what is released and public facts."""
+        match request:
+            case Begin():
+                return self._begin(request)
+            case Publish():
+                released = self._publish(request)
                 return self._reply(released.words, released.arrays)
-            case "cross_products" | "sum":
-                widths, values = self._opened(words)
+            case Multiply() | Sum():
+                widths, values = self._opened(request)
                 return self._reply({"widths": list(widths)}, {"values": values})
-            case "iterate":
-                return self._iterate(words, arrays)
-            case "tell":
-                return self._tell(words["digest"])
-            case unknown:
-                raise ArgumentError(f"a party does not know how to {unknown!r}; run one version everywhere")
+            case Iterate():
+                return self._iterate(request, arrays)
+            case Reveal():
+                return self._reveal(request)
+        raise AssertionError(type(request))
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -175,13 +176,13 @@ class Party:
 
     # -- a plan ------------------------------------------------------------------------------------
 
-    def _begin(self, words: Words) -> Reply:
+    def _begin(self, request: Begin) -> Reply:
         """Agree on a plan with the other parties, and open this party's ledger for it.
 
         :raises ArgumentError: the plan was made for another table or method, or wants what parties cannot keep.
         :raises PlanSpentError: this party agreed to another plan, or has begun this one and the starter has not.
         """
-        plan: Plan = Plan.from_dict(words["plan"])
+        plan: Plan = Plan.from_dict(request.plan)
         fingerprint = plan.fingerprint()
         if self._task.approved not in (None, fingerprint):
             raise PlanSpentError(
@@ -192,11 +193,13 @@ class Party:
         self._agree({"begin": fingerprint}, "the parties were given different plans; start the run again")
         if self._run is not None:
             self._run.ledger.pause()
-        self._run = run = self._opened_run(plan, resume=words["resume"])
-        source = party_sources(1 + len(self._facts.parties), self._task.insecure_seed, run.first_step)[self._seat.rank]
+        self._run = run = self._opened_run(plan, resume=request.resume)
+        source = party_sources(1 + len(self._facts.parties), self._task.insecure_seed, run.first_step)[
+            self._communicator.rank
+        ]
         columns = self._own.arrays(self._task.columns_of)
         self._work = self._method.work(self._facts, self._task.party, columns, plan, source)
-        self._openings, self._batches = RevealLog(self._seat, self._end, run, self._task.party), None
+        self._openings, self._batches = RevealLog(self._communicator, self._end, run, self._task.party), None
         return {"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent}, {}
 
     def _opened_run(self, plan: Plan, *, resume: bool) -> Run:
@@ -216,55 +219,45 @@ class Party:
 
     # -- releases ----------------------------------------------------------------------------------
 
-    def _publish(self, words: Words) -> Payload:
+    def _publish(self, request: Publish) -> Payload:
         """A release of this party's columns: as it was sent before, or now, once it is on record."""
-        run, work, _ = self._asked_in_turn(words)
-        step = words["step"]
-        released = run.step(step, lambda: work.publish(words["what"], words["words"]))
+        run, work, _ = self._asked_in_turn(request)
+        assert request.step is not None  # the method's check
+        released = run.step(request.step, lambda: work.publish(request))
         if released is None:
-            raise lost(run, self._task.party, step)
+            raise lost(run, self._task.party, request.step)
         return released
 
-    def _opened(self, words: Words) -> tuple[tuple[int, ...], np.ndarray]:
+    def _opened(self, request: Multiply | Sum) -> tuple[tuple[int, ...], np.ndarray]:
         """(widths of the factors of a product, a product's or a sum's result int64 flat)."""
-        _, work, openings = self._asked_in_turn(words)
-        step, what, public = words["step"], words["what"], words["words"]
-        request = self._agree(words)
-        widths = work.widths(what, public) if words["do"] == "cross_products" else ()
+        _, work, openings = self._asked_in_turn(request)
+        digest = self._agree(request.to_dict())
+        widths = work.widths(request) if isinstance(request, Multiply) else ()
 
         def protocol() -> np.ndarray:
-            if words["do"] == "sum":
-                vector = work.summand(what, public)
-                return self._end.noisy_sum(vector, work.noise(what, public, vector.size))
+            if isinstance(request, Sum):
+                vector = work.summand(request)
+                return self._end.noisy_sum(vector, work.noise(request, vector.size))
             size = sum(widths[i] * widths[j] for j in range(len(widths)) for i in range(j))
-            matrix = work.factor(what, public)
+            matrix = work.factor(request)
             matrix = matrix if isinstance(matrix, RowBlocks) else np.ascontiguousarray(matrix, np.int64)
-            noise = work.noise(what, public, size)
-            return self._end.noisy_cross_products(matrix, widths, noise, work.one_hot_rows(what, public))
+            noise = work.noise(request, size)
+            return self._end.noisy_cross_products(matrix, widths, noise, work.one_hot_rows(request))
 
-        values = protocol() if step is None else openings.opened(step, request, protocol)
-        work.opened(what, public, values)
+        values = protocol() if request.step is None else openings.opened(request.step, digest, protocol)
+        work.opened(request, values)
         return widths, values
 
-    def _iterate(self, words: Words, arrays: Arrays) -> Reply:
+    def _iterate(self, request: Iterate, arrays: Arrays) -> Reply:
         """Steps of an iterative method; each chunk is on record before it begins."""
         run, work, _ = self._spending()
-        plan, step, count, spent = run.plan, words["step"], words["count"], run.ledger.steps_spent
-        if not isinstance(plan, NoisySumPlan):
-            raise ArgumentError(f"a plan of kind {plan.kind!r} has no steps to iterate")
-        first = plan.first_gradient
-        if not (_is_count(step) and _is_count(count) and count and first <= step <= plan.num_steps - count):
-            raise PlanSpentError(
-                f"the plan iterates steps {first} to {plan.num_steps - 1}, not {count!r} from {step!r} on"
-            )
-        if step < spent or (self._batches is not None and step != spent):
-            raise PlanSpentError(
-                f"this party has {spent} steps on record, and was asked for step {step}: a step is released once"
-            )
-        self._agree({**words, "state": _digest_of(arrays)})
+        plan, count = run.plan, request.count
+        request.check_turn(plan, run.ledger.steps_spent, begun=self._batches is not None)
+        assert isinstance(plan, NoisySumPlan)
+        self._agree({**request.to_dict(), "state": _digest_of(arrays)})
         if self._batches is None:
-            self._batches = self._stream(plan, step - first)
-            run.ledger.reserve_up_to(step)
+            self._batches = self._stream(plan, request.step - plan.first_gradient)
+            run.ledger.reserve_up_to(request.step)
         batches = self._batches.next(count)
         if not self._task.holders:
             batches.check(plan.num_records, plan.sampling.max_batch_size)
@@ -272,13 +265,13 @@ class Party:
         reached = work.iterate(self._end, batches, arrays)
         return self._reply({"digest": _digest_of(reached.arrays)}, reached.arrays)
 
-    def _tell(self, digest: str) -> Reply:
-        """See `Session.tell`. What it comes to stays here, so it is no part of the reply."""
-        method = check_agreed(self._method, digest)
+    def _reveal(self, request: Reveal) -> Reply:
+        """See `Session.reveal_to`. What it comes to stays here, so it is no part of the reply."""
+        method = check_agreed(self._method, request.digest)
         method.check_records(self._facts.schema)
-        self._agree({"tell": digest}, "the parties were asked to tell different things; nothing was sent")
+        self._agree({"tell": request.digest}, "the parties were asked to tell different things; nothing was sent")
         vector = method.vector(self._task.party, self._own.arrays(self._task.columns_of))
-        values = reveal_to_one(self._seat, self._end, method, self._task.parties.index(method.told), vector)
+        values = reveal_to_one(self._communicator, self._end, method, self._task.parties.index(method.receiver), vector)
         self.answers = None
         if values is not None:
             self.answers = identified(method.answer(values), self._facts.schema.id_column, self._ids)
@@ -292,26 +285,21 @@ class Party:
             return plan.sampling.of_a_part(own).start(own, SystemRandomSource(), first_step=first_step)
         # an echo shows the seed of another number than it committed to
         source = (
-            SharedRandomSource.fresh() if self._seat.is_dry_run else toss_coins(self._seat.all_gather, self._seat.rank)
+            SharedRandomSource.fresh()
+            if self._communicator.is_dry_run
+            else toss_coins(self._communicator.all_gather, self._communicator.rank)
         )
         return plan.sampling.start(plan.num_records, source, first_step=first_step)
 
-    def _asked_in_turn(self, words: Words) -> tuple[Run, PartyComputation, RevealLog]:
+    def _asked_in_turn(self, request: ReleaseRequest) -> tuple[Run, PartyComputation, RevealLog]:
         """What a release needs, if the plan has this one, and every step before it is on record.
 
         :raises ArgumentError: the plan releases something else at that step.
         :raises PlanSpentError: there is no such step, or an earlier one has not been released.
         """
         run, work, openings = self._spending()
-        step = words["step"]
-        if step is not None and not (_is_count(step) and step < run.plan.num_steps):
-            raise PlanSpentError(f"the plan has steps 0 to {run.plan.num_steps - 1}, and no step {step!r}")
-        if step is not None and step > run.ledger.steps_spent:
-            raise PlanSpentError(
-                f"this party has {run.ledger.steps_spent} steps on record, and was asked for step {step}: steps are "
-                "released in their order"
-            )
-        work.check(step, words["do"], words["what"], words["words"])
+        request.check_turn(run.plan, run.ledger.steps_spent)
+        work.check(request)
         return run, work, openings
 
     def _agree(self, words: Words, differs: str = _DIFFERS) -> str:
@@ -320,7 +308,7 @@ class Party:
         :raises BackendError: they were not; nothing was done.
         """
         digest = hashlib.sha256(json.dumps(dict(words), sort_keys=True).encode())
-        if len(set(self._seat.all_gather(digest.digest(), _DIGEST))) > 1:
+        if len(set(self._communicator.all_gather(digest.digest(), _DIGEST))) > 1:
             raise BackendError(differs)
         return digest.hexdigest()
 
@@ -370,10 +358,6 @@ def check_apart(plan: Plan) -> None:
         raise ArgumentError(
             'noise="trusted": every party draws its own share in its own process; choose "collaborative"'
         )
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
 
 
 def _digest_of(arrays: Arrays) -> str:

@@ -8,67 +8,56 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.privacy import Batches, Plan
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.computation import OneHotRows
+from vertinumpyro.session.requests import Multiply, Publish, ReleaseRequest, Sum
 from vertinumpyro.session.run import Payload
 
 Columns = Mapping[str, np.ndarray]
 """One party's encoded columns, each [N]. Secret."""
 
-Words = Mapping[str, Any]
-"""Public arguments as plain data for JSON."""
-
 
 class PartyComputation(abc.ABC):
     """One party's local computation for one plan. It never meets a socket, nor another party's columns.
 
-    Every kind of release has a name, `what`. A method overrides what it uses: `publish` for releases of a party's own
+    Every kind of release has a name. A method overrides what it uses: `publish` for releases of a party's own
     columns, `factor` and `noise` for cross products, `summand` and `noise` for sums.
     """
 
     @abc.abstractmethod
-    def check(self, step: int | None, do: str, what: str, words: Words) -> None:
+    def check(self, request: ReleaseRequest) -> None:
         """Refuses what is not what the plan releases at a step. A party asks before it computes anything.
 
-        :param step: None for a product that one-time pads hide, which releases nothing and is not counted.
-        :param do: "publish", "cross_products" or "sum".
         :raises ArgumentError: it is something else.
         """
 
-    @staticmethod
-    def refused(step: int | None, do: str, what: str) -> ArgumentError:
-        """The error of `check`."""
-        when = "without a step" if step is None else f"as step {step}"
-        return ArgumentError(f"{do} of {what!r} {when} is not what the plan releases there; nothing was done")
-
-    def publish(self, what: str, words: Words) -> Payload:
+    def publish(self, request: Publish) -> Payload:
         """A release of the party's own columns, its noise included."""
-        raise NotImplementedError(what)
+        raise NotImplementedError(request.name)
 
-    def factor(self, what: str, words: Words) -> Factor:
+    def factor(self, request: Multiply) -> Factor:
         """The party's integer matrix [N, d] in a product with every other party's, or blocks of it. Secret."""
-        raise NotImplementedError(what)
+        raise NotImplementedError(request.name)
 
-    def widths(self, what: str, words: Words) -> tuple[int, ...]:
+    def widths(self, request: Multiply) -> tuple[int, ...]:
         """d of every party's `factor`, public."""
-        raise NotImplementedError(what)
+        raise NotImplementedError(request.name)
 
-    def one_hot_rows(self, what: str, words: Words) -> OneHotRows | None:
+    def one_hot_rows(self, request: Multiply) -> OneHotRows | None:
         """What every party's `factor` is, public, where a party that cheats is to be held to it."""
         return None
 
-    def summand(self, what: str, words: Words) -> np.ndarray:
+    def summand(self, request: Sum) -> np.ndarray:
         """The party's integer vector int64 [D] in a sum. Secret."""
-        raise NotImplementedError(what)
+        raise NotImplementedError(request.name)
 
-    def noise(self, what: str, words: Words, size: int) -> np.ndarray:
+    def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """The party's noise on such a product or sum, int64 [size]. Secret."""
-        raise NotImplementedError(what)
+        raise NotImplementedError(request.name)
 
     def iterate(self, end: PartyProtocol, batches: Batches, arrays: Mapping[str, np.ndarray]) -> Payload:
         """Steps of an iterative method, a batch each, with the other parties; the public state that they reach.
@@ -78,7 +67,7 @@ class PartyComputation(abc.ABC):
         """
         raise NotImplementedError
 
-    def opened(self, what: str, words: Words, values: np.ndarray) -> None:  # noqa: B027 (most need not know)
+    def opened(self, request: Multiply | Sum, values: np.ndarray) -> None:  # noqa: B027 (most need not know)
         """Told what a product or sum came to, int64 flat; everybody knows it."""
 
 

@@ -48,8 +48,8 @@ class RevealLog:
     :param party: its name, for errors.
     """
 
-    def __init__(self, seat: Communicator, end: PartyProtocol, run: Run, party: str) -> None:
-        self._seat, self._end, self._run, self._party = seat, end, run, party
+    def __init__(self, communicator: Communicator, end: PartyProtocol, run: Run, party: str) -> None:
+        self._communicator, self._end, self._run, self._party = communicator, end, run, party
 
     def opened(self, step: int, request: str, protocol: Callable[[], np.ndarray]) -> np.ndarray:
         """What a step opens, int64 flat: as it was opened, or now.
@@ -59,7 +59,7 @@ class RevealLog:
         :raises PlanSpentError: the step was sent as something else, or a record of it is gone.
         """
         stored = self._stored(step, request)
-        found = self._seat.all_gather(_state(stored), _ATTEMPT + 1)
+        found = self._communicator.all_gather(_state(stored), _ATTEMPT + 1)
         if stored is None or len({state[:_ATTEMPT] for state in found}) > 1:
             if stored is not None and stored.words["sent"]:
                 raise self._refused(step, "and another party's record of it is gone, or an older one")
@@ -92,14 +92,14 @@ class RevealLog:
         return None
 
     def _anew(self, step: int, request: str, protocol: Callable[[], np.ndarray]) -> np.ndarray:
-        attempt = self._seat.broadcast(secrets.token_bytes(_ATTEMPT), limit=_ATTEMPT)
+        attempt = self._communicator.broadcast(secrets.token_bytes(_ATTEMPT), limit=_ATTEMPT)
         ready = Payload({"request": request, "sent": False}, {"attempt": np.frombuffer(attempt, np.uint8)})
 
         def on_record(message: bytes) -> None:
             nonlocal ready
             ready = Payload(ready.words, {**ready.arrays, "message": np.frombuffer(message, np.uint8)})
             self._put(step, ready)
-            self._seat.all_gather(_READY, len(_READY))
+            self._communicator.all_gather(_READY, len(_READY))
             self._put(step, _with(ready, sent=True))
 
         with self._end.before_opening(on_record):

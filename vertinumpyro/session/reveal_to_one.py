@@ -46,13 +46,18 @@ class Bands:
 class PrivateOutput(abc.ABC):
     """A `Method` that spends no plan: of each record, one party alone is told what all parties' vectors add up to.
 
-    Abstract. NOT DP: what `told` is told is computed from single records, without noise.
+    Abstract. NOT DP: what `receiver` is told is computed from single records, without noise.
     """
 
     @property
     @abc.abstractmethod
-    def told(self) -> str:
+    def receiver(self) -> str:
         """The party that is told."""
+
+    @property
+    def told(self) -> str:
+        """`receiver`, as it was called before."""
+        return self.receiver
 
     @property
     @abc.abstractmethod
@@ -100,7 +105,7 @@ class PrivateOutput(abc.ABC):
         raise self._no_plan()
 
     def _no_plan(self) -> ArgumentError:
-        return ArgumentError(f"{type(self).__name__} spends no plan: it tells {self.told!r} what no plan covers")
+        return ArgumentError(f"{type(self).__name__} spends no plan: it tells {self.receiver!r} what no plan covers")
 
 
 def check_agreed(method: Any, digest: str) -> PrivateOutput:
@@ -122,7 +127,7 @@ def check_agreed(method: Any, digest: str) -> PrivateOutput:
 
 
 def reveal_to_one(
-    seat: Communicator, end: PartyProtocol, method: PrivateOutput, receiver: int, vector: np.ndarray
+    communicator: Communicator, end: PartyProtocol, method: PrivateOutput, receiver: int, vector: np.ndarray
 ) -> np.ndarray | None:
     """What all parties' vectors say, int64 [N], at the party that is told; None at the others.
 
@@ -131,7 +136,7 @@ def reveal_to_one(
     """
     bands = method.bands
     share = vector if bands is None else end.bands(vector, bands.thresholds, bands.bits)
-    return sum_to_one(seat.peers, seat.rank, receiver, share)
+    return sum_to_one(communicator.peers, communicator.rank, receiver, share)
 
 
 def reveal_in_process(method: PrivateOutput, columns: Mapping[str, Columns]) -> np.ndarray:

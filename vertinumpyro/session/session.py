@@ -26,6 +26,7 @@ from vertinumpyro.data.schema_checks import NO_DATASET
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import Backend, in_process
 from vertinumpyro.session.party_computation import Method, PartyComputation, party_sources
+from vertinumpyro.session.requests import Multiply, Publish, Sum
 from vertinumpyro.session.reveal_to_one import PrivateOutput, reveal_in_process
 from vertinumpyro.session.run import Payload, Run
 
@@ -93,16 +94,14 @@ class Session(abc.ABC):
         return released.arrays
 
     @abc.abstractmethod
-    def publish(self, index: int, what: str, words: Mapping[str, Any]) -> list[Payload]:
+    def publish(self, request: Publish) -> list[Payload]:
         """Every party's `PartyComputation.publish`, in the parties' order."""
 
     @abc.abstractmethod
-    def cross_products(
-        self, index: int | None, what: str, words: Mapping[str, Any]
-    ) -> dict[tuple[int, int], np.ndarray]:
+    def cross_products(self, request: Multiply) -> dict[tuple[int, int], np.ndarray]:
         """A_i^T A_j + noise, int64 modulo 2^64, for every two parties i < j and their `PartyComputation.factor`.
 
-        :param index: the plan's step; None where the noise is a one-time pad, so that nothing is revealed.
+        Without a step the noise is a one-time pad, so that nothing is revealed.
         """
 
     def broadcast(self, count: int) -> int:
@@ -118,10 +117,10 @@ class Session(abc.ABC):
         raise ArgumentError(f"{type(self).__name__} does not run steps at parties")
 
     @abc.abstractmethod
-    def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
+    def sum(self, request: Sum) -> np.ndarray:
         """The sum of all parties' `PartyComputation.summand` and noise, int64 modulo 2^64."""
 
-    def tell(self, method: PrivateOutput) -> pd.DataFrame | None:
+    def reveal_to(self, method: PrivateOutput) -> pd.DataFrame | None:
         """Lets the parties tell one of them what `method` says, which every party's task must say too. NOT DP.
 
         :return: the answers, with the records' ids where there are any, if this process is that party's; otherwise
@@ -129,6 +128,11 @@ class Session(abc.ABC):
         :raises ArgumentError: a party agreed to something else, or holds other columns; nothing was sent.
         """
         raise ArgumentError(f"{type(self).__name__} tells nobody anything of single records")
+
+    @final
+    def tell(self, method: PrivateOutput) -> pd.DataFrame | None:
+        """`reveal_to`, as it was called before."""
+        return self.reveal_to(method)
 
 
 def session_of(data: VerticalDataset | Session, backend: Any) -> Session:
@@ -202,33 +206,31 @@ class InProcessSession(Session):
         """See `Session.step`. Nobody sees anything before the step is on record, so it is computed first."""
         return run.step(index, compute)
 
-    def publish(self, index: int, what: str, words: Mapping[str, Any]) -> list[Payload]:
+    def publish(self, request: Publish) -> list[Payload]:
         """See `Session.publish`."""
-        return [work.publish(what, words) for work in self._works]
+        return [work.publish(request) for work in self._works]
 
-    def cross_products(
-        self, index: int | None, what: str, words: Mapping[str, Any]
-    ) -> dict[tuple[int, int], np.ndarray]:
+    def cross_products(self, request: Multiply) -> dict[tuple[int, int], np.ndarray]:
         """See `Session.cross_products`."""
-        factors = [work.factor(what, words) for work in self._works]
-        widths = self._works[0].widths(what, words)
+        factors = [work.factor(request) for work in self._works]
+        widths = self._works[0].widths(request)
         size = sum(rows * columns for _, (rows, columns) in pair_blocks(widths).values())
-        noise = np.stack([work.noise(what, words, size) for work in self._works])
+        noise = np.stack([work.noise(request, size) for work in self._works])
         with compat.x64():
             flat = np.asarray(self.backend.noisy_cross_products(factors, noise), np.int64)
         for work in self._works:
-            work.opened(what, words, flat)
+            work.opened(request, flat)
         return by_pair(flat, widths)
 
-    def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
+    def sum(self, request: Sum) -> np.ndarray:
         """See `Session.sum`."""
-        vectors = np.stack([work.summand(what, words) for work in self._works])
-        noise = np.stack([work.noise(what, words, vectors.shape[1]) for work in self._works])
+        vectors = np.stack([work.summand(request) for work in self._works])
+        noise = np.stack([work.noise(request, vectors.shape[1]) for work in self._works])
         with compat.x64():
             return np.asarray(self.backend.noisy_sum(vectors, noise), np.int64)
 
-    def tell(self, method: PrivateOutput) -> pd.DataFrame:
-        """See `Session.tell`; whoever runs this process holds every column anyway."""
+    def reveal_to(self, method: PrivateOutput) -> pd.DataFrame:
+        """See `Session.reveal_to`; whoever runs this process holds every column anyway."""
         method.check_records(self.schema)
         return method.answer(reveal_in_process(method, {party: self.dataset.arrays(party) for party in self.parties}))
 
@@ -290,15 +292,13 @@ class SessionWrapper(Session):
         """See `Session.step`."""
         return self.inner.step(run, index, compute)
 
-    def publish(self, index: int, what: str, words: Mapping[str, Any]) -> list[Payload]:
+    def publish(self, request: Publish) -> list[Payload]:
         """See `Session.publish`."""
-        return self.inner.publish(index, what, words)
+        return self.inner.publish(request)
 
-    def cross_products(
-        self, index: int | None, what: str, words: Mapping[str, Any]
-    ) -> dict[tuple[int, int], np.ndarray]:
+    def cross_products(self, request: Multiply) -> dict[tuple[int, int], np.ndarray]:
         """See `Session.cross_products`."""
-        return self.inner.cross_products(index, what, words)
+        return self.inner.cross_products(request)
 
     def broadcast(self, count: int) -> int:
         """See `Session.broadcast`."""
@@ -308,6 +308,6 @@ class SessionWrapper(Session):
         """See `Session.iterate`."""
         return self.inner.iterate(step, count, arrays)
 
-    def sum(self, index: int, what: str, words: Mapping[str, Any]) -> np.ndarray:
+    def sum(self, request: Sum) -> np.ndarray:
         """See `Session.sum`."""
-        return self.inner.sum(index, what, words)
+        return self.inner.sum(request)

@@ -39,7 +39,7 @@ class PartyTask:
         says what columns they have. Empty where the schema's parties hold columns of the same records.
     :ivar linkage: the file of this party's linkage, where its table holds others than the common records too.
     :ivar told: the file that this party's process writes where it alone is told something of each record
-        (`Session.tell`); None takes one beside its table.
+        (`Session.reveal_to`); None takes one beside its table.
     :ivar read_options: how the file is read, as `read_table` takes it.
     :ivar spool: a folder on a disk with room: the file is read in blocks, and its encoded columns lie there, as in
         `VerticalDataset.from_files`.
@@ -81,13 +81,13 @@ class PartyTask:
             )
         return schema
 
-    def check_schema(self, seat: Communicator, schema: Schema) -> None:
+    def check_schema(self, communicator: Communicator, schema: Schema) -> None:
         """Compares the parties' schemas by digest: columns in another order would stand under each other's names.
 
         :raises SchemaError: they differ; names the parties whose schema is another.
         """
         own = schema.digest().encode()
-        found = zip(self.parties, seat.all_gather(own, len(own)), strict=True)
+        found = zip(self.parties, communicator.all_gather(own, len(own)), strict=True)
         if others := [repr(party) for party, digest in found if digest != own]:
             raise SchemaError(
                 f"{self.party!r} has another schema than {', '.join(others)}: names, domains or the order of columns "

@@ -1,6 +1,5 @@
-"""Approvals: an organisation's signature under the digest of an agreement. Nothing runs without everybody's.
-
-An organisation's own policy: what it approves at most, whatever others propose.
+"""Approvals: an organisation's signature under the digest of an agreement, without all of which nothing runs; and its
+own policy, what it approves at most whatever others propose.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def connect_members(
     waiting: Callable[[str], None] = lambda text: None,
     carriers: bool = False,
 ) -> Communicator:
-    """A member's seat, once everybody is there and every party has shown its approval to every other.
+    """A member's communicator, once everybody is there and every party has shown its approval to every other.
 
     :param name: of this member.
     :param approval: this party's own; None for a helper.
@@ -42,7 +42,7 @@ def connect_members(
     """
     if name in agreement.members:
         _check_own(agreement, name, approval)
-    seat = gather(
+    communicator = gather(
         agreement,
         name,
         identity,
@@ -53,13 +53,13 @@ def connect_members(
         waiting=waiting,
     )
     if approval is not None:
-        found = seat.all_gather(json.dumps(approval.to_dict()).encode(), limit=_APPROVAL_BYTES)
+        found = communicator.all_gather(json.dumps(approval.to_dict()).encode(), limit=_APPROVAL_BYTES)
         check_approvals(agreement, [_read(text) for text in found])
     if carriers:
         peers, listener = _peers(agreement, name, listen)
         topic = f"{agreement.digest} carriers".encode()
-        seat.carriers = connected(identity, peers, topic=topic, listener=listener, wait_s=wait_s)
-    return seat
+        communicator.carriers = connected(identity, peers, topic=topic, listener=listener, wait_s=wait_s)
+    return communicator
 
 
 def gather(
@@ -73,7 +73,7 @@ def gather(
     timeout_s: float = 120.0,
     waiting: Callable[[str], None] = lambda text: None,
 ) -> Communicator:
-    """A member's seat, once everybody has come for one topic; nobody has approved anything by that.
+    """A member's communicator, once everybody has come for one topic; nobody has approved anything by that.
 
     :param topic: who comes for another one is refused.
     :raises PeerError: somebody did not come.

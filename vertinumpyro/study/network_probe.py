@@ -84,18 +84,18 @@ def slowest_line(measured: Collection[Measured]) -> NetworkProfile:
     )
 
 
-def check_network(seat: Communicator, facts: Mapping[str, str]) -> dict[int, Measured]:
+def check_network(communicator: Communicator, facts: Mapping[str, str]) -> dict[int, Measured]:
     """Measures the links to all others, by number; all members call it together.
 
     :param facts: what the others are told of this one.
     :raises PeerError: a link broke, or a member fell silent; names it.
     """
     found = {}
-    for one, other in itertools.combinations(range(len(seat.links) + 1), 2):
-        if seat.rank not in (one, other):
+    for one, other in itertools.combinations(range(len(communicator.links) + 1), 2):
+        if communicator.rank not in (one, other):
             continue
-        first = seat.rank == one
-        link = seat.links[other if first else one]
+        first = communicator.rank == one
+        link = communicator.links[other if first else one]
         theirs = _exchanged_facts(link, facts, first)
         if first:
             round_trip, clock = _asked(link)

@@ -16,11 +16,11 @@ from vertinumpyro.transport.links import (
     pack,
     unpack,
 )
-from vertinumpyro.transport.process_group import Group, GroupCommunicator, Member
+from vertinumpyro.transport.process_group import GroupCommunicator, Member, ProcessGroup
 from vertinumpyro.transport.relay import Relay
 from vertinumpyro.transport.tls import Address, Peer, connect_all, connected
 
-Seat, joined = Communicator, connect_all  # as they were called before
+Group, Seat, joined = ProcessGroup, Communicator, connect_all  # as they were called before
 
 __all__ = [
     "Address",
@@ -35,6 +35,7 @@ __all__ = [
     "NetworkProfile",
     "Peer",
     "PeerError",
+    "ProcessGroup",
     "Relay",
     "Seat",
     "SocketLink",

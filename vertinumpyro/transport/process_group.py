@@ -170,7 +170,7 @@ tables over."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
-    """A process to start: `run(seat, *arguments)`, importable by name.
+    """A process to start: `run(communicator, *arguments)`, importable by name.
 
     :ivar name: for errors, say "party 'clinic'".
     :ivar libraries: heavy modules that it will import, none of which begins a thread when it is read.
@@ -219,7 +219,7 @@ class GroupCommunicator(Communicator):
 
 
 @final
-class Group:
+class ProcessGroup:
     """The processes, from the side that started them. Use as a context manager.
 
     :param members: the processes, by number: the parties, then the helpers. Every two of them are wired.
@@ -378,7 +378,7 @@ class Group:
     def _saw(self, said: dict[int, Any]) -> str:
         return "".join(f"; {self._names[other]} saw: {words['error']}" for other, words in said.items())
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> ProcessGroup:
         """Returns itself."""
         return self
 
@@ -408,15 +408,19 @@ def _main(
     links = {other: SocketLink(end, names[other], timeout_s) for other, end in ends.items()}
     wire = SocketLink(control, _STARTER, timeout_s)
     wire.wait_forever()  # commands come when they come
-    seat = GroupCommunicator(rank, num_parties, links, wire, timeout_s)
+    communicator = GroupCommunicator(rank, num_parties, links, wire, timeout_s)
     try:
-        run(seat, *arguments)
+        run(communicator, *arguments)
     except Exception as error:
         own = isinstance(error, VertinumpyroError)
         text = str(error) if own else f"failed with {_where(error)}; its text could quote data and is not shown"
         with contextlib.suppress(BackendError):
-            seat.reply(
-                {"error": seat.verdict or text, "kind": type(error).__name__, "peer": isinstance(error, PeerError)}
+            communicator.reply(
+                {
+                    "error": communicator.verdict or text,
+                    "kind": type(error).__name__,
+                    "peer": isinstance(error, PeerError),
+                }
             )
         for link in links.values():
             link.close()

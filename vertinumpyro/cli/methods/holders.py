@@ -18,7 +18,7 @@ from vertinumpyro.data import DatasetInfo, VerticalDataset
 from vertinumpyro.dpvi import Posterior
 from vertinumpyro.dpvi.horizontal import HorizontalDPVI
 from vertinumpyro.privacy import ClientPlan, Plan
-from vertinumpyro.regression import BayesianLinearRegression, RegressionPlan
+from vertinumpyro.regression import BayesianLinearPlan, BayesianLinearRegression
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.posterior import PosteriorReport
 from vertinumpyro.reports.regression import BayesianLinearReport
@@ -38,7 +38,7 @@ class BayesianLinearCommand(CommandMethod):
     """Bayesian linear regression from the sum of all holders' statistics."""
 
     name = "bayesian_linear"
-    plan_class = RegressionPlan
+    plan_class = BayesianLinearPlan
     own_settings: Mapping[str, tuple[str, ...]] = {
         "privacy": ("epsilon", "delta", "collusion_threshold"),
         "fit": ("backend",),
@@ -72,21 +72,21 @@ class BayesianLinearCommand(CommandMethod):
         features = self.method.features(self.config.schema)
         return [f"label {self.config.regression.label}", count(len(features), "feature")]
 
-    def plan(self, facts: DatasetInfo) -> RegressionPlan:
+    def plan(self, facts: DatasetInfo) -> BayesianLinearPlan:
         """See `CommandMethod`."""
         return self.method.plan(facts)
 
     @classmethod
-    def plan_facts(cls, plan: RegressionPlan, backend: str) -> dict[str, str]:
+    def plan_facts(cls, plan: BayesianLinearPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
         return BayesianLinearReport.plan_facts(plan, backend)
 
-    def computations(self, facts: DatasetInfo, plan: RegressionPlan) -> Sequence[tuple[Computation, int]]:
+    def computations(self, facts: DatasetInfo, plan: BayesianLinearPlan) -> Sequence[tuple[Computation, int]]:
         """Each release is one sum."""
         holders = len(plan.holders)
         return [(VectorSum(num_parties=holders, num_values=one.num_values), 1) for one in plan.releases]
 
-    def fit(self, data: VerticalDataset | Session, plan: RegressionPlan, *, run_dir: Path, resume: bool) -> Any:
+    def fit(self, data: VerticalDataset | Session, plan: BayesianLinearPlan, *, run_dir: Path, resume: bool) -> Any:
         """See `CommandMethod`."""
         return self.method.fit(data, plan=plan, run_dir=run_dir, resume=resume)
 

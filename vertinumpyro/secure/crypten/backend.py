@@ -24,27 +24,27 @@ from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Communicator, Link, LoopbackLink, Member, Traffic, all_gather
 
 
-def run_dealer(seat: Communicator) -> None:
+def run_dealer(communicator: Communicator) -> None:
     """The dealer's process: sees shapes and its own randomness, nothing else."""
-    links = [seat.links[rank] for rank in sorted(seat.links)]
+    links = [communicator.links[rank] for rank in sorted(communicator.links)]
     for link in links:
         link.wait_forever()  # between two computations nobody asks; a party that dies breaks its link
     serve(links)
 
 
-def first_party_dealer(seat: Communicator) -> FirstPartyDealer:
+def first_party_dealer(communicator: Communicator) -> FirstPartyDealer:
     """NOT secure: party 0 deals, so it could read everything."""
     key = fresh_key()
-    if seat.rank > 0:
-        seat.links[0].send(key)
-        return FirstPartyDealer(key, seat.rank, [])
-    others = [bytes(link.receive(size=KEY_BYTES)) for link in seat.peers.values()]
-    return FirstPartyDealer(key, seat.rank, [key, *others])
+    if communicator.rank > 0:
+        communicator.links[0].send(key)
+        return FirstPartyDealer(key, communicator.rank, [])
+    others = [bytes(link.receive(size=KEY_BYTES)) for link in communicator.peers.values()]
+    return FirstPartyDealer(key, communicator.rank, [key, *others])
 
 
-def third_party_dealer(seat: Communicator, *, prefetch: bool = True) -> DealerClient:
+def third_party_dealer(communicator: Communicator, *, prefetch: bool = True) -> DealerClient:
     """This party's side of the dealer, who sits behind the parties."""
-    return DealerClient(fresh_key(), seat.rank, seat.links[seat.num_parties], prefetch=prefetch)
+    return DealerClient(fresh_key(), communicator.rank, communicator.links[communicator.num_parties], prefetch=prefetch)
 
 
 @final
@@ -145,7 +145,7 @@ class Crypten(BetweenProcesses):
     learn the noisy sum and nothing else, as long as AES-256 is a pseudo-random permutation.
 
     A run with every party's columns in its own process alone is `vertinumpyro fit --backend crypten`
-    (`vertinumpyro.session`); `InsecureRehearsal(Crypten())` runs the protocol on numbers that one process holds.
+    (`vertinumpyro.session`); `InsecureSimulation(Crypten())` runs the protocol on numbers that one process holds.
 
     :ivar dealer: "third_party", a process of its own; or "first_party" in a rehearsal, to measure what that process
         costs: party 0 deals and could read everything.
@@ -206,13 +206,17 @@ class Crypten(BetweenProcesses):
         """The dealer."""
         return [Member(name="the dealer", run=run_dealer)] if self.dealer == "third_party" else []
 
-    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
+    def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()
         third_party = self.dealer == "third_party"
-        dealer = third_party_dealer(seat, prefetch=self.prefetch) if third_party else first_party_dealer(seat)
-        return CryptenEnd(seat.rank, seat.peers, dealer, watch=watch, verifies=self.verifies_tables)
+        dealer = (
+            third_party_dealer(communicator, prefetch=self.prefetch)
+            if third_party
+            else first_party_dealer(communicator)
+        )
+        return CryptenEnd(communicator.rank, communicator.peers, dealer, watch=watch, verifies=self.verifies_tables)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
         """Counted by running the protocol with nobody at the other end."""

@@ -67,9 +67,9 @@ class SecureAggregation(BetweenProcesses):
         """None."""
         return []
 
-    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
+    def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
-        return _SumEnd(seat.rank, seat.peers, watch)
+        return _SumEnd(communicator.rank, communicator.peers, watch)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
         """Counted by running the protocol with nobody at the other end."""

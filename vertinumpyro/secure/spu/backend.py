@@ -13,7 +13,7 @@ from vertinumpyro.secure.computation import Computation
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.shape import BatchShape
-from vertinumpyro.secure.simulation import InsecureRehearsal
+from vertinumpyro.secure.simulation import InsecureSimulation
 from vertinumpyro.secure.spu import node, program
 from vertinumpyro.secure.spu.end import SpuEnd, run_helper
 from vertinumpyro.transport import Communicator, Member
@@ -79,16 +79,16 @@ class Spu(BetweenProcesses):
         names = [f"helper {rank}" for rank in range(num_parties, nodes)]
         return [Member(name=name, run=run_helper, arguments=(nodes, self.protocol)) for name in names]
 
-    def end(self, seat: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
+    def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
         """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()
-        return SpuEnd(seat, program.check_nodes(self.protocol, num_parties), self.protocol, watch)
+        return SpuEnd(communicator, program.check_nodes(self.protocol, num_parties), self.protocol, watch)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
         """Measured on zeros between processes of this machine. SPU counts messages, not rounds."""
         self.check_release()
-        with InsecureRehearsal(self) as rehearsal:
+        with InsecureSimulation(self) as rehearsal:
             return rehearsal.measured(computation, rank=rank)
 
     def grid_bits(self, shape: BatchShape) -> int:

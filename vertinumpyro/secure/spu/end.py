@@ -29,10 +29,10 @@ class SpuEnd(PartyProtocol):
     :param watch: called with every opened array; for tests.
     """
 
-    def __init__(self, seat: Communicator, num_nodes: int, protocol: str, watch: Watch | None = None) -> None:
-        self._seat, self._helpers, self._watch = seat, range(seat.num_parties, num_nodes), watch
-        self.rank, self.num_parties = seat.rank, seat.num_parties
-        self._node = Node(seat, num_nodes, protocol)
+    def __init__(self, communicator: Communicator, num_nodes: int, protocol: str, watch: Watch | None = None) -> None:
+        self._communicator, self._helpers, self._watch = communicator, range(communicator.num_parties, num_nodes), watch
+        self.rank, self.num_parties = communicator.rank, communicator.num_parties
+        self._node = Node(communicator, num_nodes, protocol)
 
     @property
     def traffic(self) -> Traffic:
@@ -55,7 +55,7 @@ class SpuEnd(PartyProtocol):
         )
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
-        return all_gather(self._seat.peers, self.rank, digest)
+        return all_gather(self._communicator.peers, self.rank, digest)
 
     def _clipped_noisy_sum(
         self,
@@ -90,19 +90,19 @@ class SpuEnd(PartyProtocol):
         if computation.num_values == 0:
             return np.zeros(0, np.int64)  # SPU takes no empty arrays
         for rank in self._helpers if self.rank == 0 else ():
-            self._seat.links[rank].send(pack({"computation": described(computation), "block": block}))
+            self._communicator.links[rank].send(pack({"computation": described(computation), "block": block}))
         result = _run(self._node, computation, mine, block)
         if self._watch is not None and len(result):
             self._watch("reveal", result)
         return result
 
 
-def run_helper(seat: Communicator, num_nodes: int, protocol: str) -> None:
+def run_helper(communicator: Communicator, num_nodes: int, protocol: str) -> None:
     """A node without data: learns from party 0 what is computed, and holds masked shares alone."""
-    node = Node(seat, num_nodes, protocol)
+    node = Node(communicator, num_nodes, protocol)
     while True:
-        seat.links[0].wait_forever()  # between two computations nobody asks; a party that dies breaks its link
-        words, _ = unpack(seat.links[0].receive(limit=_ANNOUNCEMENT_BYTES))
+        communicator.links[0].wait_forever()  # between two computations nobody asks; a party that dies breaks its link
+        words, _ = unpack(communicator.links[0].receive(limit=_ANNOUNCEMENT_BYTES))
         _run(node, computation_of(words["computation"]), {}, words["block"])
 
 

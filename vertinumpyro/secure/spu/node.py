@@ -84,21 +84,21 @@ def compiled(function: Any, inputs: Mapping[str, Input]) -> Any:
 class Node:
     """One node's end of SPU. Programs are compiled once for each description, and the runtimes stay.
 
-    :param seat: links to the other nodes, by which addresses and shares of the result travel.
+    :param communicator: links to the other nodes, by which addresses and shares of the result travel.
         The parties among them learn the result; the others help.
     :param protocol: SPU's name of it.
     """
 
-    def __init__(self, seat: Communicator, num_nodes: int, protocol: str) -> None:
+    def __init__(self, communicator: Communicator, num_nodes: int, protocol: str) -> None:
         self._spu, self._lib, _ = load()
-        self._seat, self._num_nodes = seat, num_nodes
+        self._communicator, self._num_nodes = communicator, num_nodes
         self.traffic = Traffic()
-        for link in seat.links.values():
+        for link in communicator.links.values():
             link.traffic = self.traffic
-        self.rank = seat.rank
+        self.rank = communicator.rank
         self.on_record: Callable[[bytes], None] | None = None
         self._log = _StandardOutput()
-        self._link = self._connected(seat.timeout_s)
+        self._link = self._connected(communicator.timeout_s)
         self._configs = {field: self._config(protocol, field) for field in ("FM64", "FM128")}
         self._runtimes: dict[str, Any] = {}
         self._programs: dict[str, Any] = {}
@@ -135,7 +135,7 @@ class Node:
             if given.owner != self.rank and key == self._placed and name != carried:
                 continue  # what stands in for another node's numbers stays where it is
             shares = io.make_shares(given.value, self._lib.Visibility.VIS_SECRET, given.owner)
-            runtime.set_var(name, shares[self._seat.rank])
+            runtime.set_var(name, shares[self._communicator.rank])
         self._placed = key
         self._log.forget()
         runtime.run(self._programs[key])
@@ -157,25 +157,25 @@ class Node:
         chunks = {f"chunk_{i}": np.frombuffer(chunk, np.uint8) for i, chunk in enumerate(share.share_chunks)}
         message = pack({}, meta=np.frombuffer(share.meta, np.uint8), **chunks)
         self._wait_for_the_parties(message)
-        parties = range(self._seat.num_parties)
-        outgoing = {rank: message if rank in parties else b"" for rank in self._seat.links}
-        size = len(message) if self._seat.rank in parties else 0  # all nodes' shares have one form
-        received = exchange(self._seat.links, outgoing, dict.fromkeys(self._seat.links, size))
-        received[self._seat.rank] = bytearray(message)
-        if self._seat.rank not in parties:
+        parties = range(self._communicator.num_parties)
+        outgoing = {rank: message if rank in parties else b"" for rank in self._communicator.links}
+        size = len(message) if self._communicator.rank in parties else 0  # all nodes' shares have one form
+        received = exchange(self._communicator.links, outgoing, dict.fromkeys(self._communicator.links, size))
+        received[self._communicator.rank] = bytearray(message)
+        if self._communicator.rank not in parties:
             return np.zeros(0, np.int64)
         result = io.reconstruct([self._share(received[rank]) for rank in range(self._num_nodes)])
         return np.asarray(result).astype(np.int64)
 
     def _wait_for_the_parties(self, message: bytes) -> None:
         """Nobody sends its share before every party is ready: a helper's, with a party's own, could be the result."""
-        if self._seat.rank >= self._seat.num_parties:
-            self._seat.links[0].receive(size=len(_READY))
+        if self._communicator.rank >= self._communicator.num_parties:
+            self._communicator.links[0].receive(size=len(_READY))
             return
         if self.on_record is not None:
             self.on_record(message)
-        for rank in range(self._seat.num_parties, self._num_nodes) if self._seat.rank == 0 else ():
-            self._seat.links[rank].send(_READY)
+        for rank in range(self._communicator.num_parties, self._num_nodes) if self._communicator.rank == 0 else ():
+            self._communicator.links[rank].send(_READY)
 
     def _share(self, message: bytearray) -> Any:
         _, arrays = unpack(message)
@@ -196,7 +196,7 @@ class Node:
 
     def _connected(self, timeout_s: float) -> Any:
         """SPU's own links, over Unix sockets that nobody else can reach; see the module."""
-        links = self._seat.links
+        links = self._communicator.links
         with tempfile.TemporaryDirectory(prefix="spu-") as folder:  # for this user alone
             found = self._addresses(folder)
             description = self._lib.link.Desc()
@@ -209,9 +209,9 @@ class Node:
 
     def _addresses(self, folder: str) -> list[bytes]:
         """Where each node's socket is, as this one reaches it."""
-        own, carriers = _address(folder), self._seat.carriers
+        own, carriers = _address(folder), self._communicator.carriers
         if not carriers:
-            return all_gather(self._seat.links, self.rank, own)
+            return all_gather(self._communicator.links, self.rank, own)
         self._relay = Relay(self.rank, carriers, folder, own.rstrip().decode())
         return [own if rank == self.rank else self._relay.path(rank).encode() for rank in range(self._num_nodes)]
 

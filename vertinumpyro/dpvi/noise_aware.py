@@ -1,0 +1,364 @@
+r"""The posterior of a `party_sum`'s coefficients given what the steps released, which knows the steps' noise.
+
+A step releases g_t = G(theta_t) + xi_t: the sum over all records of the derivatives of log p(y | eta) at a public point
+theta_t, with residuals cut to the plan's bound, and noise whose covariance is public. The noise moves the points about,
+so where the steps end says little of where the optimum is; all T sums together say all that was bought. What follows is
+post-processing of them and of the released moments, and costs no epsilon (Alrawajfeh, Jälkö and Honkela 2024 do this
+for pooled records and a curvature that is fitted to the trace).
+
+**Likelihood of the trace.** With beta the coefficients, x a record's derivatives of eta, psi its residual as it is cut:
+
+    g_t = F(theta_t; beta) + D (theta_t - beta) + u + xi_t,
+
+- F(theta; beta) = N E[x E[psi(y, x'theta) | y ~ p(. | x'beta)]] is what is expected of records whose outcomes follow
+  the model at beta. x is taken to be Gaussian with the released moments, so x given the two predictors is linear in
+  them, and F is an integral over these two (`_field`). What the cut of residuals takes away is in F: it is no bias.
+- u ~ N(0, J), J = N E[xx' Var(psi)]: by how much the gradient at beta itself differs between tables.
+- D has mean 0 and, with H = N E[xx' c], -H the slope of F at beta, covariance rho^2 H x H + kappa^2 I x I. The first is
+  how far Gaussian predictors and a straight slope are trusted, the second the noise of the moments. What the trace says
+  of D corrects H and J (`_slope`).
+
+In the basis of H's eigenvectors all these covariances are diagonal over coordinates, so there is one T by T matrix a
+coordinate, K_i = J_i 11' + rho^2 H_i (DHD') + kappa^2 DD' + s^2 I, with rows theta_t - beta of D at the estimate. With
+them fixed, the log density is a sum of squares in beta, of which F is nearly linear: Gauss-Newton finds the maximum and
+its precision. Both together are the trace's information on beta, whatever its prior.
+
+**Moments with noise.** Noise of standard deviation nu in the entries of a symmetric matrix moves an eigenvalue l up by
+some d nu^2 / 4 l, and gives nothing eigenvalues of the order of nu sqrt(d). What appears is taken back by as much, and
+below half of nu sqrt(d) to almost 0, so that a direction that the noise hides is left to the prior.
+
+**The posterior** is the model's prior, whatever it is, times that: in closed form where the prior is Gaussian, by NUTS
+where it is not, as with the scales of a hierarchy, which no party's part reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.infer import MCMC, NUTS
+
+from vertinumpyro.core import compat
+from vertinumpyro.dpvi.second_moments import scores_of
+from vertinumpyro.model import SplitModel
+from vertinumpyro.model.dummy_data import stand_in_columns
+from vertinumpyro.model.outcomes import Outcome
+from vertinumpyro.model.party_sums import has_offset
+
+MOST_PARAMETERS = 300
+"""Up to which the posterior is computed: it takes some T d^2 numbers of memory."""
+
+NUM_DRAWS = 2000
+
+_TRUST = 0.2  # rho
+_ROUNDS, _ROUNDS_A_SLOPE = 20, 5
+_SIZES = np.array([1.0, 0.5, 0.25, 0.1, 0.03])
+_LEAST = 1e-9  # of N: the smallest eigenvalue of moments
+_WARMUP = 1000
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_PAIRS = np.stack(np.meshgrid(_NODES, _NODES, indexing="ij"), -1).reshape(-1, 2)
+_PAIR_WEIGHTS = np.outer(_WEIGHTS, _WEIGHTS).ravel()
+
+
+class Trace(NamedTuple):
+    """What T steps that took all records released; public.
+
+    points: theta_t `[T, d]`.
+    gradients: of the log likelihood, with noise `[T, d]`.
+    stddev: of the noise `[d]`.
+    moments: sum xx' with noise `[d, d]`.
+    moments_stddev: of that noise.
+    num_records: N.
+    """
+
+    points: np.ndarray
+    gradients: np.ndarray
+    stddev: np.ndarray
+    moments: np.ndarray
+    moments_stddev: float
+    num_records: int
+
+
+class Information(NamedTuple):
+    """What the trace says of the coefficients: exp(linear'beta - beta' precision beta / 2), and what they would say.
+
+    precision: `[d, d]`.
+    linear: `[d]`.
+    centre: where Gauss-Newton ended `[d]`.
+    without_noise: the precision of the same records without any noise `[d, d]`.
+    """
+
+    precision: Any
+    linear: Any
+    centre: Any
+    without_noise: Any
+
+
+class NoiseAwareDraws(NamedTuple):
+    """The posterior, in flat unconstrained theta.
+
+    draws: `[S, theta]`.
+    stddev: of the posterior that the same records would have without the noise of privacy `[theta]`, as far as can be
+        told.
+    """
+
+    draws: np.ndarray
+    stddev: np.ndarray
+
+
+def why_not(split: SplitModel) -> str:
+    """Why the posterior of a model whose parts are linear cannot be had; empty where it can."""
+    if split.num_parameters > MOST_PARAMETERS:
+        return (
+            f"the model has {split.num_parameters} parameters, and {MOST_PARAMETERS} is the most for which it is known"
+        )
+    columns, zeros = stand_in_columns(split.schema, 16, seed=8), split.constrain(jnp.zeros(split.num_parameters))
+    adding = [p for p in split.parties if has_offset(split.model, split.structure.summed, p, zeros, columns)]
+    if adding:
+        return f"the part of {adding} has an offset, whose distribution nothing released says"
+    return ""
+
+
+def noise_aware_draws(
+    split: SplitModel, outcome: Outcome, trace: Trace, cut: float, rng_key: jax.Array
+) -> NoiseAwareDraws:
+    """Draws of all latents given the trace.
+
+    :param outcome: of the model's one `party_sum`.
+    :param cut: where residuals were cut, in its own units.
+    :param rng_key: for the draws.
+    """
+    with compat.x64():
+        found = _information_of(split, outcome, trace, cut)
+        prior = _prior_of(split)
+        if prior is not None:
+            return _gaussian(found, prior, rng_key)
+        return _by_nuts(split, found, rng_key)
+
+
+# -- the trace's information ------------------------------------------------------------------------
+
+
+def _information_of(split: SplitModel, outcome: Outcome, trace: Trace, cut: float) -> Information:
+    """Of the latents that parts read, in coordinates in which everyone's noise is alike; and back to all latents."""
+    read = np.unique(split.gather_index)
+    square = np.ix_(read, read)
+    key = f"trace information {outcome} {cut:g}"
+    if key not in split.compiled:
+        split.compiled[key] = jax.jit(partial(_information, outcome, cut))
+    mean = math.sqrt(float(np.mean(np.square(trace.stddev[read]))))
+    scale = np.asarray(trace.stddev, np.float64)[read] / mean
+    found: Information = split.compiled[key](
+        points=jnp.asarray(trace.points[:, read] * scale, float),
+        gradients=jnp.asarray(trace.gradients[:, read] / scale, float),
+        moments=jnp.asarray(trace.moments[square] / np.outer(scale, scale), float),
+        constant=jnp.asarray(_constant(split)[read] * scale, float),
+        noise=mean,
+        moments_noise=trace.moments_stddev,
+        num_records=float(trace.num_records),
+    )
+    centre, size = np.array(trace.points[-1], np.float64), split.num_parameters
+    centre[read] = found.centre / scale
+    linear, precision, without_noise = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
+    linear[read] = found.linear * scale
+    precision[square] = found.precision * np.outer(scale, scale)
+    without_noise[square] = found.without_noise * np.outer(scale, scale)
+    return Information(precision, linear, centre, without_noise)
+
+
+def _constant(split: SplitModel) -> np.ndarray:
+    """Coefficients that make eta 1 for every record, as an intercept's, found on stand-ins; zeros where none do."""
+    number, zeros = 4 * split.num_parameters + 16, jnp.zeros(split.num_parameters)
+    scores = []
+    for party in split.parties:
+        own = {n: jnp.asarray(c) for n, c in stand_in_columns(split.schema.restrict(party), number, seed=8).items()}
+        scores.append(np.asarray(scores_of(split, party)(zeros, own)))
+    tried = np.zeros((split.num_parameters, number))
+    np.add.at(tried, split.gather_index, np.concatenate(scores, axis=1).T)
+    found, *_ = np.linalg.lstsq(tried.T, np.ones(number), rcond=1e-9)
+    return found if np.allclose(tried.T @ found, 1.0, atol=1e-4) else np.zeros_like(found)
+
+
+def _information(
+    outcome: Outcome, cut: float, *, points: jax.Array, gradients: jax.Array, moments: jax.Array, constant: jax.Array,
+    noise: Any, moments_noise: Any, num_records: Any,
+) -> Information:  # fmt: skip
+    """See the module."""
+    predictors = _Predictors.of(moments, moments_noise, constant, num_records)
+    kappa = outcome.curvature(cut) * moments_noise
+
+    def misfit(beta: jax.Array) -> jax.Array:
+        return gradients - jax.vmap(lambda point: _field(predictors, outcome, cut, point, beta))(points)
+
+    def basis(beta: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Eigenvectors of H, its eigenvalues, and K_i's inverses `[d, T, T]`."""
+        steep, spread = _curvatures(predictors, outcome, cut, beta)
+        ratio = jnp.trace(spread) / jnp.trace(steep)
+        values, vectors = jnp.linalg.eigh(steep - slope)
+        values = jnp.maximum(values, _LEAST * num_records)
+        apart = (points - beta) @ vectors
+        per_step = noise**2 * jnp.eye(len(points)) + kappa**2 * apart @ apart.T
+        far = _TRUST**2 * (apart * values) @ apart.T
+        covariances = per_step + values[:, None, None] * (far + ratio)
+        return vectors, values, jnp.linalg.inv(covariances)
+
+    def system(beta: jax.Array, vectors: jax.Array, inverses: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Gradient and Gauss-Newton's precision of the trace's log density."""
+        left, by_beta = misfit(beta) @ vectors, jnp.einsum("tib,ij->tjb", jax.jacfwd(misfit)(beta), vectors)
+        weighted = jnp.einsum("its,sib->tib", inverses, by_beta)
+        return -jnp.einsum("tib,ti->b", weighted, left), jnp.einsum("tib,tic->bc", weighted, by_beta)
+
+    def one_round(number: jax.Array, carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        beta, slope = carried
+        vectors, _, inverses = basis(beta, slope)
+        gradient, precision = system(beta, vectors, inverses)
+        # a little of the data's own scale keeps a direction of which they say nothing where it is
+        step = jnp.linalg.solve(precision + 1e-6 * jnp.trace(precision) * jnp.eye(len(beta)), gradient)
+
+        def density(size: jax.Array) -> jax.Array:
+            left = misfit(beta + size * step) @ vectors
+            return -jnp.einsum("ti,its,si->", left, inverses, left)
+
+        tried = jax.lax.map(density, jnp.asarray(_SIZES))
+        beta = beta + jnp.asarray(_SIZES)[jnp.argmax(jnp.where(jnp.isnan(tried), -jnp.inf, tried))] * step
+        learn = number % _ROUNDS_A_SLOPE == _ROUNDS_A_SLOPE - 1
+        return beta, jax.lax.cond(learn, lambda: _slope(misfit(beta), points - beta, kappa, *basis(beta, slope)),
+                                  lambda: slope)  # fmt: skip
+
+    start = points[-1], jnp.zeros_like(moments)
+    beta, slope = jax.lax.fori_loop(0, _ROUNDS, one_round, start)
+    vectors, values, inverses = basis(beta, slope)
+    gradient, precision = system(beta, vectors, inverses)
+    return Information(precision, gradient + precision @ beta, beta, (vectors * values) @ vectors.T)
+
+
+def _slope(
+    left: jax.Array, apart: jax.Array, kappa: Any, vectors: jax.Array, values: jax.Array, inverses: jax.Array
+) -> jax.Array:
+    """The mean of D given the trace `[d, d]`, made symmetric: by how much the slope of G is above that of F."""
+    weights = jnp.einsum("its,si->ti", inverses, left @ vectors)
+    of_moments = kappa**2 * apart.T @ weights
+    of_trust = _TRUST**2 * ((vectors * values) @ vectors.T @ apart.T @ weights) * values
+    found = (of_moments + of_trust) @ vectors.T
+    return (found + found.T) / 2
+
+
+class _Predictors(NamedTuple):
+    """Gaussian x: mean `[d]` and covariance `[d, d]`, and N."""
+
+    mean: jax.Array
+    covariance: jax.Array
+    num_records: Any
+
+    @classmethod
+    def of(cls, moments: jax.Array, noise: Any, constant: jax.Array, num_records: Any) -> _Predictors:
+        """Of the moments without their noise's part; the mean is what x'constant = 1 says."""
+        values, vectors = jnp.linalg.eigh((moments + moments.T) / 2)
+        edge = len(moments) * noise**2 / 4
+        within = jnp.sqrt(jnp.maximum(values**2 - edge, 0.0))
+        values = jnp.where((values > 0) & (values**2 > edge), (values + within) / 2, 0.0)
+        seen = (vectors * jnp.maximum(values, _LEAST * num_records)) @ vectors.T
+        mean = seen @ constant / jnp.maximum(constant @ seen @ constant, 1.0)
+        values, vectors = jnp.linalg.eigh(seen / num_records - jnp.outer(mean, mean))
+        return cls(mean, (vectors * jnp.maximum(values, 1e-9)) @ vectors.T, num_records)
+
+
+def _expected(outcome: Outcome, cut: float, eta: jax.Array, truth: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of the residual at `eta`, as it is cut, of outcomes at the predictor `truth`."""
+    values, probabilities = outcome.support(truth)
+    residual = jnp.clip(outcome.residual(jnp.expand_dims(eta, -1), values), -cut, cut)
+    mean = (probabilities * residual).sum(-1)
+    return mean, (probabilities * residual**2).sum(-1) - mean**2
+
+
+def _field(predictors: _Predictors, outcome: Outcome, cut: float, point: jax.Array, beta: jax.Array) -> jax.Array:
+    """F `[d]`: over beta's predictor and how far the point's is from it, x by linear regression on both."""
+    both = jnp.stack([beta, point - beta], axis=1)
+    # the ridge is where the point is beta itself, or along it
+    root = jnp.linalg.cholesky(both.T @ predictors.covariance @ both + 1e-8 * jnp.eye(2))
+    eta = both.T @ predictors.mean + _PAIRS @ root.T
+    weighted = _PAIR_WEIGHTS * _expected(outcome, cut, eta.sum(1), eta[:, 0])[0]
+    by_pair = jax.scipy.linalg.solve_triangular(root, (predictors.covariance @ both).T, lower=True).T
+    return predictors.num_records * (predictors.mean * weighted.sum() + by_pair @ (_PAIRS.T @ weighted))
+
+
+def _curvatures(predictors: _Predictors, outcome: Outcome, cut: float, beta: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """H and J `[d, d]` at beta: over its predictor, xx' given which is of rank one beside a constant."""
+    width = jnp.sqrt(beta @ predictors.covariance @ beta + 1e-8)
+    eta = beta @ predictors.mean + width * _NODES
+    along = predictors.covariance @ beta / width
+    given = predictors.mean + _NODES[:, None] * along
+    across = predictors.covariance - jnp.outer(along, along)
+
+    def summed(of_node: jax.Array) -> jax.Array:
+        weights = _WEIGHTS * of_node
+        return predictors.num_records * (weights.sum() * across + (given * weights[:, None]).T @ given)
+
+    slopes = jax.vmap(jax.grad(lambda at, truth: _expected(outcome, cut, at, truth)[0]))(eta, eta)
+    return summed(-slopes), summed(_expected(outcome, cut, eta, eta)[1])
+
+
+# -- the posterior ----------------------------------------------------------------------------------
+
+
+class _Normal(NamedTuple):
+    """A Gaussian prior's precision `[d, d]` and linear term `[d]`."""
+
+    precision: np.ndarray
+    linear: np.ndarray
+
+
+def _prior_of(split: SplitModel) -> _Normal | None:
+    """The prior as a Gaussian; None where it is none, as its Hessian at two places says."""
+    if "gaussian prior" not in split.compiled:
+        split.compiled["gaussian prior"] = _found_prior(split.log_prior, split.num_parameters)
+    return split.compiled["gaussian prior"]
+
+
+def _found_prior(log_prior: Callable[[jax.Array], jax.Array], size: int) -> _Normal | None:
+    places = np.random.default_rng(9).normal(size=(2, size))
+    hessian, gradient = jax.jit(jax.hessian(log_prior)), jax.jit(jax.grad(log_prior))
+    one, other = (-np.asarray(hessian(jnp.asarray(place)), np.float64) for place in places)
+    if not np.allclose(one, other, rtol=1e-4, atol=1e-6) or np.linalg.eigvalsh(one)[0] <= 0:
+        return None
+    return _Normal(one, np.asarray(gradient(jnp.zeros(size)), np.float64))
+
+
+def _gaussian(found: Information, prior: _Normal, rng_key: jax.Array) -> NoiseAwareDraws:
+    covariance = np.linalg.inv(found.precision + prior.precision)
+    covariance = (covariance + covariance.T) / 2
+    mean = covariance @ (found.linear + prior.linear)
+    normal = np.asarray(jax.random.normal(rng_key, (NUM_DRAWS // 2, len(mean)), float))
+    apart = np.concatenate([normal, -normal]) @ np.linalg.cholesky(covariance).T  # their mean is the posterior's
+    without = np.linalg.inv(found.without_noise + prior.precision)
+    return NoiseAwareDraws(mean + apart, np.sqrt(np.diag(without)))
+
+
+def _by_nuts(split: SplitModel, found: Information, rng_key: jax.Array) -> NoiseAwareDraws:
+    """NumPyro's NUTS, compiled once for a model."""
+    if "noise-aware nuts" not in split.compiled:
+        size = split.num_parameters
+
+        def density(precision: jax.Array, linear: jax.Array) -> None:
+            flat: Any = numpyro.sample("flat", dist.ImproperUniform(dist.constraints.real_vector, (), (size,)))
+            numpyro.factor("trace", linear @ flat - flat @ precision @ flat / 2 + split.log_prior(flat))
+
+        kernel = NUTS(density, target_accept_prob=0.95, dense_mass=True)
+        split.compiled["noise-aware nuts"] = MCMC(
+            kernel, num_warmup=_WARMUP, num_samples=NUM_DRAWS, progress_bar=False, jit_model_args=True
+        )
+    sampler: MCMC = split.compiled["noise-aware nuts"]
+    sampler.run(rng_key, found.precision, found.linear, init_params={"flat": found.centre})
+    draws = np.asarray(sampler.get_samples()["flat"])
+    bends = -np.asarray(jax.hessian(split.log_prior)(jnp.asarray(draws.mean(0))))
+    values, vectors = np.linalg.eigh(found.without_noise + bends)
+    without = (vectors / np.maximum(values, 1e-9)) @ vectors.T
+    return NoiseAwareDraws(draws, np.minimum(np.sqrt(np.maximum(np.diag(without), 0.0)), draws.std(0)))
