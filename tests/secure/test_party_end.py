@@ -40,6 +40,7 @@ COMPUTATIONS = [
         id="tables of three in two blocks",
     ),
     pytest.param(VectorSum(num_parties=2, num_values=17), id="sum"),
+    pytest.param(VectorSum(num_parties=3, num_values=17, of_shares=True), id="sum of shares of tables"),
     pytest.param(CLIPPED, id="clipped sum"),  # the last: behind it, what the dealer sent ahead waits to be read
 ]
 

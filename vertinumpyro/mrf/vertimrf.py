@@ -467,10 +467,10 @@ class VertiMRF:
         widths = tuple(sum(c.num_cells for c in own) for own in party_columns(crossed, plan.parties))
         if not plan.cross_releases:
             return []
-        rows = None if plan.num_rounds else one_hot_rows(crossed, plan.parties)
+        rows = one_hot_rows(crossed, plan.parties)
         product = CrossProducts(num_records=plan.num_records, widths=widths, one_hot=rows)
         largest = max((a.num_cells * b.num_cells for a in columns for b in columns if a.party != b.party), default=0)
-        sums = VectorSum(num_parties=len(plan.parties), num_values=plan.tables_per_round * largest)
+        sums = VectorSum(num_parties=len(plan.parties), num_values=plan.tables_per_round * largest, of_shares=True)
         return [(product, 1), *([(sums, 1 + plan.num_rounds)] if plan.num_rounds else [])]
 
     def memory(self, schema: Schema, plan: MRFPlan) -> int:

@@ -146,15 +146,17 @@ class PartyProtocol(abc.ABC):
         return self._noisy_cross_products(computation, matrix, noise_share)
 
     @final
-    def noisy_sum(self, vector: np.ndarray, noise_share: np.ndarray) -> np.ndarray:
+    def noisy_sum(self, vector: np.ndarray, noise_share: np.ndarray, *, of_shares: bool = False) -> np.ndarray:
         """The sum of all parties' vectors and noise shares modulo 2^64, int64 [D].
 
         :param vector: this party's, int64 [D]. Secret.
         :param noise_share: this party's noise, int64 [D].
+        :param of_shares: of tables that were multiplied here. Where those are verified, all is modulo 2^61 - 1.
         :raises ArgumentError: an array has another type or shape.
         :raises BackendError: the parties' shapes differ; nothing was opened.
         """
-        computation = VectorSum(num_parties=self.num_parties, num_values=vector.size)
+        of_shares = of_shares and self.verifies_tables
+        computation = VectorSum(num_parties=self.num_parties, num_values=vector.size, of_shares=of_shares)
         for name, array in (("vector", vector), ("noise_share", noise_share)):
             self._check(computation, name, array, (vector.size,))
         self._agree(computation)

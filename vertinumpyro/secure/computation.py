@@ -168,12 +168,16 @@ class CrossProducts:
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorSum:
-    """`PartyProtocol.noisy_sum`."""
+    """`PartyProtocol.noisy_sum`.
+
+    :ivar of_shares: of tables that are verified: modulo 2^61 - 1, and committed to before it is opened.
+    """
 
     repeated: ClassVar[bool] = False
 
     num_parties: int
     num_values: int
+    of_shares: bool = False
 
     @property
     def memory(self) -> int:
@@ -182,7 +186,7 @@ class VectorSum:
 
     def at(self, end: Any, inputs: Arrays) -> np.ndarray:
         """Computes it at a `PartyProtocol`, on that party's inputs, by name."""
-        return end.noisy_sum(inputs["vector"], inputs["noise"])
+        return end.noisy_sum(inputs["vector"], inputs["noise"], of_shares=self.of_shares)
 
     def zeros(self, rank: int) -> dict[str, np.ndarray]:
         """Inputs of a party, for a dry run."""

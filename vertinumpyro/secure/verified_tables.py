@@ -95,6 +95,23 @@ class VerifiedTables:
         return _hash(json.dumps(dataclasses.astuple(self)).encode())
 
 
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifiedSum:
+    """The same of a sum of shares of such tables, for which nobody asks the dealer."""
+
+    num_parties: int
+    num_values: int
+
+    def others(self, rank: int) -> list[int]:
+        """All parties but one."""
+        return [other for other in range(self.num_parties) if other != rank]
+
+    def digest(self) -> bytes:
+        """Of all of it."""
+        return _hash(json.dumps(dataclasses.astuple(self)).encode())
+
+
 def statement_of(computation: Computation) -> VerifiedTables:
     """Of products of one-hot rows.
 
@@ -450,12 +467,7 @@ class Party:
             alpha = _EndKeys.of(self._key, other).alpha
             check_proof(other, proof, alpha, self._stated[other], self._keyed[other])
             commitments[other] = theirs
-        digest = _hash(*(commitments[q] for q in sorted(commitments)))
-        theirs = yield Exchange("agreed", dict.fromkeys(self._others, digest), dict.fromkeys(self._others, _HASH))
-        for other in self._others:
-            check_same(other, "commitments", digest, bytes(theirs[other]))
-        messages = yield Opening(opening, self._statement.digest(), commitments)
-        return result(self._statement.digest(), commitments, {**messages, self._rank: opening})
+        return (yield from _opened(self._statement, self._rank, opening, commitments))
 
     def _proof(self, verifier: int) -> bytes:
         value = (self._said - _blind(self._key, verifier)) % PRIME
@@ -472,6 +484,36 @@ class Party:
         return f"Party({self._rank})"
 
 
+def _opened(
+    statement: VerifiedTables | VerifiedSum, rank: int, opening: bytes, commitments: Mapping[int, bytes]
+) -> Generator[Step, Any, np.ndarray]:
+    """(4): nobody opens before all have the same commitments."""
+    others = statement.others(rank)
+    digest = _hash(*(commitments[q] for q in sorted(commitments)))
+    theirs = yield Exchange("agreed", dict.fromkeys(others, digest), dict.fromkeys(others, _HASH))
+    for other in others:
+        check_same(other, "commitments", digest, bytes(theirs[other]))
+    messages = yield Opening(opening, statement.digest(), commitments)
+    return result(statement.digest(), commitments, {**messages, rank: opening})
+
+
+def add_up(statement: VerifiedSum, rank: int, noisy_share: np.ndarray) -> Generator[Step, Any, np.ndarray]:
+    """A party: the sum of everybody's shares, int64 within p / 2.
+
+    :param noisy_share: of tables that were verified, its noise in it: integers modulo p.
+    :raises BackendError: another party did not open what it had committed to.
+    """
+    others = statement.others(rank)
+    sent = {other: fresh_key() for other in others}
+    received = yield Exchange("keys", sent, dict.fromkeys(others, KEY_BYTES))
+    zero = ZeroSums(sent, {other: bytes(theirs) for other, theirs in received.items()})
+    opening = fresh_key() + field.to_bytes(field.add(noisy_share, zero.share(noisy_share.shape)))
+    own = commitment(statement.digest(), rank, opening)
+    found = yield Exchange("commitments", dict.fromkeys(others, own), dict.fromkeys(others, _HASH))
+    commitments = {**{other: bytes(theirs) for other, theirs in found.items()}, rank: own}
+    return (yield from _opened(statement, rank, opening, commitments))
+
+
 @final
 class Nobody:
     """What a party of a dry run hears in the place of the dealer and of the others: all of it passes.
@@ -479,7 +521,7 @@ class Nobody:
     It knows nothing but the party's own numbers, so it is the proof's simulator, too.
     """
 
-    def __init__(self, statement: VerifiedTables, rank: int, party: Party) -> None:
+    def __init__(self, statement: VerifiedTables | VerifiedSum, rank: int, party: Party | None = None) -> None:
         self._statement, self._rank, self._party = statement, rank, party
         self._key, self._number = fresh_key(), -1
         self._opening = bytes(KEY_BYTES + _WORD * statement.num_values)
@@ -500,6 +542,9 @@ class Nobody:
         hashes = [_hash(self._part(other)) for other in range(self._statement.num_parties)]
         return b"".join(hashes if step.name == "block" else []).ljust(step.size, b"\0")
 
+    def _committed(self, other: int) -> bytes:
+        return commitment(self._statement.digest(), other, self._opening)
+
     def _part(self, other: int) -> bytes:
         return _part(self._key, self._number) if other == self._rank else bytes(_HASH)
 
@@ -507,8 +552,11 @@ class Nobody:
         match step.name:
             case "challenge":
                 return self._part(other)
+            case "commitments":
+                return self._committed(other)
             case "proofs":
-                committed = commitment(self._statement.digest(), other, self._opening)
+                assert self._party is not None
+                committed = self._committed(other)
                 return self._party.own_proof_of(other) + step.outgoing[other][2 * _WORD : 2 * _WORD + _HASH] + committed
             case "agreed":
                 return step.outgoing[other]

@@ -28,6 +28,9 @@ class PartyComputation(abc.ABC):
     columns, `factor` and `noise` for cross products, `summand` and `noise` for sums.
     """
 
+    verified: bool = False
+    """Whether products of one-hot rows are verified; who runs it says so."""
+
     @abc.abstractmethod
     def check(self, request: ReleaseRequest) -> None:
         """Refuses what is not what the plan releases at a step. A party asks before it computes anything.
@@ -50,6 +53,10 @@ class PartyComputation(abc.ABC):
     def one_hot_rows(self, request: Multiply) -> OneHotRows | None:
         """What every party's `factor` is, public, where a party that cheats is to be held to it."""
         return None
+
+    def adds_shares(self, request: Sum) -> bool:
+        """Whether summands are shares of such products, which are integers modulo 2^61 - 1 where `verified`."""
+        return False
 
     def summand(self, request: Sum) -> np.ndarray:
         """The party's integer vector int64 [D] in a sum. Secret."""

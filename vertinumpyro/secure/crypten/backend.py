@@ -124,8 +124,10 @@ class CryptenEnd(PartyProtocol):
         return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)
 
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
-        from vertinumpyro.secure.crypten import protocol
+        from vertinumpyro.secure.crypten import protocol, verified
 
+        if computation.of_shares:
+            return verified.noisy_sum(self._engine, computation, noisy_vector)
         return protocol.noisy_sum(self._engine, noisy_vector)
 
     def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:

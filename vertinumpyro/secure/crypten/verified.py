@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
 
 from vertinumpyro.core.row_blocks import Factor
-from vertinumpyro.secure.computation import CrossProducts, described
+from vertinumpyro.secure.computation import CrossProducts, VectorSum, described
 from vertinumpyro.secure.crypten.dealer import DealerClient
 from vertinumpyro.secure.crypten.engine import Engine
+from vertinumpyro.secure.prime_field import from_integers
 from vertinumpyro.secure.verified_tables import (
     Exchange,
     FromDealer,
@@ -23,6 +24,8 @@ from vertinumpyro.secure.verified_tables import (
     Opening,
     Party,
     Step,
+    VerifiedSum,
+    add_up,
     codes_of,
     result,
     statement_of,
@@ -44,8 +47,23 @@ def noisy_cross_products(
     statement = statement_of(computation)
     party = Party(statement, engine.rank)
     steps = party.follow(functools.partial(codes_of, matrix, statement.groups[engine.rank]), noise_share)
-    nobody = Nobody(statement, engine.rank, party) if engine.dealer.is_dry_run else None
     engine.dealer.ask_tables(described(computation))
+    return _driven(engine, steps, Nobody(statement, engine.rank, party))
+
+
+def noisy_sum(engine: Engine, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
+    """The sum of everybody's shares of such tables, noise in them; int64 [num_values].
+
+    :raises BackendError: a party opened something else than it had committed to.
+    """
+    statement = VerifiedSum(num_parties=engine.num_parties, num_values=computation.num_values)
+    steps = add_up(statement, engine.rank, from_integers(noisy_vector))
+    return _driven(engine, steps, Nobody(statement, engine.rank))
+
+
+def _driven(engine: Engine, steps: Generator[Step, Any, np.ndarray], nobody: Nobody) -> np.ndarray:
+    """What the steps come to; in a dry run, with what nobody answers."""
+    assert isinstance(engine.dealer, DealerClient)
     answer: Any = None
     while True:
         try:
@@ -53,7 +71,7 @@ def noisy_cross_products(
         except StopIteration as end:
             return end.value
         heard = _heard(engine, step)
-        answer = heard if nobody is None else nobody.answer(step)
+        answer = nobody.answer(step) if engine.dealer.is_dry_run else heard
 
 
 def _heard(engine: Engine, step: Step) -> bytearray | Mapping[int, bytearray]:
