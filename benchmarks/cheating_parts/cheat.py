@@ -15,6 +15,7 @@ import numpy as np
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.secure import Crypten, verified_tables
 from vertinumpyro.secure.between_processes import PartyProtocol
+from vertinumpyro.secure.prime_field import PRIME
 
 ROUNDS = ("keys", "rows", "challenge", "proofs", "agreed", "opening")
 CHEAT = 1
@@ -81,7 +82,7 @@ class _Changed:
         )
         if self._what == "rows":
             made = self._where
-            verified_tables.one_hot = lambda codes, sizes: rows(made, real_rows(codes, sizes)) % verified_tables.PRIME
+            verified_tables.one_hot = lambda codes, sizes: rows(made, real_rows(codes, sizes)) % PRIME
         if self._what == "order":
             from vertinumpyro.secure.crypten import verified
 

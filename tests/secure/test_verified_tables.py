@@ -118,7 +118,9 @@ class Group:
         blocks = enumerate(self.statement.blocks)
         parts = [[protocol._part(key, number) for key in self.keys] for number, _ in blocks]  # all have been shown
         pairs = zip(self.statement.blocks, parts, strict=True)
-        return [protocol.Challenge.of(self.statement, rows, of_block) for rows, of_block in pairs]
+        return [
+            protocol.Challenge.of(self.statement.groups, rows.stop - rows.start, of_block) for rows, of_block in pairs
+        ]
 
     def proof(self, verifier, made_up):
         """The best that the cheat can say of rows that it made up: (with the right tag, with the right value)."""

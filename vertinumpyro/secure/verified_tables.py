@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -28,11 +27,12 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError
+from vertinumpyro.core.errors import BackendError, RangeError
 from vertinumpyro.core.row_blocks import Factor, RowBlocks, factor_rows, rows_of, slices
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
+from vertinumpyro.secure.one_hot_proof import Challenge, check_parts, check_proof, check_same, hash_of, one_hot
 from vertinumpyro.secure.prime_field import PRIME, ZeroSums, uniform
 
 _BLOCK_ROWS = 2**16
@@ -92,7 +92,7 @@ class VerifiedTables:
 
     def digest(self) -> bytes:
         """Of all of it."""
-        return _hash(json.dumps(dataclasses.astuple(self)).encode())
+        return hash_of(json.dumps(dataclasses.astuple(self)).encode())
 
 
 @final
@@ -109,7 +109,7 @@ class VerifiedSum:
 
     def digest(self) -> bytes:
         """Of all of it."""
-        return _hash(json.dumps(dataclasses.astuple(self)).encode())
+        return hash_of(json.dumps(dataclasses.astuple(self)).encode())
 
 
 def statement_of(computation: Computation) -> VerifiedTables:
@@ -169,54 +169,6 @@ class Opening(NamedTuple):
 Step: TypeAlias = Exchange | FromDealer | Opening
 
 
-class Challenge(NamedTuple):
-    """What a block's check depends on; uniform as long as one party's part is.
-
-    cells:   for each party [cells, columns + 1]: r at each column's own cells, and lambda - rho r^2 at the end. A row's
-             product with it is its (z_c) of all columns, and sum_c lambda_c (sum_v z_v) - rho_c sum_v r_v^2 z_v.
-    columns: rho, for each party [columns].
-    records: tau [n].
-    ones:    the sum of lambda, for each party.
-    key:     seals what the dealer says about this challenge.
-    """
-
-    cells: tuple[np.ndarray, ...]
-    columns: tuple[np.ndarray, ...]
-    records: np.ndarray
-    ones: tuple[int, ...]
-    key: bytes
-
-    @classmethod
-    def of(cls, statement: VerifiedTables, rows: slice, parts: Sequence[bytes]) -> Challenge:
-        """From every party's part."""
-        key = _hash(*parts)
-        stream = KeyStream(derived_key(key, "challenge"))
-        records = uniform(stream, (rows.stop - rows.start,))
-        drawn = [_cell_weights(stream, sizes) for sizes in statement.groups]
-        cells, columns, ones = zip(*drawn, strict=True)
-        return cls(cells, columns, records, ones, key)
-
-    def weighted(self, party: int, z: np.ndarray) -> tuple[np.ndarray, int]:
-        """(tau rho z, sum of tau (rho z^2 + what is linear)) of rows' products with `cells` [n, columns + 1]."""
-        squared, linear = z[:, :-1], z[:, -1]
-        weights = field.multiply(self.records[:, None], self.columns[party])
-        products = field.multiply(weights, squared)
-        return products, field.dot(products, squared) + field.dot(self.records, linear)
-
-    def seal(self, purpose: str, shape: tuple[int, ...]) -> np.ndarray:
-        """A pad for what the dealer says before the challenge is known and must not be read before; once a purpose."""
-        return uniform(KeyStream(derived_key(self.key, f"seal {purpose}")), shape)
-
-
-def _cell_weights(stream: KeyStream, sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray, int]:
-    column_of = np.repeat(np.arange(len(sizes)), sizes)
-    r, rho, lam = (uniform(stream, (size,)) for size in (len(column_of), len(sizes), len(sizes)))
-    cells = np.zeros((len(column_of), len(sizes) + 1), np.int64)
-    cells[np.arange(len(column_of)), column_of] = r
-    cells[:, -1] = field.subtract(lam[column_of], field.multiply(rho[column_of], field.multiply(r, r)))
-    return cells, rho, field.total(lam)
-
-
 def deal(statement: VerifiedTables, keys: Sequence[bytes]) -> Iterator[list[bytes]]:
     """The dealer: a message for each party, a key, then one for each block of records and one at the end.
 
@@ -232,10 +184,10 @@ def deal(statement: VerifiedTables, keys: Sequence[bytes]) -> Iterator[list[byte
         masks = [shared.mask(rank, key) for rank, key in enumerate(keys)]
         products = field.add(products, _pair_products(masks))
         parts = [_part(key, number) for key in keys]
-        challenge = Challenge.of(statement, rows, parts)
+        challenge = Challenge.of(statement.groups, shared.num_rows, parts)
         seen = [field.row_products(mask, cells) for mask, cells in zip(masks, challenge.cells, strict=True)]
         stated = [s + challenge.weighted(rank, z)[1] for rank, (s, z) in enumerate(zip(stated, seen, strict=True))]
-        hashes = b"".join(_hash(part) for part in parts)
+        hashes = b"".join(hash_of(part) for part in parts)
         yield [hashes + _dealt_tags(shared, challenge, keys, rank, seen[rank][:, :-1]) for rank in range(len(keys))]
     assert challenge is not None
     yield [_dealt_end(statement, keys, rank, products, stated, challenge) for rank in range(len(keys))]
@@ -248,9 +200,14 @@ class _Shared(NamedTuple):
     number: int
     rows: slice
 
+    @property
+    def num_rows(self) -> int:
+        """Records of the block."""
+        return self.rows.stop - self.rows.start
+
     def _uniform(self, key: bytes, purpose: str, width: int) -> np.ndarray:
         stream = KeyStream(derived_key(key, f"{purpose} {self.number}"))
-        return uniform(stream, (self.rows.stop - self.rows.start, width))
+        return uniform(stream, (self.num_rows, width))
 
     def mask(self, rank: int, key: bytes) -> np.ndarray:
         """M of party `rank`, who has this key."""
@@ -381,19 +338,19 @@ class Party:
         sizes = {q: _WORD * len(codes) * self._statement.widths[q] for q in self._others}
         shown = yield Exchange("rows", dict.fromkeys(self._others, message), sizes)
         rows |= {q: field.from_bytes(shown[q], (len(codes), self._statement.widths[q])) for q in self._others}
-        self._transcript = _hash(self._transcript, *(field.to_bytes(rows[q]) for q in sorted(rows)))
+        self._transcript = hash_of(self._transcript, *(field.to_bytes(rows[q]) for q in sorted(rows)))
         own_part = _part(self._key, shared.number)
         parts = yield Exchange("challenge", dict.fromkeys(self._others, own_part), dict.fromkeys(self._others, _HASH))
         parts = [bytes(part) for _, part in sorted({**parts, self._rank: own_part}.items())]
         check_parts(parts, hashes)
-        self._challenge = challenge = Challenge.of(self._statement, shared.rows, parts)
+        self._challenge = challenge = Challenge.of(self._statement.groups, shared.num_rows, parts)
         self._multiply(hot, mask, rows)
         self._prove(challenge, codes, rows[self._rank], tags)
         for other in self._others:
             self._verify(challenge, other, rows[other], shared.tag_keys(other, self._key))
 
     def _deal_size(self, shared: _Shared) -> int:
-        tags = (shared.rows.stop - shared.rows.start) * len(self._statement.groups[self._rank]) * len(self._others)
+        tags = (shared.num_rows) * len(self._statement.groups[self._rank]) * len(self._others)
         return _HASH * self._statement.num_parties + _WORD * tags
 
     def _read_deal(self, data: bytes, shared: _Shared) -> tuple[list[bytes], np.ndarray]:
@@ -401,7 +358,7 @@ class Party:
         end = _HASH * self._statement.num_parties
         hashes = [bytes(data[start : start + _HASH]) for start in range(0, end, _HASH)]
         num_columns = len(self._statement.groups[self._rank])
-        shape = (len(self._others), shared.rows.stop - shared.rows.start, num_columns)
+        shape = (len(self._others), shared.num_rows, num_columns)
         return hashes, field.from_bytes(memoryview(data)[end:], shape)
 
     def _multiply(self, hot: np.ndarray, mask: np.ndarray, rows: Mapping[int, np.ndarray]) -> None:
@@ -489,7 +446,7 @@ def _opened(
 ) -> Generator[Step, Any, np.ndarray]:
     """(4): nobody opens before all have the same commitments."""
     others = statement.others(rank)
-    digest = _hash(*(commitments[q] for q in sorted(commitments)))
+    digest = hash_of(*(commitments[q] for q in sorted(commitments)))
     theirs = yield Exchange("agreed", dict.fromkeys(others, digest), dict.fromkeys(others, _HASH))
     for other in others:
         check_same(other, "commitments", digest, bytes(theirs[other]))
@@ -539,7 +496,7 @@ class Nobody:
         if step.name == "key":
             return self._key
         self._number += 1
-        hashes = [_hash(self._part(other)) for other in range(self._statement.num_parties)]
+        hashes = [hash_of(self._part(other)) for other in range(self._statement.num_parties)]
         return b"".join(hashes if step.name == "block" else []).ljust(step.size, b"\0")
 
     def _committed(self, other: int) -> bytes:
@@ -563,52 +520,9 @@ class Nobody:
         return bytes(step.sizes[other])
 
 
-def one_hot(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Rows [n, cells] with a 1 at each column's code.
-
-    :raises ArgumentError: a code is no cell; nothing was sent.
-    """
-    if codes.shape[1:] != (len(sizes),) or (codes < 0).any() or (codes >= np.array(sizes)).any():
-        raise ArgumentError("codes must be a cell of each column for each record")
-    found = np.zeros((len(codes), sum(sizes)), np.int64)
-    found[np.arange(len(codes))[:, None], np.cumsum([0, *sizes[:-1]]) + codes] = 1
-    return found
-
-
-def check_parts(parts: Sequence[bytes], hashes: Sequence[bytes]) -> None:
-    """(2): every part of the challenge is what the dealer gave its party.
-
-    :raises BackendError: it is another.
-    """
-    for party, (part, expected) in enumerate(zip(parts, hashes, strict=True)):
-        check_same(party, "part of the challenge", expected, _hash(part))
-
-
-def check_proof(prover: int, proof: bytes, alpha: int, stated: int, keyed: int) -> None:
-    """(3): the tag fits what the prover says, and with it the check comes to 0.
-
-    :param alpha: the verifier's key for this prover.
-    :param stated: what D and M say, modulo p.
-    :param keyed: the keys' weighted sum.
-    :raises BackendError: it is no proof.
-    """
-    value, tag = field.from_bytes(proof, (2,)).tolist()
-    if (tag - alpha * value - keyed) % PRIME or (stated + value) % PRIME:
-        raise _cheated(prover, "proof that each column has one cell for each record")
-
-
-def check_same(party: int, what: str, own: bytes, theirs: bytes) -> None:
-    """What must be the same everywhere is.
-
-    :raises BackendError: it is not.
-    """
-    if own != theirs:
-        raise _cheated(party, what)
-
-
 def commitment(digest: bytes, rank: int, opening: bytes) -> bytes:
     """To a salt and a share of this statement, which only the party of this number can open."""
-    return _hash(digest, b"%d" % rank, opening)
+    return hash_of(digest, b"%d" % rank, opening)
 
 
 def result(digest: bytes, commitments: Mapping[int, bytes], messages: Mapping[int, bytes]) -> np.ndarray:
@@ -625,10 +539,6 @@ def result(digest: bytes, commitments: Mapping[int, bytes], messages: Mapping[in
     return field.to_integers(functools.reduce(field.add, shares))
 
 
-def _cheated(party: int, what: str) -> BackendError:
-    return BackendError(f"party {party} failed a check, or was cheated itself: {what}; nothing was opened")
-
-
 def _doubled(a: np.ndarray) -> np.ndarray:
     return field.add(a, a)
 
@@ -636,12 +546,3 @@ def _doubled(a: np.ndarray) -> np.ndarray:
 def _cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
     ends = list(itertools.accumulate(sizes))
     return [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
-
-def _hash(*parts: bytes) -> bytes:
-    """SHA-256 of parts, each behind its length."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
