@@ -330,22 +330,24 @@ class Party:
         return (yield from self.open(share))
 
     def block(self, shared: _Shared, codes: np.ndarray) -> Generator[Step, Any, None]:
-        """(1) and (2): rows, challenge, and what follows for products and proofs."""
-        hashes, tags = self._read_deal((yield FromDealer("block", self._deal_size(shared))), shared)
+        """(1) and (2): rows, challenge, and what follows for products and proofs; the dealer has time for its part."""
         mask, hot = shared.mask(self._rank, self._key), one_hot(codes, self._statement.groups[self._rank])
-        rows = {self._rank: field.subtract(hot, mask)}
-        message = field.to_bytes(rows[self._rank])
+        own = field.subtract(hot, mask)
+        message = field.to_bytes(own)
         sizes = {q: _WORD * len(codes) * self._statement.widths[q] for q in self._others}
         shown = yield Exchange("rows", dict.fromkeys(self._others, message), sizes)
-        rows |= {q: field.from_bytes(shown[q], (len(codes), self._statement.widths[q])) for q in self._others}
-        self._transcript = hash_of(self._transcript, *(field.to_bytes(rows[q]) for q in sorted(rows)))
+        rows = {q: field.from_bytes(shown[q], (len(codes), self._statement.widths[q])) for q in self._others}
+        self._transcript = hash_of(
+            self._transcript, *(data for _, data in sorted({**shown, self._rank: message}.items()))
+        )
+        self._multiply(hot, mask, rows)
+        hashes, tags = self._read_deal((yield FromDealer("block", self._deal_size(shared))), shared)
         own_part = _part(self._key, shared.number)
         parts = yield Exchange("challenge", dict.fromkeys(self._others, own_part), dict.fromkeys(self._others, _HASH))
         parts = [bytes(part) for _, part in sorted({**parts, self._rank: own_part}.items())]
         check_parts(parts, hashes)
         self._challenge = challenge = Challenge.of(self._statement.groups, shared.num_rows, parts)
-        self._multiply(hot, mask, rows)
-        self._prove(challenge, codes, rows[self._rank], tags)
+        self._prove(challenge, codes, own, tags)
         for other in self._others:
             self._verify(challenge, other, rows[other], shared.tag_keys(other, self._key))
 
