@@ -4,6 +4,7 @@
     python benchmarks/wan.py --only linkage --networks 50_100
     python benchmarks/wan.py --only glm glm_step_1000 glm_step_30162 --networks 50_100 --num-steps 100
     python benchmarks/wan.py --backend spu --only step_100 marginals logistic --networks 50_100
+    python benchmarks/wan.py --backend semi_honest --only marginals --networks 50_100
     python benchmarks/wan.py --quick
 
 Two parties and CrypTen's dealer, or SPU's third node (ABY3; keys begin with `wan_spu`, and "rounds" are messages), each
@@ -31,8 +32,9 @@ estimate                before anything has run: of a step, computing on this ma
 
 `wan.<..>.line.{round_trip_s,bits_per_second,sustained_bits_per_second}`: what `doctor` measures there.
 
-`bytes_per_record` of a step: sent by a party, over its records. `--quick`: a round trip of 10 ms, 1,000 ids, three of
-Adult's columns.
+`bytes_per_record` of a step: sent by a party, over its records. Keys `wan_semi_honest`: CrypTen with
+security="semi-honest", which leaves out what tables are verified by. `--quick`: a round trip of 10 ms, 1,000 ids, three
+of Adult's columns.
 """
 
 from __future__ import annotations
@@ -66,13 +68,13 @@ from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Plan, PoissonSampling
 from vertinumpyro.regression import VerticalLogisticRegression
-from vertinumpyro.secure import Crypten, Spu
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.computation import ClippedSum, described
 from vertinumpyro.transport import NetworkProfile, make_identity
 
 NETWORKS = [(rtt, mbit) for rtt in (0, 10, 50) for mbit in (100, 1000)]
 GLM_STEPS = ("glm_step_1000", "glm_step_30162")
+KEYS = {"crypten": "wan", "semi_honest": "wan_semi_honest", "spu": "wan_spu"}
 WHAT = ("step_100", "step_1000", *GLM_STEPS, "marginals", "logistic", "glm", "linkage")
 QUICK_COLUMNS = {"demographic": ["age"], "financial": ["hours_per_week", "income"]}
 SHORT, RUNS = ("marginals", "logistic"), 3
@@ -104,7 +106,7 @@ class Runs:
     def __init__(self, dataset: VerticalDataset, folder: Path, args: argparse.Namespace) -> None:
         self.dataset, self.folder, self.args = dataset, folder, args
         self.quick, self.num_steps = args.quick, args.num_steps
-        self.backend: BetweenProcesses = Spu() if args.backend == "spu" else Crypten()
+        self.backend: BetweenProcesses = member.BACKENDS[args.backend]
         helpers = self.backend.helpers(len(dataset.schema.parties))
         self.names = [*dataset.schema.parties, *(f"helper{number}" for number, _ in enumerate(helpers))]
         self.files = written(dataset, folder)
@@ -246,13 +248,13 @@ def main(args: argparse.Namespace) -> None:
                     found[f"{rtt}_{mbit}"][what] = runs.measured(net, what, line)
                     bar.update()
                     print(f"{rtt}_{mbit} {what}: {found[f'{rtt}_{mbit}'][what]}", file=sys.stderr, flush=True)
-    finish({"wan" if args.backend == "crypten" else "wan_spu": found, "environment": environment()}, args, {})
+    finish({KEYS[args.backend]: found, "environment": environment()}, args, {})
 
 
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--only", nargs="+", choices=WHAT, help="some of these alone")
-    arguments.add_argument("--backend", choices=("crypten", "spu"), default="crypten", help="whose protocols")
+    arguments.add_argument("--backend", choices=KEYS, default="crypten", help="whose protocols")
     arguments.add_argument("--num-steps", type=int, help="of glm; its own default otherwise")
     names = [f"{rtt}_{mbit}" for rtt, mbit in NETWORKS]
     arguments.add_argument("--networks", nargs="+", choices=names, help="some of these alone; --json keeps the others")

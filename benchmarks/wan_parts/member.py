@@ -42,9 +42,16 @@ METHODS: Mapping[str, Any] = {
 }
 
 
+BACKENDS: dict[str, BetweenProcesses] = {
+    "crypten": Crypten(),
+    "semi_honest": Crypten(security="semi-honest"),
+    "spu": Spu(),
+}
+
+
 def backend_of(order: Mapping[str, Any]) -> BetweenProcesses:
     """Whose protocols are measured."""
-    return Spu() if order["backend"] == "spu" else Crypten()
+    return BACKENDS[order["backend"]]
 
 
 def seat_of(order: Mapping[str, Any]) -> Communicator:

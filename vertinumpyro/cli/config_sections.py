@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.schema_checks import suggest
-from vertinumpyro.secure import BACKENDS
+from vertinumpyro.secure import BACKENDS, Backend, Crypten
 
 _Section = TypeVar("_Section")
 
@@ -192,6 +192,8 @@ class FitSettings:
     :param warm_start: whether steps begin at the model fitted to noisy tables, which part of the budget buys.
     :param backend: who computes the step across the parties: "fixed_point" and "plaintext" in one process, which sees
         every column; "crypten" and "spu" with a process for each party.
+    :param security: of tables across parties with "crypten": "malicious", the default, holds whatever all parties but
+        one send; "semi-honest" only if all follow the protocol, and takes a little less time.
     """
 
     num_steps: int | None = positive()
@@ -205,6 +207,17 @@ class FitSettings:
     num_devices: int | None = positive()
     warm_start: bool | None = None
     backend: str = one_of(BACKENDS, "fixed_point")
+    security: Literal["malicious", "semi-honest"] | None = None
+
+
+def backend_of(settings: FitSettings) -> Backend:
+    """Who computes across the parties."""
+    kind = BACKENDS[settings.backend]
+    if settings.security is None:
+        return kind()
+    if kind is not Crypten:
+        raise ArgumentError(f'[fit] security = "{settings.security}" is for backend = "crypten"; leave it out')
+    return kind(security=settings.security)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

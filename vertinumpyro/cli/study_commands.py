@@ -13,7 +13,7 @@ from rich.text import Text
 
 from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, config_of, load_config
-from vertinumpyro.cli.config_sections import DataSettings
+from vertinumpyro.cli.config_sections import DataSettings, backend_of
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods.base import method_of
 from vertinumpyro.cli.model_loading import Sources
@@ -25,7 +25,7 @@ from vertinumpyro.data import Linkage
 from vertinumpyro.data.alignment import ID_RULE
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count
-from vertinumpyro.secure import BACKENDS, BetweenProcesses
+from vertinumpyro.secure import BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
 from vertinumpyro.transport import Address, Certificate
@@ -251,8 +251,8 @@ def _plan_facts(agreement: Agreement, path: Path) -> dict[str, str]:
     if not isinstance(agreement.plan, method.plan_class):
         raise ArgumentError(f"{path.name}: its plan is of another method than {agreement.method}; do not approve it")
     config = config_of(path, agreement.schema.to_dict(), agreement.settings)
-    backend = SecureAggregation() if agreement.holders else BACKENDS[config.fit.backend]()
-    return method.plan_facts(agreement.plan, backend.info().name)
+    backend = SecureAggregation() if agreement.holders else backend_of(config.fit)
+    return method.facts_of(agreement.plan, backend)
 
 
 def _shown_settings(agreement: Agreement) -> dict[str, str]:

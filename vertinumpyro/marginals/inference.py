@@ -124,8 +124,8 @@ def release_marginals(
 ) -> Marginals:
     """Spend a plan on noisy tables of pairs of columns, to which any number of models can be fitted afterwards.
 
-    Tables across parties come from one secure product of one-hot columns, in two rounds, with every party's noise;
-    each party adds tables of its own columns. `MarginalInference` fits NumPyro models to them, `VertiMRF().field`
+    Tables across parties come from one secure product of one-hot columns, with every party's noise; each party adds
+    tables of its own columns. `MarginalInference` fits NumPyro models to them, `VertiMRF().field`
     a Markov random field.
 
     :param data: the parties' tables in this process, or a session.

@@ -27,6 +27,7 @@ from vertinumpyro.core.row_blocks import OneHot, RowBlocks, rows_at_a_time
 from vertinumpyro.core.workers import Block, total
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.measurements import GRID_BITS, Measurement, TableRelease
+from vertinumpyro.secure.computation import OneHotRows
 
 Pair = tuple[str, str]
 
@@ -57,6 +58,11 @@ def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num
         bits=_HALF_GRID,
         one_hot=OneHot(sizes=sizes, codes=codes),
     )
+
+
+def one_hot_rows(columns: Sequence[CellColumn], parties: Sequence[str]) -> OneHotRows:
+    """What every party's `one_hot` is, in public."""
+    return OneHotRows(tuple(tuple(c.num_cells for c in own) for own in party_columns(columns, parties)), _HALF_GRID)
 
 
 def _codes(columns: Sequence[CellColumn], block: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -109,11 +115,11 @@ def pads(size: int, source: RandomSource) -> np.ndarray:
 
 
 def check_range(num_records: int, release: TableRelease) -> None:
-    """A count plus twelve standard deviations of noise stays below 2^62 grid units.
+    """A count plus twelve standard deviations of noise stays below 2^59 grid units, of 60 that verified tables have.
 
     :raises RangeError: N or the noise is too large.
     """
-    if (num_records + 12 * release.stddev) * 2**GRID_BITS >= 2**62:
+    if (num_records + 12 * release.stddev) * 2**GRID_BITS >= 2**59:
         raise RangeError(f"{num_records} records with this noise could wrap around the ring; raise epsilon")
 
 

@@ -11,13 +11,15 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.contingency import cross_pairs, one_hot, pads, party_columns, table_slices
+from vertinumpyro.mrf.contingency import cross_pairs, one_hot, one_hot_rows, pads, party_columns, table_slices
 from vertinumpyro.mrf.local_tables import measure_locally
 from vertinumpyro.mrf.marginals import Released, pack_released
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.table_selection import across, crossing, own
 from vertinumpyro.privacy import sample_discrete_gaussian
+from vertinumpyro.secure import prime_field as field
+from vertinumpyro.secure.computation import OneHotRows
 from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Sum
 
 OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
@@ -90,6 +92,14 @@ class TablesWork(PartyComputation):
         """Every party's cells."""
         return tuple(sum(c.num_cells for c in own) for own in party_columns(self._crossing, self._plan.parties))
 
+    def one_hot_rows(self, request: Multiply) -> OneHotRows | None:
+        """All products are of such."""
+        return one_hot_rows(self._crossing, self._plan.parties)
+
+    def adds_shares(self, request: Sum) -> bool:
+        """All sums do."""
+        return True
+
     def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """A share of the noise of the step's release, beside pads where no table is named; or a pad for all.
 
@@ -116,7 +126,11 @@ class TablesWork(PartyComputation):
         """The padded products, int64 flat: from here on the party holds a share of the exact ones."""
         if request.name == PADS:
             assert self._share is not None
-            self._share = (values if self._first else 0) - self._share
+            padded = values if self._first else np.zeros_like(values)
+            if self.verified:
+                self._share = field.subtract(field.from_integers(padded), field.from_integers(self._share))
+            else:
+                self._share = padded - self._share
 
     def summand(self, request: Sum) -> np.ndarray:
         """The party's share of the chosen tables."""

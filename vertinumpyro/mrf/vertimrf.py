@@ -24,7 +24,15 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.validation import check_fields, checked
 from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
-from vertinumpyro.mrf.contingency import Pair, check_range, cross_pairs, measured_pairs, party_columns, table_slices
+from vertinumpyro.mrf.contingency import (
+    Pair,
+    check_range,
+    cross_pairs,
+    measured_pairs,
+    one_hot_rows,
+    party_columns,
+    table_slices,
+)
 from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.encoders.base import Budget, Encoding, encoded_tables
 from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
@@ -459,9 +467,10 @@ class VertiMRF:
         widths = tuple(sum(c.num_cells for c in own) for own in party_columns(crossed, plan.parties))
         if not plan.cross_releases:
             return []
-        product = CrossProducts(num_records=plan.num_records, widths=widths)
+        rows = one_hot_rows(crossed, plan.parties)
+        product = CrossProducts(num_records=plan.num_records, widths=widths, one_hot=rows)
         largest = max((a.num_cells * b.num_cells for a in columns for b in columns if a.party != b.party), default=0)
-        sums = VectorSum(num_parties=len(plan.parties), num_values=plan.tables_per_round * largest)
+        sums = VectorSum(num_parties=len(plan.parties), num_values=plan.tables_per_round * largest, of_shares=True)
         return [(product, 1), *([(sums, 1 + plan.num_rounds)] if plan.num_rounds else [])]
 
     def memory(self, schema: Schema, plan: MRFPlan) -> int:

@@ -54,6 +54,11 @@ class Backend(abc.ABC):
 
     option: ClassVar[str]
 
+    @property
+    def verifies_tables(self) -> bool:
+        """Whether a party that cheats gets no more from tables of one-hot rows than one that does not."""
+        return False
+
     @abc.abstractmethod
     def info(self) -> BackendInfo:
         """Security model, who learns what, dealer, ring, precision."""

@@ -19,7 +19,7 @@ from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure.backend import Backend, check_prior
-from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, described
+from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, OneHotRows, VectorSum, described
 from vertinumpyro.secure.input_encoding import (
     Layout,
     PartyInputs,
@@ -48,10 +48,12 @@ class PartyProtocol(abc.ABC):
 
     :ivar rank: this party's number.
     :ivar num_parties: P.
+    :ivar verifies_tables: see `Backend.verifies_tables`.
     """
 
     rank: int
     num_parties: int
+    verifies_tables: bool = False
 
     @property
     @abc.abstractmethod
@@ -120,7 +122,9 @@ class PartyProtocol(abc.ABC):
         return self._clipped_noisy_sum(shape, layout, own, prior, mask, noise_share)
 
     @final
-    def noisy_cross_products(self, matrix: Factor, widths: Sequence[int], noise_share: np.ndarray) -> np.ndarray:
+    def noisy_cross_products(
+        self, matrix: Factor, widths: Sequence[int], noise_share: np.ndarray, one_hot: OneHotRows | None = None
+    ) -> np.ndarray:
         """A_i^T A_j of all pairs i < j, plus everybody's noise, modulo 2^64; int64 [sum_{i<j} d_i d_j].
 
         Pairs in the order of `itertools.combinations`, each product row by row.
@@ -128,10 +132,13 @@ class PartyProtocol(abc.ABC):
         :param matrix: this party's A, int64 [n, widths[rank]], or blocks of it, made when they are due. Secret.
         :param widths: d_p, the columns of each party's matrix; public.
         :param noise_share: this party's noise for the whole result.
+        :param one_hot: what all matrices are, if they are; public.
         :raises ArgumentError: an array has another type or shape.
-        :raises BackendError: the parties' shapes differ; nothing was opened.
+        :raises BackendError: the parties' shapes differ; or one of them failed a check. Nothing was opened.
         """
-        computation = CrossProducts(num_records=len(matrix), widths=tuple(int(width) for width in widths))
+        widths = tuple(int(width) for width in widths)
+        one_hot = one_hot if self.verifies_tables else None  # all parties do, or none: they compare the computation
+        computation = CrossProducts(num_records=len(matrix), widths=widths, one_hot=one_hot)
         shape = (len(matrix), computation.widths[self.rank])
         self._check(computation, "matrix", matrix, shape)
         self._check(computation, "noise_share", noise_share, (computation.num_values,))
@@ -139,15 +146,17 @@ class PartyProtocol(abc.ABC):
         return self._noisy_cross_products(computation, matrix, noise_share)
 
     @final
-    def noisy_sum(self, vector: np.ndarray, noise_share: np.ndarray) -> np.ndarray:
+    def noisy_sum(self, vector: np.ndarray, noise_share: np.ndarray, *, of_shares: bool = False) -> np.ndarray:
         """The sum of all parties' vectors and noise shares modulo 2^64, int64 [D].
 
         :param vector: this party's, int64 [D]. Secret.
         :param noise_share: this party's noise, int64 [D].
+        :param of_shares: of tables that were multiplied here. Where those are verified, all is modulo 2^61 - 1.
         :raises ArgumentError: an array has another type or shape.
         :raises BackendError: the parties' shapes differ; nothing was opened.
         """
-        computation = VectorSum(num_parties=self.num_parties, num_values=vector.size)
+        of_shares = of_shares and self.verifies_tables
+        computation = VectorSum(num_parties=self.num_parties, num_values=vector.size, of_shares=of_shares)
         for name, array in (("vector", vector), ("noise_share", noise_share)):
             self._check(computation, name, array, (vector.size,))
         self._agree(computation)

@@ -10,11 +10,11 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from vertinumpyro.core.row_blocks import RowBlocks, rows_at_a_time, slices
+from vertinumpyro.core.row_blocks import OneHot, RowBlocks, rows_at_a_time, slices
 from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs, norm_width
 from vertinumpyro.secure.score_functions import link_of
 from vertinumpyro.secure.shape import BatchShape
@@ -85,6 +85,25 @@ class ClippedSum:
 
 
 @final
+class OneHotRows(NamedTuple):
+    """What every party's matrix is, in public: for each column and record one entry of 2^bits, at the record's cell.
+
+    A backend may hold the parties to it.
+
+    groups: the cells of each column, of each party.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    bits: int
+
+    @classmethod
+    def read(cls, fields: Any) -> OneHotRows:
+        """From plain data."""
+        groups, bits = fields
+        return cls(tuple(tuple(sizes) for sizes in groups), bits)
+
+
+@final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossProducts:
     """`PartyProtocol.noisy_cross_products`.
@@ -94,12 +113,14 @@ class CrossProducts:
 
     :ivar num_records: n, of every party's matrix.
     :ivar widths: d_p, the columns of each party's matrix.
+    :ivar one_hot: see `OneHotRows`; None of any other matrices.
     """
 
     repeated: ClassVar[bool] = False
 
     num_records: int
     widths: tuple[int, ...]
+    one_hot: OneHotRows | None = None
 
     @property
     def num_parties(self) -> int:
@@ -132,25 +153,31 @@ class CrossProducts:
 
     def at(self, end: Any, inputs: Mapping[str, Any]) -> np.ndarray:
         """Computes it at a `PartyProtocol`, on that party's inputs, by name."""
-        return end.noisy_cross_products(inputs["matrix"], self.widths, inputs["noise"])
+        return end.noisy_cross_products(inputs["matrix"], self.widths, inputs["noise"], self.one_hot)
 
     def zeros(self, rank: int) -> dict[str, Any]:
         """Inputs of a party, for a dry run."""
         made = functools.partial(_zeros, self.widths[rank])
         nothing = {"": np.broadcast_to(np.int8(0), self.num_records)}
-        matrix = RowBlocks((self.num_records, self.widths[rank]), 0, nothing, made)
+        sizes = None if self.one_hot is None else self.one_hot.groups[rank]
+        hot = None if sizes is None else OneHot(sizes, functools.partial(_first_cells, len(sizes)))
+        matrix = RowBlocks((self.num_records, self.widths[rank]), 0, nothing, made, one_hot=hot)
         return {"matrix": matrix, "noise": np.zeros(self.num_values, np.int64)}
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorSum:
-    """`PartyProtocol.noisy_sum`."""
+    """`PartyProtocol.noisy_sum`.
+
+    :ivar of_shares: of tables that are verified: modulo 2^61 - 1, and committed to before it is opened.
+    """
 
     repeated: ClassVar[bool] = False
 
     num_parties: int
     num_values: int
+    of_shares: bool = False
 
     @property
     def memory(self) -> int:
@@ -159,7 +186,7 @@ class VectorSum:
 
     def at(self, end: Any, inputs: Arrays) -> np.ndarray:
         """Computes it at a `PartyProtocol`, on that party's inputs, by name."""
-        return end.noisy_sum(inputs["vector"], inputs["noise"])
+        return end.noisy_sum(inputs["vector"], inputs["noise"], of_shares=self.of_shares)
 
     def zeros(self, rank: int) -> dict[str, np.ndarray]:
         """Inputs of a party, for a dry run."""
@@ -171,6 +198,10 @@ def block_memory(shape: BatchShape) -> int:
     norms = norm_width(shape)
     of_a_record = shape.num_values + shape.num_parties * (shape.num_inputs + norms + norms**2)
     return _COPIES * shape.batch_size * of_a_record
+
+
+def _first_cells(num_columns: int, block: Arrays) -> list[np.ndarray]:
+    return [np.zeros(len(block[""]), np.int64)] * num_columns
 
 
 def _zeros(width: int, block: Arrays) -> np.ndarray:
@@ -208,4 +239,5 @@ def computation_of(words: Mapping[str, Any]) -> Computation:
         fields |= {"shape": shape, "layout": layout}
     if "widths" in fields:
         fields["widths"] = tuple(fields["widths"])
+        fields["one_hot"] = fields["one_hot"] and OneHotRows.read(fields["one_hot"])
     return _KINDS[words["run"]](**fields)

@@ -15,11 +15,19 @@ import numpy as np
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.core.row_blocks import Factor
+from vertinumpyro.core.row_blocks import Factor, RowBlocks
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure.backend import AnyArray, BackendInfo, Contributions, InProcess, check_shape, total
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
-from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, computation_of, described
+from vertinumpyro.secure.computation import (
+    ClippedSum,
+    Computation,
+    CrossProducts,
+    OneHotRows,
+    VectorSum,
+    computation_of,
+    described,
+)
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.secure.shape import BatchShape
@@ -102,7 +110,10 @@ class InsecureSimulation(InProcess):
         """See `InProcess.noisy_cross_products`."""
         own = [np.asarray(matrix).astype(np.int64) for matrix in matrices]
         widths = tuple(matrix.shape[1] for matrix in own)
-        computation = CrossProducts(num_records=own[0].shape[0], widths=widths)
+        hot = [matrix.one_hot for matrix in matrices if isinstance(matrix, RowBlocks) and matrix.one_hot is not None]
+        bits = {matrix.bits for matrix in matrices if isinstance(matrix, RowBlocks)}
+        one_hot = OneHotRows(tuple(of.sizes for of in hot), *bits) if len(hot) == len(own) and len(bits) == 1 else None
+        computation = CrossProducts(num_records=own[0].shape[0], widths=widths, one_hot=one_hot)
         return self._integers(computation, "matrix", own, noise_shares)
 
     def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:

@@ -199,6 +199,7 @@ class Party:
         ]
         columns = self._own.arrays(self._task.columns_of)
         self._work = self._method.work(self._facts, self._task.party, columns, plan, source)
+        self._work.verified = self._end.verifies_tables
         self._openings, self._batches = RevealLog(self._communicator, self._end, run, self._task.party), None
         return {"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent}, {}
 
@@ -237,11 +238,13 @@ class Party:
         def protocol() -> np.ndarray:
             if isinstance(request, Sum):
                 vector = work.summand(request)
-                return self._end.noisy_sum(vector, work.noise(request, vector.size))
+                shares = work.adds_shares(request)
+                return self._end.noisy_sum(vector, work.noise(request, vector.size), of_shares=shares)
             size = sum(widths[i] * widths[j] for j in range(len(widths)) for i in range(j))
             matrix = work.factor(request)
             matrix = matrix if isinstance(matrix, RowBlocks) else np.ascontiguousarray(matrix, np.int64)
-            return self._end.noisy_cross_products(matrix, widths, work.noise(request, size))
+            noise = work.noise(request, size)
+            return self._end.noisy_cross_products(matrix, widths, noise, work.one_hot_rows(request))
 
         values = protocol() if request.step is None else openings.opened(request.step, digest, protocol)
         work.opened(request, values)

@@ -13,6 +13,7 @@ from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.privacy import Batches, Plan
 from vertinumpyro.secure.between_processes import PartyProtocol
+from vertinumpyro.secure.computation import OneHotRows
 from vertinumpyro.session.requests import Multiply, Publish, ReleaseRequest, Sum
 from vertinumpyro.session.run import Payload
 
@@ -26,6 +27,9 @@ class PartyComputation(abc.ABC):
     Every kind of release has a name. A method overrides what it uses: `publish` for releases of a party's own
     columns, `factor` and `noise` for cross products, `summand` and `noise` for sums.
     """
+
+    verified: bool = False
+    """Whether products of one-hot rows are verified; who runs it says so."""
 
     @abc.abstractmethod
     def check(self, request: ReleaseRequest) -> None:
@@ -45,6 +49,14 @@ class PartyComputation(abc.ABC):
     def widths(self, request: Multiply) -> tuple[int, ...]:
         """d of every party's `factor`, public."""
         raise NotImplementedError(request.name)
+
+    def one_hot_rows(self, request: Multiply) -> OneHotRows | None:
+        """What every party's `factor` is, public, where a party that cheats is to be held to it."""
+        return None
+
+    def adds_shares(self, request: Sum) -> bool:
+        """Whether summands are shares of such products, which are integers modulo 2^61 - 1 where `verified`."""
+        return False
 
     def summand(self, request: Sum) -> np.ndarray:
         """The party's integer vector int64 [D] in a sum. Secret."""

@@ -17,6 +17,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, VerticalDataset
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.run_report import RunFacts, RunReport
+from vertinumpyro.secure import Backend, BetweenProcesses
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
 
@@ -31,6 +32,16 @@ METHODS: Mapping[str, str] = {
     "quality": "vertinumpyro.cli.methods.quality:QualityCommand",
 }
 """Name of `--method` -> the class that stands for it, imported when it is asked for."""
+
+
+CHEATS = (
+    "parties that cheat, up to all but one: whatever they send, they learn no more than their row says, or the run "
+    "stops. One that cheats may leave out its noise; the outside analyst then gets what such parties together get"
+)
+FOLLOWS = (
+    "parties that follow the protocol. One that sends made-up numbers could learn single records of the others, and "
+    "nobody would notice: take part only with parties that you trust not to"
+)
 
 
 class CommandMethod(abc.ABC):
@@ -73,9 +84,23 @@ class CommandMethod(abc.ABC):
         :param backend: its name, which no plan has.
         """
 
+    @classmethod
+    def is_verified(cls, plan: Any) -> bool:
+        """Whether all that its parties compute together are tables that a backend can verify."""
+        return False
+
+    @final
+    @classmethod
+    def facts_of(cls, plan: Any, backend: Backend) -> dict[str, str]:
+        """`plan_facts`, and where parties are processes, against which behaviour of theirs the rows hold."""
+        facts = cls.plan_facts(plan, backend.info().name)
+        if not isinstance(backend, BetweenProcesses):
+            return facts
+        return {**facts, "rows hold against": CHEATS if cls.is_verified(plan) and backend.verifies_tables else FOLLOWS}
+
     def facts(self, plan: Any) -> dict[str, str]:
         """The same, and what follows from the settings too."""
-        return self.plan_facts(plan, self.method.backend.info().name)
+        return self.facts_of(plan, self.method.backend)
 
     @abc.abstractmethod
     def computations(self, facts: DatasetInfo, plan: Any) -> Sequence[tuple[Computation, int]]:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import jax
 
 from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.config_sections import backend_of
 from vertinumpyro.cli.methods.base import CommandMethod, given
 from vertinumpyro.cli.model_loading import model_settings
 from vertinumpyro.cli.terminal import console
@@ -25,7 +26,6 @@ from vertinumpyro.reports.plain_language import at_most, count
 from vertinumpyro.reports.posterior import MarginalPosteriorReport
 from vertinumpyro.reports.release import FieldReport, table_facts
 from vertinumpyro.reports.run_report import stored_posterior
-from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
 
@@ -42,13 +42,16 @@ class TablesCommand(CommandMethod):
 
     plan_class = MRFPlan
     what: ClassVar[str]
-    own_settings: Mapping[str, tuple[str, ...]] = {"privacy": (*TABLE_PRIVACY, "allow_unproven"), "fit": ("backend",)}
+    own_settings: Mapping[str, tuple[str, ...]] = {
+        "privacy": (*TABLE_PRIVACY, "allow_unproven"),
+        "fit": ("backend", "security"),
+    }
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         settings = {k: v for k, v in given(config.mrf).items() if k not in _OF_THE_PLAN}
         allow = bool(config.privacy.allow_unproven)
-        self.method = VertiMRF(**settings, allow_unproven=allow, backend=BACKENDS[config.fit.backend]())
+        self.method = VertiMRF(**settings, allow_unproven=allow, backend=backend_of(config.fit))
 
     def checked(self) -> Sequence[str]:
         """The columns in cells."""
@@ -65,6 +68,11 @@ class TablesCommand(CommandMethod):
     def plan_facts(cls, plan: MRFPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
         return table_facts(plan, backend, cls.what)
+
+    @classmethod
+    def is_verified(cls, plan: MRFPlan) -> bool:
+        """All of them."""
+        return True
 
     def facts(self, plan: MRFPlan) -> dict[str, str]:
         """With the memory that the columns' cells take."""

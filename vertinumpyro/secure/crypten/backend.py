@@ -53,6 +53,7 @@ class CryptenEnd(PartyProtocol):
 
     :param links: to the other parties.
     :param watch: called with every opened array and why it was opened; for tests.
+    :param verifies: hold the others to one-hot rows where products are of such.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class CryptenEnd(PartyProtocol):
         dealer: Correlations,
         *,
         watch: Watch | None = None,
+        verifies: bool = True,
     ) -> None:
         from vertinumpyro.secure.crypten.engine import Engine
 
         self.rank, self.num_parties = rank, len(links) + 1
+        self.verifies_tables = verifies and isinstance(dealer, DealerClient)
         self._engine = Engine(rank, links, dealer, watch)
 
     @property
@@ -88,6 +91,10 @@ class CryptenEnd(PartyProtocol):
 
     def open(self, message: bytes) -> np.ndarray:
         """See `PartyProtocol.open`."""
+        from vertinumpyro.secure.crypten import verified
+
+        if verified.is_opening(message):
+            return verified.open_again(self._engine, message)
         return self._engine.open(message).numpy()
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
@@ -110,13 +117,17 @@ class CryptenEnd(PartyProtocol):
         return protocol.clipped_noisy_sum(self._engine, shape, layout, own, prior, mask, noise_share)
 
     def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
-        from vertinumpyro.secure.crypten import protocol
+        from vertinumpyro.secure.crypten import protocol, verified
 
+        if computation.one_hot is not None:
+            return verified.noisy_cross_products(self._engine, computation, matrix, noise_share)
         return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)
 
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
-        from vertinumpyro.secure.crypten import protocol
+        from vertinumpyro.secure.crypten import protocol, verified
 
+        if computation.of_shares:
+            return verified.noisy_sum(self._engine, computation, noisy_vector)
         return protocol.noisy_sum(self._engine, noisy_vector)
 
     def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
@@ -141,6 +152,10 @@ class Crypten(BetweenProcesses):
     :ivar dealer: "third_party", a process of its own; or "first_party" in a rehearsal, to measure what that process
         costs: party 0 deals and could read everything.
     :ivar prefetch: ask the dealer a step ahead; False asks at every product, to measure the gain in a rehearsal.
+    :ivar security: "malicious" holds tables across parties against parties that do not follow the protocol, whatever
+        else they do (`secure.verified_tables`); "semi-honest" leaves that out: a party that sends made-up numbers in
+        the place of its columns then reads others' records, and nobody notices. All other computations are
+        semi-honest with either.
     """
 
     option: ClassVar[str] = "crypten"
@@ -148,17 +163,24 @@ class Crypten(BetweenProcesses):
 
     dealer: Literal["third_party", "first_party"] = "third_party"
     prefetch: bool = True
+    security: Literal["malicious", "semi-honest"] = "malicious"
 
     def __post_init__(self) -> None:
         """Checks the settings."""
         check_fields(self)
 
+    @property
+    def verifies_tables(self) -> bool:
+        """As `security` says, with a dealer that is no party."""
+        return self.security == "malicious" and self.dealer == "third_party"
+
     def info(self) -> BackendInfo:
-        """Semi-honest parties, third-party dealer."""
+        """Semi-honest parties but for tables, third-party dealer."""
         third_party = self.dealer == "third_party"
+        tables = ", and for tables across parties any that do not follow the protocol" if self.verifies_tables else ""
         return BackendInfo(
             name="crypten",
-            security_model="semi-honest parties, one process each, and a dealer that colludes with no party"
+            security_model=f"semi-honest parties{tables}; one process each, and a dealer that colludes with no party"
             if third_party
             else "none: party 0 deals and can read everything",
             who_learns_what="every party learns the noisy sum; the dealer learns shapes only; links within "
@@ -196,7 +218,7 @@ class Crypten(BetweenProcesses):
             if third_party
             else first_party_dealer(communicator)
         )
-        return CryptenEnd(communicator.rank, communicator.peers, dealer, watch=watch)
+        return CryptenEnd(communicator.rank, communicator.peers, dealer, watch=watch, verifies=self.verifies_tables)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
         """Counted by running the protocol with nobody at the other end."""
@@ -204,7 +226,8 @@ class Crypten(BetweenProcesses):
         if missing := self.missing():
             raise BackendError(missing)
         links = {other: LoopbackLink(Traffic()) for other in range(computation.num_parties) if other != rank}
-        return dry_run(CryptenEnd(rank, links, DealerClient(fresh_key(), rank, LoopbackLink(Traffic()))), computation)
+        dealer = DealerClient(fresh_key(), rank, LoopbackLink(Traffic()))
+        return dry_run(CryptenEnd(rank, links, dealer, verifies=self.verifies_tables), computation)
 
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.

@@ -20,13 +20,14 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.integer_product import pair_products
+from vertinumpyro.secure.computation import computation_of
 from vertinumpyro.secure.crypten.number_formats import (
     NUM_WAVES,
     POWER_STEP_BITS,
@@ -37,8 +38,10 @@ from vertinumpyro.secure.crypten.number_formats import (
     unpacked,
     waves_of,
 )
-from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key
-from vertinumpyro.transport import Link, Traffic
+from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
+from vertinumpyro.secure.verified_tables import deal as deal_tables
+from vertinumpyro.secure.verified_tables import statement_of
+from vertinumpyro.transport import Link, LoopbackLink, Traffic
 
 CHUNK_BITS = 6
 """A word has a bit for each value of so many bits of a mask."""
@@ -237,7 +240,7 @@ def _conjunctions(planes: np.ndarray, wanted: Sequence[tuple[int, ...]]) -> np.n
     return np.stack([found[subset] for subset in wanted])
 
 
-_REQUEST_BYTES = 2**16  # the largest request: the name of a computation, or shapes
+_REQUEST_BYTES = 2**20  # the largest request: the name of a computation, or shapes, or all columns' cells
 
 
 @runtime_checkable
@@ -284,10 +287,25 @@ def serve(links: list[Link]) -> None:
                 request = _request(message["request"])
                 recording.append(request)
                 links[0].send(deal(request, streams).tobytes())
+            case "tables":
+                _deal_tables(links, message)
             case "all":
                 streams = _streams(keys, int(message["call"]), message["program"])
                 dealt = [deal(request, streams) for request in programs[message["program"]]]
                 links[0].send(np.concatenate([np.zeros(0, np.int64), *dealt]).tobytes())
+
+
+def _deal_tables(links: Sequence[Link], asked: dict[str, Any]) -> None:
+    """Masks of tables that are verified, under keys for them alone. Every party asks, as none is trusted to.
+
+    :raises BackendError: they asked for different things.
+    """
+    others = [json.loads(link.receive(limit=_REQUEST_BYTES)) for link in links[1:]]
+    if any(other != asked for other in others):
+        raise BackendError("the parties asked the dealer for different tables; nothing was dealt")
+    for messages in deal_tables(statement_of(computation_of(asked["tables"])), [fresh_key() for _ in links]):
+        for link, message in zip(links, messages, strict=True):
+            link.send(message)
 
 
 @final
@@ -320,11 +338,9 @@ class DealerClient(Correlations):
         self._corrections, self._next = None, 0
         if self._rank > 0:
             return
+        if self._ahead != (self._call, program):
+            self._drop_ahead()
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead != (self._call, program):
-            self._receive(self._words[ahead[1]])  # prepared for another computation: its keys are never used again
-            self.traffic.rounds -= 1  # sent long ago, nobody waits for it
-            ahead = None
         if program not in self._words or not self._prefetch:
             self._words[program] = 0
             self._ask("record", self._call)
@@ -347,6 +363,29 @@ class DealerClient(Correlations):
         """See `Correlations`."""
         assert self._stream is not None
         return corrected(request, self._stream, self._correction(request) if self._rank == 0 else None)
+
+    def ask_tables(self, fields: Mapping[str, Any]) -> None:
+        """Ask for the masks of tables that are verified. All parties ask for the same: `computation.described`."""
+        self._read_due()
+        self._drop_ahead()
+        self._send(ask="tables", tables=fields)
+
+    def next_of_tables(self, size: int) -> bytearray:
+        """What the dealer says next about them; only its first word is waited for."""
+        self.traffic.rounds -= size != KEY_BYTES
+        return self._link.receive(size=size)
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether there is no dealer."""
+        return isinstance(self._link, LoopbackLink)
+
+    def _drop_ahead(self) -> None:
+        """What was prepared for a computation that does not come: its keys are never used again."""
+        if self._ahead is not None:
+            self._receive(self._words[self._ahead[1]])
+            self.traffic.rounds -= 1  # sent long ago, nobody waits for it
+            self._ahead = None
 
     def close(self) -> None:
         """Let the dealer go."""

@@ -97,6 +97,13 @@ class Engine(Communicator):
         received = self._swapped({rank: _to_bytes(t) for rank, t in outgoing.items()}, sizes)
         return {rank: np.frombuffer(data, "<i8") for rank, data in received.items()}
 
+    def swap_bytes(self, why: str, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
+        """Send each other party bytes of its own, and receive theirs, of these lengths."""
+        received = self._swapped(outgoing, sizes)
+        for data in received.values():
+            self.observed(why, np.frombuffer(data, np.uint8))
+        return received
+
     def _swapped(self, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
         try:
             incoming = exchange(self.links, outgoing, sizes)

@@ -1,0 +1,550 @@
+"""Tables of columns at different parties, with noise, of which parties that cheat get nothing more.
+
+The products A_i^T A_j of the parties' one-hot rows, modulo p = 2^61 - 1, by a dealer's masks, as `crypten.protocol` has
+them modulo 2^64. What is new is what keeps a cheating party to what the ideal computation would let it do: choose
+columns of its own, and add numbers of its own to the result before it sees it. Section 13 of docs/proofs.md has the
+proof, and these four in eight steps:
+
+1. Each party p shows D_p = A_p - M_p, M_p a uniform matrix that it has from the dealer.
+2. With every D in its hands it shows its part of the challenge, which the dealer has fixed and hashed before.
+3. A row z of a column of V cells is one-hot if and only if (sum_v r_v z_v)^2 = sum_v r_v^2 z_v for all r, and sum_v z_v
+   = 1. At the challenge's r the left side is, for each record and column, the square of D's part, which the verifier
+   has, and of M's, which the dealer has, and twice their product. The dealer tags M's part for each verifier,
+   t = alpha y + K: so the prover can say what a weighted sum of products is, and cannot say anything else.
+4. Results are committed to before they are opened. Nobody opens before all have found everything right.
+
+Dealer and party are generators without a link or a clock: they yield what they send and expect, and are sent what came.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from vertinumpyro.core.errors import BackendError, RangeError
+from vertinumpyro.core.row_blocks import Factor, RowBlocks, factor_rows, rows_of, slices
+from vertinumpyro.secure import prime_field as field
+from vertinumpyro.secure.computation import Computation, CrossProducts
+from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
+from vertinumpyro.secure.one_hot_proof import Challenge, check_parts, check_proof, check_same, hash_of, one_hot
+from vertinumpyro.secure.prime_field import PRIME, ZeroSums, uniform
+
+_BLOCK_ROWS = 2**16
+_WORD, _HASH = 8, 32
+
+Codes: TypeAlias = Callable[[slice], np.ndarray]
+"""A party's codes of some records, int64 [n, columns]. Secret."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifiedTables:
+    """What parties and dealer agree on before they begin.
+
+    :ivar num_records: N.
+    :ivar groups: the cells of each column, of each party.
+    :ivar unit: what a record adds to its cell; noise is in the same units.
+    """
+
+    num_records: int
+    groups: tuple[tuple[int, ...], ...]
+    unit: int = 1
+    block_rows: int = _BLOCK_ROWS
+
+    def __post_init__(self) -> None:
+        if self.num_records * self.unit >= PRIME // 4:
+            raise RangeError(f"{self.num_records} records in units of 1/{self.unit} do not fit into 59 bits")
+
+    @property
+    def num_parties(self) -> int:
+        """P."""
+        return len(self.groups)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The cells of each party's columns together."""
+        return tuple(sum(sizes) for sizes in self.groups)
+
+    @property
+    def num_values(self) -> int:
+        """Entries of all products together."""
+        return sum(self.widths[i] * self.widths[j] for i, j in self.pairs)
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Every two parties, in the order of their products."""
+        return list(itertools.combinations(range(self.num_parties), 2))
+
+    @property
+    def blocks(self) -> list[slice]:
+        """Records at a time, at least one block."""
+        return list(slices(self.num_records, self.block_rows)) if self.num_records else [slice(0, 0)]
+
+    def others(self, rank: int) -> list[int]:
+        """All parties but one."""
+        return [other for other in range(self.num_parties) if other != rank]
+
+    def digest(self) -> bytes:
+        """Of all of it."""
+        return hash_of(json.dumps(dataclasses.astuple(self)).encode())
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifiedSum:
+    """The same of a sum of shares of such tables, for which nobody asks the dealer."""
+
+    num_parties: int
+    num_values: int
+
+    def others(self, rank: int) -> list[int]:
+        """All parties but one."""
+        return [other for other in range(self.num_parties) if other != rank]
+
+    def digest(self) -> bytes:
+        """Of all of it."""
+        return hash_of(json.dumps(dataclasses.astuple(self)).encode())
+
+
+def statement_of(computation: Computation) -> VerifiedTables:
+    """Of products of one-hot rows.
+
+    :raises BackendError: it is another computation.
+    """
+    if not isinstance(computation, CrossProducts) or computation.one_hot is None:
+        raise BackendError("only products of one-hot rows are verified")
+    return VerifiedTables(
+        num_records=computation.num_records,
+        groups=computation.one_hot.groups,
+        unit=1 << (2 * computation.one_hot.bits),
+        block_rows=max(1, computation.block_rows),
+    )
+
+
+def codes_of(matrix: Factor, sizes: Sequence[int], rows: slice) -> np.ndarray:
+    """Some records' codes, of a matrix of one-hot rows in memory or in blocks."""
+    if isinstance(matrix, RowBlocks) and matrix.one_hot is not None:
+        found = matrix.one_hot.codes(rows_of(matrix.columns, rows))
+    else:
+        found = [part.argmax(axis=1) for part in np.split(factor_rows(matrix, rows), np.cumsum(sizes)[:-1], axis=1)]
+    return np.stack(found, axis=1).astype(np.int64)
+
+
+class Exchange(NamedTuple):
+    """Bytes for each other party; sent back are theirs, by number.
+
+    sizes: how many bytes each of them sends: a message of another length is no message.
+    """
+
+    name: str
+    outgoing: Mapping[int, bytes]
+    sizes: Mapping[int, int]
+
+
+class FromDealer(NamedTuple):
+    """Sent back are the dealer's next bytes."""
+
+    name: str
+    size: int
+
+
+class Opening(NamedTuple):
+    """The message by which this party opens the result; sent back are the others', as long.
+
+    Nothing noisy is open before, and all parties have found the others' rows and commitments right. With `digest` and
+    everybody's `commitments`, `result` checks and adds up the messages, now or after a crash.
+    """
+
+    message: bytes
+    digest: bytes
+    commitments: Mapping[int, bytes]
+
+
+Step: TypeAlias = Exchange | FromDealer | Opening
+
+
+def deal(statement: VerifiedTables, keys: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """The dealer: a message for each party, a key, then one for each block of records and one at the end.
+
+    It is sent nothing, so that it learns nothing, and it waits for nobody.
+
+    :param keys: fresh, for this release alone.
+    """
+    yield list(keys)
+    products = np.zeros(statement.num_values, np.int64)
+    stated, challenge = [0] * statement.num_parties, None
+    for number, rows in enumerate(statement.blocks):
+        shared = _Shared(statement, number, rows)
+        masks = [shared.mask(rank, key) for rank, key in enumerate(keys)]
+        products = field.add(products, _pair_products(masks))
+        parts = [_part(key, number) for key in keys]
+        challenge = Challenge.of(statement.groups, shared.num_rows, parts)
+        seen = [field.row_products(mask, cells) for mask, cells in zip(masks, challenge.cells, strict=True)]
+        stated = [s + challenge.weighted(rank, z)[1] for rank, (s, z) in enumerate(zip(stated, seen, strict=True))]
+        hashes = b"".join(hash_of(part) for part in parts)
+        yield [hashes + _dealt_tags(shared, challenge, keys, rank, seen[rank][:, :-1]) for rank in range(len(keys))]
+    assert challenge is not None
+    yield [_dealt_end(statement, keys, rank, products, stated, challenge) for rank in range(len(keys))]
+
+
+class _Shared(NamedTuple):
+    """What a party and the dealer draw alike, of one block."""
+
+    statement: VerifiedTables
+    number: int
+    rows: slice
+
+    @property
+    def num_rows(self) -> int:
+        """Records of the block."""
+        return self.rows.stop - self.rows.start
+
+    def _uniform(self, key: bytes, purpose: str, width: int) -> np.ndarray:
+        stream = KeyStream(derived_key(key, f"{purpose} {self.number}"))
+        return uniform(stream, (self.num_rows, width))
+
+    def mask(self, rank: int, key: bytes) -> np.ndarray:
+        """M of party `rank`, who has this key."""
+        return self._uniform(key, "mask", self.statement.widths[rank])
+
+    def tag_keys(self, prover: int, key: bytes) -> np.ndarray:
+        """K of a verifier, who has this key, for a prover's columns."""
+        return self._uniform(key, f"tags {prover}", len(self.statement.groups[prover]))
+
+
+def _part(key: bytes, number: int) -> bytes:
+    """A party's part of a block's challenge."""
+    return derived_key(key, f"part {number}")
+
+
+def _pair_products(matrices: Sequence[np.ndarray]) -> np.ndarray:
+    found = [field.product(a, b).ravel() for a, b in itertools.combinations(matrices, 2)]
+    return np.concatenate([np.zeros(0, np.int64), *found])
+
+
+class _EndKeys(NamedTuple):
+    """What a verifier and the dealer draw alike: alpha, and K of the prover's last word, kappa."""
+
+    alpha: int
+    key: int
+
+    @classmethod
+    def of(cls, key: bytes, prover: int) -> _EndKeys:
+        return cls(*uniform(KeyStream(derived_key(key, f"verify {prover}")), (2,)).tolist())
+
+
+def _blind(key: bytes, verifier: int) -> int:
+    """kappa: what a prover and the dealer draw alike, and hides what the dealer states to a verifier."""
+    return int(uniform(KeyStream(derived_key(key, f"blind {verifier}")), (1,))[0])
+
+
+def _product_share(key: bytes, other: int, size: int) -> np.ndarray:
+    """What the first of two parties and the dealer draw alike: a share of their masks' product."""
+    return uniform(KeyStream(derived_key(key, f"product {other}")), (size,))
+
+
+def _dealt_tags(shared: _Shared, challenge: Challenge, keys: Sequence[bytes], prover: int, y: np.ndarray) -> bytes:
+    """t = alpha y + K for each verifier, sealed: with K and M, two parties together could read the challenge from t."""
+    found = []
+    for verifier in shared.statement.others(prover):
+        alpha = _EndKeys.of(keys[verifier], prover).alpha
+        tags = field.add(field.multiply(alpha, y), shared.tag_keys(prover, keys[verifier]))
+        found.append(field.to_bytes(field.add(tags, challenge.seal(f"tags {prover} {verifier}", tags.shape))))
+    return b"".join(found)
+
+
+def _dealt_end(
+    statement: VerifiedTables,
+    keys: Sequence[bytes],
+    rank: int,
+    products: np.ndarray,
+    stated: Sequence[int],
+    challenge: Challenge,
+) -> bytes:
+    """The rest of the masks' products with earlier parties; tags of this party's kappas; what M says of each prover."""
+    places, others = _places(statement), statement.others(rank)
+    rests = [
+        field.subtract(products[place], _product_share(keys[i], j, place.stop - place.start))
+        for (i, j), place in places.items()
+        if j == rank
+    ]
+    tags, blinded = [], []
+    for other in others:
+        drawn = _EndKeys.of(keys[other], rank)
+        tags.append((drawn.alpha * _blind(keys[rank], other) + drawn.key) % PRIME)
+        seal = int(challenge.seal(f"end {other} {rank}", (1,))[0])
+        blinded.append((stated[other] + _blind(keys[other], rank) + seal) % PRIME)
+    return field.to_bytes(np.concatenate([*rests, np.array([*tags, *blinded], np.int64)]))
+
+
+def _places(statement: VerifiedTables) -> dict[tuple[int, int], slice]:
+    """Of each pair's product in the flat vector of all."""
+    sizes = [statement.widths[i] * statement.widths[j] for i, j in statement.pairs]
+    ends = np.cumsum(sizes).tolist()
+    return {pair: slice(end - size, end) for pair, end, size in zip(statement.pairs, ends, sizes, strict=True)}
+
+
+def follow(statement: VerifiedTables, rank: int, codes: Codes, noise: np.ndarray) -> Generator[Step, Any, np.ndarray]:
+    """A party: the products and everybody's noise, int64 [num_values], within p / 2.
+
+    :param codes: which cell of each column this party's records are in.
+    :param noise: this party's, int64 [num_values].
+    :raises BackendError: another party did not follow the protocol; says which check it failed.
+    """
+    return (yield from Party(statement, rank).follow(codes, noise))
+
+
+@final
+class Party:
+    """One party's sums over blocks.
+
+    As a prover: what it says of its own rows, and the tags that prove it, for each verifier. As a verifier, of each
+    other party: what follows from its D, and the keys' sum, of which the tag must be.
+    """
+
+    def __init__(self, statement: VerifiedTables, rank: int) -> None:
+        self._statement, self._rank, self._key = statement, rank, b""
+        self._others, self._places = statement.others(rank), _places(statement)
+        self._products = np.zeros(statement.num_values, np.int64)
+        self._said = 0
+        self._tags, self._stated, self._keyed = (dict.fromkeys(self._others, 0) for _ in range(3))
+        self._transcript = statement.digest()
+        self._challenge: Challenge | None = None
+
+    def follow(self, codes: Codes, noise: np.ndarray) -> Generator[Step, Any, np.ndarray]:
+        """See `follow`."""
+        self._key = bytes((yield FromDealer("key", KEY_BYTES)))
+        sent = {other: fresh_key() for other in self._others}
+        received = yield Exchange("keys", sent, dict.fromkeys(sent, KEY_BYTES))
+        zero = ZeroSums(sent, {other: bytes(theirs) for other, theirs in received.items()})
+        for number, rows in enumerate(self._statement.blocks):
+            yield from self.block(_Shared(self._statement, number, rows), codes(rows))
+        share = field.multiply((yield from self.end()), self._statement.unit)
+        share = field.add(field.add(share, field.from_integers(noise)), zero.share(noise.shape))
+        return (yield from self.open(share))
+
+    def block(self, shared: _Shared, codes: np.ndarray) -> Generator[Step, Any, None]:
+        """(1) and (2): rows, challenge, and what follows for products and proofs; the dealer has time for its part."""
+        mask, hot = shared.mask(self._rank, self._key), one_hot(codes, self._statement.groups[self._rank])
+        own = field.subtract(hot, mask)
+        message = field.to_bytes(own)
+        sizes = {q: _WORD * len(codes) * self._statement.widths[q] for q in self._others}
+        shown = yield Exchange("rows", dict.fromkeys(self._others, message), sizes)
+        rows = {q: field.from_bytes(shown[q], (len(codes), self._statement.widths[q])) for q in self._others}
+        self._transcript = hash_of(
+            self._transcript, *(data for _, data in sorted({**shown, self._rank: message}.items()))
+        )
+        self._multiply(hot, mask, rows)
+        hashes, tags = self._read_deal((yield FromDealer("block", self._deal_size(shared))), shared)
+        own_part = _part(self._key, shared.number)
+        parts = yield Exchange("challenge", dict.fromkeys(self._others, own_part), dict.fromkeys(self._others, _HASH))
+        parts = [bytes(part) for _, part in sorted({**parts, self._rank: own_part}.items())]
+        check_parts(parts, hashes)
+        self._challenge = challenge = Challenge.of(self._statement.groups, shared.num_rows, parts)
+        self._prove(challenge, codes, own, tags)
+        for other in self._others:
+            self._verify(challenge, other, rows[other], shared.tag_keys(other, self._key))
+
+    def _deal_size(self, shared: _Shared) -> int:
+        tags = (shared.num_rows) * len(self._statement.groups[self._rank]) * len(self._others)
+        return _HASH * self._statement.num_parties + _WORD * tags
+
+    def _read_deal(self, data: bytes, shared: _Shared) -> tuple[list[bytes], np.ndarray]:
+        """(the parts' hashes, this party's tags [verifiers, n, columns])."""
+        end = _HASH * self._statement.num_parties
+        hashes = [bytes(data[start : start + _HASH]) for start in range(0, end, _HASH)]
+        num_columns = len(self._statement.groups[self._rank])
+        shape = (len(self._others), shared.num_rows, num_columns)
+        return hashes, field.from_bytes(memoryview(data)[end:], shape)
+
+    def _multiply(self, hot: np.ndarray, mask: np.ndarray, rows: Mapping[int, np.ndarray]) -> None:
+        """A_i^T A_j = A_i^T D_j + D_i^T M_j + M_i^T M_j: party i computes the first, party j the second."""
+        for (i, j), place in self._places.items():
+            if self._rank == i:
+                found = field.product(hot, rows[j], small=True)
+            elif self._rank == j:
+                found = field.product(rows[i], mask)
+            else:
+                continue
+            self._products[place] = field.add(self._products[place], found.ravel())
+
+    def _prove(self, challenge: Challenge, codes: np.ndarray, own: np.ndarray, tags: np.ndarray) -> None:
+        """(3): the sum of 2 tau rho z_D z_M, and the same of z_M's tags; z_M is what is left of r at the code."""
+        z = field.row_products(own, challenge.cells[self._rank])
+        weights = _doubled(challenge.weighted(self._rank, z)[0])
+        starts = np.cumsum([0, *self._statement.groups[self._rank][:-1]])
+        whole = challenge.cells[self._rank][:, :-1].sum(axis=1)  # r: a cell has one column
+        self._said += field.dot(weights, field.subtract(whole[starts + codes], z[:, :-1]))
+        for verifier, sealed in zip(self._others, tags, strict=True):
+            found = field.subtract(sealed, challenge.seal(f"tags {self._rank} {verifier}", sealed.shape))
+            self._tags[verifier] += field.dot(weights, found)
+
+    def _verify(self, challenge: Challenge, prover: int, rows: np.ndarray, keys: np.ndarray) -> None:
+        """(3): what of the check follows from D, and the weighted keys."""
+        weights, stated = challenge.weighted(prover, field.row_products(rows, challenge.cells[prover]))
+        self._stated[prover] += stated - challenge.ones[prover] * field.total(challenge.records)
+        self._keyed[prover] += field.dot(_doubled(weights), keys)
+
+    def end(self) -> Generator[Step, Any, np.ndarray]:
+        """The last of the dealer's words: this party's share of the products."""
+        sizes = [self._statement.widths[i] * self._statement.widths[j] for i, j in self._places if j == self._rank]
+        size = sum(sizes) + 2 * len(self._others)
+        words = field.from_bytes((yield FromDealer("end", _WORD * size)), (size,))
+        *rests, tags, blinded = np.split(words, np.cumsum([*sizes, len(self._others)]))
+        rest = iter(rests)
+        for (i, j), place in self._places.items():
+            if self._rank in (i, j):
+                size = place.stop - place.start
+                share = next(rest) if self._rank == j else _product_share(self._key, j, size)
+                self._products[place] = field.add(self._products[place], share)
+        self._finish_checks(tags.tolist(), blinded.tolist())
+        return self._products
+
+    def _finish_checks(self, tags: Sequence[int], blinded: Sequence[int]) -> None:
+        """kappa is one more place of y, with the weight -1."""
+        assert self._challenge is not None
+        for other, tag, stated in zip(self._others, tags, blinded, strict=True):
+            self._tags[other] -= tag
+            self._keyed[other] -= _EndKeys.of(self._key, other).key
+            self._stated[other] += stated - int(self._challenge.seal(f"end {other} {self._rank}", (1,))[0])
+
+    def open(self, share: np.ndarray) -> Generator[Step, Any, np.ndarray]:
+        """(4): proofs beside what must be the same everywhere, then commitments, then the result."""
+        opening = fresh_key() + field.to_bytes(share)
+        commitments = {self._rank: commitment(self._statement.digest(), self._rank, opening)}
+        outgoing = {q: self._proof(q) + self._transcript + commitments[self._rank] for q in self._others}
+        found = yield Exchange("proofs", outgoing, {q: len(message) for q, message in outgoing.items()})
+        for other in self._others:
+            proof, transcript, theirs = (bytes(part) for part in _cut(found[other], (2 * _WORD, _HASH, _HASH)))
+            check_same(other, "rows", self._transcript, transcript)
+            alpha = _EndKeys.of(self._key, other).alpha
+            check_proof(other, proof, alpha, self._stated[other], self._keyed[other])
+            commitments[other] = theirs
+        return (yield from _opened(self._statement, self._rank, opening, commitments))
+
+    def _proof(self, verifier: int) -> bytes:
+        value = (self._said - _blind(self._key, verifier)) % PRIME
+        return field.to_bytes(np.array([value, self._tags[verifier] % PRIME], np.int64))
+
+    def own_proof_of(self, prover: int) -> bytes:
+        """The proof that this party accepts of a prover: it follows from its own numbers, so a proof shows nothing."""
+        value = -self._stated[prover] % PRIME
+        tag = _EndKeys.of(self._key, prover).alpha * value + self._keyed[prover]
+        return field.to_bytes(np.array([value, tag % PRIME], np.int64))
+
+    def __repr__(self) -> str:
+        """Shows nothing secret."""
+        return f"Party({self._rank})"
+
+
+def _opened(
+    statement: VerifiedTables | VerifiedSum, rank: int, opening: bytes, commitments: Mapping[int, bytes]
+) -> Generator[Step, Any, np.ndarray]:
+    """(4): nobody opens before all have the same commitments."""
+    others = statement.others(rank)
+    digest = hash_of(*(commitments[q] for q in sorted(commitments)))
+    theirs = yield Exchange("agreed", dict.fromkeys(others, digest), dict.fromkeys(others, _HASH))
+    for other in others:
+        check_same(other, "commitments", digest, bytes(theirs[other]))
+    messages = yield Opening(opening, statement.digest(), commitments)
+    return result(statement.digest(), commitments, {**messages, rank: opening})
+
+
+def add_up(statement: VerifiedSum, rank: int, noisy_share: np.ndarray) -> Generator[Step, Any, np.ndarray]:
+    """A party: the sum of everybody's shares, int64 within p / 2.
+
+    :param noisy_share: of tables that were verified, its noise in it: integers modulo p.
+    :raises BackendError: another party did not open what it had committed to.
+    """
+    others = statement.others(rank)
+    sent = {other: fresh_key() for other in others}
+    received = yield Exchange("keys", sent, dict.fromkeys(others, KEY_BYTES))
+    zero = ZeroSums(sent, {other: bytes(theirs) for other, theirs in received.items()})
+    opening = fresh_key() + field.to_bytes(field.add(noisy_share, zero.share(noisy_share.shape)))
+    own = commitment(statement.digest(), rank, opening)
+    found = yield Exchange("commitments", dict.fromkeys(others, own), dict.fromkeys(others, _HASH))
+    commitments = {**{other: bytes(theirs) for other, theirs in found.items()}, rank: own}
+    return (yield from _opened(statement, rank, opening, commitments))
+
+
+@final
+class Nobody:
+    """What a party of a dry run hears in the place of the dealer and of the others: all of it passes.
+
+    It knows nothing but the party's own numbers, so it is the proof's simulator, too.
+    """
+
+    def __init__(self, statement: VerifiedTables | VerifiedSum, rank: int, party: Party | None = None) -> None:
+        self._statement, self._rank, self._party = statement, rank, party
+        self._key, self._number = fresh_key(), -1
+        self._opening = bytes(KEY_BYTES + _WORD * statement.num_values)
+
+    def answer(self, step: Step) -> Any:
+        """To any step."""
+        others = self._statement.others(self._rank)
+        if isinstance(step, FromDealer):
+            return self._dealt(step)
+        if isinstance(step, Opening):
+            return dict.fromkeys(others, self._opening)
+        return {other: self._said(step, other) for other in others}
+
+    def _dealt(self, step: FromDealer) -> bytes:
+        if step.name == "key":
+            return self._key
+        self._number += 1
+        hashes = [hash_of(self._part(other)) for other in range(self._statement.num_parties)]
+        return b"".join(hashes if step.name == "block" else []).ljust(step.size, b"\0")
+
+    def _committed(self, other: int) -> bytes:
+        return commitment(self._statement.digest(), other, self._opening)
+
+    def _part(self, other: int) -> bytes:
+        return _part(self._key, self._number) if other == self._rank else bytes(_HASH)
+
+    def _said(self, step: Exchange, other: int) -> bytes:
+        match step.name:
+            case "challenge":
+                return self._part(other)
+            case "commitments":
+                return self._committed(other)
+            case "proofs":
+                assert self._party is not None
+                committed = self._committed(other)
+                return self._party.own_proof_of(other) + step.outgoing[other][2 * _WORD : 2 * _WORD + _HASH] + committed
+            case "agreed":
+                return step.outgoing[other]
+        return bytes(step.sizes[other])
+
+
+def commitment(digest: bytes, rank: int, opening: bytes) -> bytes:
+    """To a salt and a share of this statement, which only the party of this number can open."""
+    return hash_of(digest, b"%d" % rank, opening)
+
+
+def result(digest: bytes, commitments: Mapping[int, bytes], messages: Mapping[int, bytes]) -> np.ndarray:
+    """The opened sum of what was committed to, int64.
+
+    :raises BackendError: a party opened something else.
+    """
+    shares = []
+    for rank, message in sorted(messages.items()):
+        if commitment(digest, rank, message) != commitments[rank]:
+            raise BackendError(f"party {rank} opened another share than it had committed to; the release is spent")
+        share = memoryview(message)[KEY_BYTES:]
+        shares.append(field.from_bytes(share, (len(share) // _WORD,)))
+    return field.to_integers(functools.reduce(field.add, shares))
+
+
+def _doubled(a: np.ndarray) -> np.ndarray:
+    return field.add(a, a)
+
+
+def _cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    ends = list(itertools.accumulate(sizes))
+    return [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
