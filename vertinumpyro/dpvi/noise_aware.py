@@ -295,8 +295,13 @@ def _field(predictors: _Predictors, outcome: Outcome, cut: float, point: jax.Arr
     return predictors.num_records * (predictors.mean * weighted.sum() + by_pair @ (_PAIRS.T @ weighted))
 
 
-def _curvatures(predictors: _Predictors, outcome: Outcome, cut: float, beta: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """H and J `[d, d]` at beta: over its predictor, xx' given which is of rank one beside a constant."""
+def _curvatures(
+    predictors: _Predictors, outcome: Outcome, cut: float, beta: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """H, J and the information without a cut, each `[d, d]`, at beta.
+
+    Means over its predictor, given which xx' is of rank one beside a constant.
+    """
     width = jnp.sqrt(beta @ predictors.covariance @ beta + 1e-8)
     eta = beta @ predictors.mean + width * _NODES
     along = predictors.covariance @ beta / width

@@ -106,7 +106,7 @@ def _counts(most: float) -> np.ndarray:
     return np.concatenate([np.arange(min(64.0, most) + 1), further])
 
 
-def _weighted(counts: np.ndarray, log_prob: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _weighted(counts: np.ndarray, log_prob: Any) -> tuple[jax.Array, jax.Array]:
     """The counts for each predictor, and their probabilities, each for those until the next."""
     weights = jax.nn.softmax(log_prob + np.log(np.gradient(counts)), axis=-1)
     return jnp.broadcast_to(counts, weights.shape), weights

@@ -128,9 +128,10 @@ class PredictivePosterior(abc.ABC):
         if flat:
             table["effective_records"] = (1 - table["privacy_share"]) * self.num_learned
         if not self.is_interval:
-            table = table[["estimate"]]
+            table = pd.DataFrame({"estimate": table["estimate"]})
             table.attrs["spread_note"] = self.spread_note
-        return table.dropna(axis=1, how="all")
+            return table
+        return table.drop(columns=[name for name in table.columns if table[name].isna().all()])
 
     @checked
     def to_arviz(

@@ -45,8 +45,8 @@ class VerticalGLM(GLMPredictions):
     predictor the parties add up without showing it to anybody.
 
     Coefficients are posterior means, and `posterior_.summary()` has intervals that know the noise of the steps, where
-    the steps are those of second moments (`curvature`). After Adam's they are a point, the mode under the prior, or with
-    `guide="normal"` have the guide's own widths, which are no intervals (`posterior_.is_interval`).
+    the steps are those of second moments (`curvature`). After Adam's they are a point, the mode under the prior, or
+    with `guide="normal"` have the guide's own widths, which are no intervals (`posterior_.is_interval`).
 
     :param family: "bernoulli" (log odds), "probit", "ordinal", "normal", "poisson", "negative_binomial" or "survival"
         (proportional hazards); `families` has the labels they take.
