@@ -120,10 +120,11 @@ class PredictivePosterior(abc.ABC):
         draws = self.sample_flat(compat.random_key(0) if rng_key is None else checked_key(rng_key), num_samples)
         flat = {} if self._without_privacy is None else self.split.unflatten(jnp.asarray(self._without_privacy))
         spread = self.split.unflatten(jnp.std(draws, axis=0))
-        frames = [
-            _summary(name, np.asarray(values, np.float64), prob, _share(flat.get(name), spread[name], values))
-            for name, values in self._constrained(draws).items()
-        ]
+        frames = []
+        for name, values in self._constrained(draws).items():
+            frames.append(_summary(name, np.asarray(values, np.float64), prob))
+            if flat:
+                frames[-1]["privacy_share"] = _share(flat.get(name), spread[name], values)
         table = pd.concat(frames)
         if flat:
             table["effective_records"] = (1 - table["privacy_share"]) * self.num_learned
@@ -131,7 +132,7 @@ class PredictivePosterior(abc.ABC):
             table = pd.DataFrame({"estimate": table["estimate"]})
             table.attrs["spread_note"] = self.spread_note
             return table
-        return table.drop(columns=[name for name in table.columns if table[name].isna().all()])
+        return table
 
     @checked
     def to_arviz(
@@ -366,13 +367,13 @@ def _share(without: Any, spread: jax.Array, values: Any) -> np.ndarray | float:
     return np.clip(1 - np.square(np.asarray(without) / np.asarray(spread)), 0, 1).ravel()
 
 
-def _summary(name: str, values: np.ndarray, prob: float, share: np.ndarray | float) -> pd.DataFrame:
+def _summary(name: str, values: np.ndarray, prob: float) -> pd.DataFrame:
     """Rows of one latent, of its draws [draws, ...]."""
     places = [",".join(map(str, place)) for place in np.ndindex(values.shape[1:])]
     low, high = np.quantile(values, [(1 - prob) / 2, (1 + prob) / 2], axis=0)
     columns = {"estimate": values.mean(0), "std_error": values.std(0), "lower": low, "upper": high}
     index = [f"{name}[{place}]" if place else name for place in places]
-    return pd.DataFrame({k: v.ravel() for k, v in columns.items()} | {"privacy_share": share}, index=index)
+    return pd.DataFrame({column: np.ravel(found) for column, found in columns.items()}, index=index)
 
 
 def _log_densities(
