@@ -47,7 +47,7 @@ from vertinumpyro.session import PartyTask, ProcessSession
 NUM_RECORDS, CELLS = 400, 5
 HARMLESS = {
     "order": "columns of its own choice: tables of others' records with them have everybody's noise",
-    "noise omitted": "no row of another counts it; the outside analyst's is then that of colluding parties",
+    "noise omitted": "it narrows nothing that the cheater learns; others' rows are then those of one more colluder",
     "noise absurd": "it spoils the tables, by numbers that it chose before it saw them",
     "altered keys": "its shares of zero no longer cancel: the tables are spoilt, by numbers that it knows",
     "delayed rows": "it is waited for",

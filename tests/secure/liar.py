@@ -1,6 +1,11 @@
-"""A party between real processes that shows other rows than a table can have."""
+"""Parties between real processes that show other rows than a table can have, or leave in the middle."""
 
+import multiprocessing
+import os
+
+from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.secure import Crypten, verified_tables
+from vertinumpyro.session.reveal_once import _READY
 
 
 class Liar(Crypten):
@@ -11,3 +16,36 @@ class Liar(Crypten):
             real = verified_tables.one_hot
             verified_tables.one_hot = lambda codes, sizes: real(codes, sizes) * 4096
         return super().end(communicator, num_parties, watch)
+
+
+class Leaver(Crypten):
+    """A party whose records count a million times, gone when all have their part of the result on disk, unsent."""
+
+    def end(self, communicator, num_parties, watch=None):
+        if multiprocessing.parent_process() is not None:
+            from vertinumpyro.secure.crypten import protocol
+
+            real, honest = type(communicator).all_gather, protocol.noisy_cross_products
+            protocol.noisy_cross_products = lambda engine, what, matrix, noise: honest(
+                engine, what, matrix * 2**20, noise
+            )
+
+            def all_gather(self, message, *args, **kwargs):
+                if message == _READY:
+                    os._exit(1)
+                return real(self, message, *args, **kwargs)
+
+            type(communicator).all_gather = all_gather
+        return super().end(communicator, num_parties, watch)
+
+
+def believing():
+    return VertiMRF(backend=Crypten(security="semi-honest"), iterations=5)
+
+
+def leaving():
+    return VertiMRF(backend=Leaver(security="semi-honest"), iterations=5)
+
+
+def verifying():
+    return VertiMRF(backend=Crypten(), iterations=5)

@@ -6,10 +6,14 @@ import itertools
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from tests.secure import liar
 from tests.secure.liar import Liar
-from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError
+from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError, VertinumpyroError
+from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts
+from vertinumpyro.marginals import release_marginals
 from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure import verified_tables as protocol
@@ -17,6 +21,7 @@ from vertinumpyro.secure.computation import OneHotRows, described
 from vertinumpyro.secure.crypten.dealer import _deal_tables
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream
 from vertinumpyro.secure.prime_field import PRIME
+from vertinumpyro.session import PartyTask, ProcessSession
 
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
 TWO, THREE = ((3, 4), (2, 5, 3)), ((3,), (4, 2), (5,))
@@ -32,7 +37,10 @@ class Group:
     def __init__(self, groups=TWO, num_records=50, seed=0, **settings):
         rng = np.random.default_rng(seed)
         self.statement = protocol.VerifiedTables(num_records=num_records, groups=groups, unit=4096, **settings)
-        self.codes = [np.stack([rng.integers(0, size, num_records) for size in sizes], axis=1) for sizes in groups]
+        self.codes = [
+            np.array([rng.integers(0, size, num_records) for size in sizes], np.int64).reshape(-1, num_records).T
+            for sizes in groups
+        ]
         size = self.statement.num_values
         self.noise = [rng.integers(-(10**6), 10**6, size) for _ in groups]
         self.keys = [protocol.fresh_key() for _ in groups]
@@ -530,6 +538,40 @@ def test_between_processes_a_liar_is_refused_unless_everybody_is_believed():
     inputs[1]["matrix"] = inputs[1]["matrix"] * 4096
     with InsecureSimulation(Crypten(security="semi-honest")) as rehearsal:
         assert rehearsal.processes(2).run(plain, inputs).max() > 2**24
+
+
+@needs_crypten
+@pytest.mark.promise
+def test_what_lay_ready_unverified_is_not_opened_by_parties_that_verify(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = CategoricalColumn(categories=("a", "b", "c"))
+    schema = Schema({"p0": PartySchema({"x": cells}), "p1": PartySchema({"y": cells})})
+    tables = {"p0": "x", "p1": "y"}
+    for party, column in tables.items():
+        frame = pd.DataFrame({"id": [f"r{n}" for n in range(60)], column: rng.choice(list("abc"), 60)})
+        frame.to_csv(tmp_path / f"{party}.csv", index=False)
+    plan = liar.verifying().plan(TableFacts(schema, 60), epsilon=1.0, delta=1e-5)
+
+    def released(builds, *, resume):
+        tasks = [
+            PartyTask(party=party, schema=schema.to_dict(), table=tmp_path / f"{party}.csv", build=build)
+            for party, build in zip(tables, builds, strict=True)
+        ]
+        with ProcessSession(tasks, timeout_s=60.0) as session:
+            return release_marginals(session, plan, liar.verifying(), run_dir=tmp_path / "run", resume=resume)
+
+    with pytest.raises(VertinumpyroError):
+        released([liar.believing, liar.leaving], resume=False)
+    found = released([liar.verifying, liar.verifying], resume=True)
+    assert max(np.abs(one.values).max() for one in found.measurements) < 10**4
+
+
+def test_a_party_of_which_no_table_across_has_a_column_has_no_cell_to_prove():
+    groups = ((3, 2), (), (4,))
+    group = Group(groups)
+    for found in group.run():
+        np.testing.assert_array_equal(found, group.truth())
+    assert protocol.codes_of(np.zeros((5, 0), np.int64), (), slice(1, 4)).shape == (3, 0)
 
 
 def test_parties_that_disagree_on_what_is_verified_are_told():

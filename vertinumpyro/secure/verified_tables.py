@@ -128,7 +128,9 @@ def statement_of(computation: Computation) -> VerifiedTables:
 
 
 def codes_of(matrix: Factor, sizes: Sequence[int], rows: slice) -> np.ndarray:
-    """Some records' codes, of a matrix of one-hot rows in memory or in blocks."""
+    """Some records' codes, of a matrix of one-hot rows in memory or in blocks; of a party without columns none."""
+    if not sizes:
+        return np.zeros((rows.stop - rows.start, 0), np.int64)
     if isinstance(matrix, RowBlocks) and matrix.one_hot is not None:
         found = matrix.one_hot.codes(rows_of(matrix.columns, rows))
     else:
@@ -537,7 +539,10 @@ def result(digest: bytes, commitments: Mapping[int, bytes], messages: Mapping[in
         if commitment(digest, rank, message) != commitments[rank]:
             raise BackendError(f"party {rank} opened another share than it had committed to; the release is spent")
         share = memoryview(message)[KEY_BYTES:]
-        shares.append(field.from_bytes(share, (len(share) // _WORD,)))
+        try:
+            shares.append(field.from_bytes(share, (len(share) // _WORD,)))
+        except BackendError as error:
+            raise BackendError(f"party {rank} opened a share that is none; the release is spent") from error
     return field.to_integers(functools.reduce(field.add, shares))
 
 

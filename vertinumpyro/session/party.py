@@ -190,7 +190,11 @@ class Party:
             )
         check_apart(plan)
         self._method.check(self._facts, plan)
-        self._agree({"begin": fingerprint}, "the parties were given different plans; start the run again")
+        level = {"verified": True} if self._end.verifies_tables else {}
+        self._agree(
+            {"begin": fingerprint, **level},
+            "the parties were given different plans, or different `security`; make them alike and start the run again",
+        )
         if self._run is not None:
             self._run.ledger.pause()
         self._run = run = self._opened_run(plan, resume=request.resume)
@@ -232,7 +236,9 @@ class Party:
     def _opened(self, request: Multiply | Sum) -> tuple[tuple[int, ...], np.ndarray]:
         """(widths of the factors of a product, a product's or a sum's result int64 flat)."""
         _, work, openings = self._asked_in_turn(request)
-        digest = self._agree(request.to_dict())
+        # What lay ready by a protocol that verified nothing is another's, and is never opened by one that does.
+        verified = {"verified": True} if self._is_verified(request, work) else {}
+        digest = self._agree({**request.to_dict(), **verified})
         widths = work.widths(request) if isinstance(request, Multiply) else ()
 
         def protocol() -> np.ndarray:
@@ -249,6 +255,12 @@ class Party:
         values = protocol() if request.step is None else openings.opened(request.step, digest, protocol)
         work.opened(request, values)
         return widths, values
+
+    @staticmethod
+    def _is_verified(request: Multiply | Sum, work: PartyComputation) -> bool:
+        if isinstance(request, Sum):
+            return work.adds_shares(request)
+        return work.one_hot_rows(request) is not None
 
     def _iterate(self, request: Iterate, arrays: Arrays) -> Reply:
         """Steps of an iterative method; each chunk is on record before it begins."""

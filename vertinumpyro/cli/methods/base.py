@@ -36,7 +36,8 @@ METHODS: Mapping[str, str] = {
 
 CHEATS = (
     "parties that cheat, up to all but one: whatever they send, they learn no more than their row says, or the run "
-    "stops. One that cheats may leave out its noise; the outside analyst then gets what such parties together get"
+    "stops. One that cheats may leave out its noise: read every other row as that of one more colluding party. Which "
+    "ids are in all tables is compared before, and holds against parties that follow the protocol"
 )
 FOLLOWS = (
     "parties that follow the protocol. One that sends made-up numbers could learn single records of the others, and "

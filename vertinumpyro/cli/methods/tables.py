@@ -71,8 +71,8 @@ class TablesCommand(CommandMethod):
 
     @classmethod
     def is_verified(cls, plan: MRFPlan) -> bool:
-        """All of them."""
-        return True
+        """Tables across parties that they add up; not reports of an encoder, nor noise of one party."""
+        return plan.encoding is None and plan.noise.kind == "collaborative"
 
     def facts(self, plan: MRFPlan) -> dict[str, str]:
         """With the memory that the columns' cells take."""
