@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 
+import numpy as np
+
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.secure import Crypten, verified_tables
 from vertinumpyro.session.reveal_once import _READY
@@ -19,7 +21,7 @@ class Liar(Crypten):
 
 
 class Leaver(Crypten):
-    """A party whose records count a million times, gone when all have their part of the result on disk, unsent."""
+    """A party whose records count many times, gone when all have their part of the result on disk, unsent."""
 
     def end(self, communicator, num_parties, watch=None):
         if multiprocessing.parent_process() is not None:
@@ -27,7 +29,7 @@ class Leaver(Crypten):
 
             real, honest = type(communicator).all_gather, protocol.noisy_cross_products
             protocol.noisy_cross_products = lambda engine, what, matrix, noise: honest(
-                engine, what, matrix * 2**20, noise
+                engine, what, np.full(matrix.shape, 2**26), noise
             )
 
             def all_gather(self, message, *args, **kwargs):

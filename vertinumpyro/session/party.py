@@ -256,11 +256,10 @@ class Party:
         work.opened(request, values)
         return widths, values
 
-    @staticmethod
-    def _is_verified(request: Multiply | Sum, work: PartyComputation) -> bool:
-        if isinstance(request, Sum):
-            return work.adds_shares(request)
-        return work.one_hot_rows(request) is not None
+    def _is_verified(self, request: Multiply | Sum, work: PartyComputation) -> bool:
+        if not self._end.verifies_tables:
+            return False
+        return work.adds_shares(request) if isinstance(request, Sum) else work.one_hot_rows(request) is not None
 
     def _iterate(self, request: Iterate, arrays: Arrays) -> Reply:
         """Steps of an iterative method; each chunk is on record before it begins."""
