@@ -169,7 +169,7 @@ def run_tiers(folder: Path, *arguments: str) -> str:
     cases += "def test_long(): pass\n\n@pytest.mark.promise\n@grid\ndef test_promise(i): pass\n\n"
     cases += "@grid\ndef test_grid(i): pass\n\n@grid\ndef test_unrecorded(i): pass\n"
     (folder / "tests" / "test_a.py").write_text(cases)
-    seconds = {"long": 50.0, "promise": 50.0, "grid": 0.9, "gone": 70.0}
+    seconds = {"long": 50.0, "promise": 50.0, "grid": 0.45, "gone": 70.0}
     recorded = {f"tests/test_a.py::test_{name}": value for name, value in seconds.items()}
     (folder / "tests" / "durations.json").write_text(json.dumps(recorded))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
@@ -179,7 +179,7 @@ def run_tiers(folder: Path, *arguments: str) -> str:
 def test_the_default_leaves_what_takes_long_to_the_whole_run_and_says_so(tmp_path):
     for by_default in (run_tiers(tmp_path, "-n", "2"), run_tiers(tmp_path)):
         assert "9 passed" in by_default  # one of the promise, two of the grid, all that has no record
-        assert "10 tests, about 304 s of a processor, are left to the whole run: pytest -m whole" in by_default
+        assert "10 tests, about 302 s of a processor, are left to the whole run: pytest -m whole" in by_default
     assert "10 passed" in run_tiers(tmp_path, "-m", "whole")
     for everything in (("-m", "whole or not whole"), ("tests/test_a.py",)):
         assert "19 passed" in (said := run_tiers(tmp_path, *everything))
