@@ -20,7 +20,8 @@ import pytest
 
 # Those that import an optional engine at once, where it is installed.
 _HERE = all(find_spec(name) is not None for name in ("crypten", "torch"))
-collect_ignore = [] if _HERE else [f"vertinumpyro/secure/crypten/{n}.py" for n in ("arithmetic", "engine", "protocol")]
+_ENGINE = ("arithmetic", "engine", "protocol", "verified")
+collect_ignore = [] if _HERE else [f"vertinumpyro/secure/crypten/{n}.py" for n in _ENGINE]
 
 DURATIONS = Path(__file__).parent / "tests" / "durations.json"
 # Processor seconds: of one item that the default still runs, and of all items of one function that it runs.
