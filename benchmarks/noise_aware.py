@@ -84,7 +84,7 @@ def fit(method: DPVI, table: Table, seed: int, epsilon: float) -> Fitted:
 
 
 def lengths(rows: pd.DataFrame) -> pd.Series:
-    return rows["upper"] - rows["lower"]
+    return pd.Series(rows["upper"].to_numpy() - rows["lower"].to_numpy(), rows.index)
 
 
 def held(rows: pd.DataFrame, truth: np.ndarray) -> np.ndarray:
@@ -153,8 +153,8 @@ def by_tables(peer: MarginalGLM, table: Table, seed: int) -> dict[str, float]:
     dataset = VerticalDataset.from_pooled(peer.schema, frame)
     release = peer.release(dataset, peer.plan(dataset, epsilon=EPSILON, delta=DELTA), insecure_seed=seed)
     rows = peer.fit(release, jax.random.key(seed)).summary()
-    found = rows["high"] - rows["low"]
-    return {str(name).partition("=")[0]: length for name, length in found.items()}
+    found = rows["high"].to_numpy() - rows["low"].to_numpy()
+    return {str(name).partition("=")[0]: float(length) for name, length in zip(rows.index, found, strict=True)}
 
 
 # -- bias -------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class Table:
             numbers = {"length": (0, 1), "diameter": (0, 1), "height": (0, 0.5), "whole_weight": (0, 3),
                        "shucked_weight": (0, 1.5), "shell_weight": (0, 1.1)}  # fmt: skip
             x = [_scaled(frame[name], *bounds) for name, bounds in numbers.items()]
-            x.append(frame["sex"].astype(str) == "I")
+            x.append(np.asarray(frame["sex"].astype(str) == "I", float))
             y = frame["rings"].astype(float)
             y = y if family.name == "poisson" else (y - 10) / 2.5
         else:
