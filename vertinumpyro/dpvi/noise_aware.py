@@ -29,7 +29,7 @@ some d nu^2 / 4 l, and gives nothing eigenvalues of the order of nu sqrt(d). Wha
 below half of nu sqrt(d) to almost 0, so that a direction that the noise hides is left to the prior.
 
 **The posterior** is the model's prior, whatever it is, times that: in closed form where the prior is Gaussian. Where it
-is Gaussian given the latents that no party's part reads, as the scales of a hierarchy, NUTS draws these, with all others
+is Gaussian given the latents that no party's part reads, as the scales of a hierarchy, NUTS draws these, all others
 integrated out, and the others are drawn given them; else NUTS draws all.
 """
 
