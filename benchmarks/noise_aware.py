@@ -20,7 +20,8 @@ Keys: coverage           {model: {n: share of 95% intervals that hold the truth,
       length_no_privacy  {model: {n: median length over that of the same model on pooled records}}
       coverage_pooled    {model: {n: coverage of the same model on pooled records}}
       bias               {model: at epsilon = 50, largest of |estimate - pooled| / pooled standard error, over the
-                         coefficients of two simulated tables and a public one, Adult or Abalone, where there is one}
+                         coefficients of two simulated tables and a public one, Adult or Abalone, where there is one;
+                         the steps' noise is in it, which counts up to 30 still have more of than of sampling}
       bias_by            {model: {table: {coefficient: the same, with its sign}}}
       seconds            {model: {n: median of a fit}}; context
       epsilon_worst      the largest of any adversary's row
