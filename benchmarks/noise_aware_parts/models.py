@@ -1,0 +1,179 @@
+"""Tables of two parties whose columns depend on each other, and the models that made them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from vertinumpyro.data import (
+    BinaryColumn,
+    CategoricalColumn,
+    CountColumn,
+    PartySchema,
+    RealColumn,
+    Schema,
+    VerticalDataset,
+)
+from vertinumpyro.data.datasets import load_abalone, load_adult
+from vertinumpyro.model import party_plate, party_sum
+
+NUM_SLOPES, NUM_AT_BANK, BINARY, NUM_GROUPS = 7, 3, (1, 6), 8
+CONCENTRATION, MOST, LARGEST = 1.5, 30, 12.0
+NAMES = [f"x{i}" for i in range(NUM_SLOPES)]
+_LOADINGS = 0.7 * np.random.default_rng(7).normal(size=(2, NUM_SLOPES))
+
+Truth = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A model of y at the bank by three columns there and four at the telco.
+
+    spread: the prior's standard deviation of the intercept and of slopes.
+    grouped: whether records have a group, whose effects' spread is learned.
+    """
+
+    name: str
+    spread: float
+    grouped: bool = False
+
+    @cached_property
+    def column(self) -> Any:
+        """Of y."""
+        columns = {"linear": RealColumn(bounds=(-LARGEST, LARGEST)), "poisson": CountColumn(upper=MOST),
+                   "negative_binomial": CountColumn(upper=MOST)}  # fmt: skip
+        return columns.get(self.name, BinaryColumn())
+
+    @property
+    def law(self) -> str:
+        return "logistic" if self.grouped else self.name
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Of the table."""
+        reals: dict[str, Any] = {name: RealColumn(bounds=(-1, 1)) for name in NAMES}
+        groups = {"group": CategoricalColumn(categories=tuple("abcdefgh"))} if self.grouped else {}
+        bank, telco = ({name: reals[name] for name in part} for part in (NAMES[:NUM_AT_BANK], NAMES[NUM_AT_BANK:]))
+        return Schema({"bank": PartySchema({"y": self.column, **bank}), "telco": PartySchema({**telco, **groups})})
+
+    def outcome(self, eta: Any) -> Any:
+        """The distribution of y."""
+        if self.law == "linear":
+            return dist.Normal(eta, 1.0)
+        if self.law == "poisson":
+            return dist.Poisson(jnp.exp(eta))
+        if self.law == "negative_binomial":
+            return dist.NegativeBinomial2(jnp.exp(eta), CONCENTRATION)
+        return dist.Bernoulli(logits=eta)
+
+    def model(self, data: Any, num_records: int) -> None:
+        """As a user writes it."""
+        intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, self.spread))
+        slopes: Any = numpyro.sample("slopes", dist.Normal(0.0, self.spread).expand([NUM_SLOPES]).to_event(1))
+        bank = intercept + sum(slopes[i] * data[NAMES[i]] for i in range(NUM_AT_BANK))
+        telco = sum(slopes[i] * data[NAMES[i]] for i in range(NUM_AT_BANK, NUM_SLOPES))
+        if self.grouped:
+            scale: Any = numpyro.sample("scale", dist.HalfNormal(0.5))
+            groups: Any = numpyro.sample("groups", dist.Normal(0.0, scale).expand([NUM_GROUPS]).to_event(1))
+            telco = telco + groups[data["group"].astype(int)]
+        eta = party_sum("eta", {"bank": bank, "telco": telco})
+        with party_plate("bank", num_records):
+            numpyro.sample("y", self.outcome(eta), obs=data["y"])
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("logistic", 1.0),
+        Family("poisson", 0.4),
+        Family("negative_binomial", 0.4),
+        Family("linear", 1.0),
+        Family("hierarchical", 1.0, grouped=True),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Records, pooled: x `[N, 7]`, y `[N]`, groups `[N]`, and the coefficients that made y where they are known."""
+
+    family: Family
+    x: np.ndarray
+    y: np.ndarray
+    groups: np.ndarray
+    truth: Truth | None = None
+
+    @classmethod
+    def simulated(cls, family: Family, num_records: int, seed: int, *, two_values: bool = False) -> Table:
+        """Coefficients from the prior, columns from two factors that both parties' have.
+
+        :param two_values: all columns 0 or 1, which tables of all combinations need.
+        """
+        rng = np.random.default_rng(seed)
+        factors = rng.normal(size=(num_records, 2))
+        raw = factors @ _LOADINGS + rng.normal(size=(num_records, NUM_SLOPES))
+        x = np.tanh(raw / 1.5)
+        binary = slice(None) if two_values else list(BINARY)
+        x[:, binary] = raw[:, binary] > 0.5
+        groups = np.clip(np.floor(4 + 1.5 * factors[:, 0] + rng.normal(size=num_records)), 0, 7).astype(int)
+        scale = abs(0.5 * rng.normal())
+        truth = {"intercept": family.spread * rng.normal(), "slopes": family.spread * rng.normal(size=NUM_SLOPES),
+                 "scale": scale, "groups": scale * rng.normal(size=NUM_GROUPS)}  # fmt: skip
+        eta = truth["intercept"] + x @ truth["slopes"] + family.grouped * truth["groups"][groups]
+        y = np.asarray(family.outcome(jnp.asarray(eta)).sample(jax.random.key(seed)), float)
+        return cls(family, x, np.clip(y, -LARGEST, MOST), groups, truth)
+
+    @classmethod
+    def public(cls, family: Family) -> Table | None:
+        """UCI Adult or Abalone; None for a family that has none.
+
+        :raises DataError: it is not there.
+        """
+        if family.name == "logistic":
+            frame = load_adult(layout="with_income").to_frame()
+            numbers = {"age": (17, 90), "education_num": (1, 16), "hours_per_week": (1, 99)}
+            x = [_scaled(frame[name], *bounds) for name, bounds in numbers.items()]
+            x += [frame["sex"].astype(str) == "Male", frame["marital_status"].astype(str) == "Married-civ-spouse",
+                  frame["capital_gain"].astype(float) > 0, frame["capital_loss"].astype(float) > 0]  # fmt: skip
+            y = frame["income"].astype(str).str.startswith(">50K")
+        elif family.name in ("poisson", "linear"):
+            frame = load_abalone().to_frame()
+            numbers = {"length": (0, 1), "diameter": (0, 1), "height": (0, 0.5), "whole_weight": (0, 3),
+                       "shucked_weight": (0, 1.5), "shell_weight": (0, 1.1)}  # fmt: skip
+            x = [_scaled(frame[name], *bounds) for name, bounds in numbers.items()]
+            x.append(np.asarray(frame["sex"].astype(str) == "I", float))
+            y = frame["rings"].astype(float)
+            y = y if family.name == "poisson" else (y - 10) / 2.5
+        else:
+            return None
+        return cls(family, np.column_stack(x).astype(float), np.asarray(y, float), np.zeros(len(frame), int))
+
+    def dataset(self) -> VerticalDataset:
+        """At its parties."""
+        y = self.y.astype(np.float32 if self.family.law == "linear" else np.int32)
+        x = {name: self.x[:, i].astype(np.float32) for i, name in enumerate(NAMES)}
+        columns = {"y": y, **x, "group": self.groups.astype(np.int32)}
+        schema = self.family.schema
+        return VerticalDataset(schema, {p: {n: columns[n] for n in schema.column_names(p)} for p in schema.parties})
+
+
+def _scaled(values: Any, low: float, high: float) -> np.ndarray:
+    return np.clip(2 * (np.asarray(values, float) - low) / (high - low) - 1, -1, 1)
+
+
+def flat(sites: Truth, index: Any) -> np.ndarray:
+    """Values in the order of a summary's rows, as `slopes[3]`."""
+    return np.array([_entry(sites, name) for name in index])
+
+
+def _entry(sites: Truth, name: str) -> float:
+    site, _, place = name.removesuffix("]").partition("[")
+    return float(sites[site][int(place)] if place else sites[site])

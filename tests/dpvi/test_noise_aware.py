@@ -1,0 +1,165 @@
+"""Posteriors that know the steps' noise: what a trace says of the coefficients, and what a user gets of it."""
+
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+from tests.dpvi.test_regression import UNIT, dataset_of
+from vertinumpyro.core import compat
+from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, PartySchema, Schema, VerticalDataset
+from vertinumpyro.dpvi import DPVI, SecondMoments
+from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
+from vertinumpyro.model import party_plate, party_sum
+from vertinumpyro.model.outcomes import BernoulliLogit
+
+KEY = jax.random.key(0)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning"),
+    pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning"),
+    pytest.mark.filterwarnings("ignore::vertinumpyro.core.errors.InferenceWarning"),
+]
+
+
+def fitted(model, dataset, **privacy) -> Any:
+    dpvi = DPVI(model, warm_start=SecondMoments())
+    plan = dpvi.plan(dataset, **{"epsilon": 2.0, **privacy})
+    return dpvi, dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
+
+
+# -- what a trace says ------------------------------------------------------------------------------
+
+
+def trace_of(rng, *, cut, noise, moments_noise, num_records=3000, num_steps=8):
+    """Points, gradients and moments of records whose outcomes follow the model at beta; beta, too."""
+    x = np.column_stack([np.ones(num_records), np.tanh(rng.normal(size=(num_records, 3)))])
+    beta = rng.normal(size=4) * [0.5, 1.0, 1.0, 1.0]
+    y = rng.random(num_records) < 1 / (1 + np.exp(-x @ beta))
+    points = beta + rng.normal(size=(num_steps, 4)) * 0.5
+    residuals = np.clip(y[:, None] - 1 / (1 + np.exp(-x @ points.T)), -cut, cut)
+    noises = np.triu(rng.normal(size=(4, 4))) * moments_noise
+    moments = x.T @ x + noises + np.triu(noises, 1).T
+    return beta, points, residuals.T @ x + noise * rng.normal(size=(num_steps, 4)), moments
+
+
+def test_intervals_of_a_trace_hold_the_coefficients_as_often_as_they_say():
+    rng, cut, noise, moments_noise, scores = np.random.default_rng(3), 0.6, 150.0, 50.0, []
+    with compat.x64():
+        said = jax.jit(lambda *trace: _information(
+            BernoulliLogit(), cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0],
+            noise=noise, moments_noise=moments_noise, num_records=3000.0))  # fmt: skip
+        for _ in range(60):
+            beta, *trace = trace_of(rng, cut=cut, noise=noise, moments_noise=moments_noise)
+            found = said(*map(jnp.asarray, trace))
+            covariance = np.linalg.inv(found.precision)
+            without = np.sqrt(np.diag(np.linalg.inv(found.without_noise)))
+            apart = covariance @ found.linear - beta
+            scores.append([apart / np.sqrt(np.diag(covariance)), apart / without])
+    standardised, ignoring = np.std(scores, axis=(0, 2))
+    assert 0.75 < standardised < 1.2  # it trusts what it supposes of predictors less than these deserve
+    assert ignoring > 1.5  # so that the bounds above fail where the noise is left out
+
+
+# -- what a user gets -------------------------------------------------------------------------------
+
+
+def logistic(data, num_records):
+    bank: Any = numpyro.sample("bank", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+    telco: Any = numpyro.sample("telco", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+    parts = {"bank": bank[0] + bank[1] * data["income"], "telco": telco[0] * data["usage"] + telco[1] * data["calls"]}
+    with party_plate("bank", num_records):
+        numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+
+def test_a_summary_has_intervals_and_the_draws_outlive_files_and_pickles(tmp_path):
+    dpvi, posterior = fitted(logistic, dataset_of("logit"))
+    table = posterior.summary()
+    assert list(table.columns) == ["estimate", "std_error", "lower", "upper", "privacy_share", "effective_records"]
+    assert list(table.index) == ["bank[0]", "bank[1]", "telco[0]", "telco[1]"]
+    assert (table["lower"] < table["estimate"]).all()
+    assert (table["estimate"] < table["upper"]).all()
+    assert table["privacy_share"].between(0, 1).all()
+    narrower = posterior.summary(prob=0.5)
+    assert (table["lower"] < narrower["lower"]).all()
+    assert (narrower["upper"] < table["upper"]).all()
+    assert posterior.is_interval
+    assert "its draws know the noise" in repr(posterior)
+    posterior.save(tmp_path / "posterior.npz")
+    for again in (dpvi.load(tmp_path / "posterior.npz"), pickle.loads(pickle.dumps(posterior))):
+        assert isinstance(again.noise_aware, NoiseAwareDraws)
+        assert np.array_equal(again.noise_aware.draws, posterior.noise_aware.draws)
+        assert again.summary().equals(table)
+
+
+def groups_of(num_records=3000):
+    """A logistic outcome at the bank, whose groups are the telco's."""
+    schema = Schema({"bank": PartySchema({"y": BinaryColumn(), "income": UNIT}),
+                     "telco": PartySchema({"group": CategoricalColumn(categories=("a", "b", "c"))})})  # fmt: skip
+    rng = np.random.default_rng(4)
+    columns = VerticalDataset.example(schema, num_records, rng).pooled()
+    eta = columns["income"] + np.array([-1.0, 0.0, 1.0])[columns["group"]]
+    y = (rng.random(num_records) < 1 / (1 + np.exp(-eta))).astype(columns["y"].dtype)
+    return VerticalDataset(
+        schema, {"bank": {"y": y, "income": columns["income"]}, "telco": {"group": columns["group"]}}
+    )
+
+
+def hierarchy(data, num_records):
+    slope: Any = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    scale: Any = numpyro.sample("scale", dist.HalfNormal(1.0))
+    groups: Any = numpyro.sample("groups", dist.Normal(0.0, scale).expand([3]).to_event(1))
+    parts = {"bank": slope * data["income"], "telco": groups[data["group"].astype(int)]}
+    with party_plate("bank", num_records):
+        numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+
+def test_a_hierarchy_has_an_interval_of_its_scale_and_of_its_groups():
+    _, posterior = fitted(hierarchy, groups_of(), epsilon=10.0)
+    table = posterior.summary()
+    assert set(table.index) == {"slope", "scale", "groups[0]", "groups[1]", "groups[2]"}
+    assert 0 < table.loc["scale", "lower"] < table.loc["scale", "estimate"] < table.loc["scale", "upper"]
+    truth = np.array([-1.0, 0.0, 1.0])
+    found = table.loc[[f"groups[{i}]" for i in range(3)]]
+    assert (np.abs(found["estimate"] - truth) < 4 * found["std_error"]).all()
+    assert (found["std_error"] < 0.5).all()
+
+
+def test_a_hierarchys_draws_are_of_its_posterior_and_its_prior_counts_once():
+    """Of the scale, whose density is integrated here over groups that the trace says something of."""
+    split = DPVI(hierarchy).split(groups_of(8).schema)
+    places = split.unflatten(jnp.arange(5))
+    own, scale = np.asarray(places["groups"], int), int(places["scale"])
+    precision, linear = np.zeros((5, 5)), np.zeros(5)
+    precision[own, own], linear[own] = 8.0, [-8.0, 0.0, 8.0]
+    with compat.x64():
+        drawn = _by_nuts(split, Information(precision, linear, np.zeros(5), precision), KEY).draws
+    scales, grid = np.exp(drawn[:, scale]), np.linspace(0.005, 5, 1000)
+    spread = grid[:, None] ** 2 + 1 / 8
+    density = np.exp(-(grid**2) / 2 - (np.array([-1.0, 0.0, 1.0]) ** 2 / spread + np.log(spread)).sum(1) / 2)
+    assert scales.mean() == pytest.approx((grid * density).sum() / density.sum(), abs=0.06)
+
+
+def with_offset(data, num_records):
+    slope: Any = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    other: Any = numpyro.sample("other", dist.Normal(0.0, 1.0))
+    parts = {"bank": slope * data["income"] + 0.3 * data["income"], "telco": other * data["usage"]}
+    with party_plate("bank", num_records):
+        numpyro.sample("y", dist.Poisson(jnp.exp(party_sum("eta", parts))), obs=data["y"])
+
+
+def test_a_part_with_an_offset_has_an_estimate_and_is_told_why_there_is_no_interval():
+    schema = Schema({"bank": PartySchema({"y": CountColumn(upper=10), "income": UNIT}),
+                     "telco": PartySchema({"usage": UNIT})})  # fmt: skip
+    _, posterior = fitted(with_offset, VerticalDataset.example(schema, 500, np.random.default_rng(5)))
+    table = posterior.summary()
+    assert posterior.noise_aware is None
+    assert not posterior.is_interval
+    assert "the part of ['bank'] has an offset" in posterior.spread_note
+    assert posterior.spread_note in repr(posterior)
+    assert list(table.columns) == ["estimate"]
+    assert table.attrs["spread_note"] == posterior.spread_note
