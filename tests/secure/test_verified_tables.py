@@ -38,7 +38,9 @@ class Group:
         rng = np.random.default_rng(seed)
         self.statement = protocol.VerifiedTables(num_records=num_records, groups=groups, unit=4096, **settings)
         self.codes = [
-            np.array([rng.integers(0, size, num_records) for size in sizes], np.int64).reshape(len(sizes), num_records).T
+            np.array([rng.integers(0, size, num_records) for size in sizes], np.int64)
+            .reshape(len(sizes), num_records)
+            .T
             for sizes in groups
         ]
         size = self.statement.num_values

@@ -12,7 +12,7 @@ for pooled records and a curvature that is fitted to the trace).
 
 - F(theta; beta) = N E[x E[psi(y, x'theta) | y ~ p(. | x'beta)]] is what is expected of records whose outcomes follow
   the model at beta. x is taken to be Gaussian with the released moments, so x given the two predictors is linear in
-  them, and F is an integral over these two (`_field`). What the cut of residuals takes away is in F, as far as that is so.
+  them, and F is an integral over these two (`_field`). What the cut of residuals takes away is in F, as far as x is so.
 - u ~ N(0, J), J = N E[xx' Var(psi)]: by how much the gradient at beta itself differs between tables.
 - D has mean 0 and, with H = N E[xx' E[psi d log p / d eta]], the slope of F by beta where the point is at beta, too,
   covariance rho^2 H x H + kappa^2 I x I. The first is how far Gaussian predictors and a straight slope are trusted, the

@@ -82,7 +82,7 @@ class Arithmetic(Protocol):
         """A number of [0, 2] times e of [0, 1], both in the format of e: off by less than a unit, and not below 0."""
         ...
 
-    def plus(self, e: Any, number: float) -> Any:
+    def plus(self, e: Any, number: float | int) -> Any:
         """A public number added, rounded to the format of e."""
         ...
 

@@ -158,7 +158,7 @@ class RingArithmetic:
         """The product, of 61 bits, cut off."""
         return (x * e) >> EXP_FRACTIONAL_BITS
 
-    def plus(self, e: jax.Array, number: float) -> jax.Array:
+    def plus(self, e: jax.Array, number: float | int) -> jax.Array:
         """The sum."""
         return e + round(number * _ONE)
 

@@ -71,7 +71,7 @@ class FloatArithmetic:
         """The product."""
         return x * e
 
-    def plus(self, e: jax.Array, number: float) -> jax.Array:
+    def plus(self, e: jax.Array, number: float | int) -> jax.Array:
         """The sum."""
         return e + number
 

@@ -109,7 +109,7 @@ class ShareArithmetic:
         """Two rounds; cut off or up."""
         return arithmetic.truncate(self._engine, arithmetic.multiply(x, e), EXP_BITS)
 
-    def plus(self, e: Any, number: float) -> Any:
+    def plus(self, e: Any, number: float | int) -> Any:
         """One party adds it."""
         return arithmetic.public(self._engine, e, round(number * (1 << EXP_BITS)))
 

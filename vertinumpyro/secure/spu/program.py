@@ -167,7 +167,7 @@ class SpuArithmetic:
         """The product, cut off."""
         return shifted_down(x * e, EXP_BITS)
 
-    def plus(self, e: jax.Array, number: float) -> jax.Array:
+    def plus(self, e: jax.Array, number: float | int) -> jax.Array:
         """The sum."""
         return e + round(number * (1 << EXP_BITS))
 
