@@ -100,16 +100,12 @@ class PredictivePosterior(abc.ABC):
     def summary(self, rng_key: jax.Array | None = None, *, prob: float = 0.95, num_samples: int = 2000) -> pd.DataFrame:
         """A row for each number of each latent, on its own support. Post-processing.
 
-        | column | is |
-        |---|---|
-        | estimate | the posterior mean |
-        | std_error | the posterior standard deviation |
-        | lower, upper | ends of the central interval |
-        | privacy_share | part of the posterior variance that the noise of privacy adds, as far as can be told |
-        | effective_records | so many records without that noise would say as much |
+        Columns are `estimate`, the posterior mean; `std_error`, the posterior standard deviation; `lower` and `upper`,
+        the ends of the central interval; `privacy_share`, the part of the posterior variance that the noise of privacy
+        adds, as far as can be told; `effective_records`: so many records without that noise would say as much.
 
         Where the spread of the draws is no interval (`is_interval`), there is the column estimate alone, and
-        `summary().attrs["spread_note"]` says why; so the last two are there where they are known.
+        `summary().attrs["spread_note"]` says why. The last two columns are there where they are known.
 
         :param rng_key: of the draws; None takes one that is always the same.
         :param prob: of the interval.
