@@ -341,9 +341,14 @@ def _found_prior(log_prior: Callable[[jax.Array], jax.Array], size: int) -> _Nor
     places = np.random.default_rng(9).normal(size=(2, size))
     hessian, gradient = jax.jit(jax.hessian(log_prior)), jax.jit(jax.grad(log_prior))
     one, other = (-np.asarray(hessian(jnp.asarray(place)), np.float64) for place in places)
-    if not np.allclose(one, other, rtol=1e-4, atol=1e-6) or np.linalg.eigvalsh(one)[0] <= 0:
+    if not _is_constant(one, other):
         return None
     return _Normal(one, np.asarray(gradient(jnp.zeros(size)), np.float64))
+
+
+def _is_constant(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two precisions of a density at two places are one Gaussian's."""
+    return bool(np.allclose(one, other, rtol=1e-4, atol=1e-6) and np.linalg.eigvalsh(one)[0] > 0)
 
 
 def _gaussian(found: Information, prior: _Normal, rng_key: jax.Array) -> NoiseAwareDraws:
@@ -425,6 +430,6 @@ def _normal_given_rest(split: SplitModel) -> bool:
         moved = place.copy()
         moved[read] = rng.normal(size=len(read))
         one, other = (-np.asarray(hessian(jnp.asarray(at)), np.float64)[square] for at in (place, moved))
-        if not np.allclose(one, other, rtol=1e-4, atol=1e-6) or np.linalg.eigvalsh(one)[0] <= 0:
+        if not _is_constant(one, other):
             return False
     return True

@@ -127,7 +127,6 @@ class PredictivePosterior(abc.ABC):
         if not self.is_interval:
             table = pd.DataFrame({"estimate": table["estimate"]})
             table.attrs["spread_note"] = self.spread_note
-            return table
         return table
 
     @checked

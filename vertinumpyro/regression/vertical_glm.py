@@ -309,6 +309,7 @@ class VerticalGLM(GLMPredictions):
     def _keep(self, regression: Regression, spent: GradientPlan, posterior: Posterior) -> None:
         self._regression_, self._posterior = regression, posterior
         self._params, self._diagnostics = jax.tree_util.tree_map(np.asarray, posterior.params), posterior.diagnostics
+        self._noise_aware, self._no_interval = posterior.noise_aware, posterior.no_interval
         self.coef_, self.intercept_ = regression.found(posterior)
         self.plan_, self.secure_noise_ = spent, posterior.secure_noise
         self.schema_ = regression.of_its_columns.schema
@@ -332,7 +333,7 @@ class VerticalGLM(GLMPredictions):
             kernel, _ = self._dpvi(self._regression_, self.plan_).kernel(facts, self.plan_, compat.random_key(0))
             self._posterior = Posterior(
                 guide=kernel.guide, params=self._params, plan=self.plan_, diagnostics=self._diagnostics,
-                secure_noise=self.secure_noise_,
+                secure_noise=self.secure_noise_, noise_aware=self._noise_aware, no_interval=self._no_interval,
             )  # fmt: skip
         return self._posterior
 
