@@ -293,6 +293,8 @@ class MomentsStart(Start):
             return reason
         steps, (gather, times) = state.optimizer_state, _gathered(split)
         points = np.asarray(steps.points, np.float64)[: int(steps.count)]
+        if not np.isfinite(points).all():
+            return "a version that did not keep where steps were taken stored some of them"
         prior = np.asarray(_of_prior(kernel, "gradients")(jnp.asarray(points, steps.points.dtype)))
         descents = np.asarray(steps.descents, np.float64)[: len(points)]
         trace = Trace(

@@ -164,6 +164,9 @@ def spread_over(num_devices: int) -> NamedSharding | None:
 
 CHECKPOINT = "checkpoint.npz"
 
+_KEPT_LATER = (".optimizer_state.points", ".optimizer_state.descents")
+"""Leaves of a `NewtonState` that earlier versions did not store; NaN where they are not known."""
+
 OnEstimate = Callable[[float], None]
 """Called with the seconds that all steps will take at least, as a step on stand-ins took."""
 
@@ -182,7 +185,10 @@ class _Chunk(NamedTuple):
 def restored(run: Run, state: DPVIState) -> DPVIState:
     """The state that the run stored; the first state if it stopped before it stored one."""
     stored = run.state()
-    return state if stored is None else tree_of(stored, state, CHECKPOINT)
+    if stored is None:
+        return state
+    unknown = {name: np.full_like(leaf, np.nan) for name, leaf in tree_arrays(state).items() if name in _KEPT_LATER}
+    return tree_of({**unknown, **stored}, state, CHECKPOINT)
 
 
 def first_step(run: Run, plan: NoisySumPlan) -> int:
