@@ -176,7 +176,8 @@ def _spent_of(plan: Plan, own: PartyFile) -> str:
     if plan.plan_id not in entries:
         return f"not begun, {count(plan.num_steps, 'step')}"
     entry = entries[plan.plan_id]
-    return f"{entry.steps_spent} of {count(plan.num_steps, 'step')} on account" + ", finished" * entry.finished
+    done = f", closed: {entry.failed}" if entry.failed else ", finished" * entry.finished
+    return f"{entry.steps_spent} of {count(plan.num_steps, 'step')} on account{done}"
 
 
 def approve(path: Path, party: Path, *, yes: bool) -> None:
