@@ -360,7 +360,7 @@ def _ascending(ids: list[str], kept: set[str]) -> np.ndarray:
     return np.asarray(sorted(places, key=ids.__getitem__), dtype=np.int64)
 
 
-def _names(parties: list[str]) -> str:
+def _names(parties: Sequence[str]) -> str:
     return ", ".join(map(repr, parties))
 
 

@@ -97,7 +97,18 @@ class CommandMethod(abc.ABC):
         facts = cls.plan_facts(plan, backend.info().name)
         if not isinstance(backend, BetweenProcesses):
             return facts
-        return {**facts, "rows hold against": CHEATS if cls.is_verified(plan) and backend.verifies_tables else FOLLOWS}
+        return {**facts, "rows hold against": FOLLOWS if cls.unverified(plan, backend) else CHEATS}
+
+    @final
+    @classmethod
+    def unverified(cls, plan: Any, backend: Backend) -> str:
+        """Why a plan's rows do not hold against parties that cheat; empty where they do."""
+        if not cls.is_verified(plan):
+            return f"what --method {cls.name} computes under this plan is not verified"
+        if backend.verifies_tables:
+            return ""
+        name = backend.info().name
+        return 'the settings say security = "semi-honest"' if name == "crypten" else f"backend {name} verifies nothing"
 
     def facts(self, plan: Any) -> dict[str, str]:
         """The same, and what follows from the settings too."""
