@@ -36,8 +36,9 @@ METHODS: Mapping[str, str] = {
 
 CHEATS = (
     "parties that cheat, up to all but one: whatever they send, they learn no more than their row says, or the run "
-    "stops. One that cheats may leave out its noise: read every other row as that of one more colluding party. Which "
-    "ids are in all tables is compared before, and holds against parties that follow the protocol"
+    "stops. One that cheats may leave out its noise: read every other row as that of one more colluding party. Before "
+    "the tables all hear whether they hold the same ids, and no more. A check that fails ends the plan, which is then "
+    "spent. Finding common ids, a linkage, holds against parties that follow the protocol"
 )
 FOLLOWS = (
     "parties that follow the protocol. One that sends made-up numbers could learn single records of the others, and "
