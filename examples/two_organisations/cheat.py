@@ -1,7 +1,7 @@
 """`vertinumpyro` at an organisation that cheats: in the place of its columns it puts rows that it made up.
 
-Each cell stands for one record, a million times. Of parties that believe each other it would read so many of the other's
-records, whole, in the released tables.
+Each cell stands for one record, a million times. Of parties that believe each other it would read so many of the
+other's records, whole, in the released tables.
 """
 
 import numpy as np
