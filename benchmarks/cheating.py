@@ -16,19 +16,20 @@ refused     whether the run stopped with an error, without tables
 opened      whether the cheat saw an honest party's opening of tables across parties
 read        records of others that the tables show whole, far above the noise: what single_records is made to read
 spent       the steps that an honest party's ledger counts: 2 once tables across parties may be open, or a check of
-            them has failed, and 1 before
+            them has failed, 1 before, and 0 before the plan is begun
 why         what the honest party said; for what was not refused, why it does no harm
 
-attack      rows ...: columns that it made up; short rows: another length; order: its records out of order;
-            noise omitted, absurd; altered ...: a bit of each round's message, and of each part of the proofs' (a wrong
-            value, a wrong tag, another digest of the rows, another commitment); different ...: to one of two others;
-            swapped proofs; repeated ...: the message before once more; delayed ...; stop ...: its process ends there;
+attack      guessed id: of all ids it knows but one, which it tries; rows ...: columns that it made up; short rows:
+            another length; order: its records out of order; noise omitted, absurd; altered ...: a bit of each round's
+            message, and of each part of the proofs' (a wrong value, a wrong tag, another digest of the rows, another
+            commitment); different ...: to one of two others; swapped proofs; repeated ...: the message before once
+            more; delayed ...; stop ...: its process ends there;
             own pairs: of three, only its own tables get anything of it; colluding large, rows: one of two shows the
-            other one other rows than the honest party, which hears that they are the same; colluding shift: both put in
-            absurd noise; sums shifted: to its shares in a round it adds numbers;
+            other one other rows than the honest party, which hears that they are the same; colluding shift: both put
+            in absurd noise; sums shifted: to its shares in a round it adds numbers;
             second start, start after stop: after rows large, or stop proofs, all start again and are honest;
-            repeated attempt: it leaves when all are ready, starts anew under the old attempt's name, agrees with one of
-            two and leaves again, so that they are ready with messages of two attempts under one name;
+            repeated attempt: it leaves when all are ready, starts anew with its part of the old attempt's name, agrees
+            with one of two and leaves again, so that they are ready with messages of two attempts;
             unverified: its columns are huge in a semi-honest run, which it leaves when all are ready to open; then all
             verify, and --resume
 
@@ -71,8 +72,10 @@ HARMLESS = {
     "sums shifted": "it spoils the tables, by numbers that it chose before it saw them",
     "unverified": "what lay ready was not opened: it begins anew, verified",
     "start after stop": "it begins anew, under new keys and masks",
+    "repeated attempt": "all have a part in the name, so it is another, and all begin anew",
 }
 OF_TABLES = [
+    "guessed id",
     *(f"rows {kind}" for kind in INPUTS),
     "short rows",
     "order",
@@ -140,6 +143,9 @@ def attacked(method: str, attack: str, folder: Path) -> dict[str, Any]:
     """One attack on one plan."""
     data = dataset(3 if attack.split()[0] in THREE or attack == "repeated attempt" else 2)
     files, seen, names = written(data, folder), folder / "seen", list(data.schema.parties)
+    if attack == "guessed id":
+        own = files.paths[names[1]]
+        own.write_text(own.read_text().replace(f"\n{NUM_RECORDS - 1:06d},", f"\n{NUM_RECORDS:06d},"))
     make = {"rounds": adaptive, "marginal_glm": functools.partial(regression, data.schema)}.get(method, fields)
     plan = honest(make).plan(data, epsilon=1.0, delta=1e-5)
     released, why = None, ""
@@ -160,7 +166,7 @@ def attacked(method: str, attack: str, folder: Path) -> dict[str, Any]:
         "refused": released is None,
         "opened": seen.exists() or released is not None,
         "read": 0 if released is None else records_read(released, data),
-        "spent": min(ledger["steps_spent"] for ledger in ledgers),
+        "spent": min((ledger["steps_spent"] for ledger in ledgers), default=0),
         "why": why if released is None else HARMLESS[attack] if verifies else "everybody believes the cheat",
     }
 

@@ -127,20 +127,15 @@ def _install_session(attack: str, communicator: Any, seen: Path) -> None:
     attempt = seen.with_name("attempt")
 
     def all_gather(real: Any, message: bytes, *sizes: Any, **limits: Any) -> list[bytes]:
-        if message == reveal_once._READY:
+        if message == reveal_once._READY and attack.startswith("leave"):
             os._exit(1)
+        if len(message) == reveal_once._ATTEMPT:  # its part of an attempt's name
+            message = attempt.read_bytes() if attack == "repeat attempt" else message
+            attempt.write_bytes(message)
         return real(message, *sizes, **limits)
 
-    def broadcast(real: Any, message: bytes, *, limit: int) -> bytes:
-        if attack == "repeat attempt":
-            message = attempt.read_bytes()
-        attempt.write_bytes(message)
-        return real(message, limit=limit)
-
-    if attack.startswith("leave"):
+    if attack.startswith("leave") or attack == "repeat attempt":
         _replace(communicator, "all_gather", all_gather)
-    if attack in ("leave ready", "repeat attempt"):
-        _replace(communicator, "broadcast", broadcast)
     if attack == "repeat attempt":
         _replace(reveal_once, "_state", lambda real, stored: real(None))
 

@@ -24,6 +24,7 @@ from vertinumpyro.cli.party_file import make_party
 from vertinumpyro.cli.terminal import _Door
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema
+from vertinumpyro.privacy import Ledger, LedgerRegistry
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.reports.plain_language import headline, rounded_up
 from vertinumpyro.study import Agreement, Member, Policy
@@ -134,6 +135,18 @@ def test_a_policy_wants_rows_that_hold_against_parties_that_cheat(method, fit, w
         assert why in one_line(approved.stderr)
         with pytest.raises(PrivacyError, match="parties that cheat, and nobody says that they do"):
             Policy(against_cheats=True).check(Agreement.load(study))
+
+
+def test_a_plan_that_a_failed_check_closed_is_refused_before_anybody_is_met(tmp_path):
+    plan = next(plan for plan in PLANS.values() if isinstance(plan, method_of("vertimrf").plan_class))
+    study, folder = study_of(tmp_path, plan, "vertimrf"), tmp_path / "at0"
+    record = folder / "ledger" / plan.plan_id / "privacy.json"
+    record.parent.mkdir(parents=True)
+    Ledger.start(plan, record, book=LedgerRegistry()).fail("'b' failed a check", 1)
+    for resume in ([], ["--resume"]):
+        refused = invoke("join", study, "--party", folder / "party.toml", "--wait", "1", *resume)
+        assert "was closed when a check failed: 'b' failed a check" in one_line(refused.stderr)
+        assert "make a new plan, whose cost adds to this one's" in one_line(refused.stderr)
 
 
 def test_a_plan_of_another_method_is_not_shown_as_this_ones(tmp_path):

@@ -36,6 +36,7 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
         return
     agreement.member(own.name)
     task = task_of(agreement, own, path)
+    task.has_begun(plan.plan_id)  # one that a failed check closed is refused before anybody is met
     config = config_at(agreement, path, own)
     check_model(agreement, config)
     check_policy(agreement, path, own)

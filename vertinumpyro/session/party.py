@@ -25,14 +25,13 @@ from vertinumpyro.data import (
 from vertinumpyro.data.alignment import records_differ
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.gradient_plan import NoisySumPlan
-from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
 from vertinumpyro.secure.between_processes import BetweenProcesses, PartyProtocol
 from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
 from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, ReleaseRequest, Request, Reveal, Sum
 from vertinumpyro.session.reveal_once import RevealLog, SharedRandomSource, lost, toss_coins
 from vertinumpyro.session.reveal_to_one import check_agreed, identified, reveal_to_one, write_answer
-from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
+from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.transport import Communicator, GroupCommunicator
 
@@ -224,10 +223,7 @@ class Party:
     def _opened_run(self, plan: Plan, *, resume: bool) -> Run:
         if not _PLAN_ID.fullmatch(plan.plan_id):
             raise ArgumentError("plan_id must be up to 64 letters, digits, _ and -: a party's record is named by it")
-        folder = self._task.ledger_folder / plan.plan_id
-        begun = (folder / PRIVACY_RECORD).exists()
-        if begun:
-            read_record(folder / PRIVACY_RECORD).refuse_failed()
+        folder, begun = self._task.ledger_folder / plan.plan_id, self._task.has_begun(plan.plan_id)
         if begun and not resume:
             raise PlanSpentError(
                 f"this party has plan {plan.plan_id} on record: it was begun before. Continue that run with "
