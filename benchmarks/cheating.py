@@ -1,27 +1,39 @@
-"""A party that cheats, between real processes: is it refused before anything noisy is opened, and what does it read?
+"""Parties that cheat, between real processes: are they refused before anything noisy is opened, and what do they read?
 
     python benchmarks/cheating.py --quick
-    python benchmarks/cheating.py --json results/cheating.json [--only "rows large" "stop proofs" ...]
+    python benchmarks/cheating.py --json results/cheating.json [--only "rows large" "rounds stop commitments" ...]
 
 Two parties or three and CrypTen's dealer release tables of a small generated data set, at epsilon = 1 for everybody.
-Party 1 cheats, once in each way; the others run the library as it is.
+Party 1 cheats, once in each way (parties 1 and 2 in `colluding ...`, party 0 in `repeated attempt`); the others run the
+library as it is.
 
 Keys cheating.<method>.<attack>.{refused, opened, read, spent}, an underscore for each space:
 
-method      vertimrf, whose release is that of `release_marginals` and of all that is fitted to tables
+method      vertimrf, whose release is that of `release_marginals` and of all that is fitted to tables; rounds, adaptive
+            tables: the messages of a round; marginal_inference and marginal_glm: the same release, asked for by them;
+            semi_honest: for comparison, with security="semi-honest", where the cheat reads what it made up rows for
 refused     whether the run stopped with an error, without tables
 opened      whether the cheat saw an honest party's opening of tables across parties
 read        records of others that the tables show whole, far above the noise: what single_records is made to read
-spent       the steps that party 0's ledger counts: 2 once tables across parties may be open, 1 before
+spent       the steps that an honest party's ledger counts: 2 once tables across parties may be open, or a check of
+            them has failed, 1 before, and 0 before the plan is begun
 why         what the honest party said; for what was not refused, why it does no harm
 
-attack      rows ...: columns that it made up; short rows: another length; order: its records out of order;
-            noise omitted, absurd; altered ...: a bit of each round's message, and of each part of the proofs' (a wrong
-            value, a wrong tag, another digest of the rows, another commitment); different ...: to one of two others;
-            swapped proofs; repeated ...: the message before once more; delayed ...; stop ...: its process ends there;
-            second start: after rows large, everybody starts again and is honest
+attack      guessed id: of all ids it knows but one, which it tries; rows ...: columns that it made up; short rows:
+            another length; order: its records out of order; noise omitted, absurd; altered ...: a bit of each round's
+            message, and of each part of the proofs' (a wrong value, a wrong tag, another digest of the rows, another
+            commitment); different ...: to one of two others; swapped proofs; repeated ...: the message before once
+            more; delayed ...; stop ...: its process ends there;
+            own pairs: of three, only its own tables get anything of it; colluding large, rows: one of two shows the
+            other one other rows than the honest party, which hears that they are the same; colluding shift: both put
+            in absurd noise; sums shifted: to its shares in a round it adds numbers;
+            second start, start after stop: after rows large, or stop proofs, all start again and are honest;
+            repeated attempt: it leaves when all are ready, starts anew with its part of the old attempt's name, agrees
+            with one of two and leaves again, so that they are ready with messages of two attempts;
+            unverified: its columns are huge in a semi-honest run, which it leaves when all are ready to open; then all
+            verify, and --resume
 
-`--quick` keeps every key, for three of the attacks.
+`--quick` keeps every key, for four of the attacks.
 """
 
 from __future__ import annotations
@@ -30,29 +42,40 @@ import argparse
 import functools
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
-from cheating_parts.cheat import CHEAT, INPUTS, PROOF, ROUNDS, cheating, honest
+from cheating_parts.cheat import INPUTS, OF_A_SUM, PROOF, ROUNDS, adaptive, cheating, fields, honest, regression
 from common import environment, finish, parser, written
 from tqdm.auto import tqdm
 
 from vertinumpyro.core.errors import VertinumpyroError
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, VerticalDataset
-from vertinumpyro.marginals import release_marginals
+from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.session import PartyTask, ProcessSession
 
 NUM_RECORDS, CELLS = 400, 5
+_KNOWN = "the tables are spoilt, by numbers that it knows"
 HARMLESS = {
     "order": "columns of its own choice: tables of others' records with them have everybody's noise",
     "noise omitted": "it narrows nothing that the cheater learns; others' rows are then those of one more colluder",
     "noise absurd": "it spoils the tables, by numbers that it chose before it saw them",
-    "altered keys": "its shares of zero no longer cancel: the tables are spoilt, by numbers that it knows",
+    "altered keys": f"its shares of zero no longer cancel: {_KNOWN}",
     "delayed rows": "it is waited for",
+    "own pairs": f"it left out its noise and its shares of zero: {_KNOWN}",
+    "colluding rows": "the honest party was shown columns that a table can have; the two spoil the table of both",
+    "colluding shift": "it spoils the tables, by numbers that they chose before they saw them",
+    "sums shifted": "it spoils the tables, by numbers that it chose before it saw them",
+    "unverified": "what lay ready was not opened: it begins anew, verified",
+    "start after stop": "it begins anew, under new keys and masks",
+    "repeated attempt": "all have a part in the name, so it is another, and all begin anew",
 }
-ATTACKS = [
+OF_TABLES = [
+    "guessed id",
     *(f"rows {kind}" for kind in INPUTS),
     "short rows",
     "order",
@@ -64,10 +87,38 @@ ATTACKS = [
     *(f"repeated {name}" for name in ROUNDS[1:]),
     *(f"delayed {name}" for name in ("rows",)),
     *(f"stop {name}" for name in ROUNDS),
+    "own pairs",
+    *(f"colluding {how}" for how in ("large", "rows", "shift")),
     "second start",
+    "start after stop",
+    "repeated attempt",
+    "unverified",
 ]
-QUICK = ("rows large", "altered tag", "noise omitted")
-THREE = ("different", "swapped")
+OF_ROUNDS = [
+    *(f"rows {kind}" for kind in ("large", "single_records")),
+    "sums shifted",
+    *(f"altered {name}" for name in OF_A_SUM),
+    *(f"different {name}" for name in ("commitments", "agreed", "opening")),
+    *(f"repeated {name}" for name in OF_A_SUM[1:]),
+    *(f"stop {name}" for name in OF_A_SUM),
+]
+ATTACKS = {
+    **{attack: ("vertimrf", attack) for attack in OF_TABLES},
+    **{f"rounds {attack}": ("rounds", attack) for attack in OF_ROUNDS},
+    **{f"{name} rows large": (name, "rows large") for name in ("marginal_inference", "marginal_glm")},
+    **{f"{name} altered tag": (name, "altered tag") for name in ("marginal_inference", "marginal_glm")},
+    "semi_honest rows single_records": ("semi_honest", "rows single_records"),
+}
+"""(method, attack), by their names on the command line."""
+QUICK = ("rows large", "altered tag", "noise omitted", "rounds stop commitments")
+STARTS = {
+    "second start": ("rows large", "follow"),
+    "start after stop": ("stop proofs", "follow"),
+    "repeated attempt": ("leave ready", "repeat attempt", "follow"),
+    "unverified": ("leave unverified", "follow"),
+}
+"""What the cheat does each time that all start, where it is not once."""
+THREE = ("different", "swapped", "own", "colluding")
 
 
 def dataset(num_parties: int) -> VerticalDataset:
@@ -83,40 +134,60 @@ def dataset(num_parties: int) -> VerticalDataset:
     return VerticalDataset.from_pooled(schema, pd.DataFrame(drawn))
 
 
-def attacked(attack: str, folder: Path) -> dict[str, Any]:
+def cheats(attack: str) -> tuple[int, ...]:
+    """The numbers of those who cheat."""
+    return (0,) if attack == "repeated attempt" else (1, 2) if attack.startswith("colluding") else (1,)
+
+
+def attacked(method: str, attack: str, folder: Path) -> dict[str, Any]:
     """One attack on one plan."""
-    data = dataset(3 if attack.split()[0] in THREE else 2)
-    files = written(data, folder)
-    plan = honest().plan(data, epsilon=1.0, delta=1e-5)
-    seen = folder / "seen"
-    names = list(data.schema.parties)
-    done = attack if attack != "second start" else "rows large"
-
-    def tasks(done: str | None) -> list[PartyTask]:
-        builds = [honest if rank != CHEAT or done is None else functools.partial(cheating, done, str(seen))
-                  for rank in range(len(names))]  # fmt: skip
-        made = zip(names, builds, strict=True)
-        return [PartyTask(party=p, schema=data.schema.to_dict(), table=files.paths[p], build=b) for p, b in made]
-
-    released, why = run(tasks(done), plan, folder / "run")
-    if attack == "second start":
+    data = dataset(3 if attack.split()[0] in THREE or attack == "repeated attempt" else 2)
+    files, seen, names = written(data, folder), folder / "seen", list(data.schema.parties)
+    if attack == "guessed id":
+        own = files.paths[names[1]]
+        own.write_text(own.read_text().replace(f"\n{NUM_RECORDS - 1:06d},", f"\n{NUM_RECORDS:06d},"))
+    make = {"rounds": adaptive, "marginal_glm": functools.partial(regression, data.schema)}.get(method, fields)
+    plan = honest(make).plan(data, epsilon=1.0, delta=1e-5)
+    released, why = None, ""
+    for start in STARTS.get(attack, (attack,)):
         assert released is None
-        released, why = run(tasks(None), plan, folder / "run")
-    ledgers = [json.loads(path.read_text()) for path in folder.glob(f"{names[0]}*/*/privacy.json")]
+        verifies = method != "semi_honest" and start != "leave unverified"
+        tasks = [
+            PartyTask(
+                party=name, schema=data.schema.to_dict(), table=files.paths[name],
+                build=_build(make, start, str(seen), cheats=rank in cheats(attack), verifies=verifies),
+            )
+            for rank, name in enumerate(names)
+        ]  # fmt: skip
+        released, why = run(method, honest(make), tasks, plan, folder / "run")
+    first = next(name for rank, name in enumerate(names) if rank not in cheats(attack))
+    ledgers = [json.loads(path.read_text()) for path in folder.glob(f"{first}*/*/privacy.json")]
     return {
         "refused": released is None,
-        "opened": seen.exists(),
+        "opened": seen.exists() or released is not None,
         "read": 0 if released is None else records_read(released, data),
-        "spent": min(ledger["steps_spent"] for ledger in ledgers),
-        "why": HARMLESS.get(attack, "it begins anew, under new keys and masks") if released is not None else why,
+        "spent": min((ledger["steps_spent"] for ledger in ledgers), default=0),
+        "why": why if released is None else HARMLESS[attack] if verifies else "everybody believes the cheat",
     }
 
 
-def run(tasks: list[PartyTask], plan: Any, folder: Path) -> tuple[Any, str]:
+def _build(make: Callable[..., Any], start: str, seen: str, *, cheats: bool, verifies: bool) -> Callable[[], Any]:
+    """What a party runs."""
+    if cheats:
+        return functools.partial(cheating, make, start, seen, verifies=verifies)
+    return functools.partial(honest, make, verifies=verifies)
+
+
+def run(method: str, made: Any, tasks: list[PartyTask], plan: Any, folder: Path) -> tuple[Any, str]:
     """The released tables, or None and what was said."""
     try:
         with ProcessSession(tasks, timeout_s=30.0) as session:
-            return release_marginals(session, plan, honest(), run_dir=folder, resume=folder.exists()), ""
+            if method == "marginal_glm":
+                return made.release(session, plan, run_dir=folder, resume=folder.exists()), ""
+            found = release_marginals(session, plan, made, run_dir=folder, resume=folder.exists())
+            if method == "marginal_inference":
+                MarginalInference(settings=made).fit(found, jax.random.key(0))
+            return found, ""
     except VertinumpyroError as error:
         return None, str(error)
 
@@ -135,12 +206,12 @@ def records_read(released: Any, data: VerticalDataset) -> int:
 
 def main(args: argparse.Namespace) -> None:
     """All attacks, one after the other."""
-    chosen = args.only or (QUICK if args.quick else ATTACKS)
-    found = {}
-    for attack in tqdm(chosen, disable=None):
+    found: dict[str, dict[str, Any]] = {}
+    for name in tqdm(args.only or (QUICK if args.quick else ATTACKS), disable=None):
+        method, attack = ATTACKS[name]
         with tempfile.TemporaryDirectory(prefix="cheating-") as folder:
-            found[attack.replace(" ", "_")] = attacked(attack, Path(folder))
-    finish({"cheating": {"vertimrf": found}, "environment": environment()}, args, {})
+            found.setdefault(method, {})[attack.replace(" ", "_")] = attacked(method, attack, Path(folder))
+    finish({"cheating": found, "environment": environment()}, args, {})
 
 
 if __name__ == "__main__":

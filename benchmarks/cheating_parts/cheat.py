@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import multiprocessing
 import os
 import time
@@ -12,14 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from vertinumpyro.core.row_blocks import Factor, factor_rows
 from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.regression.marginal_glm import MarginalGLM
 from vertinumpyro.secure import Crypten, verified_tables
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.prime_field import PRIME
+from vertinumpyro.session import reveal_once
 
 ROUNDS = ("keys", "rows", "challenge", "proofs", "agreed", "opening")
-CHEAT = 1
-"""The cheat's number."""
+OF_A_SUM = ("keys", "commitments", "agreed", "opening")
+"""The messages of a sum of shares: adaptive tables have one a round."""
+INPUTS = ("large", "negative", "two_hot", "all_zero", "single_records")
+PROOF = {"value": 0, "tag": 8, "rows_digest": 16, "commitment": 48}
+"""Where in the message of the proofs each of these begins."""
+_HUGE = 2**57
 
 
 def rows(kind: str, hot: np.ndarray) -> np.ndarray:
@@ -41,76 +49,152 @@ def rows(kind: str, hot: np.ndarray) -> np.ndarray:
     return made
 
 
-INPUTS = ("large", "negative", "two_hot", "all_zero", "single_records")
-PROOF = {"value": 0, "tag": 8, "rows_digest": 16, "commitment": 48}
-"""Where in the message of the proofs each of these begins."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Cheat(Crypten):
     """CrypTen at a party that cheats.
 
     :ivar attack: what it does: `ATTACKS` in `cheating.py`.
-    :ivar seen: a file that it writes when it has somebody's opening.
+    :ivar seen: a file that it writes when it has somebody's opening of tables.
+    :ivar rounds: whether it changes messages of rounds alone; the products before them open nothing.
     """
 
     attack: str = ""
     seen: str = ""
+    rounds: bool = False
 
     def end(self, communicator: Any, num_parties: int, watch: Any = None) -> PartyProtocol:
         """The party's end, changed; the process is its own."""
         end = super().end(communicator, num_parties, watch)
         if multiprocessing.parent_process() is not None:
-            _Changed(end, self.attack, Path(self.seen)).install()
+            _install(self.attack, communicator.rank)
+            _install_session(self.attack, communicator, Path(self.seen))
+            _Changed(end, self.attack, Path(self.seen), rounds=self.rounds)
         return end
 
 
+def _replace(where: Any, name: str, change: Callable[..., Any]) -> None:
+    """In the place of a function its change, which is given the function first."""
+    setattr(where, name, functools.partial(change, getattr(where, name)))
+
+
+def _install(attack: str, rank: int) -> None:
+    """Rows, noise, shares, and what it checks of the others."""
+    from vertinumpyro.secure.crypten import protocol, verified
+
+    what, _, how = attack.partition(" ")
+    if what == "rows" or (attack, rank) == ("colluding large", 1):
+        made = how if what == "rows" else "large"
+        _replace(verified_tables, "one_hot", lambda real, codes, sizes: rows(made, real(codes, sizes)) % PRIME)
+    if what == "order":
+        _replace(verified, "codes_of", lambda real, *arguments: real(*arguments)[::-1])
+    if what == "noise" or attack == "colluding shift":
+        size, follow = 0 if how == "omitted" else _HUGE, verified_tables.Party.follow
+        _replace_method("follow", lambda party, codes, noise: follow(party, codes, np.full_like(noise, size)))
+    if attack == "own pairs":
+        opened = verified_tables.Party.open
+        _replace_method("open", lambda party, share: opened(party, _of_own_pairs(party, share)))
+    if attack == "sums shifted":
+        _replace(verified, "add_up", lambda real, statement, me, share: real(statement, me, (share + _HUGE) % PRIME))
+    if what == "colluding":  # of each other they believe all
+        for name in ("check_same", "check_proof"):
+            setattr(verified_tables, name, lambda *_: None)
+    if attack == "leave unverified":
+        _replace(protocol, "noisy_cross_products", lambda real, e, c, m, n: real(e, c, np.full(m.shape, 2**26), n))
+    if what == "rows":  # where nobody verifies
+        _replace(protocol, "noisy_cross_products", lambda real, e, c, m, n: real(e, c, _made_up(how, m), n))
+
+
+def _made_up(kind: str, matrix: Factor) -> np.ndarray:
+    unit = 2**6  # of tables' cells
+    return rows(kind, factor_rows(matrix, slice(0, len(matrix))) // unit) * unit
+
+
+def _replace_method(name: str, change: Callable[..., Any]) -> None:
+    setattr(verified_tables.Party, name, change)
+
+
+def _of_own_pairs(party: Any, share: np.ndarray) -> np.ndarray:
+    """Nothing at the tables of two others: no noise either, and no part of their sharing of zero."""
+    kept = np.zeros_like(share)
+    for pair, place in party._places.items():
+        if party._rank in pair:
+            kept[place] = share[place]
+    return kept
+
+
+def _install_session(attack: str, communicator: Any, seen: Path) -> None:
+    """It leaves when all have their message on disk; or begins anew, under the name of the attempt before."""
+    attempt = seen.with_name("attempt")
+
+    def all_gather(real: Any, message: bytes, *sizes: Any, **limits: Any) -> list[bytes]:
+        if message == reveal_once._READY and attack.startswith("leave"):
+            os._exit(1)
+        if len(message) == reveal_once._ATTEMPT:  # its part of an attempt's name
+            message = attempt.read_bytes() if attack == "repeat attempt" else message
+            attempt.write_bytes(message)
+        return real(message, *sizes, **limits)
+
+    if attack.startswith("leave") or attack == "repeat attempt":
+        _replace(communicator, "all_gather", all_gather)
+    if attack == "repeat attempt":
+        _replace(reveal_once, "_state", lambda real, stored: real(None))
+
+
 class _Changed:
-    def __init__(self, end: Any, attack: str, seen: Path) -> None:
-        self._engine, self._seen = end._engine, seen
+    """The engine's messages, changed."""
+
+    def __init__(self, end: Any, attack: str, seen: Path, *, rounds: bool) -> None:
+        self._engine, self._seen, self._rounds = end._engine, seen, rounds
+        self._attack = attack
         self._what, _, self._where = attack.partition(" ")
         self._send: Callable[..., dict[int, bytearray]] = self._engine.swap_bytes
         self._last: Mapping[int, bytes] = {}
+        self._begun = 0
         self._engine.swap_bytes = self.swap_bytes
-
-    def install(self) -> None:
-        """Inputs and noise."""
-        real_rows, real_codes, real_follow = (
-            verified_tables.one_hot,
-            verified_tables.codes_of,
-            verified_tables.Party.follow,
-        )
-        if self._what == "rows":
-            made = self._where
-            verified_tables.one_hot = lambda codes, sizes: rows(made, real_rows(codes, sizes)) % PRIME
-        if self._what == "order":
-            from vertinumpyro.secure.crypten import verified
-
-            verified.codes_of = lambda *arguments: real_codes(*arguments)[::-1]
-        if self._what == "noise":
-            size = 2**57 if self._where == "absurd" else 0
-
-            def follow(party: Any, codes: Any, noise: np.ndarray) -> Any:
-                return real_follow(party, codes, np.full_like(noise, size))
-
-            setattr(verified_tables.Party, "follow", follow)  # noqa: B010 (a method of another's class)
 
     def swap_bytes(self, why: str, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
         """What it sends in the place of its messages."""
+        self._begun += why == "keys"
+        if self._rounds and self._begun == 1:
+            return self._send(why, outgoing, sizes)
+        if self._attack in ("colluding rows", "colluding large") and why == "proofs" and self._engine.rank == 2:
+            return self._behind_the_honest(outgoing, sizes)
         sent = {other: self._changed(why, other, message) for other, message in outgoing.items()}
         if self._what == "swapped" and self._where == why and len(sent) > 1:
             first, second = sorted(sent)
             sent[first], sent[second] = sent[second], sent[first]
         self._last = outgoing
+        if self._attack == "repeat attempt" and why == "agreed":
+            self._agree_with_one(sent)
         found = self._send(why, sent, sizes)
         if why == "opening":
             self._seen.write_text("opened")
+        return found
+
+    def _agree_with_one(self, sent: Mapping[int, bytes]) -> None:
+        """So that party 1 has a new message on disk, and party 2 the old one, under one name."""
+        self._engine.links[1].send(sent[1])
+        time.sleep(1.0)
+        os._exit(1)
+
+    def _behind_the_honest(self, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
+        """It sends party 0 the digest of rows that came from there, whatever it was shown itself."""
+        start, found = PROOF["rows_digest"], {}
+        for rank, link in sorted(self._engine.links.items()):
+            if rank == 0:
+                found[rank] = link.receive(size=sizes[rank])
+                link.send(outgoing[0][:start] + bytes(found[0][start : start + 32]) + outgoing[0][start + 32 :])
+            else:
+                link.send(outgoing[rank])
+                found[rank] = link.receive(size=sizes[rank])
         return found
 
     def _changed(self, why: str, other: int, message: bytes) -> bytes:
         place = PROOF.get(self._where)
         if self._what == "altered" and (why == "proofs" if place is not None else why == self._where):
             return _flipped(message, place or 0)
+        if self._attack == "colluding rows" and self._engine.rank == 1 and (why, other) == ("rows", 2):
+            return _flipped(message, 0)
         if self._where != why:
             return message
         match self._what:
@@ -131,11 +215,27 @@ def _flipped(message: bytes, place: int) -> bytes:
     return bytes([*message[:place], message[place] ^ 1, *message[place + 1 :]])
 
 
-def honest() -> VertiMRF:
+def fields(backend: Crypten) -> VertiMRF:
+    """Tables of all pairs at once, as everybody's are that a model or a field is fitted to."""
+    return VertiMRF(backend=backend, iterations=20)
+
+
+def adaptive(backend: Crypten) -> VertiMRF:
+    """Tables that stay shared, of which one round releases a few again."""
+    return VertiMRF(backend=backend, iterations=20, selection="adaptive", num_rounds=1, tables_per_round=2)
+
+
+def regression(schema: Any, backend: Crypten) -> MarginalGLM:
+    """A regression of party 0's first column on the cheat's."""
+    return MarginalGLM(schema=schema, family="ordinal", label="c00", features=["c10"], backend=backend)
+
+
+def honest(make: Callable[..., Any], *, verifies: bool = True) -> Any:
     """The method as everybody else runs it."""
-    return VertiMRF(backend=Crypten(), iterations=20)
+    return make(backend=Crypten(security="malicious" if verifies else "semi-honest"))
 
 
-def cheating(attack: str, seen: str) -> VertiMRF:
-    """The method as the cheat runs it."""
-    return VertiMRF(backend=Cheat(attack=attack, seen=seen), iterations=20)
+def cheating(make: Callable[..., Any], attack: str, seen: str, *, verifies: bool = True) -> Any:
+    """The method as a cheat runs it."""
+    security = "malicious" if verifies else "semi-honest"
+    return make(backend=Cheat(attack=attack, seen=seen, rounds=make is adaptive, security=security))

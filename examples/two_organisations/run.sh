@@ -38,17 +38,18 @@ open_hosts() {
         ip -n "vnp-$name" link set lo up
     done
 }
+program=(vertinumpyro)
 if open_hosts; then
     trap close_hosts EXIT
     echo "Three hosts in network namespaces, 10.77.0.1 to 10.77.0.3."
     clinic_address=10.77.0.1:7450
     insurer_address=10.77.0.2:7450
-    at() { ip netns exec "vnp-$1" vertinumpyro "${@:2}"; }
+    at() { ip netns exec "vnp-$1" "${program[@]}" "${@:2}"; }
 else
     echo "Three programs on the loopback device."
     clinic_address=127.0.0.1:7451
     insurer_address=127.0.0.1:7452
-    at() { vertinumpyro "${@:2}"; }
+    at() { "${program[@]}" "${@:2}"; }
 fi
 
 # Runs one command at all three at once; fails if one of them does. Prints the clinic's view.
@@ -92,6 +93,20 @@ say "The run"
 together join study.toml
 cmp clinic/run/synthetic.csv insurer/run/synthetic.csv
 echo "Both have the same twin: clinic/run/synthetic.csv, insurer/run/synthetic.csv."
+
+# -- a study in which the insurer cheats -----------------------------------------------------------------
+say "A second study, in which the insurer puts made-up rows in the place of its columns"
+at clinic study draft config.toml --method vertimrf "${members[@]}" --linkage linkage.toml --name again --out again.toml >again.log
+for name in clinic insurer; do at "$name" study approve again.toml --party "$name/party.toml" --yes >>again.log; done
+at dealer join again.toml --party dealer/party.toml --wait 60 >dealer/again.log 2>&1 &
+(program=("$python" "$here/cheat.py"); at insurer join again.toml --party insurer/party.toml --out insurer/again --wait 60) \
+    >insurer/again.log 2>&1 &
+status=0
+at clinic join again.toml --party clinic/party.toml --out clinic/again --wait 60 >clinic/again.log 2>&1 || status=$?
+wait
+cat clinic/again.log
+((status != 0)) && [[ ! -e clinic/again/synthetic.csv && ! -e insurer/again/synthetic.csv ]]
+grep -q failed_check clinic/ledger/*/privacy.json
 
 say "What the clinic's data have spent"
 at clinic budget --party clinic/party.toml

@@ -1,5 +1,6 @@
 """`[quality]`: a score of the twin, bought with a part of the budget."""
 
+import dataclasses
 import json
 import re
 
@@ -7,7 +8,10 @@ import pytest
 
 from tests.cli.conftest import Project, one_line
 from tests.cli.test_marginals import SETTINGS, quick
+from vertinumpyro.cli.config import load_config
+from vertinumpyro.cli.config_sections import FitSettings
 from vertinumpyro.cli.methods import tables
+from vertinumpyro.cli.methods.quality import QualityCommand, config_of_part
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +90,14 @@ def test_mistakes_are_named_before_anything_is_spent(tmp_path, fitted: Project, 
     assert message in project.fails("check", project.config)
     assert message in project.fails("fit", project.config)
     assert not (project.run_dir / "privacy.json").exists()
+
+
+@pytest.mark.parametrize("security", [None, "malicious", "semi-honest"])
+def test_the_score_holds_against_whom_the_fit_holds(fitted: Project, security):
+    config = load_config(fitted.config)
+    config = dataclasses.replace(config, fit=FitSettings(backend="crypten", security=security))
+    scored = QualityCommand(config_of_part(config, fitted.run_dir)).method.backend
+    assert scored.security == (security or "malicious")
 
 
 def test_a_regression_has_no_twin_to_compare(tmp_path, fitted: Project):

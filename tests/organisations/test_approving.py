@@ -22,11 +22,12 @@ from vertinumpyro.cli.methods.base import METHODS, method_of
 from vertinumpyro.cli.model_loading import Sources, import_model
 from vertinumpyro.cli.party_file import make_party
 from vertinumpyro.cli.terminal import _Door
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema
+from vertinumpyro.privacy import Ledger, LedgerRegistry
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.reports.plain_language import headline, rounded_up
-from vertinumpyro.study import Agreement, Member
+from vertinumpyro.study import Agreement, Member, Policy
 from vertinumpyro.transport import Address
 
 PLANS = {path.stem: read_record(path).plan for path in GOLDEN}
@@ -110,6 +111,42 @@ def test_an_approval_says_against_which_behaviour_the_rows_hold(method, security
         holds = method == "vertimrf" and security != "semi-honest"
         assert ("rows hold against parties that cheat, up to all but one" in text) == holds
         assert ("rows hold against parties that follow the protocol" in text) == (not holds)
+
+
+@pytest.mark.parametrize(
+    ("method", "fit", "why"),
+    [
+        ("vertimrf", {"backend": "crypten"}, None),
+        ("vertimrf", {"backend": "crypten", "security": "semi-honest"}, 'say security = "semi-honest"'),
+        ("vertimrf", {"backend": "spu"}, "backend spu (ABY3) verifies nothing"),
+        ("dpvi", {"backend": "crypten"}, "--method dpvi computes under this plan is not verified"),
+    ],
+)
+def test_a_policy_wants_rows_that_hold_against_parties_that_cheat(method, fit, why, tmp_path):
+    plan = next(plan for plan in PLANS.values() if isinstance(plan, method_of(method).plan_class))
+    study, own = study_of(tmp_path, plan, method, settings={"fit": fit}), tmp_path / "at0" / "party.toml"
+    with own.open("a") as file:
+        file.write("[policy]\nagainst_cheats = true\n")
+    approved = invoke("study", "approve", study, "--party", own, "--yes")
+    assert (approved.exit_code == 0) == (why is None)
+    if why is not None:
+        said = f"the policy wants rows that hold against parties that cheat, and {'what ' * (method == 'dpvi')}"
+        assert said in one_line(approved.stderr)
+        assert why in one_line(approved.stderr)
+        with pytest.raises(PrivacyError, match="parties that cheat, and nobody says that they do"):
+            Policy(against_cheats=True).check(Agreement.load(study))
+
+
+def test_a_plan_that_a_failed_check_closed_is_refused_before_anybody_is_met(tmp_path):
+    plan = next(plan for plan in PLANS.values() if isinstance(plan, method_of("vertimrf").plan_class))
+    study, folder = study_of(tmp_path, plan, "vertimrf"), tmp_path / "at0"
+    record = folder / "ledger" / plan.plan_id / "privacy.json"
+    record.parent.mkdir(parents=True)
+    Ledger.start(plan, record, book=LedgerRegistry()).fail("'b' failed a check", 1)
+    for resume in ([], ["--resume"]):
+        refused = invoke("join", study, "--party", folder / "party.toml", "--wait", "1", *resume)
+        assert "was closed when a check failed: 'b' failed a check" in one_line(refused.stderr)
+        assert "make a new plan, whose cost adds to this one's" in one_line(refused.stderr)
 
 
 def test_a_plan_of_another_method_is_not_shown_as_this_ones(tmp_path):

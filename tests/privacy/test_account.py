@@ -135,6 +135,21 @@ def test_steps_are_on_account_before_they_are_used(account, tmp_path):
     assert (entry.steps_spent, entry.finished) == (plan.num_steps, True)
 
 
+def test_a_failed_check_counts_in_full_and_keeps_its_reason(account, tmp_path):
+    kept, failed = dpvi(), dpvi()
+    run_whole(kept, account, tmp_path)
+    with account._written() as database:
+        database.execute("DROP TABLE failed_checks")  # as an earlier version has it
+    assert [entry.failed for entry in account.entries()] == [""]
+    ledger = Ledger.start(failed, tmp_path / "privacy.json", account=account)
+    ledger.fail("'insurer' failed a check", 1)
+    first, second = account.entries()
+    assert (first.failed, second.failed) == ("", "'insurer' failed a check")
+    assert (second.steps_spent, second.finished, second.counts) == (1, True, True)
+    assert account.begin(failed, secure_noise=True) == failed.num_steps
+    assert account.totals()[0].epsilon > Account(account.path, "clinic", "patients").totals()[0].epsilon / 2
+
+
 def test_an_older_record_or_none_is_caught_by_the_account(account, tmp_path):
     plan, path = dpvi(), tmp_path / "privacy.json"
     with Ledger.start(plan, path, book=LedgerRegistry(), account=account) as ledger:

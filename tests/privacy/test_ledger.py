@@ -187,6 +187,17 @@ def test_a_failed_write_counts_the_steps(path, monkeypatch):
     assert record(path)["steps_spent"] == 5
 
 
+def test_a_failed_check_closes_the_plan_and_says_which(path):
+    plan = make_plan()
+    ledger_ = Ledger.start(plan, path)
+    ledger_.reserve(2)
+    ledger_.fail("'b' failed a check: rows; nothing was opened", 3)
+    assert (record(path)["steps_spent"], record(path)["status"]) == (3, "finished")
+    assert read_record(path).failed == record(path)["failed_check"] == "'b' failed a check: rows; nothing was opened"
+    with pytest.raises(PlanSpentError, match=r"closed when a check failed: 'b' failed .* make a new plan"):
+        Ledger.resume(plan, path, book=LedgerRegistry())
+
+
 def test_a_start_that_fails_leaves_the_plan_usable(tmp_path):
     plan = make_plan()
     with pytest.raises(OSError, match="missing"):

@@ -49,5 +49,9 @@ def leaving():
     return VertiMRF(backend=Leaver(security="semi-honest"), iterations=5)
 
 
+def lying():
+    return VertiMRF(backend=Liar(), iterations=5)
+
+
 def verifying():
     return VertiMRF(backend=Crypten(), iterations=5)

@@ -11,17 +11,26 @@ import pytest
 
 from tests.secure import liar
 from tests.secure.liar import Liar
-from vertinumpyro.core.errors import ArgumentError, BackendError, RangeError, VertinumpyroError
+from vertinumpyro.core.errors import (
+    ArgumentError,
+    BackendError,
+    CheckFailedError,
+    PlanSpentError,
+    RangeError,
+    VertinumpyroError,
+)
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.marginals import release_marginals
+from vertinumpyro.privacy.account import ACCOUNT, Account
+from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure import verified_tables as protocol
 from vertinumpyro.secure.computation import OneHotRows, described
-from vertinumpyro.secure.crypten.dealer import _deal_tables
+from vertinumpyro.secure.crypten.dealer import _compare, _deal_tables
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream
 from vertinumpyro.secure.prime_field import PRIME
-from vertinumpyro.session import PartyTask, ProcessSession
+from vertinumpyro.session import PRIVACY_RECORD, PartyTask, ProcessSession
 
 needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(Crypten().missing()))
 TWO, THREE = ((3, 4), (2, 5, 3)), ((3,), (4, 2), (5,))
@@ -542,9 +551,9 @@ def test_between_processes_a_liar_is_refused_unless_everybody_is_believed():
         assert rehearsal.processes(2).run(plain, inputs).max() > 2**24
 
 
-@needs_crypten
-@pytest.mark.promise
-def test_what_lay_ready_unverified_is_not_opened_by_parties_that_verify(tmp_path):
+@pytest.fixture
+def study(tmp_path):
+    """(a plan, a function that releases its tables by parties of these methods)"""
     rng = np.random.default_rng(0)
     cells = CategoricalColumn(categories=("a", "b", "c"))
     schema = Schema({"p0": PartySchema({"x": cells}), "p1": PartySchema({"y": cells})})
@@ -562,6 +571,29 @@ def test_what_lay_ready_unverified_is_not_opened_by_parties_that_verify(tmp_path
         with ProcessSession(tasks, timeout_s=60.0) as session:
             return release_marginals(session, plan, liar.verifying(), run_dir=tmp_path / "run", resume=resume)
 
+    return plan, released
+
+
+@needs_crypten
+@pytest.mark.promise
+def test_a_failed_check_names_the_party_and_ends_the_plan(study, tmp_path):
+    plan, released = study
+    proof = "'p1' failed a check, or was cheated itself: proof that each column has one cell for each record"
+    with pytest.raises(CheckFailedError, match=f"party 'p0': {proof}; nothing was opened. The attempt counts"):
+        released([liar.verifying, liar.lying], resume=False)
+    folder = tmp_path / "p0.csv.ledger"
+    record = read_record(folder / plan.plan_id / PRIVACY_RECORD)
+    assert (record.steps_spent, record.status) == (plan.num_steps, "finished")
+    (entry,) = Account(folder / ACCOUNT, "p0", "p0.csv").entries()
+    assert entry.failed == record.failed == f"{proof}; nothing was opened"
+    with pytest.raises(PlanSpentError, match=f"party 'p0': plan {plan.plan_id} was closed when a check failed"):
+        released([liar.verifying, liar.verifying], resume=True)
+
+
+@needs_crypten
+@pytest.mark.promise
+def test_what_lay_ready_unverified_is_not_opened_by_parties_that_verify(study):
+    _, released = study
     with pytest.raises(VertinumpyroError):
         released([liar.believing, liar.leaving], resume=False)
     found = released([liar.verifying, liar.verifying], resume=True)
@@ -595,6 +627,24 @@ def test_parties_that_disagree_on_what_is_verified_are_told():
     with pytest.raises(BackendError, match="different tables"):
         _deal_tables(links, {"ask": "tables", "tables": fields[0]})
     assert links[0].sent == links[1].sent == []
+
+
+@needs_crypten
+@pytest.mark.parametrize("digests", [("aa", "aa", "aa"), ("aa", "aa", "ab")])
+def test_the_dealer_says_whether_all_hold_the_same_and_nothing_else(digests):
+    class Link:
+        def __init__(self, digest):
+            self.message, self.sent = json.dumps({"ask": "compare", "digest": digest}).encode(), []
+
+        def receive(self, *, limit):
+            return self.message
+
+        def send(self, message):
+            self.sent.append(message)
+
+    links = [Link(digest) for digest in digests]
+    _compare(links, json.loads(links[0].message))
+    assert [link.sent for link in links] == [[b"\1" if len(set(digests)) == 1 else b"\0"]] * 3
 
 
 @needs_crypten

@@ -3,6 +3,7 @@
 import itertools
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from vertinumpyro.core.errors import BackendError, PlanSpentError
 from vertinumpyro.privacy import Ledger, LedgerRegistry
 from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.secure.between_processes import PartyProtocol
-from vertinumpyro.session.reveal_once import RevealLog
+from vertinumpyro.session.reveal_once import _READY, RevealLog
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.transport import Traffic
 
@@ -208,6 +209,28 @@ def test_what_was_never_sent_may_be_asked_for_anew(tmp_path, linear_schema):
     found = parties.attempt(requests=["another", "another"])
     np.testing.assert_array_equal(found[0], found[1])
     assert all(len(sent) == 1 for sent in parties.sent)
+
+
+def test_no_party_can_give_an_attempt_the_name_of_one_before(tmp_path, linear_schema, monkeypatch):
+    """Two would be ready with messages of two attempts, and take them for those of one."""
+    parties, names, real = Parties(tmp_path, linear_schema, 2), [], Seat.all_gather
+
+    def repeated(self, message, size):
+        if self.rank == 0 and message == _READY:
+            while self.wire.shown[1] != _READY:
+                time.sleep(0.01)
+            raise Crash
+        cheats = self.rank == 0 and size in (16, 17)  # its part of the name; which one it has on record
+        return real(self, bytes(size) if cheats else message, size)
+
+    monkeypatch.setattr(Seat, "all_gather", repeated)
+    monkeypatch.setattr(Seat, "broadcast", lambda self, message, *, limit: bytes(16))
+    for _ in range(2):
+        parties.attempt()
+        run = parties.run(1)
+        names.append(run.stored(0).arrays["attempt"].tobytes())
+        run.ledger.pause()
+    assert names[0] != names[1]
 
 
 def test_an_older_record_at_another_party_does_not_make_this_one_send_again(tmp_path, linear_schema):

@@ -1,5 +1,6 @@
 """Parties as real processes: every method against one process, ledgers of their own, and processes that die."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -26,7 +27,7 @@ from vertinumpyro.mrf.vertimrf import RELEASED, Releases
 from vertinumpyro.privacy import NoiseSource, PoissonSampling
 from vertinumpyro.regression.noisy_moments import noisy_moments
 from vertinumpyro.secure import FixedPoint
-from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run, estimate_cost
+from vertinumpyro.session import PRIVACY_RECORD, InProcessSession, ProcessSession, Run, check_alike, estimate_cost
 
 pytestmark = pytest.mark.skipif(not parties.INSTALLED, reason="parties as processes: extra `crypten` or `spu`")
 
@@ -464,6 +465,26 @@ def test_tables_that_do_not_fit_end_the_run_before_anything_is_spent(tmp_path, t
         ProcessSession([dataclasses.replace(tasks[0], table=wrong), tasks[1]])
     assert "4711" not in str(caught.value)
     assert not any(task.ledger_folder.exists() for task in tasks)
+
+
+def test_a_dealer_alone_sees_the_digests_of_ids():
+    """Under a key that it has not; the parties hear whether they are alike."""
+    sent = []
+
+    class Communicator:
+        def all_gather(self, message, size):
+            sent.append(message)
+            return [message, bytes(size)]
+
+    asked = []
+    for says in (True, False, None):
+        with pytest.raises(AlignmentError) if not says else contextlib.nullcontext():
+            check_alike(Communicator(), ["a", "b"], ["clinic", "insurer"], lambda d, says=says: asked.append(d) or says)
+    assert len({len(message) for message in sent[:2]}) == 1
+    assert not set(asked) & set(sent[:2])
+    assert sent[-1] == asked[-1]  # where there is no dealer
+    with pytest.raises(AlignmentError, match="'a', 'b', 'c' are not the same at all"):
+        check_alike(Communicator(), ["1"], ["a", "b", "c"], lambda _: False)
 
 
 def test_an_inference_in_one_process_is_refused(tmp_path, two):

@@ -66,6 +66,9 @@ def _parts(account: Account, planned: Plan | None) -> Iterator[RenderableType]:
         yield _table("plan", "method", "begun", "steps", "worst ε", rows=[_of_plan(entry) for entry in entries])
     else:
         yield Text("No plan was ever begun on it.")
+    for entry in entries:
+        if entry.failed:
+            yield Text(f"{entry.plan.plan_id[:8]} was closed when a check failed: {entry.failed}", style="red")
     before = account.totals()
     after = before if planned is None else account.totals(planned)
     if planned is not None and planned.plan_id in {entry.plan.plan_id for entry in entries}:
@@ -92,7 +95,7 @@ def _parts(account: Account, planned: Plan | None) -> Iterator[RenderableType]:
 
 
 def _of_plan(entry: AccountEntry) -> list[str]:
-    done = "finished" if entry.finished else "may go on"
+    done = "a check failed" if entry.failed else "finished" if entry.finished else "may go on"
     steps = f"{entry.steps_spent} of {count(entry.plan.num_steps, 'step')}, {done}"
     epsilon = rounded_up(entry.plan.worst.epsilon) if entry.secure_noise else "∞, noise from a seed"
     return [entry.plan.plan_id[:8], entry.plan.kind, entry.begun[:10], steps, epsilon if entry.counts else "0, unused"]

@@ -15,7 +15,7 @@ from rich.markup import escape
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.organisation_run import ids_to_link, loaded_backend, task_of
 from vertinumpyro.cli.party_file import PartyFile
-from vertinumpyro.cli.study_commands import check_model, config_at
+from vertinumpyro.cli.study_commands import check_model, check_policy, config_at
 from vertinumpyro.cli.terminal import console, heading
 from vertinumpyro.core.errors import ArgumentError, PrivacyError, VertinumpyroError
 from vertinumpyro.data import read_table
@@ -70,7 +70,7 @@ def doctor(path: Path, party: Path, *, wait_s: float, alone: bool) -> None:
     findings.check("disk", lambda: _disk(own))
     if own.name in agreement.members:
         findings.check("table", lambda: _table(agreement, own, path))
-        findings.check("policy", lambda: _policy(agreement, own))
+        findings.check("policy", lambda: _policy(agreement, path, own))
         findings.check("approval", lambda: _approval(agreement, own, path))
         if agreement.plan is not None:
             ready &= findings.check("model", lambda: _model(agreement, path, own))  # its code runs in the rehearsal
@@ -244,8 +244,8 @@ def _table(agreement: Agreement, own: PartyFile, path: Path) -> str:
     return f"{dataset.num_records:,} records, all values in their public domains"
 
 
-def _policy(agreement: Agreement, own: PartyFile) -> str:
-    own.limits.check(agreement)
+def _policy(agreement: Agreement, path: Path, own: PartyFile) -> str:
+    check_policy(agreement, path, own)
     if agreement.plan is None:
         return "a linkage spends nothing, and is within it"
     own.account.check(agreement.plan)

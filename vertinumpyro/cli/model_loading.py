@@ -29,13 +29,12 @@ from typing import Any, final
 from numpyro.infer import autoguide
 
 from vertinumpyro.cli.config import Config
-from vertinumpyro.cli.config_sections import ModelSettings
+from vertinumpyro.cli.config_sections import ModelSettings, backend_of
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.schema_checks import suggest
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.settings import default_guide
 from vertinumpyro.model.user_code import text_of, where
-from vertinumpyro.secure import BACKENDS
 
 _LIBRARY = "vertinumpyro"  # an agreement has its version; a study may lie in the folder that it is developed in
 _MANIFEST = b"files of a model\n"  # no Python: no file alone has the digest of several
@@ -247,7 +246,7 @@ def build_dpvi(config: Config) -> DPVI:
     :raises ArgumentError: the model's function cannot be imported.
     """
     settings: dict[str, Any] = {
-        "backend": BACKENDS[config.fit.backend](),
+        "backend": backend_of(config.fit),
         "diagnostics": config.run.diagnostics,
         "learning_rate": config.fit.learning_rate,
         "block_size": config.fit.block_size,

@@ -13,7 +13,7 @@ from vertinumpyro.cli import commands
 from vertinumpyro.cli.fit_run import party_method, spend
 from vertinumpyro.cli.job import Job, plan_to_continue, refuse_started
 from vertinumpyro.cli.party_file import PartyFile
-from vertinumpyro.cli.study_commands import check_model, config_at
+from vertinumpyro.cli.study_commands import check_model, check_policy, config_at
 from vertinumpyro.cli.terminal import LOG, RunLog, console, log_progress
 from vertinumpyro.core.compat import freeze_gc
 from vertinumpyro.core.errors import ArgumentError
@@ -36,8 +36,10 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
         return
     agreement.member(own.name)
     task = task_of(agreement, own, path)
+    task.has_begun(plan.plan_id)  # one that a failed check closed is refused before anybody is met
     config = config_at(agreement, path, own)
     check_model(agreement, config)
+    check_policy(agreement, path, own)
     job = Job.of(config, agreement.method)
     run_dir = own.folder / "run" if out is None else out
     if resume:

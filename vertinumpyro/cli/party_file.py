@@ -23,6 +23,7 @@ _POLICY = """
 # largest_total_epsilon = 3.0  # of all studies on this data set together
 # link_with = ["insurer"]      # who may learn which of their records are here too
 # padded_linkages = true       # and not how many are here
+# against_cheats = true        # rows must hold against parties that do not follow the protocol
 """
 
 
@@ -39,6 +40,8 @@ class PolicySettings:
     :param models: SHA-256 of the sources of models that may run here.
     :param link_with: the parties with whom records may be linked, which tells them who is here.
     :param padded_linkages: whether a linkage must hide how many records this party has.
+    :param against_cheats: whether a plan's rows must hold against parties that do not follow the protocol, as those of
+        tables across parties with "crypten" do; without it, what holds only if all follow it is approved too.
     """
 
     largest_epsilon: float | None = positive()
@@ -49,6 +52,7 @@ class PolicySettings:
     models: list | None = None
     link_with: list | None = None
     padded_linkages: bool | None = None
+    against_cheats: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, config_of, load_config
 from vertinumpyro.cli.config_sections import DataSettings, backend_of
 from vertinumpyro.cli.job import Job
-from vertinumpyro.cli.methods.base import method_of
+from vertinumpyro.cli.methods.base import CommandMethod, method_of
 from vertinumpyro.cli.model_loading import Sources
 from vertinumpyro.cli.party_file import PartyFile, make_party
 from vertinumpyro.cli.plan_table import facts_grid, plan_view, schema_table
@@ -25,7 +25,7 @@ from vertinumpyro.data import Linkage
 from vertinumpyro.data.alignment import ID_RULE
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count
-from vertinumpyro.secure import BetweenProcesses
+from vertinumpyro.secure import Backend, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
 from vertinumpyro.transport import Address, Certificate
@@ -176,7 +176,8 @@ def _spent_of(plan: Plan, own: PartyFile) -> str:
     if plan.plan_id not in entries:
         return f"not begun, {count(plan.num_steps, 'step')}"
     entry = entries[plan.plan_id]
-    return f"{entry.steps_spent} of {count(plan.num_steps, 'step')} on account" + ", finished" * entry.finished
+    done = f", closed: {entry.failed}" if entry.failed else ", finished" * entry.finished
+    return f"{entry.steps_spent} of {count(plan.num_steps, 'step')} on account{done}"
 
 
 def approve(path: Path, party: Path, *, yes: bool) -> None:
@@ -188,7 +189,7 @@ def approve(path: Path, party: Path, *, yes: bool) -> None:
     _show(agreement, path)
     others = ", ".join(name for name in agreement.members if name != own.name)
     helpers = ", ".join(agreement.helpers)
-    own.limits.check(agreement)
+    check_policy(agreement, path, own)
     if agreement.plan is None:
         lengths = "" if "pad_to" in agreement.settings[LINKAGE] else f", and {own.name} how long theirs are"
         told = (
@@ -247,12 +248,29 @@ def _plan_facts(agreement: Agreement, path: Path) -> dict[str, str]:
 
     :raises ArgumentError: the plan is another method's, or a setting is none.
     """
+    return _method_of(agreement, path).facts_of(agreement.plan, _backend_of(agreement, path))
+
+
+def check_policy(agreement: Agreement, path: Path, own: PartyFile) -> None:
+    """Holds an agreement against the party's policy for one plan, or a linkage.
+
+    :raises PrivacyError: names every limit that it passes.
+    """
+    plan = agreement.plan
+    unverified = "" if plan is None else _method_of(agreement, path).unverified(plan, _backend_of(agreement, path))
+    own.limits.check(agreement, unverified=unverified)
+
+
+def _method_of(agreement: Agreement, path: Path) -> type[CommandMethod]:
     method = method_of(agreement.method)
     if not isinstance(agreement.plan, method.plan_class):
         raise ArgumentError(f"{path.name}: its plan is of another method than {agreement.method}; do not approve it")
+    return method
+
+
+def _backend_of(agreement: Agreement, path: Path) -> Backend:
     config = config_of(path, agreement.schema.to_dict(), agreement.settings)
-    backend = SecureAggregation() if agreement.holders else backend_of(config.fit)
-    return method.facts_of(agreement.plan, backend)
+    return SecureAggregation() if agreement.holders else backend_of(config.fit)
 
 
 def _shown_settings(agreement: Agreement) -> dict[str, str]:

@@ -5,6 +5,7 @@ or that move what stands around them, are refused in names and shown as escapes 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 
 class VertinumpyroError(Exception):
@@ -49,6 +50,23 @@ class UnprovenError(PrivacyError):
 
 class BackendError(VertinumpyroError, RuntimeError):
     """A secure backend failed or is not available."""
+
+
+class CheckFailedError(BackendError):
+    """What a party sent failed a check of a protocol that holds against parties that cheat, or was not what it had
+    committed to; text and outcome depend on nobody's column.
+
+    :param said: what it did, without its name: "failed a check: ...".
+    :param party: its number; None where the text says all.
+    """
+
+    def __init__(self, said: str, party: int | None = None) -> None:
+        super().__init__(said if party is None else f"party {party} {said}")
+        self._said, self._party = said, party
+
+    def named(self, parties: Sequence[str]) -> CheckFailedError:
+        """The same with the party's name."""
+        return self if self._party is None else CheckFailedError(f"{parties[self._party]!r} {self._said}")
 
 
 class InferenceWarning(UserWarning):

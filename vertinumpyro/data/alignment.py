@@ -288,11 +288,20 @@ def check_digests(digests: Mapping[str, str]) -> None:
     different = [p for p in parties if not hmac.compare_digest(digests[p], digests[parties[0]])]
     if different:
         same = [p for p in parties if p not in different]
-        raise AlignmentError(
-            f"records at {_names(different)} differ from those at {_names(same)}, in ids or in order; "
-            "sort every table by id, keep the common ids only, write them alike (leading zeros, spaces, capital "
-            "letters), and use one key"
-        )
+        raise records_differ(different, same)
+
+
+def records_differ(some: Sequence[str], others: Sequence[str] = ()) -> AlignmentError:
+    """The error of parties whose records are not the same.
+
+    :param others: from whose they differ; empty where only all of them are known not to be alike.
+    """
+    how = f"differ from those at {_names(others)}" if others else "are not the same at all of them"
+    return AlignmentError(
+        f"records at {_names(some)} {how}, in ids or in order; "
+        "sort every table by id, keep the common ids only, write them alike (leading zeros, spaces, capital "
+        "letters), and use one key"
+    )
 
 
 def _check_matches(ids: Mapping[str, set[str]]) -> None:
@@ -351,7 +360,7 @@ def _ascending(ids: list[str], kept: set[str]) -> np.ndarray:
     return np.asarray(sorted(places, key=ids.__getitem__), dtype=np.int64)
 
 
-def _names(parties: list[str]) -> str:
+def _names(parties: Sequence[str]) -> str:
     return ", ".join(map(repr, parties))
 
 

@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS plans (
     begun TEXT NOT NULL
 )
 """
+_FAILED = "CREATE TABLE IF NOT EXISTS failed_checks (plan_id TEXT PRIMARY KEY, reason TEXT NOT NULL)"
 
 
 @final
@@ -81,6 +82,7 @@ class AccountEntry:
     :ivar begun: when, UTC, as ISO 8601.
     :ivar finished: whether no more of its steps can come.
     :ivar secure_noise: whether all its noise came from the operating system's CSPRNG.
+    :ivar failed: which failed check of the other parties' messages closed it; empty where none did.
     """
 
     plan: Plan
@@ -89,6 +91,7 @@ class AccountEntry:
     finished: bool = False
     secure_noise: bool = True
     begun: str = ""
+    failed: str = ""
 
     @property
     def counts(self) -> bool:
@@ -159,9 +162,11 @@ class Account:
                     "continue that one, or make a new plan"
                 )
 
-    def note(self, plan: Plan, steps_spent: int, *, finished: bool, secure_noise: bool) -> None:
+    def note(self, plan: Plan, steps_spent: int, *, finished: bool, secure_noise: bool, failed: str = "") -> None:
         """What a ledger knows of a plan that counts; no count ever falls, and no insecure noise is forgotten."""
         with self._written() as database:
+            if failed:
+                database.execute("INSERT OR IGNORE INTO failed_checks VALUES (?, ?)", (plan.plan_id, failed))
             database.execute(
                 "UPDATE plans SET steps_spent = max(steps_spent, ?), finished = max(finished, ?), "
                 "secure_noise = min(secure_noise, ?) WHERE plan_id = ? AND (steps_spent > 0 OR NOT finished)",
@@ -294,6 +299,7 @@ class Account:
             database.execute("BEGIN IMMEDIATE")
             try:
                 database.execute(_TABLE)
+                database.execute(_FAILED)
                 yield database
             except BaseException:
                 database.execute("ROLLBACK")
@@ -321,7 +327,11 @@ def accounts(path: Path, limit: TotalLimit | None = None) -> list[Account]:
 
 def _has_plans(database: sqlite3.Connection) -> bool:
     """Not where the first plan of all was refused: that leaves an empty file."""
-    return database.execute("SELECT 1 FROM sqlite_master WHERE name = 'plans'").fetchone() is not None
+    return _has(database, "plans")
+
+
+def _has(database: sqlite3.Connection, table: str) -> bool:
+    return database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
 
 
 def _entries(database: sqlite3.Connection, data_set: str) -> list[AccountEntry]:
@@ -332,16 +342,20 @@ def _entries(database: sqlite3.Connection, data_set: str) -> list[AccountEntry]:
         "ORDER BY begun, rowid",
         (data_set,),
     ).fetchall()
+    known = _has(database, "failed_checks")  # not in what an earlier version wrote
+    failed = dict(database.execute("SELECT plan_id, reason FROM failed_checks")) if known else {}
+    plans = [Plan.from_dict(json.loads(text)) for text, *_ in rows]
     return [
         AccountEntry(
-            plan=Plan.from_dict(json.loads(text)),
+            plan=plan,
             party=party,
             steps_spent=steps,
             finished=bool(finished),
             secure_noise=bool(secure),
             begun=begun,
+            failed=failed.get(plan.plan_id, ""),
         )
-        for text, party, steps, finished, secure, begun in rows
+        for plan, (_, party, steps, finished, secure, begun) in zip(plans, rows, strict=True)
     ]
 
 

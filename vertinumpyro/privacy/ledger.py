@@ -69,12 +69,26 @@ class Record:
 
     :ivar plan: with its id, so that its budget is the same budget.
     :ivar secure_noise: whether all noise so far came from the operating system's CSPRNG.
+    :ivar failed: which check of the other parties' messages failed in it, and closed it; empty where none did.
     """
 
     plan: Plan
     status: str
     steps_spent: int
     secure_noise: bool
+    failed: str = ""
+
+    def refuse_failed(self) -> None:
+        """Refuses to go on with a plan that a failed check closed.
+
+        :raises PlanSpentError: says which check.
+        """
+        if self.failed:
+            raise PlanSpentError(
+                f"plan {self.plan.plan_id} was closed when a check failed: {self.failed}. An attempt that fails counts "
+                "as spent, and there is no second one: find out together who sent what, then make a new plan, whose "
+                "cost adds to this one's"
+            )
 
 
 @final
@@ -100,6 +114,7 @@ class Ledger:
         self._path, self._lock, self._book, self._account = path, lock, book, account
         self._num_steps = plan.num_steps
         self._steps_spent, self._status, self._secure_noise = steps_spent, _RUNNING, secure_noise
+        self._failed = ""
 
     @classmethod
     def start(
@@ -226,6 +241,16 @@ class Ledger:
         """Closes the plan for good, whether or not all its steps were used."""
         self._close(_FINISHED)
 
+    def fail(self, reason: str, steps: int) -> None:
+        """Closes the plan for good, as a check of the other parties' messages failed: an attempt counts as spent.
+
+        :param reason: which check; it is on record, and depends on nobody's column.
+        :param steps: up to which step this counts.
+        """
+        self.reserve_up_to(steps)
+        self._failed = reason
+        self._close(_FINISHED)
+
     def pause(self) -> None:
         """Closes this ledger; `resume` may continue it."""
         self._close(_PAUSED)
@@ -257,7 +282,9 @@ class Ledger:
     def _tell_account(self) -> None:
         if self._account is not None:
             finished = self._status == _FINISHED
-            self._account.note(self.plan, self._steps_spent, finished=finished, secure_noise=self._secure_noise)
+            self._account.note(
+                self.plan, self._steps_spent, finished=finished, secure_noise=self._secure_noise, failed=self._failed
+            )
 
     def _write(self) -> None:
         if self._path is not None:
@@ -277,6 +304,7 @@ class Ledger:
             "status": self._status,
             "steps_spent": self._steps_spent,
             "num_steps": self._num_steps,
+            **({"failed_check": self._failed} if self._failed else {}),
             "noise": SYSTEM_NOISE if self._secure_noise else INSECURE_SEED,
             "epsilon": worst["epsilon"],
             "delta": worst["delta"],
@@ -319,14 +347,14 @@ def read_record(path: str | os.PathLike[str]) -> Record:
             )
         plan, status, steps = Plan.from_dict(stored["plan"]), stored["status"], stored["steps_spent"]
         secure = stored.get("noise", SYSTEM_NOISE) == SYSTEM_NOISE
-        same = stored["fingerprint"] == plan.fingerprint()
+        same, failed = stored["fingerprint"] == plan.fingerprint(), str(stored.get("failed_check", ""))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise _unreadable(target) from None
     if not same:
         raise PlanSpentError(f"{target} is the record of another plan, or the plan was changed since")
     if type(steps) is not int or not 0 <= steps <= plan.num_steps or status not in (_RUNNING, _PAUSED, _FINISHED):
         raise PlanSpentError(f"{target}: status or steps_spent is out of range, so the plan counts as spent")
-    return Record(plan=plan, status=status, steps_spent=steps, secure_noise=secure)
+    return Record(plan=plan, status=status, steps_spent=steps, secure_noise=secure, failed=failed)
 
 
 def write_record(plan: Plan, path: str | os.PathLike[str], *, secure_noise: bool) -> None:
@@ -355,6 +383,7 @@ def _own_record(plan: Plan, path: Path) -> Record:
     record = read_record(path)
     if record.plan.fingerprint() != plan.fingerprint():
         raise PlanSpentError(f"{path} is the record of another plan, or the plan was changed since")
+    record.refuse_failed()
     return record
 
 

@@ -162,6 +162,15 @@ class PartyProtocol(abc.ABC):
         self._agree(computation)
         return self._noisy_sum(computation, vector + noise_share)
 
+    def all_hold(self, digest: bytes) -> bool | None:
+        """Whether every party gave the same digest, as a helper that is no party says to all.
+
+        Nobody has another's digest then, on which guesses could be tried at home. None without such a helper.
+
+        :param digest: under a key that the helper has not.
+        """
+        return None
+
     def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
         """This party's share, int64 [n], of how many public thresholds t the sum x of all vectors has reached: x >= t.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.errors import ArgumentError, CheckFailedError
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure.keystream import KeyStream, derived_key
 from vertinumpyro.secure.prime_field import PRIME, uniform
@@ -82,7 +82,7 @@ def one_hot(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 def check_parts(parts: Sequence[bytes], hashes: Sequence[bytes]) -> None:
     """(2): every part of the challenge is what the dealer gave its party.
 
-    :raises BackendError: it is another.
+    :raises CheckFailedError: it is another.
     """
     for party, (part, expected) in enumerate(zip(parts, hashes, strict=True)):
         check_same(party, "part of the challenge", expected, hash_of(part))
@@ -94,9 +94,9 @@ def check_proof(prover: int, proof: bytes, alpha: int, stated: int, keyed: int) 
     :param alpha: the verifier's key for this prover.
     :param stated: what D and M say, modulo p.
     :param keyed: the keys' weighted sum.
-    :raises BackendError: it is no proof.
+    :raises CheckFailedError: it is no proof.
     """
-    value, tag = field.from_bytes(proof, (2,)).tolist()
+    value, tag = field.from_bytes(proof, (2,), prover).tolist()
     if (tag - alpha * value - keyed) % PRIME or (stated + value) % PRIME:
         raise _cheated(prover, "proof that each column has one cell for each record")
 
@@ -104,14 +104,14 @@ def check_proof(prover: int, proof: bytes, alpha: int, stated: int, keyed: int) 
 def check_same(party: int, what: str, own: bytes, theirs: bytes) -> None:
     """What must be the same everywhere is.
 
-    :raises BackendError: it is not.
+    :raises CheckFailedError: it is not.
     """
     if own != theirs:
         raise _cheated(party, what)
 
 
-def _cheated(party: int, what: str) -> BackendError:
-    return BackendError(f"party {party} failed a check, or was cheated itself: {what}; nothing was opened")
+def _cheated(party: int, what: str) -> CheckFailedError:
+    return CheckFailedError(f"failed a check, or was cheated itself: {what}; nothing was opened", party)
 
 
 def hash_of(*parts: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import final
 
 import numpy as np
 
-from vertinumpyro.core.errors import BackendError
+from vertinumpyro.core.errors import CheckFailedError
 from vertinumpyro.core.integer_product import threads_for
 from vertinumpyro.secure.keystream import KeyStream
 
@@ -46,14 +46,16 @@ def to_bytes(elements: np.ndarray) -> bytes:
     return np.ascontiguousarray(elements, "<i8").tobytes()
 
 
-def from_bytes(data: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:
+def from_bytes(data: bytes | bytearray | memoryview, shape: tuple[int, ...], party: int | None = None) -> np.ndarray:
     """What `to_bytes` wrote.
 
-    :raises BackendError: another length, or a word that stands for no element.
+    :param party: who sent it, for the error.
+    :raises CheckFailedError: another length, or a word that stands for no element.
     """
     words = np.frombuffer(data, "<u8")
     if words.size != np.prod(shape, dtype=np.int64) or (words >= PRIME).any():
-        raise BackendError("a message holds other numbers than the protocol's; nothing was opened")
+        said = "a message holds" if party is None else "sent"
+        raise CheckFailedError(f"{said} other numbers than the protocol's; nothing was opened", party)
     return words.view("<i8").reshape(shape)
 
 

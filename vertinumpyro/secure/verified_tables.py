@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import BackendError, RangeError
+from vertinumpyro.core.errors import BackendError, CheckFailedError, RangeError
 from vertinumpyro.core.row_blocks import Factor, RowBlocks, factor_rows, rows_of, slices
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure.computation import Computation, CrossProducts
@@ -297,7 +297,7 @@ def follow(statement: VerifiedTables, rank: int, codes: Codes, noise: np.ndarray
 
     :param codes: which cell of each column this party's records are in.
     :param noise: this party's, int64 [num_values].
-    :raises BackendError: another party did not follow the protocol; says which check it failed.
+    :raises CheckFailedError: another party did not follow the protocol; says which check it failed.
     """
     return (yield from Party(statement, rank).follow(codes, noise))
 
@@ -338,7 +338,7 @@ class Party:
         message = field.to_bytes(own)
         sizes = {q: _WORD * len(codes) * self._statement.widths[q] for q in self._others}
         shown = yield Exchange("rows", dict.fromkeys(self._others, message), sizes)
-        rows = {q: field.from_bytes(shown[q], (len(codes), self._statement.widths[q])) for q in self._others}
+        rows = {q: field.from_bytes(shown[q], (len(codes), self._statement.widths[q]), q) for q in self._others}
         self._transcript = hash_of(
             self._transcript, *(data for _, data in sorted({**shown, self._rank: message}.items()))
         )
@@ -462,7 +462,7 @@ def add_up(statement: VerifiedSum, rank: int, noisy_share: np.ndarray) -> Genera
     """A party: the sum of everybody's shares, int64 within p / 2.
 
     :param noisy_share: of tables that were verified, its noise in it: integers modulo p.
-    :raises BackendError: another party did not open what it had committed to.
+    :raises CheckFailedError: another party did not open what it had committed to.
     """
     others = statement.others(rank)
     sent = {other: fresh_key() for other in others}
@@ -532,17 +532,17 @@ def commitment(digest: bytes, rank: int, opening: bytes) -> bytes:
 def result(digest: bytes, commitments: Mapping[int, bytes], messages: Mapping[int, bytes]) -> np.ndarray:
     """The opened sum of what was committed to, int64.
 
-    :raises BackendError: a party opened something else.
+    :raises CheckFailedError: a party opened something else.
     """
     shares = []
     for rank, message in sorted(messages.items()):
         if commitment(digest, rank, message) != commitments[rank]:
-            raise BackendError(f"party {rank} opened another share than it had committed to; the release is spent")
+            raise CheckFailedError("opened another share than it had committed to; the release is spent", rank)
         share = memoryview(message)[KEY_BYTES:]
         try:
             shares.append(field.from_bytes(share, (len(share) // _WORD,)))
-        except BackendError as error:
-            raise BackendError(f"party {rank} opened a share that is none; the release is spent") from error
+        except CheckFailedError as error:
+            raise CheckFailedError("opened a share that is none; the release is spent", rank) from error
     return field.to_integers(functools.reduce(field.add, shares))
 
 

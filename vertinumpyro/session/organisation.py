@@ -77,7 +77,8 @@ class OrganisationSession(DistributedSession):
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
         """See `Session.iterate`; the first call's state is party 0's."""
         if arrays:
-            arrays = _of_the_same_form(unpack(self._communicator.broadcast(pack({}, **arrays)))[1], arrays)
+            given = unpack(self._communicator.broadcast(pack({}, **arrays)))[1]
+            arrays = _of_the_same_form(given, arrays, self.parties[0])
         replied, reached = self._do(Iterate(step, count), arrays)
         self.check_states({found["digest"] for found, _ in self._all_gather({"digest": replied["words"]["digest"]})})
         return Payload({}, reached)
@@ -129,12 +130,14 @@ class OrganisationSession(DistributedSession):
         return f"OrganisationSession({self._task.party!r} of {', '.join(self.parties)}, {self.num_records} records)"
 
 
-def _of_the_same_form(given: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+def _of_the_same_form(
+    given: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], party: str
+) -> Mapping[str, np.ndarray]:
     """Another party's arrays, where they have this one's names, shapes and types.
 
     :raises BackendError: they have not.
     """
     forms = [{name: (value.shape, str(value.dtype)) for name, value in arrays.items()} for arrays in (given, own)]
     if forms[0] != forms[1]:
-        raise BackendError("party 0 begins with a state of another form; run one version and one model everywhere")
+        raise BackendError(f"{party!r} begins with a state of another form; run one version and one model everywhere")
     return given

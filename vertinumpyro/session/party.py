@@ -7,12 +7,12 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, BackendError, CheckFailedError, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data import (
@@ -22,6 +22,7 @@ from vertinumpyro.data import (
     alignment_digest,
     check_digests,
 )
+from vertinumpyro.data.alignment import records_differ
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.gradient_plan import NoisySumPlan
 from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
@@ -30,7 +31,7 @@ from vertinumpyro.session.party_computation import HorizontalMethod, Method, Par
 from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, ReleaseRequest, Request, Reveal, Sum
 from vertinumpyro.session.reveal_once import RevealLog, SharedRandomSource, lost, toss_coins
 from vertinumpyro.session.reveal_to_one import check_agreed, identified, reveal_to_one, write_answer
-from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run
+from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.task import PartyTask
 from vertinumpyro.transport import Communicator, GroupCommunicator
 
@@ -78,19 +79,29 @@ def _own_records(
     if task.holders:
         counted = end.noisy_sum(np.array([own.num_records], np.int64), np.zeros(1, np.int64))
         return own, own.num_records if communicator.is_dry_run else int(counted[0]), ()
-    check_alike(communicator, ids, list(schema.parties))
+    check_alike(communicator, ids, list(schema.parties), end.all_hold)
     return own, own.num_records, ids
 
 
-def check_alike(communicator: Communicator, ids: Sequence[str], parties: Sequence[str]) -> None:
+def check_alike(
+    communicator: Communicator,
+    ids: Sequence[str],
+    parties: Sequence[str],
+    all_hold: Callable[[bytes], bool | None] = lambda _: None,
+) -> None:
     """Compares the parties' ids, in ascending order each, by digests under a key that is fresh and theirs alone.
 
-    :raises AlignmentError: they differ; names the parties on each side.
+    :param all_hold: see `PartyProtocol.all_hold`; where it says nothing, the parties show each other their digests.
+    :raises AlignmentError: they differ; names the parties on each side, where they are known.
     """
-    key = communicator.broadcast(secrets.token_bytes(_KEY), limit=_KEY)
+    key = hashlib.sha256(b"".join(communicator.all_gather(secrets.token_bytes(_KEY), _KEY))).digest()
     digest = alignment_digest(ids, key).encode()
-    found = communicator.all_gather(digest, len(digest))
-    check_digests({party: text.decode() for party, text in zip(parties, found, strict=True)})
+    alike = all_hold(digest)
+    if alike is None:
+        found = communicator.all_gather(digest, len(digest))
+        check_digests({party: text.decode() for party, text in zip(parties, found, strict=True)})
+    elif not alike:
+        raise records_differ(parties[1:], parties[:1]) if len(parties) == 2 else records_differ(parties)
 
 
 @final
@@ -169,9 +180,11 @@ class Party:
         """Closes the ledger where a command fails: the process ends, and the next one may go on."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if self._run is not None:
                 self._run.ledger.pause()
+            if isinstance(error, CheckFailedError):
+                raise error.named(self._task.parties) from None
             raise
 
     # -- a plan ------------------------------------------------------------------------------------
@@ -210,8 +223,7 @@ class Party:
     def _opened_run(self, plan: Plan, *, resume: bool) -> Run:
         if not _PLAN_ID.fullmatch(plan.plan_id):
             raise ArgumentError("plan_id must be up to 64 letters, digits, _ and -: a party's record is named by it")
-        folder = self._task.ledger_folder / plan.plan_id
-        begun = (folder / PRIVACY_RECORD).exists()
+        folder, begun = self._task.ledger_folder / plan.plan_id, self._task.has_begun(plan.plan_id)
         if begun and not resume:
             raise PlanSpentError(
                 f"this party has plan {plan.plan_id} on record: it was begun before. Continue that run with "
@@ -252,9 +264,27 @@ class Party:
             noise = work.noise(request, size)
             return self._end.noisy_cross_products(matrix, widths, noise, work.one_hot_rows(request))
 
-        values = protocol() if request.step is None else openings.opened(request.step, digest, protocol)
+        try:
+            values = protocol() if request.step is None else openings.opened(request.step, digest, protocol)
+        except CheckFailedError as error:
+            raise self._charged(request.step, error.named(self._task.parties)) from None
         work.opened(request, values)
         return widths, values
+
+    def _charged(self, step: int | None, error: CheckFailedError) -> CheckFailedError:
+        """Closes the plan after a failed check, of which each is a draw of the soundness error; and says so.
+
+        After the opening the step counts already, and what was sent may be sent again as it was.
+        """
+        run, *_ = self._spending()
+        stored = None if step is None else run.stored(step)
+        if stored is not None and stored.words["sent"]:
+            return error
+        run.ledger.fail(str(error), 1 if step is None else step + 1)
+        return CheckFailedError(
+            f"{error}. The attempt counts as spent, and {self._task.party!r} has closed plan {run.plan.plan_id}: find "
+            "out together who sent what, then make a new plan, whose cost adds to this one's"
+        )
 
     def _is_verified(self, request: Multiply | Sum, work: PartyComputation) -> bool:
         if not self._end.verifies_tables:

@@ -27,7 +27,7 @@ from typing import final
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from vertinumpyro.core.errors import BackendError, PlanSpentError
+from vertinumpyro.core.errors import CheckFailedError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session.run import Payload, Run
@@ -92,7 +92,8 @@ class RevealLog:
         return None
 
     def _anew(self, step: int, request: str, protocol: Callable[[], np.ndarray]) -> np.ndarray:
-        attempt = self._communicator.broadcast(secrets.token_bytes(_ATTEMPT), limit=_ATTEMPT)
+        parts = self._communicator.all_gather(secrets.token_bytes(_ATTEMPT), _ATTEMPT)
+        attempt = hashlib.sha256(b"".join(parts)).digest()[:_ATTEMPT]  # nobody can name it as an earlier one
         ready = Payload({"request": request, "sent": False}, {"attempt": np.frombuffer(attempt, np.uint8)})
 
         def on_record(message: bytes) -> None:
@@ -151,14 +152,14 @@ def toss_coins(all_gather: AllGather, rank: int, seed: bytes | None = None) -> S
 
     :param rank: this party's number, so that no party can show another's commitment as its own.
     :param seed: this party's; None takes one from the operating system.
-    :raises BackendError: a party showed another seed than it had committed to.
+    :raises CheckFailedError: a party showed another seed than it had committed to.
     """
     own = secrets.token_bytes(SEED_BYTES) if seed is None else seed
     commitments = all_gather(_commitment(rank, own), SEED_BYTES)
     seeds = all_gather(own, SEED_BYTES)
     for number, (commitment, shown) in enumerate(zip(commitments, seeds, strict=True)):
         if not secrets.compare_digest(commitment, _commitment(number, shown)):
-            raise BackendError(f"party {number} showed another seed than it had committed to; nothing was released")
+            raise CheckFailedError("showed another seed than it had committed to; nothing was released", number)
     return SharedRandomSource(hashlib.sha256(b"".join(seeds)).digest())
 
 

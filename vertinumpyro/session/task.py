@@ -14,7 +14,9 @@ from vertinumpyro.core.workers import workers_of
 from vertinumpyro.data import CsvFormat, Linkage, Schema, VerticalDataset, read_table, record_ids
 from vertinumpyro.data.streaming import Spool, encoded_file
 from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
+from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.session.party_computation import Method
+from vertinumpyro.session.run import PRIVACY_RECORD
 from vertinumpyro.transport import Communicator
 
 
@@ -108,6 +110,17 @@ class PartyTask:
     def ledger_folder(self) -> Path:
         """Where this party keeps its records."""
         return self.table.with_name(self.table.name + ".ledger") if self.ledger is None else self.ledger
+
+    def has_begun(self, plan_id: str) -> bool:
+        """Whether this party has a plan on record.
+
+        :raises PlanSpentError: it was closed when a check failed.
+        """
+        record = self.ledger_folder / plan_id / PRIVACY_RECORD
+        if not record.exists():
+            return False
+        read_record(record).refuse_failed()
+        return True
 
     @property
     def told_file(self) -> Path:

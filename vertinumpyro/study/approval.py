@@ -35,6 +35,7 @@ class Policy:
     :ivar models: SHA-256 of the sources of models that may run here; None allows all.
     :ivar link_with: the parties with whom records may be linked, which tells them who is here; None allows all.
     :ivar padded_linkages: whether a linkage must hide how many records this party has.
+    :ivar against_cheats: whether rows must hold against parties that do not follow the protocol.
     """
 
     party: str = ""
@@ -46,6 +47,7 @@ class Policy:
     models: Sequence[str] | None = None
     link_with: Sequence[str] | None = None
     padded_linkages: bool = False
+    against_cheats: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what is no limit."""
@@ -63,12 +65,15 @@ class Policy:
             return None
         return TotalLimit(epsilon=self.largest_total_epsilon, delta=self.total_delta)
 
-    def check(self, agreement: Agreement) -> None:
+    def check(self, agreement: Agreement, *, unverified: str = "nobody says that they do") -> None:
         """Refuses an agreement beyond the limits of one plan, or a linkage; `Account.check` is for the total.
 
+        :param unverified: why rows do not hold against parties that cheat; empty where they do.
         :raises PrivacyError: names every limit that it passes, with both numbers.
         """
         beyond = self._of_linkage(agreement) if agreement.plan is None else self._of_plan(agreement)
+        if self.against_cheats and agreement.plan is not None and unverified:
+            beyond.append(f"the policy wants rows that hold against parties that cheat, and {unverified}")
         if beyond:
             raise PrivacyError("not approved: " + "; ".join(beyond))
 

@@ -36,8 +36,9 @@ METHODS: Mapping[str, str] = {
 
 CHEATS = (
     "parties that cheat, up to all but one: whatever they send, they learn no more than their row says, or the run "
-    "stops. One that cheats may leave out its noise: read every other row as that of one more colluding party. Which "
-    "ids are in all tables is compared before, and holds against parties that follow the protocol"
+    "stops. One that cheats may leave out its noise: read every other row as that of one more colluding party. Before "
+    "the tables all hear whether they hold the same ids, and no more. A check that fails ends the plan, which is then "
+    "spent. Finding common ids, a linkage, holds against parties that follow the protocol"
 )
 FOLLOWS = (
     "parties that follow the protocol. One that sends made-up numbers could learn single records of the others, and "
@@ -97,7 +98,18 @@ class CommandMethod(abc.ABC):
         facts = cls.plan_facts(plan, backend.info().name)
         if not isinstance(backend, BetweenProcesses):
             return facts
-        return {**facts, "rows hold against": CHEATS if cls.is_verified(plan) and backend.verifies_tables else FOLLOWS}
+        return {**facts, "rows hold against": FOLLOWS if cls.unverified(plan, backend) else CHEATS}
+
+    @final
+    @classmethod
+    def unverified(cls, plan: Any, backend: Backend) -> str:
+        """Why a plan's rows do not hold against parties that cheat; empty where they do."""
+        if not cls.is_verified(plan):
+            return f"what --method {cls.name} computes under this plan is not verified"
+        if backend.verifies_tables:
+            return ""
+        name = backend.info().name
+        return 'the settings say security = "semi-honest"' if name == "crypten" else f"backend {name} verifies nothing"
 
     def facts(self, plan: Any) -> dict[str, str]:
         """The same, and what follows from the settings too."""

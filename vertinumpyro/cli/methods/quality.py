@@ -74,7 +74,7 @@ def config_of_part(config: Config, run_dir: Path) -> Config:
         config,
         privacy=dataclasses.replace(part, **dict.fromkeys(unread)),
         model=ModelSettings(),
-        fit=FitSettings(backend=config.fit.backend),
+        fit=FitSettings(backend=config.fit.backend, security=config.fit.security),
         mrf=MRFSettings(**tables),
         quality=QualitySettings(twin=str((run_dir / "synthetic.parquet").resolve())),
     )

@@ -130,6 +130,11 @@ class CryptenEnd(PartyProtocol):
             return verified.noisy_sum(self._engine, computation, noisy_vector)
         return protocol.noisy_sum(self._engine, noisy_vector)
 
+    def all_hold(self, digest: bytes) -> bool | None:
+        """See `PartyProtocol.all_hold`: the dealer's word."""
+        dealer = self._engine.dealer
+        return dealer.all_hold(digest) if isinstance(dealer, DealerClient) else None
+
     def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
         """See `PartyProtocol.bands`."""
         from vertinumpyro.secure.crypten import comparison

@@ -240,6 +240,7 @@ def _conjunctions(planes: np.ndarray, wanted: Sequence[tuple[int, ...]]) -> np.n
     return np.stack([found[subset] for subset in wanted])
 
 
+_ALIKE, _DIFFERENT = b"\1", b"\0"
 _REQUEST_BYTES = 2**20  # the largest request: the name of a computation, or shapes, or all columns' cells
 
 
@@ -289,10 +290,19 @@ def serve(links: list[Link]) -> None:
                 links[0].send(deal(request, streams).tobytes())
             case "tables":
                 _deal_tables(links, message)
+            case "compare":
+                _compare(links, message)
             case "all":
                 streams = _streams(keys, int(message["call"]), message["program"])
                 dealt = [deal(request, streams) for request in programs[message["program"]]]
                 links[0].send(np.concatenate([np.zeros(0, np.int64), *dealt]).tobytes())
+
+
+def _compare(links: Sequence[Link], asked: dict[str, Any]) -> None:
+    """Tells all whether they gave the same digest, and nothing else of it."""
+    others = [json.loads(link.receive(limit=_REQUEST_BYTES)) for link in links[1:]]
+    for link in links:
+        link.send(_ALIKE if all(other == asked for other in others) else _DIFFERENT)
 
 
 def _deal_tables(links: Sequence[Link], asked: dict[str, Any]) -> None:
@@ -369,6 +379,11 @@ class DealerClient(Correlations):
         self._read_due()
         self._drop_ahead()
         self._send(ask="tables", tables=fields)
+
+    def all_hold(self, digest: bytes) -> bool:
+        """Whether all parties ask with the same digest; in a dry run they do."""
+        self._send(ask="compare", digest=digest.hex())
+        return self._link.receive(size=len(_ALIKE)) == _ALIKE or self.is_dry_run
 
     def next_of_tables(self, size: int) -> bytearray:
         """What the dealer says next about them; only its first word is waited for."""

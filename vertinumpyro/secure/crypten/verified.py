@@ -40,7 +40,7 @@ def noisy_cross_products(
 ) -> np.ndarray:
     """A_i^T A_j of all i < j, and everybody's noise, of one-hot rows; int64 [num_values].
 
-    :raises BackendError: a party failed a check; says which.
+    :raises CheckFailedError: a party failed a check; says which.
     """
     assert computation.one_hot is not None
     assert isinstance(engine.dealer, DealerClient)
@@ -54,7 +54,7 @@ def noisy_cross_products(
 def noisy_sum(engine: Engine, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
     """The sum of everybody's shares of such tables, noise in them; int64 [num_values].
 
-    :raises BackendError: a party opened something else than it had committed to.
+    :raises CheckFailedError: a party opened something else than it had committed to.
     """
     statement = VerifiedSum(num_parties=engine.num_parties, num_values=computation.num_values)
     steps = add_up(statement, engine.rank, from_integers(noisy_vector))
