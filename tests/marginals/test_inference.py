@@ -5,6 +5,7 @@ import dataclasses
 import pickle
 import warnings
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from tests.marginals.conftest import SETTINGS, TRUTH, apart, by_age
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.evaluation import combine_estimates, cross_party_tvd, k_way_tvd, pairwise_tvd
-from vertinumpyro.marginals import InferenceWarning, MarginalInference, inference, release_marginals
+from vertinumpyro.marginals import InferenceWarning, MarginalInference, compare, inference, release_marginals
 from vertinumpyro.marginals.table_likelihood import TableLikelihood
 from vertinumpyro.model import party_plate
 from vertinumpyro.mrf.field import require_engine
@@ -53,6 +54,30 @@ MADE = {m: MarginalInference(by_age, method=m, num_steps=300, num_starts=1) for 
 @pytest.fixture(scope="module")
 def posterior(release):
     return MADE["svi"].fit(release, KEY, num_samples=600, progress_bar=False)
+
+
+def test_fits_to_one_release_are_compared_by_the_tables_that_they_predict(posterior, release):
+    """Age and plan depend on each other: 5 parameters have all of their table, 3 have none of that."""
+    others = MarginalInference(apart, law="tables", num_steps=300, num_starts=1)
+    with pytest.warns(InferenceWarning, match="times as far"):
+        other = others.fit(release, KEY, num_samples=300, progress_bar=False)
+    scores = {"apart": other.elpd(release), "by age": posterior.elpd(release)}
+    assert [scores[name].p for name in scores] == pytest.approx([3, 5], abs=0.3)
+    table = compare(scores)
+    assert list(table.index) == ["by age", "apart"]
+    (counts,) = (m.values for m in release.measurements if m.columns == ("old", "plan"))
+    shares = counts / counts.sum()
+    information = (shares * np.log(shares / shares.sum(0) / shares.sum(1, keepdims=True))).sum() * release.num_records
+    assert table["elpd_diff"]["apart"] == pytest.approx(information - 2, rel=0.05)
+    assert 0 < scores["apart"].noise_se < table["dse"]["apart"] < scores["apart"].se + scores["by age"].se
+    cells: Any = other.check_tables(release)
+    assert list(cells["table"].unique()) == ["old x plan"]
+    assert abs(cells["z"]).max() > 4 > 2 > abs(posterior.check_tables(release)["z"]).max()
+    np.testing.assert_allclose(cells["released"], counts.ravel())
+    with pytest.raises(ArgumentError, match="there are 1; give two or more"):
+        compare({"apart": scores["apart"]})
+    with pytest.raises(ArgumentError, match="release: it is none, or of other columns"):
+        posterior.elpd(None)
 
 
 def test_the_tables_law_is_taken_where_they_determine_the_model(posterior):

@@ -14,9 +14,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_uniform
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.compat import jit_fast
 from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
@@ -25,6 +27,7 @@ from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.marginals.field_fit import fit_to_field
+from vertinumpyro.marginals.model_comparison import TableELPD, check_tables, elpd_of
 from vertinumpyro.marginals.preconditioned import Draws, Whitened
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLikelihood, table_keys
 from vertinumpyro.model import SplitModel, split_model
@@ -51,8 +54,10 @@ class MarginalPosterior(PredictivePosterior):
     :ivar draws: of flat unconstrained theta, [draws, theta].
     :ivar middle: its centre.
     :ivar law: "tables", the exact law of the tables with all correlations, or "field", an approximation; and `why`.
-    :ivar misfit: mean squared standardised residual of the tables' cells at the centre; about 1 where the model can
-        have made them, well above where it cannot.
+    :ivar misfit: mean squared residual of the tables' cells at the centre, over the variance of noise and sampling:
+        no probability and no score of predictions. About 1 where the model can have made the tables, less where it has
+        nearly as many parameters as they have cells that noise leaves, well above where it cannot. `check_tables` has
+        the cells.
     :ivar secure_noise: whether the tables' noise came from the operating system's CSPRNG.
     """
 
@@ -93,6 +98,39 @@ class MarginalPosterior(PredictivePosterior):
     def centre(self) -> jax.Array:
         """See `PredictivePosterior.centre`."""
         return jnp.asarray(self.middle)
+
+    @checked
+    def elpd(self, release: Marginals, rng_key: jax.Array | None = None) -> TableELPD:
+        """Expected log predictive density of the released tables, for `compare`; post-processing, with standard errors.
+
+        :param release: what it was fitted to.
+        :param rng_key: of simulated records; None takes one that is always the same.
+        :raises ArgumentError: it is fitted by the field's law, whose draws are of no tables, or to other columns.
+        """
+        if self.law != "tables":
+            raise ArgumentError(
+                'the posterior is of law="field", which has no law of the tables; fit it by law="tables"'
+            )
+        key = compat.random_key(0) if rng_key is None else checked_key(rng_key)
+        return elpd_of(self._likelihood(release), self.draws, self.middle, release, key)
+
+    @checked
+    def check_tables(self, release: Marginals, *, prob: float = 0.95) -> pd.DataFrame:
+        """The released tables beside posterior predictive ones, cell by cell; post-processing.
+
+        Columns are `table`, `cell` (a code for each of its columns), `released`, `noise` (its standard deviation in a
+        cell), `expected`, the ends of the predictive interval `low` and `high`, in which are the posterior, sampling
+        and noise, and `z`, the distance in standard deviations of these.
+
+        :param prob: of the interval.
+        :raises ArgumentError: `release` is none, or of other columns.
+        """
+        return check_tables(self._likelihood(release), self.draws, release, prob)
+
+    def _likelihood(self, release: Marginals) -> TableLikelihood:
+        if not isinstance(release, Marginals) or release.schema != self.model.schema:
+            raise ArgumentError("release: it is none, or of other columns; give what the posterior was fitted to")
+        return TableLikelihood(self.model, release)
 
     def save(self, path: str | Path) -> None:
         """Write draws, plan and schema to one `.npz` file; `MarginalInference.load` reads it."""

@@ -26,7 +26,7 @@ from vertinumpyro.core.validation import check_fields, require_collection, shown
 from vertinumpyro.data import CategoricalColumn, Column, DatasetInfo, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.schema_checks import Place, suggest
-from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
+from vertinumpyro.marginals import MarginalInference, MarginalPosterior, TableELPD, release_marginals
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.privacy import Plan
@@ -130,6 +130,13 @@ class GLMPosterior:
         found = {"intercept": np.asarray(sites["intercept"])} if "intercept" in sites else {}
         found |= dict(zip(self.names, UNIT * np.asarray(sites["coefficients_in_units"]).T, strict=True))
         return pd.DataFrame(found)
+
+    def elpd(self, release: Marginals) -> TableELPD:
+        """Expected log predictive density of the released tables, for `vertinumpyro.marginals.compare`.
+
+        :param release: what it was fitted to.
+        """
+        return self.posterior.elpd(release)
 
     def summary(self, level: float = 0.95) -> pd.DataFrame:
         """Mean, standard deviation and interval of every coefficient; odds or rate ratios with theirs beside it.
