@@ -26,6 +26,7 @@ from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.marginals.augmentation import check_few
 from vertinumpyro.marginals.field_fit import fit_to_field
 from vertinumpyro.marginals.model_comparison import TableELPD, check_tables, elpd_of
 from vertinumpyro.marginals.preconditioned import Draws, Whitened
@@ -199,7 +200,8 @@ class MarginalInference:
         (extra `mrf`), for models that tables of pairs do not determine, as mixtures of many components; twins are as
         near as the field's, intervals are not promised to cover. "auto": the tables' law where the tables determine
         every parameter, the field otherwise; `MarginalPosterior.why` says which and why.
-    :param method: "svi", or "nuts", which is for the tables' law.
+    :param method: "svi", or "nuts", which is for the tables' law, or "augmentation", for up to 2,000 records: the exact
+        posterior, without the law's normal counts, by a Gibbs sampler in which the records are latent.
     :param guide: of the field's law: the posterior's mode by default, which makes the best twins, or an autoguide of
         `DPVI`'s. The tables' law has a full-rank Normal up to 200 parameters, a mean field beyond.
     :param num_components: K of the mixture when `model` is None; None takes N / 50, at least 10 and at most 400; at
@@ -214,7 +216,7 @@ class MarginalInference:
     model: Model | None = None
     _: dataclasses.KW_ONLY
     law: Literal["auto", "tables", "field"] = "auto"
-    method: Literal["svi", "nuts"] = "svi"
+    method: Literal["svi", "nuts", "augmentation"] = "svi"
     guide: GuideFactory = AutoDelta
     num_components: int | None = None
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -228,11 +230,13 @@ class MarginalInference:
         check_fields(self)
         if self.model is not None and not callable(self.model):
             raise ArgumentError("model is no function; give model(data, num_records), not its name")
-        for name, choices in (("law", ("auto", "tables", "field")), ("method", ("svi", "nuts"))):
+        for name, choices in (("law", ("auto", "tables", "field")), ("method", ("svi", "nuts", "augmentation"))):
             if getattr(self, name) not in choices:
                 raise ArgumentError(f"{name}={getattr(self, name)!r} must be one of {choices}")
-        if self.method == "nuts" and self.law == "field":
-            raise ArgumentError('method="nuts" samples the law of the tables; with law="field" give method="svi"')
+        if self.method != "svi" and self.law == "field":
+            raise ArgumentError(
+                f'method="{self.method}" samples the law of the tables; with law="field" give method="svi"'
+            )
         for name, least in (("num_steps", 100), ("num_starts", 1), ("num_components", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -274,6 +278,8 @@ class MarginalInference:
             found = self._from_field(split, release, fit_key, num_samples, progress_bar)
         elif self.method == "nuts":
             found = program.nuts(law, fit_key, num_samples)
+        elif self.method == "augmentation":
+            found = program.augmented(law, fit_key, num_samples)
         else:
             found = program.svi(law, fit_key, num_samples)
         posterior = MarginalPosterior(
@@ -331,15 +337,18 @@ class MarginalInference:
     @property
     def _asked(self) -> bool:
         """Whether it is the tables' law or none."""
-        return self.law == "tables" or self.method == "nuts"
+        return self.law == "tables" or self.method != "svi"
 
     # -- the laws ---------------------------------------------------------------------------------
 
     def _program(self, release: Marginals) -> Whitened:
         """The model's tables, and what is compiled for them, once for all releases of the same tables."""
+        if self.method == "augmentation":
+            check_few(release.num_records)
         key = (release.schema, release.columns, release.num_records, tuple(table_keys(release)))
         if key not in self._programs:
-            self._programs[key] = Whitened(TableLikelihood(self.split(release.schema, release.num_records), release))
+            likelihood = TableLikelihood(self.split(release.schema, release.num_records), release)
+            self._programs[key] = Whitened(likelihood, release.num_records)
         return self._programs[key]
 
     def _law(

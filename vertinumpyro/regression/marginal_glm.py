@@ -196,7 +196,7 @@ class MarginalGLM:
     :param linear: ordered features with one coefficient for a step from a value to the next; all others have one for
         each value, against the first.
     :param prior_scale: standard deviation of a coefficient's normal prior; half of the intercept's.
-    :param method: "svi", or "nuts".
+    :param method: "svi", "nuts", or "augmentation" for up to 2,000 records; see `MarginalInference`.
     :param backend: computes the tables across parties; None takes `FixedPoint`.
     :raises ArgumentError: names the argument or the column that does not fit, and the fix.
 
@@ -214,7 +214,7 @@ class MarginalGLM:
     features: Iterable[str] | None = None
     linear: Iterable[str] = ()
     prior_scale: float = 2.0
-    method: Literal["svi", "nuts"] = "svi"
+    method: Literal["svi", "nuts", "augmentation"] = "svi"
     backend: Backend | None = None
 
     def __post_init__(self) -> None:
@@ -223,8 +223,8 @@ class MarginalGLM:
         check_schema(self.schema)
         if self.family not in TABLE_FAMILIES:
             raise ArgumentError(f"family={shown(self.family)} must be one of {', '.join(map(repr, TABLE_FAMILIES))}")
-        if self.method not in ("svi", "nuts"):
-            raise ArgumentError(f"method={shown(self.method)} must be 'svi' or 'nuts'")
+        if self.method not in ("svi", "nuts", "augmentation"):
+            raise ArgumentError(f"method={shown(self.method)} must be 'svi', 'nuts' or 'augmentation'")
         if not 0 < self.prior_scale < math.inf:
             raise ArgumentError(f"prior_scale must be positive and finite, got {self.prior_scale}")
         _ = self._columns
