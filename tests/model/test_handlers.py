@@ -232,7 +232,6 @@ ROWS = {
     ),
     "handlers.replay": refused(handlers.replay(model, drawn_trace()), "handlers.replay"),
     "handlers.scale": refused(handlers.scale(model, scale=0.5), "handlers.scale"),
-    "handlers.uncondition": refused(handlers.uncondition(model), "'age'", "obs="),
     "handlers.collapse": refused(handlers.collapse(model), "handlers.collapse"),
     "deterministic": Row(with_deterministic, {"b"}, {"gap", "expected"}),
     "factor": Row(with_factor, {"b"}),
