@@ -187,8 +187,8 @@ class MarginalGLM:
     :param schema: of the dataset; public.
     :param family: "bernoulli" (log odds), "probit", "cloglog" (log of an expected number of events), "ordinal"
         (proportional odds), "normal", "gamma" (positive reals, by the log of their mean), "poisson" or
-        "negative_binomial", which has room for counts that vary more than a Poisson's; of both with
-        "zero_inflated_" before it, a share of the records has 0 whatever its rate is.
+        "negative_binomial", which has room for counts that vary more than a Poisson's; "zero_inflated_poisson" or
+        "zero_inflated_negative_binomial", where a share of the records has 0 whatever its rate is.
     :param label: the column to predict.
     :param features: those to predict it from, of few values each; None takes all others. Reals need bins. Their
         combinations are latents: with the coefficients as many as the tables' law holds, 1,500, and no more than there
