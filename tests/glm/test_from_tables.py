@@ -44,12 +44,12 @@ SCHEMA = Schema(
             "claim": BinaryColumn(),
             "grade": CategoricalColumn(categories=("a", "b", "c")),
             "cost": RealColumn(bounds=(0.0, 10.0)),
-            "many": BinnedColumn(bounds=(0.0, 1.0), bins=200),
+            "many": BinnedColumn(bounds=(0.0, 1.0), bins=1000),
         }),
     }
 )  # fmt: skip
-LABELS = {"bernoulli": "claim", "probit": "claim", "ordinal": "grade", "normal": "cost", "poisson": "visits",
-          "negative_binomial": "visits"}  # fmt: skip
+LABELS = {**dict.fromkeys(("bernoulli", "probit", "cloglog"), "claim"), "ordinal": "grade",
+          **dict.fromkeys(("normal", "gamma"), "cost")}  # fmt: skip
 FEATURES = ("state", "age")
 KEY = jax.random.key(0)
 
@@ -124,13 +124,15 @@ def test_what_is_released_are_tables_of_the_features_alone_and_together_by_the_l
 
 
 @pytest.mark.parametrize("rate", [0.02, 3.0, 30.0, 5000.0])
-@pytest.mark.parametrize("family", ["poisson", "negative_binomial"])
+@pytest.mark.parametrize("family", ["poisson", "negative_binomial", "zero_inflated_poisson"])
 def test_a_group_of_counts_has_its_exact_probability_and_the_last_holds_all_above(family, rate):
-    truth = stats.poisson(rate) if family == "poisson" else stats.nbinom(0.5, 0.5 / (0.5 + rate))
+    truth = stats.nbinom(0.5, 0.5 / (0.5 + rate)) if family == "negative_binomial" else stats.poisson(rate)
+    zeros = 0.3 if family.startswith("zero") else 0.0
     latents = {
         "coefficients_in_units": np.zeros(1),
         "intercept": np.log(rate),
         "concentration": 0.5,
+        "zeros": 0.3,
         "z": np.zeros(3, int),
     }
     with handlers.seed(rng_seed=0), handlers.substitute(data=latents), handlers.trace() as trace:
@@ -138,7 +140,7 @@ def test_a_group_of_counts_has_its_exact_probability_and_the_last_holds_all_abov
             {}, 3, schema=SCHEMA, label="visits", family=family, features=("smoker",), linear=(), prior_scale=1.0
         )
     starts = count_groups(40)
-    below = truth.cdf(starts[1:] - 1)
+    below = zeros + (1 - zeros) * truth.cdf(starts[1:] - 1)
     expected = np.diff([0.0, *below, 1.0])
     assert np.allclose(trace["visits"]["fn"].probs, expected, atol=2e-5), (trace["visits"]["fn"].probs, expected)
 
@@ -183,8 +185,8 @@ def test_features_at_both_parties_and_missing_values_that_are_one_more():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"family": "gamma"}, "family='gamma' must be one of 'bernoulli', 'probit'"),
-        ({"method": "mcmc"}, "method='mcmc' must be 'svi' or 'nuts'"),
+        ({"family": "beta"}, "family='beta' must be one of 'bernoulli', 'probit'"),
+        ({"method": "mcmc"}, "method='mcmc' must be 'svi', 'nuts' or 'augmentation'"),
         ({"prior_scale": 0.0}, "prior_scale must be positive and finite"),
         ({"label": "visit"}, "label: no party holds column 'visit'; did you mean 'visits'"),
         ({"features": ["stat"]}, "features: no party holds column 'stat'; did you mean 'state'"),
@@ -196,7 +198,10 @@ def test_features_at_both_parties_and_missing_values_that_are_one_more():
         ({"features": ["weight"], "linear": []}, "is a real, of too many values; give it bins"),
         ({"features": ["tests"], "linear": []}, 'is a count, of too many values; give it type = "integer"'),
         ({"features": ["pain"], "linear": []}, 'has missing = "mask"; fill it'),
-        ({"features": ["many"], "linear": []}, "they have 200 combinations of values \\(many 200\\), at most 190"),
+        (
+            {"features": ["many", "claim"], "linear": ["many"]},
+            r"they have 2,000 combinations of values \(claim 2, many 1000\).*beside 5 others at most 1,500 latents",
+        ),
         ({"family": "bernoulli", "label": "grade"}, 'has not two values, which family="bernoulli" is for'),
         ({"family": "ordinal", "label": "claim"}, "has not three or more values"),
         ({"label": "beds"}, "counts up to 20,000, at most 10,000 can be held; set a smaller upper"),
@@ -210,7 +215,16 @@ def test_what_does_not_fit_is_named_before_anything_is_spent(settings, says):
         glm(**settings)
 
 
+def test_a_family_whose_means_are_not_predicted_between_parties_says_so(release):
+    _, tables, _ = release
+    regression = glm("zero_inflated_poisson", schema=only("state", "age", "visits"))
+    with pytest.raises(ArgumentError, match=r"family='zero_inflated_poisson'.*take \"bernoulli\""):
+        regression.predictor(regression.fit(tables, KEY, num_samples=10), allow_not_dp=True)
+
+
 def test_what_is_of_another_schema_or_no_release_is_refused():
+    with pytest.raises(ArgumentError, match="they have 1,000 combinations of values, and there are 500 records"):
+        glm(features=["many"], linear=["many"]).plan(TableFacts(SCHEMA, 500), epsilon=1.0)
     with pytest.raises(ArgumentError, match="data: its schema is not the regression's"):
         glm().plan(TableFacts(only("state", "age", "visits"), 500), epsilon=1.0)
     with pytest.raises(ArgumentError, match="data=a Schema must be a VerticalDataset"):

@@ -5,6 +5,7 @@ import dataclasses
 import pickle
 import warnings
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +16,14 @@ import pandas as pd
 import pytest
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_median
+from scipy.special import gammaln
 
 import vertinumpyro as vnp
 from tests.marginals.conftest import SETTINGS, TRUTH, apart, by_age
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.evaluation import combine_estimates, cross_party_tvd, k_way_tvd, pairwise_tvd
-from vertinumpyro.marginals import InferenceWarning, MarginalInference, inference, release_marginals
+from vertinumpyro.marginals import InferenceWarning, MarginalInference, compare, inference, release_marginals
 from vertinumpyro.marginals.table_likelihood import TableLikelihood
 from vertinumpyro.model import party_plate
 from vertinumpyro.mrf.field import require_engine
@@ -53,6 +55,64 @@ MADE = {m: MarginalInference(by_age, method=m, num_steps=300, num_starts=1) for 
 @pytest.fixture(scope="module")
 def posterior(release):
     return MADE["svi"].fit(release, KEY, num_samples=600, progress_bar=False)
+
+
+def test_fits_to_one_release_are_compared_by_the_tables_that_they_predict(posterior, release):
+    """Age and plan depend on each other: 5 parameters have all of their table, 3 have none of that."""
+    others = MarginalInference(apart, law="tables", num_steps=300, num_starts=1)
+    with pytest.warns(InferenceWarning, match="times as far"):
+        other = others.fit(release, KEY, num_samples=300, progress_bar=False)
+    scores = {"apart": other.elpd(release), "by age": posterior.elpd(release)}
+    assert [scores[name].p for name in scores] == pytest.approx([3, 5], abs=0.3)
+    table = compare(scores)
+    assert list(table.index) == ["by age", "apart"]
+    (counts,) = (m.values for m in release.measurements if m.columns == ("old", "plan"))
+    shares = counts / counts.sum()
+    information = (shares * np.log(shares / shares.sum(0) / shares.sum(1, keepdims=True))).sum() * release.num_records
+    assert table["elpd_diff"]["apart"] == pytest.approx(information - 2, rel=0.05)
+    assert 0 < scores["apart"].noise_se < table["dse"]["apart"] < scores["apart"].se + scores["by age"].se
+    cells: Any = other.check_tables(release)
+    assert list(cells["table"].unique()) == ["old x plan"]
+    assert abs(cells["z"]).max() > 4 > 2 > abs(posterior.check_tables(release)["z"]).max()
+    np.testing.assert_allclose(cells["released"], counts.ravel())
+    with pytest.raises(ArgumentError, match="there are 1; give two or more"):
+        compare({"apart": scores["apart"]})
+    with pytest.raises(ArgumentError, match="release: it is none, or of other columns"):
+        posterior.elpd(None)
+
+
+def test_of_few_records_the_exact_posterior_is_that_of_every_table_that_they_can_be(release):
+    """Six records in four cells: posterior means and deviations beside sums over all 84 tables, on a grid of theta."""
+    schema = Schema({"clinic": PartySchema({"old": BinaryColumn()}), "bank": PartySchema({"rich": BinaryColumn()})})
+
+    def model(data, num_records):
+        share, rich = (numpyro.sample(name, dist.Beta(2.0, 2.0)) for name in ("share", "rich_share"))
+        with party_plate("clinic", num_records):
+            numpyro.sample("old", dist.Bernoulli(share), obs=data["old"])
+        with party_plate("bank", num_records):
+            numpyro.sample("rich", dist.Bernoulli(rich), obs=data["rich"])
+
+    number, columns = 6, {"old": np.array([1, 1, 1, 1, 1, 0]), "rich": np.array([0, 0, 0, 0, 1, 0])}
+    records = VerticalDataset.from_pooled(schema, pd.DataFrame(columns))
+    found = release_marginals(records, SETTINGS.plan(records, epsilon=12.0), SETTINGS, insecure_seed=1)
+    fit = MarginalInference(model, method="augmentation", num_steps=200, num_starts=1)
+    with pytest.raises(ArgumentError, match="each of 4,000 records, and is for at most 2,000"):
+        fit.fit(release, KEY)
+    draws = fit.fit(found, KEY, num_samples=2000, progress_bar=False).sample(KEY, 2000)
+
+    (table,) = found.measurements
+    tables = np.array([t for t in np.ndindex(*[number + 1] * 4) if sum(t) == number])
+    grid = (np.arange(100) + 0.5) / 100
+    old, rich = np.meshgrid(grid, grid, indexing="ij")
+    cells = np.stack([(1 - old) * (1 - rich), (1 - old) * rich, old * (1 - rich), old * rich])
+    log_tables = -gammaln(tables + 1).sum(1) - ((table.values.ravel() - tables) ** 2).sum(1) / 2 / table.stddev**2
+    weights = np.exp(log_tables[:, None, None] + np.einsum("tc,cij->tij", tables, np.log(cells))).sum(0)
+    weights *= old * (1 - old) * rich * (1 - rich)
+    weights /= weights.sum()
+    for name, values in {"share": old, "rich_share": rich}.items():
+        mean = (weights * values).sum()
+        assert np.mean(draws[name]) == pytest.approx(mean, abs=0.015)
+        assert np.std(draws[name]) == pytest.approx(np.sqrt((weights * (values - mean) ** 2).sum()), abs=0.01)
 
 
 def test_the_tables_law_is_taken_where_they_determine_the_model(posterior):

@@ -34,6 +34,7 @@ OUTCOMES = {
     "linear": OutcomeCase(UNIT, lambda eta: dist.Normal(eta, 0.7)),
     "counts": OutcomeCase(CountColumn(upper=12), lambda eta: dist.Poisson(jnp.exp(eta))),
     "dispersed counts": OutcomeCase(CountColumn(upper=12), lambda eta: dist.NegativeBinomial2(jnp.exp(eta), 1.5)),
+    "amounts": OutcomeCase(UNIT, lambda eta: dist.Gamma(0.5, 0.5 * jnp.exp(-eta))),
     "events": OutcomeCase(BinaryColumn(), lambda eta: dist.Poisson(jnp.exp(eta))),
     "own factor": OutcomeCase(BinaryColumn(), OwnFactor),
     "logit by probabilities": OutcomeCase(BinaryColumn(), lambda eta: dist.Bernoulli(probs=jax.nn.sigmoid(eta))),

@@ -317,6 +317,15 @@ def a_time_until_an_event(data, num_records):
         numpyro.sample("time", dist.Weibull(jnp.exp(eta), 2.0), obs=data["income"])
 
 
+@refused(
+    "no secure step computes (BernoulliProbs)", "Poisson(jnp.exp(eta)) of the column", 'MarginalGLM(family="cloglog")'
+)
+def a_complementary_log_log(data, num_records):
+    eta = party_sum("eta", {"telco": latent("s", ()) * data["usage"]})
+    with party_plate("bank", num_records):
+        numpyro.sample("default", dist.Bernoulli(probs=-jnp.expm1(-jnp.exp(eta))), obs=data["default"])
+
+
 @refused("reads columns ['income'] besides party_sum 'eta'", "of a factor of a rate, as an exposure, the logarithm")
 def an_exposure_outside_the_sum(data, num_records):
     eta = predictor(data)

@@ -30,6 +30,7 @@ def model(data, num_records):
     with numpyro.plate("components", K):
         loc = numpyro.sample("loc", dist.Normal(0.0, 1.0))
         probs = numpyro.sample("probs", dist.Dirichlet(jnp.ones(2)))
+    numpyro.deterministic("largest", loc.max())
     with numpyro.plate("outer", 2, dim=-2), numpyro.plate("components", K, dim=-1):
         grid = numpyro.sample("grid", dist.Normal(0.0, 1.0))
     unnamed = numpyro.sample("unnamed", dist.Normal(jnp.zeros(4), 1.0))
@@ -45,6 +46,7 @@ DIMS = {
     "weights": ("weights_dim_0",),
     "scale": (),
     "loc": ("components",),
+    "largest": (),
     "probs": ("components", "probs_dim_1"),
     "grid": ("outer", "components"),
     "unnamed": ("unnamed_dim_0",),
@@ -66,6 +68,12 @@ def posterior() -> Posterior:
         grid_bits=24,
     )
     return Posterior(guide=guide, params=params, plan=plan, diagnostics=Diagnostics.empty(), secure_noise=True)
+
+
+def test_draws_have_what_follows_from_the_latents(posterior):
+    draws = posterior.sample(jax.random.PRNGKey(0), 5)
+    np.testing.assert_array_equal(draws["largest"], draws["loc"].max(axis=1))
+    assert "largest" in posterior.summary().index
 
 
 def test_draws_come_with_their_sites_and_plates(posterior):

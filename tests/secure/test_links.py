@@ -24,6 +24,7 @@ from vertinumpyro.secure import (
     ClippedSum,
     Crypten,
     FixedPoint,
+    GammaLink,
     InsecureSimulation,
     JointLink,
     NegativeBinomialLink,
@@ -53,6 +54,7 @@ LINKS = [
     NormalLink(width=3.0),
     PoissonLink(most=7.0),
     NegativeBinomialLink(most=7.0, concentration=1.5),
+    GammaLink(most=7.0, concentration=1.5),
     OwnFactorLink(),
     JointLink((BernoulliLogitLink(), OwnFactorLink(), PoissonLink(most=7.0), BernoulliLogitLink()), (1, 0, 0, 0)),
 ]

@@ -2,5 +2,6 @@
 
 from vertinumpyro.core.errors import InferenceWarning
 from vertinumpyro.marginals.inference import MarginalInference, MarginalPosterior, release_marginals
+from vertinumpyro.marginals.model_comparison import TableELPD, compare
 
-__all__ = ["InferenceWarning", "MarginalInference", "MarginalPosterior", "release_marginals"]
+__all__ = ["InferenceWarning", "MarginalInference", "MarginalPosterior", "TableELPD", "compare", "release_marginals"]

@@ -210,6 +210,24 @@ class ModelTables:
         together = jnp.concatenate([values for values, _ in found])
         return together[np.argsort(np.concatenate([order for _, order in found]))]
 
+    def masses(self, values: Mapping[str, jax.Array]) -> list[Float[Array, "K G"]]:
+        """P(point of its grid | z = k) of every block, at latents on their own supports."""
+        found = self._masses(values)
+        return [found[block.columns] for block in self._blocks]
+
+    def cells_of_points(self) -> list[Int[np.ndarray, "tables G"]]:
+        """For every block, what each point of its grid adds to a record's cell in each table, numbered as there."""
+        found = [np.zeros((len(self.keys), len(block.grid)), np.int64) for block in self._blocks]
+        start = 0
+        for number, (key, shape) in enumerate(zip(self.keys, self.shapes, strict=True)):
+            found[0][number] += start
+            for axis, name in enumerate(key.columns):
+                block = self._blocks.index(self._block_of[name])
+                grid = self._blocks[block].grid
+                found[block][number] += math.prod(shape[axis + 1 :]) * (grid.fine if key.fine else grid.cells)[name]
+            start += math.prod(shape)
+        return found
+
     @property
     def num_blocks(self) -> int:
         """Columns, or groups of those that depend on each other within a component."""

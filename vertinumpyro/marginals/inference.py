@@ -14,9 +14,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_uniform
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.compat import jit_fast
 from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
@@ -24,7 +26,9 @@ from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.marginals.augmentation import check_few
 from vertinumpyro.marginals.field_fit import fit_to_field
+from vertinumpyro.marginals.model_comparison import TableELPD, check_tables, elpd_of
 from vertinumpyro.marginals.preconditioned import Draws, Whitened
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLikelihood, table_keys
 from vertinumpyro.model import SplitModel, split_model
@@ -51,8 +55,10 @@ class MarginalPosterior(PredictivePosterior):
     :ivar draws: of flat unconstrained theta, [draws, theta].
     :ivar middle: its centre.
     :ivar law: "tables", the exact law of the tables with all correlations, or "field", an approximation; and `why`.
-    :ivar misfit: mean squared standardised residual of the tables' cells at the centre; about 1 where the model can
-        have made them, well above where it cannot.
+    :ivar misfit: mean squared residual of the tables' cells at the centre, over the variance of noise and sampling:
+        no probability and no score of predictions. About 1 where the model can have made the tables, less where it has
+        nearly as many parameters as they have cells that noise leaves, well above where it cannot. `check_tables` has
+        the cells.
     :ivar secure_noise: whether the tables' noise came from the operating system's CSPRNG.
     """
 
@@ -93,6 +99,39 @@ class MarginalPosterior(PredictivePosterior):
     def centre(self) -> jax.Array:
         """See `PredictivePosterior.centre`."""
         return jnp.asarray(self.middle)
+
+    @checked
+    def elpd(self, release: Marginals, rng_key: jax.Array | None = None) -> TableELPD:
+        """Expected log predictive density of the released tables, for `compare`; post-processing, with standard errors.
+
+        :param release: what it was fitted to.
+        :param rng_key: of simulated records; None takes one that is always the same.
+        :raises ArgumentError: it is fitted by the field's law, whose draws are of no tables, or to other columns.
+        """
+        if self.law != "tables":
+            raise ArgumentError(
+                'the posterior is of law="field", which has no law of the tables; fit it by law="tables"'
+            )
+        key = compat.random_key(0) if rng_key is None else checked_key(rng_key)
+        return elpd_of(self._likelihood(release), self.draws, self.middle, release, key)
+
+    @checked
+    def check_tables(self, release: Marginals, *, prob: float = 0.95) -> pd.DataFrame:
+        """The released tables beside posterior predictive ones, cell by cell; post-processing.
+
+        Columns are `table`, `cell` (a code for each of its columns), `released`, `noise` (its standard deviation in a
+        cell), `expected`, the ends of the predictive interval `low` and `high`, in which are the posterior, sampling
+        and noise, and `z`, the distance in standard deviations of these.
+
+        :param prob: of the interval.
+        :raises ArgumentError: `release` is none, or of other columns.
+        """
+        return check_tables(self._likelihood(release), self.draws, release, prob)
+
+    def _likelihood(self, release: Marginals) -> TableLikelihood:
+        if not isinstance(release, Marginals) or release.schema != self.model.schema:
+            raise ArgumentError("release: it is none, or of other columns; give what the posterior was fitted to")
+        return TableLikelihood(self.model, release)
 
     def save(self, path: str | Path) -> None:
         """Write draws, plan and schema to one `.npz` file; `MarginalInference.load` reads it."""
@@ -161,7 +200,8 @@ class MarginalInference:
         (extra `mrf`), for models that tables of pairs do not determine, as mixtures of many components; twins are as
         near as the field's, intervals are not promised to cover. "auto": the tables' law where the tables determine
         every parameter, the field otherwise; `MarginalPosterior.why` says which and why.
-    :param method: "svi", or "nuts", which is for the tables' law.
+    :param method: "svi", or "nuts", which is for the tables' law, or "augmentation", for up to 2,000 records: the exact
+        posterior, without the law's normal counts, by a Gibbs sampler in which the records are latent.
     :param guide: of the field's law: the posterior's mode by default, which makes the best twins, or an autoguide of
         `DPVI`'s. The tables' law has a full-rank Normal up to 200 parameters, a mean field beyond.
     :param num_components: K of the mixture when `model` is None; None takes N / 50, at least 10 and at most 400; at
@@ -176,7 +216,7 @@ class MarginalInference:
     model: Model | None = None
     _: dataclasses.KW_ONLY
     law: Literal["auto", "tables", "field"] = "auto"
-    method: Literal["svi", "nuts"] = "svi"
+    method: Literal["svi", "nuts", "augmentation"] = "svi"
     guide: GuideFactory = AutoDelta
     num_components: int | None = None
     model_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -190,11 +230,13 @@ class MarginalInference:
         check_fields(self)
         if self.model is not None and not callable(self.model):
             raise ArgumentError("model is no function; give model(data, num_records), not its name")
-        for name, choices in (("law", ("auto", "tables", "field")), ("method", ("svi", "nuts"))):
+        for name, choices in (("law", ("auto", "tables", "field")), ("method", ("svi", "nuts", "augmentation"))):
             if getattr(self, name) not in choices:
                 raise ArgumentError(f"{name}={getattr(self, name)!r} must be one of {choices}")
-        if self.method == "nuts" and self.law == "field":
-            raise ArgumentError('method="nuts" samples the law of the tables; with law="field" give method="svi"')
+        if self.method != "svi" and self.law == "field":
+            raise ArgumentError(
+                f'method="{self.method}" samples the law of the tables; with law="field" give method="svi"'
+            )
         for name, least in (("num_steps", 100), ("num_starts", 1), ("num_components", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -236,6 +278,8 @@ class MarginalInference:
             found = self._from_field(split, release, fit_key, num_samples, progress_bar)
         elif self.method == "nuts":
             found = program.nuts(law, fit_key, num_samples)
+        elif self.method == "augmentation":
+            found = program.augmented(law, fit_key, num_samples)
         else:
             found = program.svi(law, fit_key, num_samples)
         posterior = MarginalPosterior(
@@ -293,15 +337,18 @@ class MarginalInference:
     @property
     def _asked(self) -> bool:
         """Whether it is the tables' law or none."""
-        return self.law == "tables" or self.method == "nuts"
+        return self.law == "tables" or self.method != "svi"
 
     # -- the laws ---------------------------------------------------------------------------------
 
     def _program(self, release: Marginals) -> Whitened:
         """The model's tables, and what is compiled for them, once for all releases of the same tables."""
+        if self.method == "augmentation":
+            check_few(release.num_records)
         key = (release.schema, release.columns, release.num_records, tuple(table_keys(release)))
         if key not in self._programs:
-            self._programs[key] = Whitened(TableLikelihood(self.split(release.schema, release.num_records), release))
+            likelihood = TableLikelihood(self.split(release.schema, release.num_records), release)
+            self._programs[key] = Whitened(likelihood, release.num_records)
         return self._programs[key]
 
     def _law(

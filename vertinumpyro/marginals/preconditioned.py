@@ -17,6 +17,7 @@ from numpyro.infer import NUTS, SVI, Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal
 
 from vertinumpyro.core.errors import InferenceWarning
+from vertinumpyro.marginals.augmentation import Augmented
 from vertinumpyro.marginals.table_likelihood import Law, TableLikelihood
 
 _MOST_FULL_RANK = 200
@@ -35,8 +36,8 @@ class Draws(NamedTuple):
 class Whitened:
     """theta = centre + scale @ eta, with eta about standard normal; compiled once for all releases of a kind."""
 
-    def __init__(self, of: TableLikelihood) -> None:
-        self.of, self._size = of, of.split.num_parameters
+    def __init__(self, of: TableLikelihood, num_records: int) -> None:
+        self.of, self._size, self._num_records = of, of.split.num_parameters, num_records
         start = init_to_value(values={"eta": jnp.zeros(self._size)})
         family = AutoMultivariateNormal if self._size <= _MOST_FULL_RANK else AutoDiagonalNormal
         self._start, self._guide = start, family(self._model, init_loc_fn=start, init_scale=1.0)
@@ -70,16 +71,26 @@ class Whitened:
 
     def nuts(self, law: Law, rng_key: jax.Array, num_samples: int) -> Draws:
         """A chain, after half as many steps of warm-up; warns where its halves differ."""
-        etas = self._sampled(law, rng_key, num_samples)
+        return self._chain(law, self._sampled(law, rng_key, num_samples))
+
+    def _chain(self, law: Law, etas: jax.Array) -> Draws:
         worst = float(np.max(split_gelman_rubin(np.asarray(etas)[None])))
         if worst > _LARGEST_R_HAT:
             warnings.warn(
                 f"the chain has not converged: R-hat is {worst:.2f}. Raise num_samples, or take method='svi'",
                 InferenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         draws = _theta(law, etas)
         return Draws(draws, draws.mean(0))
+
+    def augmented(self, law: Law, rng_key: jax.Array, num_samples: int) -> Draws:
+        """As `nuts`, of the exact posterior, with latent records."""
+        return self._chain(law, self._augmentation.sample(law, rng_key, num_samples))
+
+    @cached_property
+    def _augmentation(self) -> Augmented:
+        return Augmented(self.of, self._num_records)
 
     @cached_property
     def _sampled(self) -> Any:

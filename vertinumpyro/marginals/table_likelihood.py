@@ -16,6 +16,7 @@ W decides how much of the tables' information the statistics keep, and nothing e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -266,13 +267,16 @@ class TableLikelihood:
 
     def _scores(self, centre: jax.Array, cells: ReleasedCells, G: np.ndarray, rng_key: jax.Array) -> np.ndarray:
         """N Cov[G 1(x)] over records x of the model."""
+        # Tables count different numbers of records where values are missing.
+        return np.atleast_2d(np.cov(self.simulated(centre, rng_key) @ (G * np.sqrt(cells.total)).T, rowvar=False))
+
+    def simulated(self, centre: jax.Array, rng_key: jax.Array) -> Any:
+        """1(x) of records x of the model, a sparse matrix [records, M] of the cells that each is in."""
         latents = {name: jnp.asarray(value)[None] for name, value in self._constrained(centre).items()}
         drawn = self._records.draw(latents, rng_key, _SIMULATED, {})
         places = self.tables.cells_of(_with_masks(drawn))
-        rows = np.repeat(np.arange(len(places)), places.shape[1])
-        records = sparse.csr_matrix((np.ones(places.size), (rows, places.ravel())), shape=(len(places), G.shape[1]))
-        # Tables count different numbers of records where values are missing.
-        return np.atleast_2d(np.cov(records @ (G * np.sqrt(cells.total)).T, rowvar=False))
+        rows, size = np.repeat(np.arange(len(places)), places.shape[1]), sum(map(math.prod, self.tables.shapes))
+        return sparse.csr_matrix((np.ones(places.size), (rows, places.ravel())), shape=(len(places), size))
 
     @cached_property
     def _constrained(self) -> Any:

@@ -36,7 +36,7 @@ from vertinumpyro.model.dummy_data import (
     stand_in_columns,
 )
 from vertinumpyro.model.mixture import is_mixture_of
-from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE
+from vertinumpyro.model.party_plate import MOST_COMPONENTS, RECORDS_PLATE, is_records
 from vertinumpyro.model.party_sums import SummedOutcome, check_sums, summed_outcomes, with_parts
 from vertinumpyro.model.record_dependence import reads_others, written_at
 from vertinumpyro.model.site_trace import (
@@ -175,6 +175,7 @@ class ModelStructure:
         it observes. They must be known before the site can be drawn, modelled ones too.
     :ivar summed: the sites that depend on a `party_sum`, where the model has some; each counts as reading what its sum
         is made of, and a party's latents are those of its parts.
+    :ivar derived: deterministic sites that follow from the latents alone, as one that `handlers.reparam` makes.
     """
 
     latents: Mapping[str, tuple[int, ...]]
@@ -193,6 +194,7 @@ class ModelStructure:
     unused_columns: tuple[str, ...]
     site_covariates: Mapping[str, tuple[str, ...]]
     summed: tuple[SummedOutcome, ...] = ()
+    derived: tuple[str, ...] = ()
 
     def is_observed_at(self, column: str, site: str) -> bool:
         """Whether a site that reads a column observes it, or something that is computed from it."""
@@ -269,6 +271,7 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
             f"the discrete latent '{component_site}' has {num_components} values; use at most {MOST_COMPONENTS}"
         )
     party_sites = _party_sites(sites, schema)
+    _check_draws(few)
     latents = _latent_shapes(sites)
     reads = provenance(model, latents, component_site, columns, _NUM_STAND_INS, few.sums)
     _check_data_reads(reads.columns, sites, schema)
@@ -300,6 +303,7 @@ def _structure(model: Model, schema: Schema) -> ModelStructure:
         component_latents=tuple(sorted(reads.latents[component_site])) if component_site else (),
         site_covariates={site: covariates_of(site, reads) for site in observed},
         summed=summed,
+        derived=reads.derived,
         complete_columns=tuple(c for c in wanted if c in roles.modelled_columns and c not in roles.modelled_masks),
         **roles._asdict(),
     )
@@ -325,6 +329,7 @@ def _sites(model: Model, schema: Schema) -> TracedModel:
     few = traced(model, stand_in_columns(schema, _NUM_STAND_INS), _NUM_STAND_INS)
     more = traced(model, stand_in_columns(schema, _MANY_STAND_INS), _MANY_STAND_INS, densities=False)
     _check_plates(few, more)
+    _check_handled(few)
     if few.error is not None:
         raise few.error
     _check_site_types(few.sites)
@@ -334,7 +339,7 @@ def _sites(model: Model, schema: Schema) -> TracedModel:
 
 def _check_plates(few: TracedModel, more: TracedModel) -> None:
     for plate, size in few.plates.items():
-        if plate != RECORDS_PLATE and more.plates.get(plate, size) != size:
+        if not is_records(plate) and more.plates.get(plate, size) != size:
             inside = [name for name, site in few.sites.items() if plate in site.plates]
             raise ModelContractError(
                 f"the size of plate '{plate}'{f' around {inside}' if inside else ''} changes with num_records; if it "
@@ -342,11 +347,34 @@ def _check_plates(few: TracedModel, more: TracedModel) -> None:
                 f"'{RECORDS_PLATE}' around the record-level latent, and observe each party's columns under "
                 "`with party_plate(<party>, num_records):` alone"
             )
-    size = few.plates.get(RECORDS_PLATE, few.num_records)
-    if size != few.num_records:
+    for plate, size in few.plates.items():
+        if is_records(plate) and size != few.num_records:
+            raise ModelContractError(
+                f"the plate '{plate}' (or a party_plate) has size {size} for {few.num_records} stand-in records; "
+                "write party_plate(<party>, num_records)"
+            )
+
+
+def _check_handled(few: TracedModel) -> None:
+    if few.handled.collapsed:
         raise ModelContractError(
-            f"the plate '{RECORDS_PLATE}' (or a party_plate) has size {size} for {few.num_records} stand-in records; "
-            "write party_plate(<party>, num_records)"
+            "the model is under handlers.collapse; leave it out: a record-level discrete latent is summed out by "
+            "itself, and for conjugate latents write the distribution that is left"
+        )
+    latents = {name for name, site in few.sites.items() if site.is_latent}
+    for name in sorted(few.handled.substituted & latents):
+        raise ModelContractError(
+            f"latent '{name}' has its value from handlers.substitute or handlers.replay, which inference overrides; to "
+            f"fix it write handlers.condition(model, data={{'{name}': ...}}), and to start there init_to_value"
+        )
+
+
+def _check_draws(few: TracedModel) -> None:
+    if few.handled.draws:
+        raise ModelContractError(
+            "the model draws a random number that is no site of it, by numpyro.prng_key() or at a latent that "
+            "handlers.block hides: each party and each step would have another; let the latent be seen, fix it by "
+            "handlers.condition, or give a key of your own, as handlers.seed(model, 0)"
         )
 
 
@@ -376,7 +404,8 @@ def _check_site_types(sites: Mapping[str, SiteFacts]) -> None:
         if site.type in ("mutable", "param"):
             raise ModelContractError(
                 f"site '{name}' is a numpyro {site.type}; the model may hold sample and deterministic sites "
-                f"only (give '{name}' a prior, or pass it as a constant in model_kwargs)"
+                f"only (give '{name}' a prior, as handlers.lift does, or pass it as a constant in model_kwargs; for "
+                "LocScaleReparam() write LocScaleReparam(0))"
             )
         if site.is_scaled:
             raise ModelContractError(
@@ -388,7 +417,7 @@ def _check_site_types(sites: Mapping[str, SiteFacts]) -> None:
 
 
 def _check_one_value_per_record(name: str, site: SiteFacts) -> None:
-    inner = [plate for plate in site.plates if plate != RECORDS_PLATE]
+    inner = [plate for plate in site.plates if not is_records(plate)]
     if inner:
         raise ModelContractError(
             f"site '{name}'{_of_party(site)} is in the plates {inner} besides '{RECORDS_PLATE}'; a record's "
@@ -413,6 +442,11 @@ def _component_site(sites: Mapping[str, SiteFacts]) -> str | None:
             raise ModelContractError(
                 f"discrete latent '{name}' is outside the '{RECORDS_PLATE}' plate; only a record-level "
                 "discrete latent can be summed out"
+            )
+        if site.in_records and f"{name.removesuffix('_unobserved')}_observed" in sites.keys() - {name}:
+            raise ModelContractError(
+                f"site '{name.removesuffix('_unobserved')}'{_of_party(site)} has obs_mask, which makes a latent of "
+                "each missing value; write `with handlers.mask(mask=...):` around the site, without obs_mask"
             )
         if site.in_records and not site.is_discrete:
             raise ModelContractError(

@@ -63,22 +63,26 @@ Site = dict[str, Any]
 
 
 class _Enumerate(Messenger):
-    """Sets the component site to its whole support on a new dimension left of the record plate: [K, 1]."""
+    """Sets the component site to its whole support on a new dimension left of the record plate: [K, 1].
 
-    def __init__(self, fn: Model, site: str | None) -> None:
+    :param shift: 0, or what stands for 0 where it is asked who reads the component.
+    """
+
+    def __init__(self, fn: Model, site: str | None, shift: Any) -> None:
         super().__init__(fn)
-        self._site = site
+        self._site, self._shift = site, shift
 
     def process_message(self, msg: Site) -> None:
         if msg["type"] == "sample" and msg["name"] == self._site:
             support = msg["fn"].enumerate_support(expand=False)
-            msg["value"] = support.reshape((-1, 1))
+            msg["value"] = support.reshape((-1, 1)) + self._shift
 
 
 class _SubstituteUnconstrained(Messenger):
     """Sets global latents from unconstrained values, or from values on their own supports where those are known.
 
-    The transform is read from the site as it is traced, so a support that depends on another latent works.
+    The transform is read from the site as it is traced, so a support that depends on another latent works. NumPyro's
+    `scan` and `cond` run their sites apart from all handlers, and take the values from what these leave with them.
     """
 
     def __init__(self, fn: Model, theta: Theta, known: Theta) -> None:
@@ -86,12 +90,20 @@ class _SubstituteUnconstrained(Messenger):
         self._theta, self._known = theta, known
 
     def process_message(self, msg: Site) -> None:
-        if msg["type"] != "sample" or msg["is_observed"]:
-            return
-        if msg["name"] in self._known:
-            msg["value"] = self._known[msg["name"]]
-        elif msg["name"] in self._theta:
-            msg["value"] = transform_to(msg["fn"].support)(self._theta[msg["name"]])
+        if msg["type"] == "control_flow":
+            msg["kwargs"]["substitute_stack"].append(("substitute", self._value))
+        elif not msg.get("_control_flow_done") and (value := self._value(msg)) is not None:
+            msg["value"] = value
+
+    def _value(self, site: Site) -> Any:
+        if site["type"] != "sample" or site["is_observed"]:
+            return None
+        if site["name"] in self._known:
+            return self._known[site["name"]]
+        if site["name"] not in self._theta:
+            return None
+        value, step = self._theta[site["name"]], (site["infer"] or {}).get("_scan_current_index")
+        return transform_to(site["fn"].support)(value if step is None else value[step])
 
 
 def is_discrete(distribution: Distribution) -> bool:
@@ -107,15 +119,16 @@ def start_value(site: Site) -> Any:
 
 
 def trace_at(
-    model: Model, theta: Theta, component_site: str | None, *args: Any, known: Theta | None = None
+    model: Model, theta: Theta, component_site: str | None, *args: Any, known: Theta | None = None, shift: Any = 0
 ) -> dict[str, Site]:
     """The model's trace at unconstrained global latents, with the component site enumerated.
 
     :param known: latents on their own supports. To transform what a caller has already, or does not read, is most of
         the work of tracing a model of many columns.
+    :param shift: see `_Enumerate`.
     """
     at_theta = _SubstituteUnconstrained(handlers.seed(model, rng_seed=0), theta, known or {})
-    return handlers.trace(_Enumerate(at_theta, component_site)).get_trace(*args)
+    return handlers.trace(_Enumerate(at_theta, component_site, shift)).get_trace(*args)
 
 
 def log_density_of(name: str, site: Site) -> jax.Array:

@@ -13,8 +13,10 @@ from typing import Any, ClassVar, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import gammaincinv
 
 _NODES = 21  # of an integral over a normal outcome
+_SHARES = 128  # of an amount's distribution, in the place of nodes
 
 
 class Outcome(abc.ABC):
@@ -425,6 +427,76 @@ class NegativeBinomial(Outcome):
 
 @final
 @dataclasses.dataclass(frozen=True)
+class Gamma(Outcome):
+    """Positive amounts with a public concentration r, by the log of their mean: r (y exp(-eta) - 1).
+
+    An amount of more than `most` times its mean counts as that; three in 10,000 are.
+
+    :ivar concentration: r; the variance is mean^2 / r, so 1 is an exponential distribution.
+    """
+
+    kind: ClassVar[str] = "gamma"
+    instead: ClassVar[str] = "Gamma(r, r * jnp.exp(-eta)) with a public r"
+    LEAST: ClassVar[float] = 1e-30
+
+    concentration: float
+
+    def _amounts(self, shares: Any) -> np.ndarray:
+        """Quantiles of the amount over its mean."""
+        return gammaincinv(self.concentration, shares) / self.concentration
+
+    @property
+    def most(self) -> float:
+        """The largest amount that counts as it is, over its mean."""
+        return float(self._amounts(1 - 3e-4))
+
+    @property
+    def unit(self) -> float:
+        """The largest residual, and r."""
+        return self.concentration * self.most
+
+    def offsets(self, value: jax.Array) -> jax.Array:
+        """Log of the amount over the largest."""
+        return jnp.log(jnp.maximum(jnp.asarray(value, float), self.LEAST) / self.most)[..., None]
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """None: the outcome is in the offset."""
+        return jnp.zeros((*value.shape, 0))
+
+    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """Before it is cut off."""
+        return self.concentration * (value * jnp.exp(-eta) - 1)
+
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Amounts of equal shares, about their mean."""
+        amounts = self._amounts((np.arange(_SHARES) + 0.5) / _SHARES)
+        values = jnp.exp(eta)[..., None] * jnp.asarray(amounts / amounts.mean())
+        return values, jnp.full(values.shape, 1 / _SHARES)
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """Means of about a third of the column's range."""
+        return -1.0, 0.7
+
+    def curvature(self, cut: float) -> float:
+        """Where the residual is not cut: r times the amount over its mean."""
+        return min(self.unit, cut + self.concentration)
+
+    @classmethod
+    def of(cls, fn: Any, largest: float | None) -> Gamma | None:
+        """Of NumPyro's `Gamma`, where the concentration is one number, and `Exponential`."""
+        if type(fn).__name__ not in ("Gamma", "Exponential"):
+            return None
+        found = np.asarray(getattr(fn, "concentration", 1.0), float)
+        return cls(float(found.flat[0])) if np.ptp(found) == 0 else None
+
+    def link_numbers(self) -> dict[str, float]:
+        """The largest amount and the concentration."""
+        return {"most": self.most, "concentration": self.concentration}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class OwnFactor(Outcome):
     """A factor exp(y eta) that one party's columns and latents make up: y, which it knows without the others."""
 
@@ -460,6 +532,7 @@ OUTCOMES: tuple[type[Outcome], ...] = (
     Normal,
     Poisson,
     NegativeBinomial,
+    Gamma,
     OwnFactor,
 )
 """All of them."""
@@ -473,12 +546,30 @@ def outcomes_of(fn: Any, largest: float | None) -> list[Outcome]:
 
 
 _TIMES = "of a time until an event observe whether it was seen, with the time in the sum: see PiecewiseHazard"
-_ZEROS = "a count with many zeros is NegativeBinomial2(jnp.exp(eta), r)"
-_POSITIVE = 'a positive real is Normal(eta, scale) of a RealColumn with transform="log1p"'
+_WEIBULL = f"{_TIMES}; of a Weibull's shape k the sum has k * jnp.log(time), and an OwnFactor jnp.log(k)"
+_ZEROS = (
+    "a count with many zeros is NegativeBinomial2(jnp.exp(eta), r); "
+    'MarginalGLM(family="zero_inflated_poisson") learns the zeros\' share'
+)
+_POSITIVE = (
+    "a positive real is Gamma(r, r * jnp.exp(-eta)) with a public r in a NumPyro model, or Normal(eta, scale) of a "
+    'RealColumn with transform="log1p"; MarginalGLM(family="gamma") learns r'
+)
+_ZERO_OR_MORE = (
+    "of an amount that may be 0 observe in one model whether it is, Bernoulli(logits=eta), and in another one, of the "
+    "records that have some, Gamma(r, r * jnp.exp(-eta))"
+)
+_CLOGLOG = (
+    "an event with the complementary log-log is Poisson(jnp.exp(eta)) of the column, by its expected number, or "
+    'MarginalGLM(family="cloglog")'
+)
 _ELSEWHERE = {
-    **dict.fromkeys(("exponential", "weibull", "cox", "rightcensored", "leftcensored", "intervalcensored"), _TIMES),
+    **dict.fromkeys(("exponential", "cox", "rightcensored", "leftcensored", "intervalcensored"), _TIMES),
+    "weibull": _WEIBULL,
     **dict.fromkeys(("zeroinflated", "hurdle"), _ZEROS),
-    **dict.fromkeys(("gamma", "inversegaussian", "lognormal", "tweedie"), _POSITIVE),
+    **dict.fromkeys(("gamma", "inversegaussian", "lognormal"), _POSITIVE),
+    "tweedie": _ZERO_OR_MORE,
+    **dict.fromkeys(("cloglog", "complementaryloglog", "bernoulliprobs"), _CLOGLOG),
     **dict.fromkeys(
         ("studentt", "laplace", "cauchy"), "Normal(eta, scale) cuts its residual, as Huber's regression does"
     ),

@@ -22,6 +22,12 @@ MOST_COMPONENTS = 2000
 RECORDS_PLATE = "records"
 """Name of the record plate in every model; `party_plate` opens the same plate again."""
 
+
+def is_records(plate: str) -> bool:
+    """Whether a plate is the record plate, which `handlers.scope` may have given a prefix."""
+    return plate.rpartition("/")[2] == RECORDS_PLATE
+
+
 PARTY = "party"
 """Key under which a site's `infer` dictionary holds the name of its party."""
 
@@ -68,9 +74,9 @@ def party_plate(party: str, size: int, subsample_size: int | None = None) -> Ite
 def _batch_of_this_run() -> Any:
     """The batch indices of the model's `records` plate, or else of the party plates before this one."""
     for messenger in _traces():
-        plate = messenger.trace.get(RECORDS_PLATE)
-        if plate is not None and plate["type"] == "plate":
-            return plate["value"]
+        plates = [s for name, s in messenger.trace.items() if s["type"] == "plate" and is_records(name)]
+        if plates:
+            return plates[0]["value"]
         remembered = getattr(messenger, _BATCH, None)
         if remembered is not None and remembered[0] is messenger.trace:
             return remembered[1]

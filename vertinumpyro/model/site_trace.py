@@ -14,13 +14,13 @@ import numpy as np
 from numpyro import handlers
 from numpyro.distributions import Distribution, biject_to
 from numpyro.ops.provenance import eval_provenance
-from numpyro.primitives import Messenger
+from numpyro.primitives import _PYRO_STACK, Messenger
 
 from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.core.types import Model, Theta
 from vertinumpyro.data import OBSERVED_SUFFIX, Schema
 from vertinumpyro.model.enumeration import Site, is_discrete, log_density_of, start_value, trace_at
-from vertinumpyro.model.party_plate import PARTY, RECORDS_PLATE, PartySums
+from vertinumpyro.model.party_plate import PARTY, PartySums, is_records
 from vertinumpyro.model.user_code import text_of, where
 
 
@@ -46,7 +46,7 @@ class SiteFacts:
     @property
     def in_records(self) -> bool:
         """Whether there is one of it for each record."""
-        return RECORDS_PLATE in self.plates
+        return any(map(is_records, self.plates))
 
     @property
     def is_latent(self) -> bool:
@@ -61,6 +61,7 @@ class TracedModel:
     A model that raised has no sites here, but the plates that it had opened.
 
     :ivar sums: the shape of every party's part of each `party_sum`.
+    :ivar handled: what handlers within the model did to its sites.
     """
 
     num_records: int
@@ -68,6 +69,32 @@ class TracedModel:
     plates: Mapping[str, int]
     error: Exception | None
     sums: Mapping[str, Mapping[str, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
+    handled: Handled = dataclasses.field(default_factory=lambda: Handled())
+
+
+class Handled(Messenger):
+    """What NumPyro's handlers within a model did that would be without a word: set beside the model, it looks at sites.
+
+    :ivar substituted: latents that were given a value and stay latents, which inference overrides.
+    :ivar draws: whether the model draws from a key at no site of its own, and so another number at each seed.
+    :ivar collapsed: whether it sums out latents by itself.
+    """
+
+    def __init__(self, fn: Model | None = None) -> None:
+        super().__init__(fn)
+        self.substituted: set[str] = set()
+        self.draws = self.collapsed = False
+
+    def process_message(self, msg: Site) -> None:
+        """Looks at a site before the library's handlers do."""
+        self.collapsed |= any(isinstance(handler, handlers.collapse) for handler in _PYRO_STACK)
+        if msg["type"] == "prng_key":
+            self.draws |= msg["value"] is None
+        elif msg["type"] == "control_flow":
+            given = [of for kind, of in msg["kwargs"]["substitute_stack"] if kind != "condition"]
+            self.substituted.update(name for of in given if isinstance(of, Mapping) for name in of)
+        elif msg["type"] == "sample" and not msg["is_observed"] and not msg.get("_control_flow_done"):
+            self.substituted.update([] if msg["value"] is None else [msg["name"]])
 
 
 def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int, *, densities: bool = True) -> TracedModel:
@@ -77,7 +104,8 @@ def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int, *,
     """
     sites: dict[str, SiteFacts] = {}
     plates: dict[str, int] = {}
-    sums = PartySums(model)
+    handled = Handled(model)
+    sums = PartySums(handled)
     recorder = handlers.trace(handlers.substitute(handlers.seed(sums, rng_seed=0), substitute_fn=start_value))
 
     def run(columns: Mapping[str, Any]) -> None:
@@ -90,9 +118,9 @@ def traced(model: Model, columns: Mapping[str, np.ndarray], num_records: int, *,
     try:
         jax.eval_shape(run, {name: jnp.asarray(column) for name, column in columns.items()})
     except Exception as error:  # the caller knows more of the model, and raises it
-        return TracedModel(num_records, {}, plates, error)
+        return TracedModel(num_records, {}, plates, error, handled=handled)
     shapes = {name: {party: part.shape for party, part in parts.items()} for name, parts in sums.parts.items()}
-    return TracedModel(num_records, sites, plates, None, shapes)
+    return TracedModel(num_records, sites, plates, None, shapes, handled)
 
 
 class _KnownColumns(dict[str, Any]):
@@ -156,6 +184,7 @@ class Reads(NamedTuple):
     part_columns:         columns that each part of a sum reads, by the names of the sum and of the party.
     part_latents:         global latents that it reads.
     part_sums:            other sums that it reads.
+    derived:              deterministic sites that read latents, and neither columns, sums nor the component.
     """
 
     columns: SiteReads
@@ -167,6 +196,7 @@ class Reads(NamedTuple):
     part_columns: PartReads
     part_latents: PartReads
     part_sums: PartReads
+    derived: tuple[str, ...]
 
 
 def provenance(
@@ -184,21 +214,22 @@ def provenance(
     :raises ModelContractError: if the model cannot be traced with the component enumerated.
     """
 
-    def run(columns: Mapping[str, Any], theta: Theta, totals: Mapping[str, jax.Array]) -> tuple[Any, Any]:
+    def run(columns: Mapping[str, Any], theta: Theta, totals: Mapping[str, jax.Array], component: Theta) -> Any:
         summing = PartySums(model, totals)
-        trace = trace_at(summing, theta, component_site, columns, num_records)
+        trace = trace_at(summing, theta, component_site, columns, num_records, shift=component["z"])
         sites = {name: _parts(site) for name, site in trace.items() if site["type"] == "sample"}
-        return sites, {
-            (name, party): {"part": part} for name, of in summing.parts.items() for party, part in of.items()
-        }
+        derived = {name: {"value": site["value"]} for name, site in trace.items() if site["type"] == "deterministic"}
+        parts = {(name, party): {"part": part} for name, of in summing.parts.items() for party, part in of.items()}
+        return sites, parts, derived
 
     inputs = {
         "columns": {name: jnp.asarray(column) for name, column in columns.items()},
         "latents": {name: jnp.zeros(shape) for name, shape in latents.items()},
         "sums": {name: jnp.zeros(num_records) for name in sums},
+        "component": {"z": jnp.zeros((), int)},
     }
     try:
-        sites, parts = _reads(run, inputs)
+        sites, parts, derived = _reads(run, inputs)
     except (TypeError, ValueError) as error:
         if isinstance(error, ModelContractError) or component_site is None:
             raise
@@ -224,6 +255,7 @@ def provenance(
         part_columns=only(parts, "columns", "part"),
         part_latents=only(parts, "latents", "part"),
         part_sums=only(parts, "sums", "part"),
+        derived=tuple(name for name, of in derived.items() if {kind for kind, _ in of["value"]} == {"latents"}),
     )
 
 
@@ -234,7 +266,7 @@ def _parts(site: Site) -> dict[str, Any]:
 
 
 def _reads(
-    outcomes: Callable[..., tuple[Any, Any]], inputs: Mapping[str, Mapping[str, jax.Array]]
+    outcomes: Callable[..., Any], inputs: Mapping[str, Mapping[str, jax.Array]]
 ) -> list[dict[Any, dict[str, frozenset[tuple[str, str]]]]]:
     """For each site, and each part of a sum, and for each piece of it, the inputs (kind, name) that it depends on."""
     # Keywords of `eval_provenance` may not be called as its own parameter, so each name gets a prefix.

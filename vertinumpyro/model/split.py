@@ -211,6 +211,18 @@ class SplitModel:
         site = self.structure.component_site
         return constrain(self.model, self.unflatten(flat), site, self.stand_ins(1), 1)
 
+    def with_derived(self, flat: Float[Array, " theta"], num_records: int) -> Mapping[str, jax.Array]:
+        """`constrain`, and behind the latents the deterministic sites that follow from them.
+
+        :param num_records: N, which such a site may read.
+        """
+        values, structure = self.constrain(flat), self.structure
+        if not structure.derived:
+            return values
+        columns = {name: jnp.zeros((num_records,), column.dtype) for name, column in self.stand_ins(1).items()}
+        trace = trace_at(self.model, {}, structure.component_site, columns, num_records, known=values)
+        return {**values, **{name: jnp.asarray(trace[name]["value"]) for name in structure.derived}}
+
     # -- a party's own computation ----------------------------------------------------------------
 
     def contribution(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Contribution:

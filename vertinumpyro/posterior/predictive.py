@@ -89,16 +89,21 @@ class PredictivePosterior(abc.ABC):
 
     @property
     def _constrained(self) -> Callable[[jax.Array], Mapping[str, jax.Array]]:
-        return self._shared("constrained", lambda: jax.jit(jax.vmap(self.split.constrain)))
+        number, split = self.num_learned, self.split
+        run = partial(split.with_derived, num_records=number)
+        return self._shared(f"constrained {number if split.structure.derived else ''}", lambda: jax.jit(jax.vmap(run)))
 
     @checked
     def sample(self, rng_key: jax.Array, num_samples: int) -> dict[str, jax.Array]:
-        """Draws of the global latents on their own supports, each [num_samples, ...]."""
+        """Draws of the global latents on their own supports, each [num_samples, ...].
+
+        As NumPyro's `get_samples`, with the deterministic sites that follow from them, as of `handlers.reparam`.
+        """
         return dict(self._constrained(self.sample_flat(checked_key(rng_key), num_samples)))
 
     @checked
     def summary(self, rng_key: jax.Array | None = None, *, prob: float = 0.95, num_samples: int = 2000) -> pd.DataFrame:
-        """A row for each number of each latent, on its own support. Post-processing.
+        """A row for each number of each latent, on its own support, and of what is derived from them. Post-processing.
 
         Columns are `estimate`, the posterior mean; `std_error`, the posterior standard deviation; `lower` and `upper`,
         the ends of the central interval; `privacy_share`, the part of the posterior variance that the noise of privacy
@@ -120,7 +125,7 @@ class PredictivePosterior(abc.ABC):
         for name, values in self._constrained(draws).items():
             frames.append(_summary(name, np.asarray(values, np.float64), prob))
             if flat:
-                frames[-1]["privacy_share"] = _share(flat.get(name), spread[name], values)
+                frames[-1]["privacy_share"] = _share(flat.get(name), spread.get(name), values)
         table = pd.concat(frames)
         if flat:
             table["effective_records"] = (1 - table["privacy_share"]) * self.num_learned
@@ -355,7 +360,7 @@ class PredictivePosterior(abc.ABC):
         return float(-self.log_density(dataset, **kwargs).mean())
 
 
-def _share(without: Any, spread: jax.Array, values: Any) -> np.ndarray | float:
+def _share(without: Any, spread: Any, values: Any) -> np.ndarray | float:
     """Part of the variance that privacy adds; NaN where a latent has other numbers than its unconstrained ones."""
     if without is None or np.shape(without) != np.shape(values)[1:]:
         return math.nan

@@ -26,13 +26,16 @@ from vertinumpyro.core.validation import check_fields, require_collection, shown
 from vertinumpyro.data import CategoricalColumn, Column, DatasetInfo, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.schema_checks import Place, suggest
-from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
+from vertinumpyro.marginals import MarginalInference, MarginalPosterior, TableELPD, release_marginals
+from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.dataframe_input import facts_of
+from vertinumpyro.regression.families import FAMILIES
 from vertinumpyro.regression.glm_predictions import VerticalPredictor
 from vertinumpyro.regression.glm_settings import Regression
 from vertinumpyro.regression.saturated_model import (
+    COUNTS,
     LARGEST_COUNT,
     UNIT,
     CountedSession,
@@ -47,6 +50,7 @@ from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Session, session_of
 
 _SAME_MEAN = {"negative_binomial": "poisson"}
+_LIKE = '"bernoulli", "normal" or "poisson" for that, which one release has as well'
 
 
 def predictor_of_tables(
@@ -66,7 +70,7 @@ def predictor_of_tables(
         size = schema.columns[name].num_categories
         parts.append(next(left) * np.arange(size) if name in linear else [0.0, *(next(left) for _ in range(size - 1))])
     regression = Regression.of(
-        schema, label, family=_SAME_MEAN.get(family, family), features=features, linear=(), prior_scale=1.0, scale=1.0,
+        schema, label, family=family, features=features, linear=(), prior_scale=1.0, scale=1.0,
         cutpoints=cutpoints,
     )  # fmt: skip
     return VerticalPredictor(
@@ -81,9 +85,13 @@ TABLE_FAMILIES: Mapping[str, str] = {
     "bernoulli": "odds ratio",
     "probit": "",
     "ordinal": "odds ratio",
+    "cloglog": "rate ratio",
     "normal": "",
+    "gamma": "ratio of means",
     "poisson": "rate ratio",
     "negative_binomial": "rate ratio",
+    "zero_inflated_poisson": "rate ratio",
+    "zero_inflated_negative_binomial": "rate ratio",
 }
 """Families, and what the exponential of a coefficient is."""
 
@@ -123,6 +131,13 @@ class GLMPosterior:
         found |= dict(zip(self.names, UNIT * np.asarray(sites["coefficients_in_units"]).T, strict=True))
         return pd.DataFrame(found)
 
+    def elpd(self, release: Marginals) -> TableELPD:
+        """Expected log predictive density of the released tables, for `vertinumpyro.marginals.compare`.
+
+        :param release: what it was fitted to.
+        """
+        return self.posterior.elpd(release)
+
     def summary(self, level: float = 0.95) -> pd.DataFrame:
         """Mean, standard deviation and interval of every coefficient; odds or rate ratios with theirs beside it.
 
@@ -144,11 +159,10 @@ _KINDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bernoulli": (("binary", "categorical"), "two values"),
     "probit": (("binary", "categorical"), "two values"),
     "ordinal": (("categorical",), "three or more values in an order"),
-    "normal": (("real",), "real numbers"),
-    "poisson": (("count",), "counts"),
-    "negative_binomial": (("count",), "counts"),
+    "cloglog": (("binary", "categorical"), "two values"),
+    **dict.fromkeys(("normal", "gamma"), (("real",), "real numbers")),
+    **dict.fromkeys(COUNTS, (("count",), "counts")),
 }
-_MOST_CELLS = 190  # with the coefficients below the 200 parameters up to which the law's guide is full rank
 _REAL_CELLS = 32
 
 
@@ -171,14 +185,18 @@ class MarginalGLM:
     are wrong, and more so than those of records, as tables show the whole shape of it; `posterior.misfit` tells.
 
     :param schema: of the dataset; public.
-    :param family: "bernoulli" (log odds), "probit", "ordinal" (proportional odds), "normal", "poisson" or
-        "negative_binomial", which has room for counts that vary more than a Poisson's.
+    :param family: "bernoulli" (log odds), "probit", "cloglog" (log of an expected number of events), "ordinal"
+        (proportional odds), "normal", "gamma" (positive reals, by the log of their mean), "poisson" or
+        "negative_binomial", which has room for counts that vary more than a Poisson's; "zero_inflated_poisson" or
+        "zero_inflated_negative_binomial", where a share of the records has 0 whatever its rate is.
     :param label: the column to predict.
-    :param features: those to predict it from, of few values each; None takes all others. Reals need bins.
+    :param features: those to predict it from, of few values each; None takes all others. Reals need bins. Their
+        combinations are latents: with the coefficients as many as the tables' law holds, 1,500, and no more than there
+        are records.
     :param linear: ordered features with one coefficient for a step from a value to the next; all others have one for
         each value, against the first.
     :param prior_scale: standard deviation of a coefficient's normal prior; half of the intercept's.
-    :param method: "svi", or "nuts".
+    :param method: "svi", "nuts", or "augmentation" for up to 2,000 records; see `MarginalInference`.
     :param backend: computes the tables across parties; None takes `FixedPoint`.
     :raises ArgumentError: names the argument or the column that does not fit, and the fix.
 
@@ -196,7 +214,7 @@ class MarginalGLM:
     features: Iterable[str] | None = None
     linear: Iterable[str] = ()
     prior_scale: float = 2.0
-    method: Literal["svi", "nuts"] = "svi"
+    method: Literal["svi", "nuts", "augmentation"] = "svi"
     backend: Backend | None = None
 
     def __post_init__(self) -> None:
@@ -205,8 +223,8 @@ class MarginalGLM:
         check_schema(self.schema)
         if self.family not in TABLE_FAMILIES:
             raise ArgumentError(f"family={shown(self.family)} must be one of {', '.join(map(repr, TABLE_FAMILIES))}")
-        if self.method not in ("svi", "nuts"):
-            raise ArgumentError(f"method={shown(self.method)} must be 'svi' or 'nuts'")
+        if self.method not in ("svi", "nuts", "augmentation"):
+            raise ArgumentError(f"method={shown(self.method)} must be 'svi', 'nuts' or 'augmentation'")
         if not 0 < self.prior_scale < math.inf:
             raise ArgumentError(f"prior_scale must be positive and finite, got {self.prior_scale}")
         _ = self._columns
@@ -231,6 +249,7 @@ class MarginalGLM:
             raise ArgumentError(f"label={shown(label)}: the regression is of {self.label!r}; leave label out")
         facts = facts_of(data, schema, num_records, self.schema)
         self._check_schema(facts)
+        self._check_records(facts)
         plan = self._system.plan(self._counted(facts), epsilon=epsilon, **settings)
         self._inference.rehearse(self._joined, plan)
         return plan
@@ -318,10 +337,12 @@ class MarginalGLM:
         :param found: of `fit`.
         :param reveal, allow_not_dp, backend: as in `VerticalGLM.predictor`.
         :raises PrivacyError: nobody allowed it.
-        :raises ArgumentError: `reveal` does not fit the family.
+        :raises ArgumentError: `reveal` does not fit the family, or `VerticalGLM` has no such one.
         """
+        if (family := _SAME_MEAN.get(self.family, self.family)) not in FAMILIES:
+            raise ArgumentError(f"family={self.family!r}: its means are not predicted between parties; take {_LIKE}")
         return predictor_of_tables(
-            self.schema, self.label, self.family, self._columns, set(self.linear), found.means(), found.cutpoints(),
+            self.schema, self.label, family, self._columns, set(self.linear), found.means(), found.cutpoints(),
             reveal=reveal if isinstance(reveal, str) else tuple(reveal), allow_not_dp=allow_not_dp,
             backend=backend,
         )  # fmt: skip
@@ -401,14 +422,30 @@ class MarginalGLM:
         found = tuple(name for name in columns if name in chosen)
         for name in found:
             self._check_feature(Place(self.schema.party_of(name), name), columns[name], name in linear)
-        count = math.prod(columns[name].num_categories for name in found)
-        if count > _MOST_CELLS:
-            sizes = ", ".join(f"{name} {columns[name].num_categories}" for name in found)
-            raise ArgumentError(
-                f"features: they have {count:,} combinations of values ({sizes}), at most {_MOST_CELLS} can be held; "
-                "name fewer in features=, or give them fewer bins or groups"
-            )
+        self._check_size(found, linear)
         return found
+
+    def _check_size(self, features: tuple[str, ...], linear: set[str]) -> None:
+        """The model has a latent share for each combination, and the tables' law matrices of all latents."""
+        sizes = {name: self.schema.columns[name].num_categories for name in features}
+        count, most = math.prod(sizes.values()), MOST_PARAMETERS
+        coefficients = sum(1 if name in linear else size - 1 for name, size in sizes.items())
+        of_label = self.schema.columns[self.label].num_categories if self.family == "ordinal" else 3
+        if count + coefficients + of_label > most:
+            of_each = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise ArgumentError(
+                f"features: they have {count:,} combinations of values ({of_each}), each with a latent share; beside "
+                f"{coefficients + of_label} others at most {most:,} latents can be held. Name fewer in features=, or "
+                "give them fewer bins or groups"
+            )
+
+    def _check_records(self, facts: DatasetInfo) -> None:
+        """The prior of the combinations counts as one record in each."""
+        if (count := len(self._design.matrix)) > facts.num_records:
+            raise ArgumentError(
+                f"features: they have {count:,} combinations of values, and there are {facts.num_records:,} records; "
+                "the prior would decide. Name fewer in features=, or give them fewer bins or groups"
+            )
 
     def _check_label(self, place: Place, column: Column) -> None:
         kinds, words = _KINDS[self.family]

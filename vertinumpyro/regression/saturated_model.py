@@ -26,6 +26,8 @@ from vertinumpyro.session import Method, Run, Session, SessionWrapper
 _CERTAIN = 20.0
 UNIT = 0.2
 """Of the site of coefficients, so that descents that start within one of zero begin with nearly equal rates."""
+COUNTS = ("poisson", "negative_binomial", "zero_inflated_poisson", "zero_inflated_negative_binomial")
+"""Families of counts."""
 LARGEST_COUNT = 10_000
 """Up to which a label's probabilities are summed, value by value."""
 
@@ -121,23 +123,30 @@ def _outcome(column: Column, family: str, eta: Any, prior_scale: float) -> Any:
         spread = dist.Normal(0.0, 2.0 * prior_scale).expand([column.num_categories - 1]).to_event(1)
         cutpoints: Any = numpyro.sample("cutpoints", dist.TransformedDistribution(spread, OrderedTransform()))
         return lambda z: dist.OrderedLogistic(eta[z], cutpoints)
-    centre = {"normal": 0.5, "poisson": 0.5, "negative_binomial": 0.5}.get(family, 0.0)
+    centre = {"normal": 0.5, "gamma": -1.0, **dict.fromkeys(COUNTS, 0.5)}.get(family, 0.0)
     eta = eta + numpyro.sample("intercept", dist.Normal(centre, 2.0 * prior_scale))
     if family == "bernoulli":
         return lambda z: dist.Bernoulli(logits=eta[z])
     if family == "probit":
         return lambda z: dist.Bernoulli(probs=jnp.clip(jax.scipy.special.ndtr(eta), 1e-6, 1 - 1e-6)[z])
+    if family == "cloglog":
+        return lambda z: dist.Bernoulli(probs=jnp.clip(-jnp.expm1(-jnp.exp(eta)), 1e-6, 1 - 1e-6)[z])
+    if family == "gamma":
+        shape: Any = numpyro.sample("concentration", dist.LogNormal(0.5, 1.0))
+        return lambda z: dist.Gamma(shape, shape * jnp.exp(-eta[z]))
     if family == "normal":
         scale: Any = numpyro.sample("scale", dist.LogNormal(math.log(0.15), 1.0))
         return lambda z: dist.Normal(eta[z], scale)
     # So far above what can be recorded that no descent is held there.
     upper = int(column.encoded_range[1])
     rate = jnp.exp(jnp.minimum(eta, math.log(upper) + 5.0))[:, None]
-    if family == "poisson":
-        counts = dist.Poisson(rate)
+    if family.endswith("poisson"):
+        counts: Any = dist.Poisson(rate)
     else:
         concentration: Any = numpyro.sample("concentration", dist.LogNormal(0.0, 1.5))
         counts = dist.NegativeBinomial2(rate, concentration)
+    if family.startswith("zero"):
+        counts = dist.ZeroInflatedDistribution(counts, gate=numpyro.sample("zeros", dist.Beta(1.0, 2.0)))
     starts = count_groups(upper)
     below = jnp.exp(counts.log_prob(jnp.arange(starts[-1])))  # [K, values] below the last group
     number = len(starts) - 1
