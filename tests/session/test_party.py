@@ -404,3 +404,11 @@ def test_nothing_is_released_before_a_plan_is_begun(two, tmp_path):
     for request in (Publish(0, OWN), Sum(0, OWN), Multiply(0, OWN), Iterate(0, 1)):
         with pytest.raises(PlanSpentError, match="no plan was begun"):
             process.do(request, {})
+
+
+@pytest.mark.parametrize("plan_id", ["../another", "/elsewhere", "", "a" * 65])
+def test_a_plan_whose_id_is_no_name_of_a_folder_reads_no_folder(two, tmp_path, plan_id):
+    task = two.tasks(None, tmp_path)[0]
+    for look in (task.folder_of, task.has_begun):
+        with pytest.raises(ArgumentError, match="plan_id must be up to 64 letters"):
+            look(plan_id)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
@@ -29,7 +27,7 @@ from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
 from vertinumpyro.secure.between_processes import BetweenProcesses, PartyProtocol
 from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
 from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, ReleaseRequest, Request, Reveal, Sum
-from vertinumpyro.session.reveal_once import RevealLog, SharedRandomSource, lost, toss_coins
+from vertinumpyro.session.reveal_once import RevealLog, SharedRandomSource, fresh_bytes, lost, toss_coins
 from vertinumpyro.session.reveal_to_one import check_agreed, identified, reveal_to_one, write_answer
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.task import PartyTask
@@ -39,9 +37,7 @@ SENT = "sent.npz"
 """What a party sent, or stood ready to send, of each step: to be sent again as it was, never computed anew."""
 
 _DIGEST = 32
-_KEY = 32
 _DIFFERS = "the parties were asked for different things; start the run again"
-_PLAN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 Arrays = Mapping[str, np.ndarray]
 Words = Mapping[str, Any]
@@ -94,8 +90,7 @@ def check_alike(
     :param all_hold: see `PartyProtocol.all_hold`; where it says nothing, the parties show each other their digests.
     :raises AlignmentError: they differ; names the parties on each side, where they are known.
     """
-    key = hashlib.sha256(b"".join(communicator.all_gather(secrets.token_bytes(_KEY), _KEY))).digest()
-    digest = alignment_digest(ids, key).encode()
+    digest = alignment_digest(ids, fresh_bytes(communicator.all_gather)).encode()
     alike = all_hold(digest)
     if alike is None:
         found = communicator.all_gather(digest, len(digest))
@@ -221,9 +216,7 @@ class Party:
         return {"fingerprint": fingerprint, "steps_spent": run.ledger.steps_spent}, {}
 
     def _opened_run(self, plan: Plan, *, resume: bool) -> Run:
-        if not _PLAN_ID.fullmatch(plan.plan_id):
-            raise ArgumentError("plan_id must be up to 64 letters, digits, _ and -: a party's record is named by it")
-        folder, begun = self._task.ledger_folder / plan.plan_id, self._task.has_begun(plan.plan_id)
+        folder, begun = self._task.folder_of(plan.plan_id), self._task.has_begun(plan.plan_id)
         if begun and not resume:
             raise PlanSpentError(
                 f"this party has plan {plan.plan_id} on record: it was begun before. Continue that run with "

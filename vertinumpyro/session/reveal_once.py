@@ -92,8 +92,7 @@ class RevealLog:
         return None
 
     def _anew(self, step: int, request: str, protocol: Callable[[], np.ndarray]) -> np.ndarray:
-        parts = self._communicator.all_gather(secrets.token_bytes(_ATTEMPT), _ATTEMPT)
-        attempt = hashlib.sha256(b"".join(parts)).digest()[:_ATTEMPT]  # nobody can name it as an earlier one
+        attempt = fresh_bytes(self._communicator.all_gather)[:_ATTEMPT]  # nobody can name it as an earlier one
         ready = Payload({"request": request, "sent": False}, {"attempt": np.frombuffer(attempt, np.uint8)})
 
         def on_record(message: bytes) -> None:
@@ -145,6 +144,11 @@ SEED_BYTES = 32
 
 AllGather = Callable[[bytes, int], list[bytes]]
 """(this party's message, its size) -> every party's, in the parties' order."""
+
+
+def fresh_bytes(all_gather: AllGather) -> bytes:
+    """Bytes [32] that a part of every party is in, so that none can make them those of before."""
+    return hashlib.sha256(b"".join(all_gather(secrets.token_bytes(SEED_BYTES), SEED_BYTES))).digest()
 
 
 def toss_coins(all_gather: AllGather, rank: int, seed: bytes | None = None) -> SharedRandomSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -18,6 +19,8 @@ from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.session.party_computation import Method
 from vertinumpyro.session.run import PRIVACY_RECORD
 from vertinumpyro.transport import Communicator
+
+_PLAN_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 @final
@@ -111,12 +114,21 @@ class PartyTask:
         """Where this party keeps its records."""
         return self.table.with_name(self.table.name + ".ledger") if self.ledger is None else self.ledger
 
+    def folder_of(self, plan_id: str) -> Path:
+        """Where this party keeps what it has of a plan.
+
+        :raises ArgumentError: the id, which others may have written, is no name of a folder.
+        """
+        if not _PLAN_ID.fullmatch(plan_id):
+            raise ArgumentError("plan_id must be up to 64 letters, digits, _ and -: a party's record is named by it")
+        return self.ledger_folder / plan_id
+
     def has_begun(self, plan_id: str) -> bool:
         """Whether this party has a plan on record.
 
         :raises PlanSpentError: it was closed when a check failed.
         """
-        record = self.ledger_folder / plan_id / PRIVACY_RECORD
+        record = self.folder_of(plan_id) / PRIVACY_RECORD
         if not record.exists():
             return False
         read_record(record).refuse_failed()
