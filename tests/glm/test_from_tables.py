@@ -186,7 +186,7 @@ def test_features_at_both_parties_and_missing_values_that_are_one_more():
     ("settings", "says"),
     [
         ({"family": "beta"}, "family='beta' must be one of 'bernoulli', 'probit'"),
-        ({"method": "mcmc"}, "method='mcmc' must be 'svi', 'nuts' or 'augmentation'"),
+        ({"method": "mcmc"}, "method='mcmc' must be 'svi' or 'nuts' or 'augmentation'"),
         ({"prior_scale": 0.0}, "prior_scale must be positive and finite"),
         ({"label": "visit"}, "label: no party holds column 'visit'; did you mean 'visits'"),
         ({"features": ["stat"]}, "features: no party holds column 'stat'; did you mean 'state'"),

@@ -223,8 +223,6 @@ class MarginalGLM:
         check_schema(self.schema)
         if self.family not in TABLE_FAMILIES:
             raise ArgumentError(f"family={shown(self.family)} must be one of {', '.join(map(repr, TABLE_FAMILIES))}")
-        if self.method not in ("svi", "nuts", "augmentation"):
-            raise ArgumentError(f"method={shown(self.method)} must be 'svi', 'nuts' or 'augmentation'")
         if not 0 < self.prior_scale < math.inf:
             raise ArgumentError(f"prior_scale must be positive and finite, got {self.prior_scale}")
         _ = self._columns
