@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.secure import Crypten, verified_tables
+from vertinumpyro.secure import Crypten, input_form, verified_tables
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.prime_field import PRIME
 
@@ -77,7 +77,7 @@ class _Changed:
         """Inputs and noise."""
         real_rows, real_codes, real_follow = (
             verified_tables.one_hot,
-            verified_tables.codes_of,
+            input_form.codes_of,
             verified_tables.Party.follow,
         )
         if self._what == "rows":
