@@ -1,13 +1,13 @@
 """What parties' matrices may be, in public, and the digits by which a party can show that its own is such.
 
-Digits are zeros and ones: a record's numbers are x = W'a + o of its digits a, W and o public. Some digits are the cells
-of one-hot columns, one of which is 1; all others are bits by themselves, and these say exactly the numbers within bounds:
+Digits are zeros and ones: a record has the numbers x = W'a + o of its digits a, W, o public. Some digits are the cells
+of one-hot columns, one of which is 1; all others are bits by themselves, which say exactly the numbers in bounds:
 
 - 0 to M, by bits of the weights 1, 2, .., 2^(k-1) and one of the rest, M - (2^k - 1), k the largest with 2^k - 1 <= M;
 - -S to S, as 0 to 2S with o = -S;
 - -S or S, by one bit of the weight 2S with o = -S.
 
-Squares of a record's numbers that add up to at most B do so to B less a slack of 0 to B, whose bits are the last digits.
+Squares of a record's numbers that add up to at most B do so to B less a slack of 0 to B, whose bits come last.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LONGEST = 2**30
 class Columns(NamedTuple):
     """Some columns of a party's matrix, and what a record may have there.
 
-    kind: "one_hot", `scale` in one of them and 0 in the others; "sign", -scale or scale in each of them; "scalar", a whole
-        number from -scale to scale in each of them.
+    kind: "one_hot", `scale` in one of them and 0 in the others; "sign", -scale or scale in each of them; "scalar", a
+        whole number from -scale to scale in each of them.
     size: how many.
     """
 
@@ -51,7 +51,7 @@ class InputForm(NamedTuple):
     """What every party's matrix is, in public. A backend may hold the parties to it.
 
     columns: of each party, in the matrix's order; numbers are in units of 2^bits.
-    longest: of each party, what the squares of a record's numbers add up to at most, None for any; of nobody by default.
+    longest: of each party, what the squares of a record's numbers add up to at most, None for any; by default of all.
     """
 
     columns: tuple[tuple[Columns, ...], ...]
