@@ -664,8 +664,12 @@ def study(tmp_path):
 @pytest.mark.promise
 def test_a_failed_check_names_the_party_and_ends_the_plan(study, tmp_path):
     plan, released = study
-    proof = "'p1' failed a check, or was cheated itself: proof that each column has one cell for each record, or a number"
-    with pytest.raises(CheckFailedError, match=f"party 'p0': {proof} within its bounds; nothing was opened. The attempt counts"):
+    proof = (
+        "'p1' failed a check, or was cheated itself: proof that each column has one cell for each record, or a number"
+    )
+    with pytest.raises(
+        CheckFailedError, match=f"party 'p0': {proof} within its bounds; nothing was opened. The attempt counts"
+    ):
         released([liar.verifying, liar.lying], resume=False)
     folder = tmp_path / "p0.csv.ledger"
     record = read_record(folder / plan.plan_id / PRIVACY_RECORD)
