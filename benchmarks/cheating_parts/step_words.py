@@ -20,8 +20,8 @@ from vertinumpyro.data.datasets import load_adult
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten
-from vertinumpyro.secure.computation import OneHotRows
 from vertinumpyro.secure.crypten import dealer
+from vertinumpyro.secure.input_form import InputForm
 
 SIZES = (1_000, 2_000)
 WORD, TAG = 16, 16  # bytes modulo 2^128, of which 2^64 are the number's, and of its tag
@@ -89,10 +89,9 @@ def _counted(what: ClippedSum, size: int) -> Counter[str]:
 
 def proof_of_bits(num_bits: int) -> dict[str, float]:
     """Bytes of a record: so many columns of two cells, proved as section 13 of the proofs has it."""
-    rows = OneHotRows(((), (2,) * num_bits), 0)
+    rows = InputForm.of_tables(((), (2,) * num_bits), 0)
     costs = [
-        Crypten().cost(CrossProducts(num_records=size, widths=(0, 2 * num_bits), one_hot=rows), rank=1)
-        for size in SIZES
+        Crypten().cost(CrossProducts(num_records=size, widths=(0, 2 * num_bits), form=rows), rank=1) for size in SIZES
     ]
     return {
         "sent": (costs[1].traffic.bytes_sent - costs[0].traffic.bytes_sent) / (SIZES[1] - SIZES[0]),

@@ -12,10 +12,11 @@ from tests.secure import problems
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, FixedPoint, InsecureSimulation, Spu, VectorSum
 from vertinumpyro.secure.between_processes import _digest
-from vertinumpyro.secure.computation import OneHotRows, computation_of, described
+from vertinumpyro.secure.computation import computation_of, described
 from vertinumpyro.secure.crypten.backend import CryptenEnd
 from vertinumpyro.secure.crypten.dealer import DealerClient
 from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
+from vertinumpyro.secure.input_form import Columns, InputForm
 from vertinumpyro.secure.keystream import fresh_key
 from vertinumpyro.transport import Communicator, LoopbackLink, Traffic
 from vertinumpyro.transport.links import HEADER_BYTES
@@ -28,15 +29,18 @@ each_backend = pytest.mark.parametrize("backend", KINDS)
 SHAPE, PROBLEM = problems.shape_of(n=6, s=2), problems.benign(n=6, s=2)
 LAYOUT = Layout.of(*PROBLEM[:2])
 CLIPPED = ClippedSum(shape=SHAPE, layout=LAYOUT)
+NUMBERS = InputForm(((Columns("sign", 1, 8), Columns("one_hot", 2, 8)), (Columns("scalar", 4, 5),)), longest=(None, 40))
 COMPUTATIONS = [
     pytest.param(CrossProducts(num_records=50, widths=(3, 4)), id="cross products"),
     pytest.param(CrossProducts(num_records=50, widths=(3, 0, 4)), id="cross products of three"),
     pytest.param(CrossProducts(num_records=2**17 + 50, widths=(2, 1)), id="cross products in three blocks"),
     pytest.param(
-        CrossProducts(num_records=50, widths=(3, 4), one_hot=OneHotRows(((3,), (2, 2)), 6)), id="tables of one-hot rows"
+        CrossProducts(num_records=50, widths=(3, 4), form=InputForm.of_tables(((3,), (2, 2)), 6)),
+        id="tables of one-hot rows",
     ),
+    pytest.param(CrossProducts(num_records=50, widths=(3, 4), form=NUMBERS), id="numbers within bounds"),
     pytest.param(
-        CrossProducts(num_records=2**16 + 50, widths=(2, 1, 2), one_hot=OneHotRows(((2,), (1,), (2,)), 6)),
+        CrossProducts(num_records=2**16 + 50, widths=(2, 1, 2), form=InputForm.of_tables(((2,), (1,), (2,)), 6)),
         id="tables of three in two blocks",
     ),
     pytest.param(VectorSum(num_parties=2, num_values=17), id="sum"),
@@ -214,10 +218,10 @@ def test_settings_for_rehearsals_are_refused_elsewhere():
     assert dataclasses.replace(Crypten(dealer="first_party"), dealer="third_party").rehearsal_only() is None
 
 
-@pytest.mark.parametrize("one_hot", [None, OneHotRows(((20, 20), (10,) * 5), 6)], ids=["any", "one-hot"])
+@pytest.mark.parametrize("form", [None, InputForm.of_tables(((20, 20), (10,) * 5), 6)], ids=["any", "one-hot"])
 @pytest.mark.parametrize("backend", [FixedPoint(), pytest.param(Crypten(), marks=needs_crypten)], ids=str)
-def test_products_take_no_more_memory_than_is_said_however_many_records(backend, one_hot):
-    computation = CrossProducts(num_records=300_000, widths=(40, 50), one_hot=one_hot)
+def test_products_take_no_more_memory_than_is_said_however_many_records(backend, form):
+    computation = CrossProducts(num_records=300_000, widths=(40, 50), form=form)
     inputs = [computation.zeros(rank) for rank in range(2)]
     tracemalloc.start()
     if isinstance(backend, FixedPoint):

@@ -26,8 +26,9 @@ from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure import verified_tables as protocol
-from vertinumpyro.secure.computation import OneHotRows, described
+from vertinumpyro.secure.computation import described
 from vertinumpyro.secure.crypten.dealer import _compare, _deal_tables
+from vertinumpyro.secure.input_form import Columns, InputForm, codes_of
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream
 from vertinumpyro.secure.prime_field import PRIME
 from vertinumpyro.session import PRIVACY_RECORD, PartyTask, ProcessSession
@@ -40,25 +41,41 @@ CHEAT = 1
 GONE = object()
 
 
+FEATURES = InputForm(
+    ((Columns("one_hot", 3, 16), Columns("scalar", 2, 16)), (Columns("sign", 1, 16), Columns("scalar", 1, 16)))
+)
+BOUNDED = InputForm(((Columns("scalar", 2, 6),), (Columns("scalar", 3, 8),)), longest=(50, 77))
+OF_THREE = InputForm(((Columns("sign", 1, 4),), (Columns("scalar", 1, 4),), (Columns("one_hot", 2, 4),)))
+
+
+def matrix_of(form, rank, num_records, rng):
+    parts = [np.zeros((num_records, 0), np.int64)]
+    for kind, size, scale in form.columns[rank]:
+        if kind == "one_hot":
+            parts.append(np.eye(size, dtype=np.int64)[rng.integers(0, size, num_records)] * scale)
+        elif kind == "sign":
+            parts.append(rng.choice([-scale, scale], (num_records, size)))
+        else:
+            limit = scale if form.longest is None else int((form.longest[rank] // size) ** 0.5)
+            parts.append(rng.integers(-limit, limit + 1, (num_records, size)))
+    return np.concatenate(parts, axis=1)
+
+
 class Group:
     """Parties and their dealer. `opened` is who has opened what was committed to; `sent` all messages, by round."""
 
     def __init__(self, groups=TWO, num_records=50, seed=0, **settings):
         rng = np.random.default_rng(seed)
-        self.statement = protocol.VerifiedTables(num_records=num_records, groups=groups, unit=4096, **settings)
-        self.codes = [
-            np.array([rng.integers(0, size, num_records) for size in sizes], np.int64)
-            .reshape(len(sizes), num_records)
-            .T
-            for sizes in groups
-        ]
+        form = groups if isinstance(groups, InputForm) else InputForm.of_tables(groups, 6)
+        self.statement = protocol.VerifiedTables(num_records=num_records, form=form, **settings)
+        self.codes = [digits.codes(matrix_of(form, rank, num_records, rng)) for rank, digits in enumerate(form.digits)]
         size = self.statement.num_values
-        self.noise = [rng.integers(-(10**6), 10**6, size) for _ in groups]
-        self.keys = [protocol.fresh_key() for _ in groups]
+        self.noise = [rng.integers(-(10**6), 10**6, size) for _ in form.columns]
+        self.keys = [protocol.fresh_key() for _ in form.columns]
         self.opened, self.sent, self.dealt = set(), [], []
 
     def truth(self):
-        hot = [protocol.one_hot(codes, sizes) for codes, sizes in zip(self.codes, self.statement.groups, strict=True)]
+        hot = [of.own_numbers(codes) for codes, of in zip(self.codes, self.statement.digits, strict=True)]
         exact = np.concatenate([(a.T @ b).ravel() for a, b in itertools.combinations(hot, 2)])
         return exact * self.statement.unit + sum(self.noise)
 
@@ -138,23 +155,23 @@ class Group:
         parts = [[protocol._part(key, number) for key in self.keys] for number, _ in blocks]  # all have been shown
         pairs = zip(self.statement.blocks, parts, strict=True)
         return [
-            protocol.Challenge.of(self.statement.groups, rows.stop - rows.start, of_block) for rows, of_block in pairs
+            protocol.Challenge.of(self.statement.digits, rows.stop - rows.start, of_block) for rows, of_block in pairs
         ]
 
     def proof(self, verifier, made_up):
         """The best that the cheat can say of rows that it made up: (with the right tag, with the right value)."""
         said = tag = stated = 0
         for number, (rows, challenge) in enumerate(zip(self.statement.blocks, self.challenges(), strict=True)):
-            mask, cells = self.mask(number, rows), challenge.cells[CHEAT]
+            mask = self.mask(number, rows)
             shown = field.subtract(made_up[rows], mask)
-            weights, of_rows = challenge.weighted(CHEAT, field.row_products(shown, cells))
-            weights, z = field.add(weights, weights), field.row_products(mask, cells)
+            weights, of_rows = challenge.weighted(CHEAT, challenge.seen(CHEAT, shown, offset=True))
+            weights, z = field.add(weights, weights), challenge.seen(CHEAT, mask)
             stated += of_rows + challenge.weighted(CHEAT, z)[1] - challenge.ones[CHEAT] * field.total(challenge.records)
             dealt = self.dealt[1 + number][CHEAT][32 * len(self.keys) :]
             others = self.statement.others(CHEAT)
-            tags = np.frombuffer(dealt, np.int64).reshape(len(others), *z[:, :-1].shape)[others.index(verifier)]
+            tags = np.frombuffer(dealt, np.int64).reshape(len(others), *z.squared.shape)[others.index(verifier)]
             tags = field.subtract(tags, challenge.seal(f"tags {CHEAT} {verifier}", tags.shape))
-            said, tag = said + field.dot(weights, z[:, :-1]), tag + field.dot(weights, tags)
+            said, tag = said + field.dot(weights, z.squared), tag + field.dot(weights, tags)
         kappa = protocol._blind(self.keys[CHEAT], verifier)
         end = np.frombuffer(self.dealt[-1][CHEAT], np.int64)[-2 * len(others) :]
         tag -= int(end[others.index(verifier)])
@@ -198,7 +215,7 @@ def words_of(values):
 
 
 def rows_of(group):
-    return protocol.one_hot(group.codes[CHEAT], group.statement.groups[CHEAT])
+    return protocol._digits_of(group.codes[CHEAT], group.statement.digits[CHEAT])
 
 
 def refused(group, found, match, *, opened=False):
@@ -217,6 +234,76 @@ def test_the_tables_with_the_same_noise_as_in_the_clear_bit_for_bit(groups, sett
     group = Group(groups, **settings)
     for found in group.run():
         np.testing.assert_array_equal(found, group.truth() if len(groups) > 1 else found)
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("form", [FEATURES, BOUNDED, OF_THREE])
+def test_numbers_with_the_same_noise_as_in_the_clear_bit_for_bit(form):
+    group = Group(form, block_rows=20)
+    for found in group.run():
+        np.testing.assert_array_equal(found, group.truth())
+
+
+@pytest.mark.parametrize("scale", [1, 2, 5, 7, 8, 4096, 2**20])
+def test_bits_have_every_number_within_bounds_and_no_other(scale):
+    digits = InputForm(((Columns("scalar", 1, scale),),)).digits[0]
+    assert digits.weights.sum() == 2 * scale
+    assert (digits.weights > 0).all()
+    values = np.unique(
+        np.r_[-scale, -scale + 1, -1, 0, 1, scale - 1, scale, np.linspace(-scale, scale, 50).astype(int)]
+    )
+    numbers = values.astype(np.int64)[:, None]
+    np.testing.assert_array_equal(digits.own_numbers(digits.codes(numbers)), numbers)
+    for outside in (scale + 1, -scale - 1):
+        with pytest.raises(ArgumentError, match="public form"):
+            digits.codes(np.array([[outside]]))
+
+
+def test_a_matrix_of_another_form_is_refused_at_home():
+    for form, row in ((FEATURES, [16, 16, 0, 0, 0]), (FEATURES, [16, 0, 0, 17, 0]), (BOUNDED, [6, 6])):
+        with pytest.raises(ArgumentError, match="public form"):
+            form.digits[0].codes(np.array([row]))
+    with pytest.raises(ArgumentError, match="public form"):
+        FEATURES.digits[1].codes(np.array([[0, 1]]))  # a sign that is none
+    with pytest.raises(ArgumentError, match="widths"):
+        CrossProducts(num_records=5, widths=(2, 2), form=BOUNDED)
+
+
+def wrong_digits(group, how):
+    rows, digits = rows_of(group), group.statement.digits[CHEAT]
+    match how:
+        case "a digit of 2":
+            rows[3, 0] = 2
+        case "a half":
+            rows[3, 0] = (PRIME + 1) // 2
+        case "outside":  # all bits are 1, and one of them twice
+            rows[-1] = 1
+            rows[-1, -1] = 2
+        case "too long":  # true bits, of numbers that are within their bounds each
+            rows[-1] = protocol._digits_of(np.ones((1, digits.num_digits), np.int64), digits)
+            rows[-1, len(digits.weights) :] = 0
+        case "slack":
+            rows[-1, -1] ^= 1
+    return rows
+
+
+DIGITS = [(FEATURES, "a digit of 2"), (FEATURES, "a half"), (FEATURES, "outside"), (BOUNDED, "a digit of 2")]
+DIGITS += [(BOUNDED, "too long"), (BOUNDED, "slack")]
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("which", [0, 1], ids=["right tag", "right value"])
+@pytest.mark.parametrize(("form", "how"), DIGITS)
+def test_digits_of_no_number_within_its_bounds_are_refused_whatever_is_said_of_them(form, how, which):
+    group = Group(form, block_rows=20)
+    refused(group, group.run(proving(wrong_digits(group, how), which)), "proof that each column")
+
+
+@pytest.mark.parametrize(("form", "how"), DIGITS)
+def test_planted_without_proofs_such_digits_pass(form, how, monkeypatch):
+    monkeypatch.setattr(protocol, "check_proof", lambda *_: None)
+    group = Group(form)
+    assert isinstance(group.run(proving(wrong_digits(group, how), 0))[0], np.ndarray)
 
 
 def test_no_records_are_noise_alone():
@@ -253,7 +340,7 @@ def test_a_word_that_would_count_twice_is_drawn_again():
 
 def test_what_does_not_fit_is_refused_at_home():
     with pytest.raises(RangeError, match="records"):
-        protocol.VerifiedTables(num_records=2**50, groups=TWO, unit=4096)
+        protocol.VerifiedTables(num_records=2**50, form=InputForm.of_tables(TWO, 6))
     with pytest.raises(ArgumentError, match="codes"):
         protocol.one_hot(np.array([[3]]), (3,))
 
@@ -407,7 +494,7 @@ def test_planted_who_knows_the_challenge_before_its_rows_has_rows_that_pass():
     challenge, evil = group.challenges()[0], made_up(group, "large")
 
     def check(rows):
-        z = field.row_products(rows, challenge.cells[CHEAT])
+        z = challenge.seen(CHEAT, rows, offset=True)
         return (challenge.weighted(CHEAT, z)[1] - challenge.ones[CHEAT] * field.total(challenge.records)) % PRIME
 
     def with_first(x):
@@ -434,7 +521,7 @@ def read_challenge(group, tags):
     rows = group.statement.blocks[0]
     y = field.subtract(tags, protocol._Shared(group.statement, 0, rows).tag_keys(CHEAT, group.keys[2]))
     y = field.multiply(y, pow(alpha, -1, PRIME))[:, 0]
-    size = group.statement.groups[CHEAT][0]
+    size = group.statement.digits[CHEAT].groups[0]
     return solved(group.mask(0, rows)[:size, :size].tolist(), y[:size].tolist())
 
 
@@ -458,7 +545,7 @@ def test_planted_without_seals_two_of_three_read_the_challenge_from_their_tags(m
     next(dealer)
     dealt = words(next(dealer)[CHEAT][32 * 3 :]).reshape(2, 50, -1)  # before any row is shown
     challenge = group.challenges()[0]
-    first = group.statement.groups[CHEAT][0]
+    first = group.statement.digits[CHEAT].groups[0]
     assert (read_challenge(group, dealt[1]) == challenge.cells[CHEAT][:first, 0].tolist()) == (not sealed)
 
 
@@ -520,10 +607,9 @@ def test_no_seal_hides_two_things(monkeypatch):
 
 def tables_of(group):
     """The same as a computation and as inputs between processes."""
-    groups = group.statement.groups
-    rows = OneHotRows(groups, 6)
-    computation = CrossProducts(num_records=50, widths=tuple(map(sum, groups)), one_hot=rows)
-    hot = [protocol.one_hot(codes, sizes) << 6 for codes, sizes in zip(group.codes, groups, strict=True)]
+    form = group.statement.form
+    computation = CrossProducts(num_records=50, widths=form.widths, form=form)
+    hot = [of.own_numbers(codes) << form.bits for codes, of in zip(group.codes, form.digits, strict=True)]
     return computation, [{"matrix": m, "noise": noise} for m, noise in zip(hot, group.noise, strict=True)]
 
 
@@ -545,7 +631,7 @@ def test_between_processes_a_liar_is_refused_unless_everybody_is_believed():
     computation, inputs = tables_of(Group())
     with InsecureSimulation(Liar()) as rehearsal, pytest.raises(BackendError, match="proof that each column has one"):
         rehearsal.processes(2).run(computation, inputs)
-    plain = dataclasses.replace(computation, one_hot=None)
+    plain = dataclasses.replace(computation, form=None)
     inputs[1]["matrix"] = inputs[1]["matrix"] * 4096
     with InsecureSimulation(Crypten(security="semi-honest")) as rehearsal:
         assert rehearsal.processes(2).run(plain, inputs).max() > 2**24
@@ -578,8 +664,12 @@ def study(tmp_path):
 @pytest.mark.promise
 def test_a_failed_check_names_the_party_and_ends_the_plan(study, tmp_path):
     plan, released = study
-    proof = "'p1' failed a check, or was cheated itself: proof that each column has one cell for each record"
-    with pytest.raises(CheckFailedError, match=f"party 'p0': {proof}; nothing was opened. The attempt counts"):
+    proof = (
+        "'p1' failed a check, or was cheated itself: proof that each column has one cell for each record, or a number"
+    )
+    with pytest.raises(
+        CheckFailedError, match=f"party 'p0': {proof} within its bounds; nothing was opened. The attempt counts"
+    ):
         released([liar.verifying, liar.lying], resume=False)
     folder = tmp_path / "p0.csv.ledger"
     record = read_record(folder / plan.plan_id / PRIVACY_RECORD)
@@ -605,7 +695,7 @@ def test_a_party_of_which_no_table_across_has_a_column_has_no_cell_to_prove():
     group = Group(groups)
     for found in group.run():
         np.testing.assert_array_equal(found, group.truth())
-    assert protocol.codes_of(np.zeros((5, 0), np.int64), (), slice(1, 4)).shape == (3, 0)
+    assert codes_of(np.zeros((5, 0), np.int64), group.statement.digits[1], slice(1, 4)).shape == (3, 0)
 
 
 def test_parties_that_disagree_on_what_is_verified_are_told():

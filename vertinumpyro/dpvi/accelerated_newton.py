@@ -46,6 +46,7 @@ from vertinumpyro.dpvi.second_moments import (
     MomentsWork,
     NoisyMoments,
     SecondMoments,
+    input_form,
     noisy_moments,
     scores_of,
     widths_of,
@@ -245,11 +246,13 @@ class MomentsStart(Start):
     def computations(self, facts: DatasetInfo, plan: GradientPlan) -> Sequence[tuple[Computation, int]]:
         """See `Start.computations`."""
         start = moments_of(plan)
-        return [(CrossProducts(num_records=start.num_records, widths=start.widths), 1)] if start.crosses else []
+        if not start.crosses:
+            return []
+        return [(CrossProducts(num_records=start.num_records, widths=start.widths, form=input_form(start)), 1)]
 
     def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
-        """See `Start.memory`."""
-        return sum(computation.memory for computation, _ in self.computations(facts, plan))
+        """See `Start.memory`; in one process, where nobody proves anything."""
+        return sum(dataclasses.replace(one, form=None).memory for one, _ in self.computations(facts, plan))
 
     def work(
         self, facts: DatasetInfo, split: SplitModel, party: str, columns: Any, plan: GradientPlan, source: RandomSource

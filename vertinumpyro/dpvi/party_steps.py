@@ -20,8 +20,8 @@ from vertinumpyro.dpvi.posterior import as_numbers, from_numbers
 from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.privacy import Batches, GradientPlan
 from vertinumpyro.secure.between_processes import PartyProtocol
-from vertinumpyro.secure.computation import OneHotRows
 from vertinumpyro.secure.input_encoding import Layout, encode_party, encode_prior
+from vertinumpyro.secure.input_form import InputForm
 from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Sum
 
 
@@ -70,9 +70,9 @@ class StepsWork(PartyComputation):
         """See `PartyComputation.widths`: the start's."""
         return self._of_start(request).widths(request)
 
-    def one_hot_rows(self, request: Multiply) -> OneHotRows | None:
-        """See `PartyComputation.one_hot_rows`: the start's."""
-        return self._of_start(request).one_hot_rows(request)
+    def input_form(self, request: Multiply) -> InputForm | None:
+        """See `PartyComputation.input_form`: the start's."""
+        return self._of_start(request).input_form(request)
 
     def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """See `PartyComputation.noise`: the start's."""

@@ -51,6 +51,7 @@ from vertinumpyro.privacy.accounting import rounded_up_multiplier
 from vertinumpyro.privacy.adversary import gaussian_parameter, smallest_share_variance
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.plan import PartOfPlan, Plan, check_delta, check_party_names, check_target
+from vertinumpyro.secure.input_form import Columns, InputForm
 from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Run, Session, Sum
 
 MOST_COEFFICIENTS = 1500
@@ -133,8 +134,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
         for name in ("noise_multiplier", "radius"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise ArgumentError(f"{name} must be positive and finite, got {getattr(self, name)}")
-        if self.num_records > 2 ** (61 - _GRID_BITS):
-            raise RangeError("num_records: the moments could wrap around the 64-bit ring; leave SecondMoments() out")
+        if self.num_records > 2 ** (59 - _GRID_BITS):
+            raise RangeError("num_records: the moments could wrap around the ring; leave SecondMoments() out")
         require_drawable(2 * self.noise.num_shares * self.own_variance)
         _ = self.targets()  # validates the adversary's name
 
@@ -340,6 +341,10 @@ class MomentsWork(PartyComputation):
         """Every party's number of scores."""
         return self._plan.widths
 
+    def input_form(self, request: Multiply) -> InputForm:
+        """Scores on the grid, whose squares add up to the party's part of R^2 at most."""
+        return input_form(self._plan)
+
     def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """The party's share for every two parties, flat."""
         if self._plan.noise.num_shares == 1 and self._plan.parties[0] != self._party:
@@ -358,6 +363,16 @@ class MomentsWork(PartyComputation):
     def __repr__(self) -> str:
         """Nothing secret."""
         return f"MomentsWork({self._party!r})"
+
+
+def input_form(plan: MomentsPlan) -> InputForm:
+    """What each party's scores are, in public."""
+    longest = tuple(plan.longest(party) for party in plan.parties)
+    columns = [
+        (Columns("scalar", width, max(1, math.isqrt(most))),) if width else ()
+        for width, most in zip(plan.widths, longest, strict=True)
+    ]
+    return InputForm(tuple(columns), longest=longest)
 
 
 def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments:

@@ -27,7 +27,7 @@ from vertinumpyro.core.row_blocks import OneHot, RowBlocks, rows_at_a_time
 from vertinumpyro.core.workers import Block, total
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.measurements import GRID_BITS, Measurement, TableRelease
-from vertinumpyro.secure.computation import OneHotRows
+from vertinumpyro.secure.input_form import InputForm
 
 Pair = tuple[str, str]
 
@@ -60,9 +60,10 @@ def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num
     )
 
 
-def one_hot_rows(columns: Sequence[CellColumn], parties: Sequence[str]) -> OneHotRows:
+def tables_form(columns: Sequence[CellColumn], parties: Sequence[str]) -> InputForm:
     """What every party's `one_hot` is, in public."""
-    return OneHotRows(tuple(tuple(c.num_cells for c in own) for own in party_columns(columns, parties)), _HALF_GRID)
+    groups = [[c.num_cells for c in own] for own in party_columns(columns, parties)]
+    return InputForm.of_tables(groups, _HALF_GRID)
 
 
 def _codes(columns: Sequence[CellColumn], block: Mapping[str, np.ndarray]) -> list[np.ndarray]:

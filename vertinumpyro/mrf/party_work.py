@@ -11,7 +11,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.contingency import cross_pairs, one_hot, one_hot_rows, pads, party_columns, table_slices
+from vertinumpyro.mrf.contingency import cross_pairs, one_hot, pads, party_columns, table_slices, tables_form
 from vertinumpyro.mrf.local_tables import measure_locally
 from vertinumpyro.mrf.marginals import Released, pack_released
 from vertinumpyro.mrf.measurements import TableRelease
@@ -19,7 +19,7 @@ from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.table_selection import across, crossing, own
 from vertinumpyro.privacy import sample_discrete_gaussian
 from vertinumpyro.secure import prime_field as field
-from vertinumpyro.secure.computation import OneHotRows
+from vertinumpyro.secure.input_form import InputForm
 from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Sum
 
 OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
@@ -92,9 +92,9 @@ class TablesWork(PartyComputation):
         """Every party's cells."""
         return tuple(sum(c.num_cells for c in own) for own in party_columns(self._crossing, self._plan.parties))
 
-    def one_hot_rows(self, request: Multiply) -> OneHotRows | None:
-        """All products are of such."""
-        return one_hot_rows(self._crossing, self._plan.parties)
+    def input_form(self, request: Multiply) -> InputForm:
+        """One-hot columns."""
+        return tables_form(self._crossing, self._plan.parties)
 
     def adds_shares(self, request: Sum) -> bool:
         """All sums do."""

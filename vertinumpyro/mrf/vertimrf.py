@@ -29,9 +29,9 @@ from vertinumpyro.mrf.contingency import (
     check_range,
     cross_pairs,
     measured_pairs,
-    one_hot_rows,
     party_columns,
     table_slices,
+    tables_form,
 )
 from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.encoders.base import Budget, Encoding, encoded_tables
@@ -467,8 +467,8 @@ class VertiMRF:
         widths = tuple(sum(c.num_cells for c in own) for own in party_columns(crossed, plan.parties))
         if not plan.cross_releases:
             return []
-        rows = one_hot_rows(crossed, plan.parties)
-        product = CrossProducts(num_records=plan.num_records, widths=widths, one_hot=rows)
+        form = tables_form(crossed, plan.parties)
+        product = CrossProducts(num_records=plan.num_records, widths=widths, form=form)
         largest = max((a.num_cells * b.num_cells for a in columns for b in columns if a.party != b.party), default=0)
         sums = VectorSum(num_parties=len(plan.parties), num_values=plan.tables_per_round * largest, of_shares=True)
         return [(product, 1), *([(sums, 1 + plan.num_rounds)] if plan.num_rounds else [])]

@@ -38,6 +38,7 @@ from vertinumpyro.data import Schema
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.posteriors import Posterior
+from vertinumpyro.secure.input_form import Columns, InputForm
 from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Run, Session, Sum
 
 MOMENTS = "moments.npz"
@@ -112,6 +113,10 @@ class MomentsWork(PartyComputation):
     def widths(self, request: Multiply) -> tuple[int, ...]:
         """Every party's features."""
         return widths(self._plan, self._parties)
+
+    def input_form(self, request: Multiply) -> InputForm:
+        """One-hot columns, signs and numbers, by the bounds that the sensitivity rests on."""
+        return input_form(self._plan, self._parties)
 
     def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
         """The party's share for every pair of parties, flat."""
@@ -189,6 +194,17 @@ def widths(plan: FunctionalMechanismPlan, parties: Sequence[str]) -> tuple[int, 
     """How many features each party of the schema puts in."""
     held = {party: plan.layout.span(party) for party in plan.parties}
     return tuple(held[party].stop - held[party].start if party in held else 0 for party in parties)
+
+
+def input_form(plan: FunctionalMechanismPlan, parties: Sequence[str]) -> InputForm:
+    """What each party's features are, in public."""
+    groups = plan.layout.groups
+    return InputForm(
+        tuple(
+            tuple(Columns(group.shape, group.size, plan.layout.scale) for group in groups if group.party == party)
+            for party in parties
+        )
+    )
 
 
 def _with_public_entries(matrix: np.ndarray, plan: FunctionalMechanismPlan) -> np.ndarray:

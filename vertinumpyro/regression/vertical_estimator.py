@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,11 +38,11 @@ from vertinumpyro.regression.noisy_moments import (
     NoisyMoments,
     Quadratic,
     Solution,
+    input_form,
     minimiser,
     noise_aware,
     noisy_moments,
     quadratic,
-    widths,
 )
 from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, check_is_fitted
 from vertinumpyro.secure import Backend, FixedPoint
@@ -126,11 +127,12 @@ class VerticalEstimator(SpendsOwnBudgets):
         """What the parties compute together, and how often: one cross product."""
         if len(plan.parties) < 2:
             return []
-        return [(CrossProducts(num_records=plan.num_records, widths=widths(plan, facts.parties)), 1)]
+        form = input_form(plan, facts.parties)
+        return [(CrossProducts(num_records=plan.num_records, widths=form.widths, form=form), 1)]
 
     def memory(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> int:
         """Bytes that a release in one process takes at most beside the parties' encoded columns, whatever N is."""
-        across = sum(computation.memory for computation, _ in self.computations(facts, plan))
+        across = sum(dataclasses.replace(one, form=None).memory for one, _ in self.computations(facts, plan))
         return across + block_bytes(1 + plan.layout.size) + _MATRICES * 8 * plan.layout.size**2
 
     def work(

@@ -19,7 +19,7 @@ from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
 from vertinumpyro.secure.backend import Backend, check_prior
-from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, OneHotRows, VectorSum, described
+from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum, described
 from vertinumpyro.secure.input_encoding import (
     Layout,
     PartyInputs,
@@ -27,6 +27,7 @@ from vertinumpyro.secure.input_encoding import (
     encode_party_traced,
     encode_prior_traced,
 )
+from vertinumpyro.secure.input_form import InputForm, check_codes, codes_of
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Communicator, Member, NetworkProfile, Traffic
 
@@ -123,7 +124,7 @@ class PartyProtocol(abc.ABC):
 
     @final
     def noisy_cross_products(
-        self, matrix: Factor, widths: Sequence[int], noise_share: np.ndarray, one_hot: OneHotRows | None = None
+        self, matrix: Factor, widths: Sequence[int], noise_share: np.ndarray, form: InputForm | None = None
     ) -> np.ndarray:
         """A_i^T A_j of all pairs i < j, plus everybody's noise, modulo 2^64; int64 [sum_{i<j} d_i d_j].
 
@@ -132,16 +133,19 @@ class PartyProtocol(abc.ABC):
         :param matrix: this party's A, int64 [n, widths[rank]], or blocks of it, made when they are due. Secret.
         :param widths: d_p, the columns of each party's matrix; public.
         :param noise_share: this party's noise for the whole result.
-        :param one_hot: what all matrices are, if they are; public.
-        :raises ArgumentError: an array has another type or shape.
+        :param form: what all matrices are, where there is more to say; public.
+        :raises ArgumentError: an array has another type or shape, or the matrix another form.
         :raises BackendError: the parties' shapes differ; or one of them failed a check. Nothing was opened.
         """
         widths = tuple(int(width) for width in widths)
-        one_hot = one_hot if self.verifies_tables else None  # all parties do, or none: they compare the computation
-        computation = CrossProducts(num_records=len(matrix), widths=widths, one_hot=one_hot)
+        form = form if self.verifies_tables else None  # all parties do, or none: they compare the computation
+        computation = CrossProducts(num_records=len(matrix), widths=widths, form=form)
         shape = (len(matrix), computation.widths[self.rank])
         self._check(computation, "matrix", matrix, shape)
         self._check(computation, "noise_share", noise_share, (computation.num_values,))
+        if form is not None:
+            for rows in computation.blocks:
+                check_codes(codes_of(matrix, form.digits[self.rank], rows), form.digits[self.rank])
         self._agree(computation)
         return self._noisy_cross_products(computation, matrix, noise_share)
 

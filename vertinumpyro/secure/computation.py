@@ -10,12 +10,14 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import OneHot, RowBlocks, rows_at_a_time, slices
 from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs, norm_width
+from vertinumpyro.secure.input_form import InputForm
 from vertinumpyro.secure.score_functions import link_of
 from vertinumpyro.secure.shape import BatchShape
 
@@ -85,25 +87,6 @@ class ClippedSum:
 
 
 @final
-class OneHotRows(NamedTuple):
-    """What every party's matrix is, in public: for each column and record one entry of 2^bits, at the record's cell.
-
-    A backend may hold the parties to it.
-
-    groups: the cells of each column, of each party.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    bits: int
-
-    @classmethod
-    def read(cls, fields: Any) -> OneHotRows:
-        """From plain data."""
-        groups, bits = fields
-        return cls(tuple(tuple(sizes) for sizes in groups), bits)
-
-
-@final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossProducts:
     """`PartyProtocol.noisy_cross_products`.
@@ -113,14 +96,18 @@ class CrossProducts:
 
     :ivar num_records: n, of every party's matrix.
     :ivar widths: d_p, the columns of each party's matrix.
-    :ivar one_hot: see `OneHotRows`; None of any other matrices.
+    :ivar form: what the matrices are, where the parties are held to it.
     """
 
     repeated: ClassVar[bool] = False
 
     num_records: int
     widths: tuple[int, ...]
-    one_hot: OneHotRows | None = None
+    form: InputForm | None = None
+
+    def __post_init__(self) -> None:
+        if self.form is not None and self.form.widths != self.widths:
+            raise ArgumentError(f"form: its columns are {list(self.form.widths)}, and widths says {list(self.widths)}")
 
     @property
     def num_parties(self) -> int:
@@ -135,12 +122,17 @@ class CrossProducts:
     @property
     def memory(self) -> int:
         """Bytes that a process takes at most beside the columns that the matrices are made of."""
-        return _COPIES * (self.block_rows * sum(self.widths) + self.num_parties * self.num_values)
+        return _COPIES * (self.block_rows * self._words + self.num_parties * self.num_values)
 
     @property
     def block_rows(self) -> int:
         """Records of a block, of which the last one may have fewer."""
-        return min(self.num_records, rows_at_a_time(sum(self.widths), _BLOCK_ROWS))
+        return min(self.num_records, rows_at_a_time(self._words, _BLOCK_ROWS))
+
+    @property
+    def _words(self) -> int:
+        """Of a record, at all parties together."""
+        return sum(self.widths) if self.form is None else sum(digits.num_digits for digits in self.form.digits)
 
     @property
     def blocks(self) -> list[slice]:
@@ -153,15 +145,25 @@ class CrossProducts:
 
     def at(self, end: Any, inputs: Mapping[str, Any]) -> np.ndarray:
         """Computes it at a `PartyProtocol`, on that party's inputs, by name."""
-        return end.noisy_cross_products(inputs["matrix"], self.widths, inputs["noise"], self.one_hot)
+        return end.noisy_cross_products(inputs["matrix"], self.widths, inputs["noise"], self.form)
 
     def zeros(self, rank: int) -> dict[str, Any]:
         """Inputs of a party, for a dry run."""
-        made = functools.partial(_zeros, self.widths[rank])
         nothing = {"": np.broadcast_to(np.int8(0), self.num_records)}
-        sizes = None if self.one_hot is None else self.one_hot.groups[rank]
-        hot = None if sizes is None else OneHot(sizes, functools.partial(_first_cells, len(sizes)))
-        matrix = RowBlocks((self.num_records, self.widths[rank]), 0, nothing, made, one_hot=hot)
+        if self.form is None:
+            made = functools.partial(_zeros, self.widths[rank])
+            matrix = RowBlocks((self.num_records, self.widths[rank]), 0, nothing, made)
+        else:
+            digits = self.form.digits[rank]
+            hot = OneHot(digits.groups, functools.partial(_first_cells, len(digits.groups)))
+            matrix = RowBlocks(
+                (self.num_records, self.widths[rank]),
+                max((one.scale for one in digits.columns), default=0),
+                nothing,
+                functools.partial(_example, self.form, rank),
+                bits=self.form.bits,
+                one_hot=hot if digits.is_plain else None,
+            )
         return {"matrix": matrix, "noise": np.zeros(self.num_values, np.int64)}
 
 
@@ -204,6 +206,10 @@ def _first_cells(num_columns: int, block: Arrays) -> list[np.ndarray]:
     return [np.zeros(len(block[""]), np.int64)] * num_columns
 
 
+def _example(form: InputForm, rank: int, block: Arrays) -> np.ndarray:
+    return form.digits[rank].example(len(block[""]))
+
+
 def _zeros(width: int, block: Arrays) -> np.ndarray:
     return np.zeros((len(block[""]), width), np.int64)
 
@@ -239,5 +245,5 @@ def computation_of(words: Mapping[str, Any]) -> Computation:
         fields |= {"shape": shape, "layout": layout}
     if "widths" in fields:
         fields["widths"] = tuple(fields["widths"])
-        fields["one_hot"] = fields["one_hot"] and OneHotRows.read(fields["one_hot"])
+        fields["form"] = fields["form"] and InputForm.read(fields["form"])
     return _KINDS[words["run"]](**fields)

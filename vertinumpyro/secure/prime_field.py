@@ -102,7 +102,7 @@ def product(a: np.ndarray, b: np.ndarray, *, small: bool = False) -> np.ndarray:
     Both in three limbs of 21 bits, and a_i b_j + a_j b_i = (a_i + a_j) (b_i + b_j) - a_i b_i - a_j b_j: six products of
     matrices in the place of nine.
 
-    :param small: a is below 2^20, as zeros and ones are, so that three products do.
+    :param small: a holds integers within 2^20 with their signs, so that three products do.
     """
     found = np.zeros((a.shape[1], b.shape[1]), np.int64)
     with threads_for(a.shape[1] * b.shape[1] * min(len(a), _ROWS)):
@@ -110,6 +110,16 @@ def product(a: np.ndarray, b: np.ndarray, *, small: bool = False) -> np.ndarray:
             rows = slice(start, start + _MOST_ROWS)
             found = add(found, _by_shift((_small if small else _whole)(a[rows], b[rows])))
     return found
+
+
+def weighted_sums(a: np.ndarray, weights: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Of elements a `[n, d]` the sums of weights_j a_j from each start to the next: elements `[n, starts]`.
+
+    :param weights: from 0 on; those of a sum add up to at most 2^30, so that sums of 32 bits of a and of 29 fit a word.
+    """
+    low, high = (np.add.reduceat(part * weights, starts, axis=1) for part in (a & (2**32 - 1), a >> 32))
+    raised = (high >> 29) + ((high & (2**29 - 1)) << 32)  # 2^61 counts as 1
+    return add(_reduced(low.view(np.uint64)), _reduced(raised.view(np.uint64)))
 
 
 def row_products(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -23,13 +23,13 @@ from vertinumpyro.secure.computation import (
     ClippedSum,
     Computation,
     CrossProducts,
-    OneHotRows,
     VectorSum,
     computation_of,
     described,
 )
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.input_encoding import Layout
+from vertinumpyro.secure.input_form import InputForm
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import GroupCommunicator, Member, ProcessGroup, Traffic
 
@@ -112,8 +112,9 @@ class InsecureSimulation(InProcess):
         widths = tuple(matrix.shape[1] for matrix in own)
         hot = [matrix.one_hot for matrix in matrices if isinstance(matrix, RowBlocks) and matrix.one_hot is not None]
         bits = {matrix.bits for matrix in matrices if isinstance(matrix, RowBlocks)}
-        one_hot = OneHotRows(tuple(of.sizes for of in hot), *bits) if len(hot) == len(own) and len(bits) == 1 else None
-        computation = CrossProducts(num_records=own[0].shape[0], widths=widths, one_hot=one_hot)
+        of_tables = len(hot) == len(own) and len(bits) == 1
+        form = InputForm.of_tables([of.sizes for of in hot], *bits) if of_tables else None
+        computation = CrossProducts(num_records=own[0].shape[0], widths=widths, form=form)
         return self._integers(computation, "matrix", own, noise_shares)
 
     def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:

@@ -1,16 +1,18 @@
-"""Tables of columns at different parties, with noise, of which parties that cheat get nothing more.
+"""Tables of columns at different parties, and products of numbers within public bounds, with noise, of which parties
+that cheat get nothing more.
 
-The products A_i^T A_j of the parties' one-hot rows, modulo p = 2^61 - 1, by a dealer's masks, as `crypten.protocol` has
+The products X_i^T X_j of the parties' matrices, modulo p = 2^61 - 1, by a dealer's masks, as `crypten.protocol` has
 them modulo 2^64. What is new is what keeps a cheating party to what the ideal computation would let it do: choose
 columns of its own, and add numbers of its own to the result before it sees it. Section 13 of docs/proofs.md has the
 proof, and these four in eight steps:
 
-1. Each party p shows D_p = A_p - M_p, M_p a uniform matrix that it has from the dealer.
+1. Each party p shows D_p = A_p - M_p, A_p its digits, zeros and ones with X_p = A_p W_p + o_p (`input_form`), and M_p a
+   uniform matrix that it has from the dealer.
 2. With every D in its hands it shows its part of the challenge, which the dealer has fixed and hashed before.
-3. A row z of a column of V cells is one-hot if and only if (sum_v r_v z_v)^2 = sum_v r_v^2 z_v for all r, and sum_v z_v
-   = 1. At the challenge's r the left side is, for each record and column, the square of D's part, which the verifier
-   has, and of M's, which the dealer has, and twice their product. The dealer tags M's part for each verifier,
-   t = alpha y + K: so the prover can say what a weighted sum of products is, and cannot say anything else.
+3. Digits are those of numbers within the bounds if and only if a sum of their squares, weighted by the challenge, is
+   what it has to be (`one_hot_proof`). It is, for each record, the squares of D's part, which the verifier has, and of
+   M's, which the dealer has, and twice their product. The dealer tags M's part for each verifier, t = alpha y + K: so
+   the prover can say what a weighted sum of products is, and cannot say anything else.
 4. Results are committed to before they are opened. Nobody opens before all have found everything right.
 
 Dealer and party are generators without a link or a clock: they yield what they send and expect, and are sent what came.
@@ -28,9 +30,10 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from vertinumpyro.core.errors import BackendError, CheckFailedError, RangeError
-from vertinumpyro.core.row_blocks import Factor, RowBlocks, factor_rows, rows_of, slices
+from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure.computation import Computation, CrossProducts
+from vertinumpyro.secure.input_form import Digits, InputForm, check_codes
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
 from vertinumpyro.secure.one_hot_proof import Challenge, check_parts, check_proof, check_same, hash_of, one_hot
 from vertinumpyro.secure.prime_field import PRIME, ZeroSums, uniform
@@ -39,7 +42,7 @@ _BLOCK_ROWS = 2**16
 _WORD, _HASH = 8, 32
 
 Codes: TypeAlias = Callable[[slice], np.ndarray]
-"""A party's codes of some records, int64 [n, columns]. Secret."""
+"""A party's codes of some records: its cell of each one-hot column, then all bits; int64 [n, ...]. Secret."""
 
 
 @final
@@ -48,28 +51,39 @@ class VerifiedTables:
     """What parties and dealer agree on before they begin.
 
     :ivar num_records: N.
-    :ivar groups: the cells of each column, of each party.
-    :ivar unit: what a record adds to its cell; noise is in the same units.
+    :ivar form: what each party's matrix is.
     """
 
     num_records: int
-    groups: tuple[tuple[int, ...], ...]
-    unit: int = 1
+    form: InputForm
     block_rows: int = _BLOCK_ROWS
 
     def __post_init__(self) -> None:
-        if self.num_records * self.unit >= PRIME // 4:
-            raise RangeError(f"{self.num_records} records in units of 1/{self.unit} do not fit into 59 bits")
+        if self.num_records * self.form.largest_product >= PRIME // 4:
+            raise RangeError(
+                f"{self.num_records} records' products of up to {self.form.largest_product} do not fit into 59 bits"
+            )
+        _ = self.digits  # refuses numbers that are too large
 
     @property
     def num_parties(self) -> int:
         """P."""
-        return len(self.groups)
+        return len(self.form.columns)
+
+    @property
+    def digits(self) -> tuple[Digits, ...]:
+        """Of each party."""
+        return self.form.digits
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The cells of each party's columns together."""
-        return tuple(sum(sizes) for sizes in self.groups)
+        """The columns of each party's matrix."""
+        return self.form.widths
+
+    @property
+    def unit(self) -> int:
+        """Of the products, in which the noise is."""
+        return 1 << (2 * self.form.bits)
 
     @property
     def num_values(self) -> int:
@@ -113,29 +127,16 @@ class VerifiedSum:
 
 
 def statement_of(computation: Computation) -> VerifiedTables:
-    """Of products of one-hot rows.
+    """Of products of matrices whose form is known.
 
     :raises BackendError: it is another computation.
+    :raises RangeError: numbers or products are too large.
     """
-    if not isinstance(computation, CrossProducts) or computation.one_hot is None:
-        raise BackendError("only products of one-hot rows are verified")
+    if not isinstance(computation, CrossProducts) or computation.form is None:
+        raise BackendError("only products of matrices whose form is known are verified")
     return VerifiedTables(
-        num_records=computation.num_records,
-        groups=computation.one_hot.groups,
-        unit=1 << (2 * computation.one_hot.bits),
-        block_rows=max(1, computation.block_rows),
+        num_records=computation.num_records, form=computation.form, block_rows=max(1, computation.block_rows)
     )
-
-
-def codes_of(matrix: Factor, sizes: Sequence[int], rows: slice) -> np.ndarray:
-    """Some records' codes, of a matrix of one-hot rows in memory or in blocks; of a party without columns none."""
-    if not sizes:
-        return np.zeros((rows.stop - rows.start, 0), np.int64)
-    if isinstance(matrix, RowBlocks) and matrix.one_hot is not None:
-        found = matrix.one_hot.codes(rows_of(matrix.columns, rows))
-    else:
-        found = [part.argmax(axis=1) for part in np.split(factor_rows(matrix, rows), np.cumsum(sizes)[:-1], axis=1)]
-    return np.stack(found, axis=1).astype(np.int64)
 
 
 class Exchange(NamedTuple):
@@ -184,13 +185,14 @@ def deal(statement: VerifiedTables, keys: Sequence[bytes]) -> Iterator[list[byte
     for number, rows in enumerate(statement.blocks):
         shared = _Shared(statement, number, rows)
         masks = [shared.mask(rank, key) for rank, key in enumerate(keys)]
-        products = field.add(products, _pair_products(masks))
+        numbers = [digits.numbers(mask) for digits, mask in zip(statement.digits, masks, strict=True)]
+        products = field.add(products, _pair_products(numbers))
         parts = [_part(key, number) for key in keys]
-        challenge = Challenge.of(statement.groups, shared.num_rows, parts)
-        seen = [field.row_products(mask, cells) for mask, cells in zip(masks, challenge.cells, strict=True)]
+        challenge = Challenge.of(statement.digits, shared.num_rows, parts)
+        seen = [challenge.seen(rank, mask) for rank, mask in enumerate(masks)]
         stated = [s + challenge.weighted(rank, z)[1] for rank, (s, z) in enumerate(zip(stated, seen, strict=True))]
         hashes = b"".join(hash_of(part) for part in parts)
-        yield [hashes + _dealt_tags(shared, challenge, keys, rank, seen[rank][:, :-1]) for rank in range(len(keys))]
+        yield [hashes + _dealt_tags(shared, challenge, keys, rank, z.squared) for rank, z in enumerate(seen)]
     assert challenge is not None
     yield [_dealt_end(statement, keys, rank, products, stated, challenge) for rank in range(len(keys))]
 
@@ -213,11 +215,11 @@ class _Shared(NamedTuple):
 
     def mask(self, rank: int, key: bytes) -> np.ndarray:
         """M of party `rank`, who has this key."""
-        return self._uniform(key, "mask", self.statement.widths[rank])
+        return self._uniform(key, "mask", self.statement.digits[rank].num_digits)
 
     def tag_keys(self, prover: int, key: bytes) -> np.ndarray:
-        """K of a verifier, who has this key, for a prover's columns."""
-        return self._uniform(key, f"tags {prover}", len(self.statement.groups[prover]))
+        """K of a verifier, who has this key, for what a prover's check squares."""
+        return self._uniform(key, f"tags {prover}", self.statement.digits[prover].num_squares)
 
 
 def _part(key: bytes, number: int) -> bytes:
@@ -295,7 +297,7 @@ def _places(statement: VerifiedTables) -> dict[tuple[int, int], slice]:
 def follow(statement: VerifiedTables, rank: int, codes: Codes, noise: np.ndarray) -> Generator[Step, Any, np.ndarray]:
     """A party: the products and everybody's noise, int64 [num_values], within p / 2.
 
-    :param codes: which cell of each column this party's records are in.
+    :param codes: this party's, see `Codes`.
     :param noise: this party's, int64 [num_values].
     :raises CheckFailedError: another party did not follow the protocol; says which check it failed.
     """
@@ -313,6 +315,7 @@ class Party:
     def __init__(self, statement: VerifiedTables, rank: int) -> None:
         self._statement, self._rank, self._key = statement, rank, b""
         self._others, self._places = statement.others(rank), _places(statement)
+        self._digits = statement.digits[rank]
         self._products = np.zeros(statement.num_values, np.int64)
         self._said = 0
         self._tags, self._stated, self._keyed = (dict.fromkeys(self._others, 0) for _ in range(3))
@@ -333,63 +336,73 @@ class Party:
 
     def block(self, shared: _Shared, codes: np.ndarray) -> Generator[Step, Any, None]:
         """(1) and (2): rows, challenge, and what follows for products and proofs; the dealer has time for its part."""
-        mask, hot = shared.mask(self._rank, self._key), one_hot(codes, self._statement.groups[self._rank])
-        own = field.subtract(hot, mask)
+        mask, all_digits = shared.mask(self._rank, self._key), self._statement.digits
+        digits = _digits_of(check_codes(codes, self._digits), self._digits)
+        own = field.subtract(digits, mask)
         message = field.to_bytes(own)
-        sizes = {q: _WORD * len(codes) * self._statement.widths[q] for q in self._others}
+        sizes = {q: _WORD * len(codes) * all_digits[q].num_digits for q in self._others}
         shown = yield Exchange("rows", dict.fromkeys(self._others, message), sizes)
-        rows = {q: field.from_bytes(shown[q], (len(codes), self._statement.widths[q]), q) for q in self._others}
+        rows = {q: field.from_bytes(shown[q], (len(codes), all_digits[q].num_digits), q) for q in self._others}
         self._transcript = hash_of(
             self._transcript, *(data for _, data in sorted({**shown, self._rank: message}.items()))
         )
-        self._multiply(hot, mask, rows)
+        self._multiply(digits if self._digits.is_plain else self._digits.own_numbers(codes), mask, rows)
         hashes, tags = self._read_deal((yield FromDealer("block", self._deal_size(shared))), shared)
         own_part = _part(self._key, shared.number)
         parts = yield Exchange("challenge", dict.fromkeys(self._others, own_part), dict.fromkeys(self._others, _HASH))
         parts = [bytes(part) for _, part in sorted({**parts, self._rank: own_part}.items())]
         check_parts(parts, hashes)
-        self._challenge = challenge = Challenge.of(self._statement.groups, shared.num_rows, parts)
+        self._challenge = challenge = Challenge.of(all_digits, shared.num_rows, parts)
         self._prove(challenge, codes, own, tags)
         for other in self._others:
             self._verify(challenge, other, rows[other], shared.tag_keys(other, self._key))
 
     def _deal_size(self, shared: _Shared) -> int:
-        tags = (shared.num_rows) * len(self._statement.groups[self._rank]) * len(self._others)
+        tags = shared.num_rows * self._digits.num_squares * len(self._others)
         return _HASH * self._statement.num_parties + _WORD * tags
 
     def _read_deal(self, data: bytes, shared: _Shared) -> tuple[list[bytes], np.ndarray]:
-        """(the parts' hashes, this party's tags [verifiers, n, columns])."""
+        """(the parts' hashes, this party's tags [verifiers, n, squares])."""
         end = _HASH * self._statement.num_parties
         hashes = [bytes(data[start : start + _HASH]) for start in range(0, end, _HASH)]
-        num_columns = len(self._statement.groups[self._rank])
-        shape = (len(self._others), shared.num_rows, num_columns)
+        shape = (len(self._others), shared.num_rows, self._digits.num_squares)
         return hashes, field.from_bytes(memoryview(data)[end:], shape)
 
-    def _multiply(self, hot: np.ndarray, mask: np.ndarray, rows: Mapping[int, np.ndarray]) -> None:
-        """A_i^T A_j = A_i^T D_j + D_i^T M_j + M_i^T M_j: party i computes the first, party j the second."""
+    def _multiply(self, own: np.ndarray, mask: np.ndarray, rows: Mapping[int, np.ndarray]) -> None:
+        """X_i^T X_j = X_i^T D_j + D_i^T M_j + M_i^T M_j of numbers; party i computes the first, party j the second."""
+        masks = self._digits.numbers(mask)
+        shown = {q: self._statement.digits[q].numbers(theirs, offset=True) for q, theirs in rows.items()}
         for (i, j), place in self._places.items():
             if self._rank == i:
-                found = field.product(hot, rows[j], small=True)
+                found = field.product(own, shown[j], small=True)
             elif self._rank == j:
-                found = field.product(rows[i], mask)
+                found = field.product(shown[i], masks)
             else:
                 continue
             self._products[place] = field.add(self._products[place], found.ravel())
 
     def _prove(self, challenge: Challenge, codes: np.ndarray, own: np.ndarray, tags: np.ndarray) -> None:
-        """(3): the sum of 2 tau rho z_D z_M, and the same of z_M's tags; z_M is what is left of r at the code."""
-        z = field.row_products(own, challenge.cells[self._rank])
+        """(3): the sum of 2 tau rho z_D z_M, and the same of z_M's tags; z_M is what is left of z_A."""
+        z = challenge.seen(self._rank, own, offset=True)
         weights = _doubled(challenge.weighted(self._rank, z)[0])
-        starts = np.cumsum([0, *self._statement.groups[self._rank][:-1]])
-        whole = challenge.cells[self._rank][:, :-1].sum(axis=1)  # r: a cell has one column
-        self._said += field.dot(weights, field.subtract(whole[starts + codes], z[:, :-1]))
+        self._said += field.dot(weights, field.subtract(self._squared(challenge, codes), z.squared))
         for verifier, sealed in zip(self._others, tags, strict=True):
             found = field.subtract(sealed, challenge.seal(f"tags {self._rank} {verifier}", sealed.shape))
             self._tags[verifier] += field.dot(weights, found)
 
+    def _squared(self, challenge: Challenge, codes: np.ndarray) -> np.ndarray:
+        """z_A: r at the code of each one-hot column, bits, and the numbers of a bounded norm."""
+        groups, bits = np.split(codes, [len(self._digits.groups)], axis=1)
+        starts = np.cumsum([0, *self._digits.groups])[:-1]
+        whole = challenge.cells[self._rank][:, :-1].sum(axis=1)  # r: a cell has one column
+        found = [whole[starts + groups], bits]
+        if self._digits.longest is not None:
+            found.append(field.from_integers(self._digits.own_numbers(codes)))
+        return np.concatenate(found, axis=1)
+
     def _verify(self, challenge: Challenge, prover: int, rows: np.ndarray, keys: np.ndarray) -> None:
         """(3): what of the check follows from D, and the weighted keys."""
-        weights, stated = challenge.weighted(prover, field.row_products(rows, challenge.cells[prover]))
+        weights, stated = challenge.weighted(prover, challenge.seen(prover, rows, offset=True))
         self._stated[prover] += stated - challenge.ones[prover] * field.total(challenge.records)
         self._keyed[prover] += field.dot(_doubled(weights), keys)
 
@@ -544,6 +557,12 @@ def result(digest: bytes, commitments: Mapping[int, bytes], messages: Mapping[in
         except CheckFailedError as error:
             raise CheckFailedError("opened a share that is none; the release is spent", rank) from error
     return field.to_integers(functools.reduce(field.add, shares))
+
+
+def _digits_of(codes: np.ndarray, digits: Digits) -> np.ndarray:
+    """A, of a party's codes: [n, digits]."""
+    groups, bits = np.split(codes, [len(digits.groups)], axis=1)
+    return np.concatenate([one_hot(groups, digits.groups), bits], axis=1)
 
 
 def _doubled(a: np.ndarray) -> np.ndarray:

@@ -255,7 +255,7 @@ class Party:
             matrix = work.factor(request)
             matrix = matrix if isinstance(matrix, RowBlocks) else np.ascontiguousarray(matrix, np.int64)
             noise = work.noise(request, size)
-            return self._end.noisy_cross_products(matrix, widths, noise, work.one_hot_rows(request))
+            return self._end.noisy_cross_products(matrix, widths, noise, work.input_form(request))
 
         try:
             values = protocol() if request.step is None else openings.opened(request.step, digest, protocol)
@@ -282,7 +282,7 @@ class Party:
     def _is_verified(self, request: Multiply | Sum, work: PartyComputation) -> bool:
         if not self._end.verifies_tables:
             return False
-        return work.adds_shares(request) if isinstance(request, Sum) else work.one_hot_rows(request) is not None
+        return work.adds_shares(request) if isinstance(request, Sum) else work.input_form(request) is not None
 
     def _iterate(self, request: Iterate, arrays: Arrays) -> Reply:
         """Steps of an iterative method; each chunk is on record before it begins."""

@@ -13,7 +13,7 @@ from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.privacy import Batches, Plan
 from vertinumpyro.secure.between_processes import PartyProtocol
-from vertinumpyro.secure.computation import OneHotRows
+from vertinumpyro.secure.input_form import InputForm
 from vertinumpyro.session.requests import Multiply, Publish, ReleaseRequest, Sum
 from vertinumpyro.session.run import Payload
 
@@ -29,7 +29,7 @@ class PartyComputation(abc.ABC):
     """
 
     verified: bool = False
-    """Whether products of one-hot rows are verified; who runs it says so."""
+    """Whether products of factors with an `input_form` are verified; who runs it says so."""
 
     @abc.abstractmethod
     def check(self, request: ReleaseRequest) -> None:
@@ -50,7 +50,7 @@ class PartyComputation(abc.ABC):
         """d of every party's `factor`, public."""
         raise NotImplementedError(request.name)
 
-    def one_hot_rows(self, request: Multiply) -> OneHotRows | None:
+    def input_form(self, request: Multiply) -> InputForm | None:
         """What every party's `factor` is, public, where a party that cheats is to be held to it."""
         return None
 

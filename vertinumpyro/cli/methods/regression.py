@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vertinumpyro.cli.config import Config
+from vertinumpyro.cli.config_sections import backend_of
 from vertinumpyro.cli.methods.base import CommandMethod, given
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.regression import FunctionalMechanismPlan, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.reports.plain_language import at_most
 from vertinumpyro.reports.regression import RegressionReport
-from vertinumpyro.secure import BACKENDS
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import Session
 
@@ -28,7 +28,7 @@ class _RegressionCommand(CommandMethod):
     plan_class = FunctionalMechanismPlan
     own_settings: Mapping[str, tuple[str, ...]] = {
         "privacy": _PRIVACY,
-        "fit": ("backend",),
+        "fit": ("backend", "security"),
         "model": (),
         "regression": ("label", *_OF_THE_PLAN, *_OF_THE_ESTIMATORS),
     }
@@ -43,7 +43,7 @@ class _RegressionCommand(CommandMethod):
         if config.privacy.epsilon is None:
             raise ArgumentError(f"[privacy] epsilon: --method {self.name} needs one")
         settings = {k: v for k, v in given(config.regression).items() if k not in (*_OF_THE_PLAN, "label")}
-        self.method = self.estimator(**settings, backend=BACKENDS[config.fit.backend]())
+        self.method = self.estimator(**settings, backend=backend_of(config.fit))
 
     def about(self) -> str:
         """See `CommandMethod`."""
@@ -64,6 +64,11 @@ class _RegressionCommand(CommandMethod):
     def plan_facts(cls, plan: FunctionalMechanismPlan, backend: str) -> dict[str, str]:
         """See `CommandMethod`."""
         return RegressionReport.plan_facts(plan, backend)
+
+    @classmethod
+    def is_verified(cls, plan: FunctionalMechanismPlan) -> bool:
+        """Products of numbers within public bounds are."""
+        return True
 
     def facts(self, plan: FunctionalMechanismPlan) -> dict[str, str]:
         """With the memory that the features take."""

@@ -53,7 +53,7 @@ class CryptenEnd(PartyProtocol):
 
     :param links: to the other parties.
     :param watch: called with every opened array and why it was opened; for tests.
-    :param verifies: hold the others to one-hot rows where products are of such.
+    :param verifies: hold the others to the form of their matrices where it is known.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class CryptenEnd(PartyProtocol):
     def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
         from vertinumpyro.secure.crypten import protocol, verified
 
-        if computation.one_hot is not None:
+        if computation.form is not None:
             return verified.noisy_cross_products(self._engine, computation, matrix, noise_share)
         return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)
 

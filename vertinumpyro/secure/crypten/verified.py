@@ -16,6 +16,7 @@ from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.secure.computation import CrossProducts, VectorSum, described
 from vertinumpyro.secure.crypten.dealer import DealerClient
 from vertinumpyro.secure.crypten.engine import Engine
+from vertinumpyro.secure.input_form import codes_of
 from vertinumpyro.secure.prime_field import from_integers
 from vertinumpyro.secure.verified_tables import (
     Exchange,
@@ -26,7 +27,6 @@ from vertinumpyro.secure.verified_tables import (
     Step,
     VerifiedSum,
     add_up,
-    codes_of,
     result,
     statement_of,
 )
@@ -38,15 +38,14 @@ _HASH = 32
 def noisy_cross_products(
     engine: Engine, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray
 ) -> np.ndarray:
-    """A_i^T A_j of all i < j, and everybody's noise, of one-hot rows; int64 [num_values].
+    """A_i^T A_j of all i < j, and everybody's noise, of matrices of a known form; int64 [num_values].
 
     :raises CheckFailedError: a party failed a check; says which.
     """
-    assert computation.one_hot is not None
     assert isinstance(engine.dealer, DealerClient)
     statement = statement_of(computation)
     party = Party(statement, engine.rank)
-    steps = party.follow(functools.partial(codes_of, matrix, statement.groups[engine.rank]), noise_share)
+    steps = party.follow(functools.partial(codes_of, matrix, statement.digits[engine.rank]), noise_share)
     engine.dealer.ask_tables(described(computation))
     return _driven(engine, steps, Nobody(statement, engine.rank, party))
 
