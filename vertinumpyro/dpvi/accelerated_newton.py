@@ -16,10 +16,10 @@ table. The second term of the maximum matters where the budget is small: noise a
 half its prior's standard deviation, in directions of which the data say too little to hold it.
 
 **Longer steps.** Of counts and events c is far above what most records have, and 20 such steps may end far from the
-optimum. With m the last move and y by how much the released descent changed over it, y'm / m'Hm is how steep the records
-are along the steps, of what H supposes (Barzilai and Borwein 1988). A step is longer by the inverse of that and four
-deviations of its noise, so that where noise hides it nothing changes, by 16 at most, and never moves the predictor's
-root mean square by more than half a unit: as far as steps by a residual that is cut to +-a go, whose c is 2a.
+optimum. With m the last move and y by how much the released descent changed over it, y'm / m'Hm is how steep the
+records are along the steps, of what H supposes (Barzilai and Borwein 1988). A step is longer by the inverse of that and
+four deviations of its noise, so that where noise hides it nothing changes, by 16 at most, and never moves the
+predictor's root mean square by more than half a unit: as far as a residual that is cut to +-a goes, whose c is 2a.
 """
 
 from __future__ import annotations
