@@ -20,9 +20,14 @@ Keys: coverage           {model: {n: share of 95% intervals that hold the truth,
       length_no_privacy  {model: {n: median length over that of the same model on pooled records}}
       coverage_pooled    {model: {n: coverage of the same model on pooled records}}
       bias               {model: at epsilon = 50, largest of |estimate - pooled| / pooled standard error, over the
-                         coefficients of two simulated tables and a public one, Adult or Abalone, where there is one;
-                         the steps' noise is in it, which counts up to 30 still have more of than of sampling}
-      bias_by            {model: {table: {coefficient: the same, with its sign}}}
+                         coefficients of two simulated tables and a public one, Adult or Abalone, where there is one}
+      bias_noise         {model: the same where nothing is cut and the noise is the same, number for number: what noise
+                         alone gives}
+      bias_cut           {model: the largest difference of the two, so what the cut alone gives}
+      bias_mean          {model: the largest of the means over the noises of several fits: the noise's part falls with
+                         their root}
+      bias_by            {model: {table: {coefficient: [estimate - pooled in pooled standard errors, the same where
+                         nothing is cut, mean and standard deviation over noises]}}}
       seconds            {model: {n: median of a fit}}; context
       epsilon_worst      the largest of any adversary's row
       left_out           what is not there, and why
@@ -30,8 +35,10 @@ Keys: coverage           {model: {n: share of 95% intervals that hold the truth,
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
+import secrets
 import sys
 import time
 import warnings
@@ -49,10 +56,13 @@ from tqdm.auto import tqdm
 from vertinumpyro.core.errors import DataError
 from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, SecondMoments
+from vertinumpyro.dpvi.clipping import planned_shape
+from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.glm import MarginalGLM
+from vertinumpyro.privacy import GradientPlan
 
 EPSILON, DELTA, LARGE_EPSILON = 1.0, 1e-5, 50.0
-SIZES = 5_000, 20_000
+SIZES, NUM_NOISES = (5_000, 20_000), 6
 LEFT_OUT = {"survival": "offsets have no noise-aware posterior: nothing released says how they are distributed"}
 PEERS = {"logistic": "bernoulli", "poisson": "poisson", "negative_binomial": "negative_binomial"}
 
@@ -75,13 +85,32 @@ class Fitted(NamedTuple):
     epsilon: float
 
 
-def fit(method: DPVI, table: Table, seed: int, epsilon: float) -> Fitted:
-    """The posterior's table, parameters in its order."""
+def fit(method: DPVI, table: Table, seed: int, epsilon: float, *, cuts: bool = True) -> Fitted:
+    """The posterior's table, parameters in its order.
+
+    :param cuts: as the plan's default does; else nothing is cut, and the noise is the same.
+    """
     dataset = table.dataset()
     plan = method.plan(dataset, epsilon=epsilon, delta=DELTA)
+    plan = plan if cuts else without_cut(method, dataset.schema, plan)
     started = time.perf_counter()
     posterior = method.fit(dataset, plan, jax.random.key(seed), progress_bar=False, insecure_seed=seed)
     return Fitted(posterior.summary(), time.perf_counter() - started, plan.worst.epsilon)
+
+
+def without_cut(method: DPVI, schema: Schema, plan: GradientPlan) -> GradientPlan:
+    """The same noise for residuals that nothing cuts: no privacy as the plan has it."""
+    bound, start = plan.residual_bound, plan.start
+    assert isinstance(bound, float)
+    assert isinstance(start, MomentsPlan)
+    split, norm = method.split(schema), plan.clip_norm / bound
+    (summed,) = split.structure.summed
+    start = dataclasses.replace(start, radius=norm / summed.outcome.unit)  # but for a rounding as it was
+    noise = plan.noise_multiplier * bound
+    plan = dataclasses.replace(plan, residual_bound=1.0, clip_norm=norm, noise_multiplier=noise, start=start,
+                               plan_id=secrets.token_hex(16))  # fmt: skip
+    shape = planned_shape(split, plan, block_size=method.block_size, num_devices=method.num_devices)
+    return dataclasses.replace(plan, grid_bits=method.backend.grid_bits(shape))
 
 
 def lengths(rows: pd.DataFrame) -> pd.Series:
@@ -176,11 +205,23 @@ def bias(job: Job) -> dict[str, Any]:
     except DataError:
         left_out[f"public table of {family.name}"] = "set VERTINUMPYRO_DATA to a folder that has it"
     for name, table in tables.items():
-        rows = fit(method, table, 0, LARGE_EPSILON).rows.drop(index="scale", errors="ignore")
-        without = pooled.summary(table).loc[rows.index]
-        found[name] = ((rows["estimate"] - without["estimate"]) / without["std_error"]).to_dict()
-    largest = max(abs(value) for of_table in found.values() for value in of_table.values())
-    return {"bias": {family.name: largest}, "bias_by": {family.name: found}, "left_out": left_out}
+        without = pooled.summary(table).drop(index="scale", errors="ignore")
+
+        def apart(seed: int, *, cuts: bool = True, table: Table = table, without: pd.DataFrame = without) -> pd.Series:
+            rows = fit(method, table, seed, LARGE_EPSILON, cuts=cuts).rows.loc[without.index]
+            return (rows["estimate"] - without["estimate"]) / without["std_error"]
+
+        num_noises = 2 if family.grouped else NUM_NOISES  # NUTS takes its time
+        noises = pd.DataFrame([apart(seed) for seed in range(num_noises)])
+        columns = [noises.iloc[0], apart(0, cuts=False), noises.mean(), noises.std()]
+        found[name] = pd.concat(columns, axis=1, keys=["bias", "bias_noise", "bias_mean", "stddev"])
+    joint = pd.concat(found.values())
+    joint["bias_cut"] = joint["bias"] - joint["bias_noise"]
+    largest = joint.drop(columns="stddev").abs().max()
+    by = {name: {row: list(values) for row, values in table.iterrows()} for name, table in found.items()}
+    return {key: {family.name: value} for key, value in largest.items()} | {
+        "bias_by": {family.name: by}, "left_out": left_out
+    }  # fmt: skip
 
 
 # -- all --------------------------------------------------------------------------------------------

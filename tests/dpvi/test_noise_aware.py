@@ -16,7 +16,8 @@ from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, Part
 from vertinumpyro.dpvi import DPVI, SecondMoments
 from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
 from vertinumpyro.model import party_plate, party_sum
-from vertinumpyro.model.outcomes import BernoulliLogit
+from vertinumpyro.model.outcomes import BernoulliLogit, Poisson
+from vertinumpyro.posterior.predictive import _summary
 
 KEY = jax.random.key(0)
 pytestmark = [
@@ -65,6 +66,25 @@ def test_intervals_of_a_trace_hold_the_coefficients_as_often_as_they_say():
     assert ignoring > 1.5  # so that the bounds above fail where the noise is left out
 
 
+def test_an_estimate_is_the_pooled_one_where_there_is_no_noise_to_speak_of():
+    """Of skewed predictors and steps that began far away, where no Gaussian predictors are exact."""
+    rng, outcome, cut = np.random.default_rng(8), Poisson(30.0), 12.0
+    x = np.column_stack([np.ones(3000), rng.random(3000) < 0.2, np.tanh(rng.normal(size=(3000, 2))) ** 3])
+    y = rng.poisson(np.exp(x @ [0.3, 0.5, -0.6, 0.4]))
+    pooled = np.zeros(4)
+    for _ in range(30):
+        rate = np.exp(x @ pooled)
+        pooled += np.linalg.solve((x * rate[:, None]).T @ x, x.T @ (y - rate))
+    points = pooled + rng.normal(size=(20, 4)) * np.geomspace(1.0, 1e-3, 20)[:, None]
+    residuals = np.clip(y[:, None] - np.exp(x @ points.T), -cut, cut)
+    with compat.x64():
+        found = jax.jit(lambda *trace: _information(
+            outcome, cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0],
+            noise=0.5, moments_noise=0.05, num_records=3000.0))(points, residuals.T @ x, x.T @ x)  # fmt: skip
+    spread = np.sqrt(np.diag(np.linalg.inv((x * rate[:, None]).T @ x)))
+    assert (np.abs(np.linalg.solve(found.precision, found.linear) - pooled) < 0.1 * spread).all()
+
+
 # -- what a user gets -------------------------------------------------------------------------------
 
 
@@ -94,6 +114,14 @@ def test_a_summary_has_intervals_and_the_draws_outlive_files_and_pickles(tmp_pat
         assert isinstance(again.noise_aware, NoiseAwareDraws)
         assert np.array_equal(again.noise_aware.draws, posterior.noise_aware.draws)
         assert again.summary().equals(table)
+
+
+@pytest.mark.parametrize("prob", [0.02, 0.5, 0.95])
+def test_an_estimate_never_lies_outside_its_own_interval(prob):
+    skewed = np.exp(np.random.default_rng(2).normal(size=(2000, 3)) * [0.1, 2.0, 6.0])
+    for values in (skewed, -skewed):
+        rows = _summary("scale", values, prob)
+        assert ((rows["lower"] <= rows["estimate"]) & (rows["estimate"] <= rows["upper"])).all()
 
 
 def groups_of(num_records=3000):

@@ -23,7 +23,7 @@ from vertinumpyro.dpvi import DPVI, SecondMoments, inference
 from vertinumpyro.dpvi.accelerated_newton import accelerated_newton, noise_gain, steep
 from vertinumpyro.dpvi.second_moments import SCORE_BITS, MomentsPlan, MomentsWork, on_grid
 from vertinumpyro.model import party_plate, party_sum
-from vertinumpyro.model.outcomes import Poisson
+from vertinumpyro.model.outcomes import NegativeBinomial, Poisson
 from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, Plan
 from vertinumpyro.secure import Crypten
 from vertinumpyro.session import Multiply, Publish, session_of
@@ -99,6 +99,44 @@ def test_a_residual_that_is_cut_falls_no_faster_over_a_unit_where_its_derivative
             found = np.asarray(jnp.clip(outcome.residual(eta, jnp.asarray(count)), -cut, cut))
             falls = found[:-100] - found[100:]  # over a unit of eta
             assert falls.max() <= outcome.curvature(cut) * (1 + 1e-5)
+
+
+def test_no_cut_residual_of_a_dispersed_count_falls_faster_than_said():
+    eta = jnp.linspace(-6.0, 6.0, 2401)
+    for most, size, cut in ((30.0, 1.5, 4.5), (30.0, 1.5, 20.0), (30.0, 60.0, 10.0), (4.0, 0.5, 1.0)):
+        outcome = NegativeBinomial(most, size)
+        for count in (0.0, 0.4 * most, most):
+            found = np.asarray(jnp.clip(outcome.residual(eta, jnp.asarray(count)), -cut, cut), float)
+            slope = outcome.curvature(cut) if outcome.curvature(cut) < 2 * cut else np.inf
+            assert -np.diff(found).min() / 0.005 <= slope * (1 + 1e-3)
+
+
+def test_steps_by_a_loose_bound_arrive_and_where_noise_hides_the_slope_they_are_as_before():
+    """Of counts about 1, whose bound is 30 times as steep as they are."""
+    rng, num_steps, cut, outcome = np.random.default_rng(3), 20, 15.0, Poisson(30.0)
+    x = np.column_stack([np.ones(2000), rng.uniform(-1, 1, (2000, 2))])
+    y = rng.poisson(np.exp(x @ [0.2, -0.5, 0.6]))
+    steps = accelerated_newton(num_steps)
+
+    def end(loose, noise):
+        params = {"theta": jnp.zeros(3)}
+        inverse = jnp.asarray(np.linalg.inv(x.T @ x / 2000 * outcome.curvature(cut)))
+        state = steps.init(params)._replace(inverse=inverse, noise=jnp.full(3, noise), loose=jnp.asarray(loose))
+        for _ in range(num_steps):
+            residual = np.clip(y - np.exp(x @ np.asarray(params["theta"])), -cut, cut)
+            updates, state = steps.update({"theta": jnp.asarray(-x.T @ residual / 2000)}, state, params)
+            params = optax.apply_updates(params, updates)
+        return np.asarray(params["theta"])
+
+    pooled = np.zeros(3)
+    for _ in range(30):
+        rate = np.exp(x @ pooled)
+        pooled += np.linalg.solve((x * rate[:, None]).T @ x, x.T @ (y - rate))
+    spread = np.sqrt(np.diag(np.linalg.inv((x * rate[:, None]).T @ x)))
+    before = end(0.0, 0.0)
+    assert np.abs((before - pooled) / spread).max() > 1
+    assert np.abs((end(outcome.curvature(cut), 0.0) - pooled) / spread).max() < 0.2
+    np.testing.assert_array_equal(end(outcome.curvature(cut), 10.0), before)
 
 
 # -- the release -----------------------------------------------------------------------------------

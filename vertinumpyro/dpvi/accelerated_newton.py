@@ -14,6 +14,12 @@ M + 2 ν √d bounds the exact moments, but for a noise matrix's norm beyond 2 �
 negative log posterior's Hessian everywhere (Böhning and Lindsay 1988), and steps H^-1 g cannot overshoot, whatever the
 table. The second term of the maximum matters where the budget is small: noise alone then moves a coefficient by at most
 half its prior's standard deviation, in directions of which the data say too little to hold it.
+
+**Longer steps.** Of counts and events c is far above what most records have, and 20 such steps may end far from the
+optimum. With m the last move and y by how much the released descent changed over it, y'm / m'Hm is how steep the
+records are along the steps, of what H supposes (Barzilai and Borwein 1988). A step is longer by the inverse of that and
+four deviations of its noise, so that where noise hides it nothing changes, by 16 at most, and never moves the
+predictor's root mean square by more than half a unit: as far as a residual that is cut to +-a goes, whose c is 2a.
 """
 
 from __future__ import annotations
@@ -61,6 +67,7 @@ from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
 
 _FARTHEST = 0.5  # of a prior's standard deviation
+_SURE, _MOST_LONGER, _FURTHEST = 4.0, 16.0, 0.5  # of longer steps: deviations, times, units of the predictor
 _MOST_MOMENTUM = 0.7
 _PRIOR_DRAWS = 128
 
@@ -73,6 +80,8 @@ class NewtonState(NamedTuple):
     inverse: N H⁻¹ [d, d].
     points: where each was taken [T, d].
     descents: what each was given, the gradient of the negative log posterior over N, with noise [T, d].
+    noise: standard deviation of that noise [d].
+    loose: c where steps may be longer than H has it; 0 where not.
     """
 
     count: jax.Array
@@ -80,6 +89,8 @@ class NewtonState(NamedTuple):
     inverse: jax.Array
     points: jax.Array
     descents: jax.Array
+    noise: jax.Array
+    loose: jax.Array
 
 
 def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
@@ -95,18 +106,34 @@ def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
 
     def init(params: Any) -> NewtonState:
         flat, _ = ravel_pytree(params)
-        nothing = jnp.zeros((num_steps, flat.size), flat.dtype)
-        return NewtonState(jnp.zeros((), jnp.int32), flat, jnp.eye(flat.size, dtype=flat.dtype), nothing, nothing)
+        inverse, nothing = jnp.eye(flat.size, dtype=flat.dtype), jnp.zeros((num_steps, flat.size), flat.dtype)
+        off = jnp.zeros((), flat.dtype)
+        return NewtonState(jnp.zeros((), jnp.int32), flat, inverse, nothing, nothing, jnp.zeros_like(flat), off)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NewtonState]:
         (descent, unravel), (here, _) = ravel_pytree(updates), ravel_pytree(params)
         size, momentum = (jnp.asarray(of_step, here.dtype)[state.count] for of_step in _schedule(num_steps))
-        after = here - size * (state.inverse @ descent)
+        step = state.inverse @ descent
+        after = here - size * _longer(state, here, descent, step) * step
         extrapolated = after + momentum * (after - state.before)
         points, descents = state.points.at[state.count].set(here), state.descents.at[state.count].set(descent)
-        return unravel(extrapolated - here), NewtonState(state.count + 1, after, state.inverse, points, descents)
+        count = state.count + 1
+        return unravel(extrapolated - here), state._replace(count=count, before=after, points=points, descents=descents)
 
     return optax.GradientTransformation(init, update)
+
+
+def _longer(state: NewtonState, here: jax.Array, descent: jax.Array, step: jax.Array) -> jax.Array:
+    """How many times longer a step is than H has it: 1 at the first, and where c is no loose bound."""
+    last = jnp.maximum(state.count - 1, 0)
+    moved, risen = here - state.points[last], descent - state.descents[last]
+    supposed = moved @ jnp.linalg.solve(state.inverse, moved)
+    doubt = _SURE * math.sqrt(2) * jnp.linalg.norm(state.noise * moved)
+    by_trace = 1 / jnp.clip((moved @ risen + doubt) / supposed, 1 / _MOST_LONGER, 1.0)
+    # the step's move of the predictor, squared, is at most step'H step / c over N
+    by_move = _FURTHEST * jnp.sqrt(state.loose / jnp.maximum(step @ descent, jnp.finfo(here.dtype).tiny))
+    longer = jnp.maximum(1.0, jnp.minimum(by_trace, by_move))
+    return jnp.where((state.count > 0) & (supposed > 0), longer, 1.0)
 
 
 def noise_gain(num_steps: int) -> float:
@@ -270,10 +297,16 @@ class MomentsStart(Start):
         progress_bar: bool,
     ) -> DPVIState:  # fmt: skip
         """See `Start.state`: the first state, with the inverse."""
-        inverse = self._inverse(released, plan, kernel, cold)
-        steps = cold.optimizer_state
-        steps = steps._replace(inverse=jnp.asarray(kernel.num_records * inverse, steps.inverse.dtype))
-        return cold._replace(optimizer_state=steps)
+        inverse, (_, times) = self._inverse(released, plan, kernel, cold), _gathered(kernel.guide.split)
+        (summed,), steps = kernel.guide.split.structure.summed, cold.optimizer_state
+        cut = _longest_residual(kernel.guide.split, plan.residual_bound)
+        known = {
+            "inverse": kernel.num_records * inverse,
+            "noise": kernel.shape.noise_stddev * np.sqrt(times) / kernel.num_records,
+            "loose": summed.outcome.curvature(cut) if summed.outcome.is_loose else 0.0,
+        }
+        known = {name: jnp.asarray(value, steps.inverse.dtype) for name, value in known.items()}
+        return cold._replace(optimizer_state=steps._replace(**known))
 
     def working_prior(self, split: SplitModel) -> WorkingPrior | None:
         """See `Start.working_prior`: where a latent is in no party's part, as the scale of others."""

@@ -24,14 +24,16 @@ they share, their scores may point the same way, and k times their columns is th
 b is at least 1/1024 and at most 1.
 
 **By forecast** (`forecast_bound`): a smaller b is less noise, and cuts off residuals that say something. With c
-the mean product of the residual and what b leaves of it, v the mean square of what it leaves, over usual predictors and
-outcomes that follow the model, and s the noise of all steps' mean, a coefficient of a column with E x^2 = q has the
-variance
+the mean product of the residual and what b leaves of it, v the mean square of what it leaves, of outcomes that follow
+the model at a predictor, and s the noise of all steps' mean, a coefficient of a column with E x^2 = q has the variance
 
     (N q v + s^2) / (N q c)^2.
 
-Of all b within 3% of the least, the largest is taken: at a large budget nothing is cut that the pooled estimate has.
-And none that takes off more than 15% of c, as what is put back for it rests on the model alone (`dpvi.noise_aware`).
+How far above its least it is, is averaged over usual predictors: each for itself, as a table's may all be like one of
+them, and those with the largest residuals would decide a mean of variances. Of all b within 1% of the least, the
+largest is taken, so that at a large budget nothing is cut that the pooled estimate has, and what noise that costs is a
+tenth of a standard error. And none that takes off more than 15% of c, as what is put back for it rests on the model
+alone (`dpvi.noise_aware`).
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ class Budget(NamedTuple):
 
 _USUAL_SQUARE = 0.3  # of a column from -1 to 1, the most even one's a third
 _BOUNDS = np.unique(np.concatenate([np.geomspace(LEAST_RESIDUAL_BOUND, 1.0, 48), np.linspace(0.5, 1.0, 26)]))
-_NEARLY_BEST = 1.03
+_NEARLY_BEST = 1.01
 _LEAST_SAID = 0.85
 
 
@@ -168,16 +170,16 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
     assert known is not None  # `chosen_clip` asked
     values, probabilities = known
     residual = np.asarray(outcome.residual(eta[:, None], values), np.float64)
-    chance = np.asarray(probabilities, np.float64) * (weights / weights.sum())[:, None]
+    chance, weights = np.asarray(probabilities, np.float64), weights / weights.sum()
     cuts = _BOUNDS[:, None, None] * outcome.unit
     cut = np.clip(residual, -cuts, cuts)
-    said = (chance * cut * residual).sum((1, 2))
-    spreads = (chance * cut**2).sum((1, 2))
+    said, spreads = (chance * cut * residual).sum(2), (chance * cut**2).sum(2)
     information = budget.num_records * _USUAL_SQUARE
-    noise = columns * (budget.noise * _BOUNDS * outcome.unit) ** 2
+    noise = columns * (budget.noise * _BOUNDS[:, None] * outcome.unit) ** 2
     variance = (information * spreads + noise) / (information * said) ** 2
-    variance = np.where(said >= _LEAST_SAID * said.max(), variance, np.inf)
-    return float(f"{_BOUNDS[variance <= _NEARLY_BEST * variance.min()].max():.4g}")
+    above = (variance / variance.min(0)) @ weights
+    above = np.where((said / said.max(0)) @ weights >= _LEAST_SAID, above, np.inf)
+    return float(f"{_BOUNDS[above <= _NEARLY_BEST * above.min()].max():.4g}")
 
 
 def check_one_outcome(split: SplitModel, fix: str) -> None:

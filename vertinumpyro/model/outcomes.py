@@ -29,11 +29,13 @@ class Outcome(abc.ABC):
     :cvar kind: the link's name.
     :cvar instead: how the site is written, for errors.
     :cvar num_sums: S, how many sums enter the link.
+    :cvar is_loose: whether `curvature` is far above what most records have, so that few steps by it may not arrive.
     """
 
     kind: ClassVar[str]
     instead: ClassVar[str]
     num_sums: ClassVar[int] = 1
+    is_loose: ClassVar[bool] = True
 
     @property
     def unit(self) -> float:
@@ -67,7 +69,7 @@ class Outcome(abc.ABC):
 
     @property
     def usual(self) -> tuple[float, float]:
-        """Mean and standard deviation of usual predictors, from which bounds are forecast."""
+        """Mean and standard deviation of usual predictors, each of which a bound is forecast for."""
         return 0.0, 1.0
 
     def curvature(self, cut: float) -> float:
@@ -108,6 +110,11 @@ def _counts(most: float) -> np.ndarray:
     return np.concatenate([np.arange(min(64.0, most) + 1), further])
 
 
+def _usual_rates(most: float) -> tuple[float, float]:
+    """Of their logarithm: most tables' rates are between 1 and the largest count, and nobody says where."""
+    return 0.5 * float(np.log(most)), 0.25 * float(np.log(most))
+
+
 def _weighted(counts: np.ndarray, log_prob: Any) -> tuple[jax.Array, jax.Array]:
     """The counts for each predictor, and their probabilities, each for those until the next."""
     weights = jax.nn.softmax(log_prob + np.log(np.gradient(counts)), axis=-1)
@@ -120,6 +127,7 @@ class BernoulliLogit(Outcome):
     """Logistic regression: y - sigmoid(eta)."""
 
     kind: ClassVar[str] = "bernoulli_logit"
+    is_loose: ClassVar[bool] = False
     instead: ClassVar[str] = "Bernoulli(logits=eta)"
 
     def offsets(self, value: jax.Array) -> jax.Array:
@@ -154,6 +162,7 @@ class BernoulliProbit(Outcome):
     """Probit regression: s phi(s eta) / Phi(s eta), s = 2 y - 1, where s eta below -6 counts as -6."""
 
     kind: ClassVar[str] = "bernoulli_probit"
+    is_loose: ClassVar[bool] = False
     instead: ClassVar[str] = "Bernoulli(probs=ndtr(eta))"
     MOST: ClassVar[float] = 6.158482604544618
 
@@ -198,6 +207,7 @@ class OrderedLogit(Outcome):
     """
 
     kind: ClassVar[str] = "ordered_logit"
+    is_loose: ClassVar[bool] = False
     instead: ClassVar[str] = "OrderedLogistic(eta, cutpoints)"
     num_sums: ClassVar[int] = 2
 
@@ -250,6 +260,7 @@ class Normal(Outcome):
     """
 
     kind: ClassVar[str] = "normal"
+    is_loose: ClassVar[bool] = False
     instead: ClassVar[str] = "Normal(eta, scale) with a public scale"
     WIDTH: ClassVar[float] = 8.0
 
@@ -349,7 +360,7 @@ class Poisson(Outcome):
     @property
     def usual(self) -> tuple[float, float]:
         """Rates about the root of the largest count; of events somewhat below one for each."""
-        return (-0.7, 0.7) if self.events else (0.5 * float(np.log(self.most)), 0.5)
+        return (-0.7, 0.7) if self.events else _usual_rates(self.most)
 
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> Poisson | None:
@@ -406,11 +417,13 @@ class NegativeBinomial(Outcome):
     @property
     def usual(self) -> tuple[float, float]:
         """As a Poisson's."""
-        return 0.5 * float(np.log(self.most)), 0.5
+        return _usual_rates(self.most)
 
     def curvature(self, cut: float) -> float:
-        """Of a sigmoid, at 0, of the largest count."""
-        return min(2 * cut, (self.most + self.concentration) / 4)
+        """Of a sigmoid, of the largest count: at 0, or where its residual is no longer cut, if that is above 0."""
+        most, size = self.most, self.concentration
+        uncut = (most - cut) * (cut + size) / (most + size) if most > 2 * cut + size else (most + size) / 4
+        return min(2 * cut, uncut)
 
     @classmethod
     def of(cls, fn: Any, largest: float | None) -> NegativeBinomial | None:

@@ -106,8 +106,9 @@ class PredictivePosterior(abc.ABC):
         """A row for each number of each latent, on its own support, and of what is derived from them. Post-processing.
 
         Columns are `estimate`, the posterior mean; `std_error`, the posterior standard deviation; `lower` and `upper`,
-        the ends of the central interval; `privacy_share`, the part of the posterior variance that the noise of privacy
-        adds, as far as can be told; `effective_records`: so many records without that noise would say as much.
+        the ends of the central interval, drawn out to a mean that lies outside, as of a heavy tail; `privacy_share`,
+        the part of the posterior variance that the noise of privacy adds, as far as can be told; `effective_records`:
+        so many records without that noise would say as much.
 
         Where the spread of the draws is no interval (`is_interval`), there is the column estimate alone, and
         `summary().attrs["spread_note"]` says why. The last two columns are there where they are known.
@@ -371,7 +372,9 @@ def _summary(name: str, values: np.ndarray, prob: float) -> pd.DataFrame:
     """Rows of one latent, of its draws [draws, ...]."""
     places = [",".join(map(str, place)) for place in np.ndindex(values.shape[1:])]
     low, high = np.quantile(values, [(1 - prob) / 2, (1 + prob) / 2], axis=0)
-    columns = {"estimate": values.mean(0), "std_error": values.std(0), "lower": low, "upper": high}
+    mean = values.mean(0)
+    ends = {"lower": np.minimum(low, mean), "upper": np.maximum(high, mean)}
+    columns = {"estimate": mean, "std_error": values.std(0), **ends}
     index = [f"{name}[{place}]" if place else name for place in places]
     return pd.DataFrame({column: np.ravel(found) for column, found in columns.items()}, index=index)
 
