@@ -39,12 +39,14 @@ from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, noise_aware_draws, why_not
 from vertinumpyro.dpvi.second_moments import (
+    LEAST_SHARE,
     MOST_COEFFICIENTS,
     NUM_STEPS,
     MomentsPlan,
     MomentsWork,
     NoisyMoments,
     SecondMoments,
+    chosen_share,
     noisy_moments,
     scores_of,
     widths_of,
@@ -190,7 +192,10 @@ class MomentsStart(Start):
         settings["relation"] = neighbouring(settings["relation"])
         whole: Any = MomentsPlan.calibrated
         fixed = {"num_records": facts.num_records, "parties": split.parties, **_facts_of(split, clip)}
-        return shared(whole, self.settings.share, noise=noise, **fixed, **settings)
+        share = self.settings.share
+        if share is None:
+            share = chosen_share(shared(whole, LEAST_SHARE, noise=noise, **fixed, **settings))
+        return shared(whole, share, noise=noise, **fixed, **settings)
 
     def is_possible(self, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> bool:
         """Whether there are steps by second moments."""

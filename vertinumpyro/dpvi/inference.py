@@ -190,8 +190,8 @@ class DPVI:
         a coalition of up to `collusion_threshold`. `adversary`, the name of a row of the privacy table, narrows that
         to one, and a `PrivacyWarning` says what the others get. Or give `noise_multiplier`.
 
-        Where the posterior will know the noise, `plan.forecast` has the standard errors to expect of it, and `print(plan)`
-        says of which coefficients so many records at that epsilon say little.
+        Where the posterior will know the noise, `plan.forecast` has the standard errors to expect of it, and
+        `print(plan)` says of which coefficients so many records at that epsilon say little.
 
         Records are sampled by Poisson with expected size `batch_size` for `num_steps` steps, unless `sampling` says
         otherwise. What is None is chosen from N, the schema and whom ε is for (`dpvi.settings`). Under "replace" one

@@ -129,6 +129,11 @@ class Diagnostics:
         return cls(np.zeros(0), None, 0.0, None if residual is None else Residual(*residual))
 
 
+def _listed(names: list[str], chosen: np.ndarray) -> str:
+    """Some of the names, or that it is all of them."""
+    return "all" if chosen.all() else listed([name for name, is_one in zip(names, chosen, strict=True) if is_one])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Posterior(PredictivePosterior):
     """A variational posterior learned under a plan. All of it is released but `diagnostics.objective` and `.seconds`.
@@ -198,22 +203,21 @@ class Posterior(PredictivePosterior):
         if residual.is_noise:
             return "The steps ended at an optimum: their last gradients are within the noise"
         return (
-            "The steps did not end at an optimum: their last gradients are "
-            f"{residual.standard_errors:.0f} standard errors beyond the noise, {residual.norm:.2f} clip norms a record; "
-            "raise num_steps or learning_rate"
+            f"The steps did not end at an optimum: their last gradients are {residual.standard_errors:.0f} standard "
+            f"errors beyond the noise, {residual.norm:.2f} clip norms a record; raise num_steps or learning_rate"
         )
 
     def _signal_notes(self) -> Iterator[str]:
         """Of which numbers the draws that know the noise say little, beside the prior or beside the noise."""
         if self.noise_aware is None:
             return
-        names, stddev = np.array(self.split.names, object), self.noise_aware.draws.std(0)
+        names, stddev = self.split.names, self.noise_aware.draws.std(0)
         little = says_little(stddev, prior_stddev(self.split))
         if little.any():
-            yield f"At this epsilon and N the data say little beside the prior of: {listed(names[little])}"
+            yield f"At this epsilon and N the data say little beside the prior of: {_listed(names, little)}"
         hidden = ~little & (np.square(self.noise_aware.stddev / stddev) < 1 - _MOST_OF_VARIANCE)
         if hidden.any():
-            yield f"Over {_MOST_OF_VARIANCE:.0%} of the variance is the noise of privacy of: {listed(names[hidden])}"
+            yield f"Over {_MOST_OF_VARIANCE:.0%} of the variance is the noise of privacy of: {_listed(names, hidden)}"
 
     @property
     def _num_draws(self) -> float:

@@ -300,15 +300,15 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
 
     def keep_forecast(self, forecast: Forecast | None) -> None:
         """For who makes the plan. It is beside what the plan says: in no record, and in no comparison."""
-        self.__dict__["_forecast"] = forecast
+        object.__setattr__(self, "_forecast", forecast)
 
     def __str__(self) -> str:
         """With a forecast it and what the plan costs, within 80 columns; else all fields."""
         if self.forecast is None:
             return repr(self)
         return (
-            f"ε ≤ {self.worst.epsilon:.4g}, δ = {self.delta:g}, N = {self.num_records:,}, {self.num_gradients} steps of "
-            f"{' and '.join(self.parties)}\n{self.forecast}"
+            f"ε ≤ {self.worst.epsilon:.4g}, δ = {self.delta:g}, N = {self.num_records:,}, {self.num_gradients} steps\n"
+            f"{self.forecast}"
         )
 
     def draw_noise_shares(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
