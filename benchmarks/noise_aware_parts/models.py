@@ -26,7 +26,7 @@ from vertinumpyro.data.datasets import load_abalone, load_adult
 from vertinumpyro.model import party_plate, party_sum
 
 NUM_SLOPES, NUM_AT_BANK, BINARY, NUM_GROUPS = 7, 3, (1, 6), 8
-CONCENTRATION, MOST, LARGEST = 1.5, 30, 12.0
+CONCENTRATION, MOST, LARGEST, LONGEST = 1.5, 30, 12.0, 2.0
 NAMES = [f"x{i}" for i in range(NUM_SLOPES)]
 _LOADINGS = 0.7 * np.random.default_rng(7).normal(size=(2, NUM_SLOPES))
 
@@ -50,7 +50,7 @@ class Family:
         """Of y."""
         columns = {"linear": RealColumn(bounds=(-LARGEST, LARGEST)), "poisson": CountColumn(upper=MOST),
                    "negative_binomial": CountColumn(upper=MOST)}  # fmt: skip
-        return columns.get(self.name, BinaryColumn())
+        return columns.get(self.name, BinaryColumn())  # of a survival whether the event was seen
 
     @property
     def law(self) -> str:
@@ -59,16 +59,20 @@ class Family:
     @cached_property
     def schema(self) -> Schema:
         """Of the table."""
-        reals: dict[str, Any] = {name: RealColumn(bounds=(-1, 1)) for name in NAMES}
+        x: dict[str, Any] = {name: RealColumn(bounds=(-1, 1)) for name in NAMES}
         groups = {"group": CategoricalColumn(categories=tuple("abcdefgh"))} if self.grouped else {}
-        bank, telco = ({name: reals[name] for name in part} for part in (NAMES[:NUM_AT_BANK], NAMES[NUM_AT_BANK:]))
-        return Schema({"bank": PartySchema({"y": self.column, **bank}), "telco": PartySchema({**telco, **groups})})
+        time = {"time": RealColumn(bounds=(0, LONGEST))} if self.law == "survival" else {}
+        bank, telco = ({name: x[name] for name in part} for part in (NAMES[:NUM_AT_BANK], NAMES[NUM_AT_BANK:]))
+        return Schema({"bank": PartySchema({"y": self.column, **time, **bank}),
+                       "telco": PartySchema({**telco, **groups})})  # fmt: skip
 
     def outcome(self, eta: Any) -> Any:
         """The distribution of y."""
         if self.law == "linear":
             return dist.Normal(eta, 1.0)
         if self.law == "poisson":
+            return dist.Poisson(jnp.exp(eta))
+        if self.law == "survival":  # of whether it was seen, with the time at risk in eta
             return dist.Poisson(jnp.exp(eta))
         if self.law == "negative_binomial":
             return dist.NegativeBinomial2(jnp.exp(eta), CONCENTRATION)
@@ -78,8 +82,11 @@ class Family:
         """As a user writes it."""
         intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, self.spread))
         slopes: Any = numpyro.sample("slopes", dist.Normal(0.0, self.spread).expand([NUM_SLOPES]).to_event(1))
-        bank = intercept + sum(slopes[i] * data[NAMES[i]] for i in range(NUM_AT_BANK))
-        telco = sum(slopes[i] * data[NAMES[i]] for i in range(NUM_AT_BANK, NUM_SLOPES))
+        x = [2 * data[name] - 1 for name in NAMES]
+        bank = intercept + sum(slopes[i] * x[i] for i in range(NUM_AT_BANK))
+        telco = sum(slopes[i] * x[i] for i in range(NUM_AT_BANK, NUM_SLOPES))
+        if self.law == "survival":
+            bank = bank + jnp.log(LONGEST * data["time"])
         if self.grouped:
             scale: Any = numpyro.sample("scale", dist.HalfNormal(0.5))
             groups: Any = numpyro.sample("groups", dist.Normal(0.0, scale).expand([NUM_GROUPS]).to_event(1))
@@ -97,19 +104,22 @@ FAMILIES = {
         Family("negative_binomial", 0.4),
         Family("linear", 1.0),
         Family("hierarchical", 1.0, grouped=True),
+        Family("survival", 0.4),
     )
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Records, pooled: x `[N, 7]`, y `[N]`, groups `[N]`, and the coefficients that made y where they are known."""
+    """Records, pooled: x `[N, 7]`, y `[N]`, groups `[N]`, times at risk `[N]` of a survival, and the coefficients that
+    made y where they are known."""
 
     family: Family
     x: np.ndarray
     y: np.ndarray
     groups: np.ndarray
     truth: Truth | None = None
+    times: np.ndarray | None = None
 
     @classmethod
     def simulated(cls, family: Family, num_records: int, seed: int, *, two_values: bool = False) -> Table:
@@ -128,6 +138,10 @@ class Table:
         truth = {"intercept": family.spread * rng.normal(), "slopes": family.spread * rng.normal(size=NUM_SLOPES),
                  "scale": scale, "groups": scale * rng.normal(size=NUM_GROUPS)}  # fmt: skip
         eta = truth["intercept"] + x @ truth["slopes"] + family.grouped * truth["groups"][groups]
+        if family.law == "survival":
+            event, end = rng.exponential(np.exp(-eta)), LONGEST * rng.uniform(0.2, 1.0, num_records)
+            times = np.maximum(np.minimum(event, end), 1e-3)
+            return cls(family, x, (event < end).astype(float), groups, truth, times)
         y = np.asarray(family.outcome(jnp.asarray(eta)).sample(jax.random.key(seed)), float)
         return cls(family, x, np.clip(y, -LARGEST, MOST), groups, truth)
 
@@ -159,9 +173,11 @@ class Table:
     def dataset(self) -> VerticalDataset:
         """At its parties."""
         y = self.y.astype(np.float32 if self.family.law == "linear" else np.int32)
-        x = {name: self.x[:, i].astype(np.float32) for i, name in enumerate(NAMES)}
-        columns = {"y": y, **x, "group": self.groups.astype(np.int32)}
         schema = self.family.schema
+        x = {name: ((self.x[:, i] + 1) / 2).astype(np.float32) for i, name in enumerate(NAMES)}  # as a model gets reals
+        columns = {"y": y, **x, "group": self.groups.astype(np.int32)}
+        if self.times is not None:
+            columns["time"] = (self.times / LONGEST).astype(np.float32)
         return VerticalDataset(schema, {p: {n: columns[n] for n in schema.column_names(p)} for p in schema.parties})
 
 

@@ -56,8 +56,8 @@ def _derivatives(table: Table, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     if law == "logistic":
         mean = expit(eta)
         return y - mean, mean * (1 - mean)
-    rate = np.exp(eta)
-    if law == "poisson":
+    rate = np.exp(eta) * (1.0 if table.times is None else table.times)
+    if law in ("poisson", "survival"):
         return y - rate, rate
     share = 1 / (1 + rate / CONCENTRATION)
     return (y - rate) * share, rate * share

@@ -1,5 +1,6 @@
 """Posteriors that know the steps' noise: what a trace says of the coefficients, and what a user gets of it."""
 
+import dataclasses
 import pickle
 from typing import Any
 
@@ -15,9 +16,11 @@ from vertinumpyro.core import compat
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, SecondMoments
 from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
+from vertinumpyro.dpvi.posterior import Residual
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import BernoulliLogit, Poisson
 from vertinumpyro.posterior.predictive import _summary
+from vertinumpyro.privacy import Plan
 
 KEY = jax.random.key(0)
 pytestmark = [
@@ -122,6 +125,54 @@ def test_an_estimate_never_lies_outside_its_own_interval(prob):
     for values in (skewed, -skewed):
         rows = _summary("scale", values, prob)
         assert ((rows["lower"] <= rows["estimate"]) & (rows["estimate"] <= rows["upper"])).all()
+
+
+def test_a_second_fit_of_the_same_public_numbers_compiles_nothing():
+    dataset = dataset_of("logit")
+    dpvi = DPVI(logistic, warm_start=SecondMoments())
+    for seed in range(2):
+        plan = dpvi.plan(dataset, epsilon=2.0)
+        dpvi.fit(dataset, plan, jax.random.key(seed), insecure_seed=seed, progress_bar=False)
+    kernel, _ = dpvi.kernel(dataset, plan, KEY)
+    assert kernel.compiled["chunk"]._cache_size() == 1
+    other, _ = dpvi.kernel(dataset, dpvi.plan(dataset, epsilon=3.0), KEY)
+    assert other is not kernel
+    assert len(pickle.loads(pickle.dumps(dpvi))._kernels) == 0
+    for epsilon in range(4, 13):
+        dpvi.kernel(dataset, dpvi.plan(dataset, epsilon=float(epsilon)), KEY)
+    assert kernel not in dpvi._kernels.values()  # or programs would pile up
+
+
+def test_a_plan_says_before_anything_is_spent_what_its_fit_will_know():
+    dataset = dataset_of("logit")
+    dpvi = DPVI(logistic, warm_start=SecondMoments())
+    plans = [dpvi.plan(dataset, epsilon=epsilon) for epsilon in (0.02, 2.0)]
+    drowned, plan = (one.forecast for one in plans)
+    assert list(plan.table.index) == ["bank[0]", "bank[1]", "telco[0]", "telco[1]"]
+    assert (drowned.std_error > plan.std_error).all()
+    assert np.allclose(plan.prior, 2.0)
+    assert np.allclose(plan.table["sampling"] ** 2 + plan.table["privacy"] ** 2, plan.std_error**2)
+    assert {"bank[1]", "telco[1]"} <= set(drowned.little)
+    assert f"the data will say little of: {', '.join(drowned.little)}. What could help" in str(plans[0])
+    assert all(len(line) <= 80 for line in str(plans[1]).splitlines())
+    assert Plan.from_dict(plans[1].to_dict()).forecast is None  # no record has it
+    assert Plan.from_dict(plans[1].to_dict()) == plans[1]
+    posterior = dpvi.fit(dataset, plans[1], KEY, insecure_seed=1, progress_bar=False)
+    ratio = posterior.summary()["std_error"] / plan.std_error
+    assert ratio.between(1 / 3, 3).all()
+
+
+def test_a_posterior_says_first_whether_its_steps_ended_and_what_noise_hides(tmp_path):
+    dpvi, posterior = fitted(logistic, dataset_of("logit"), epsilon=0.005)
+    ended, little, *_ = notes = posterior.reading_notes
+    assert ended == "The steps ended at an optimum: their last gradients are within the noise"
+    assert little.startswith("At this epsilon and N the data say little beside the prior of: ")
+    assert posterior.summary().attrs["reading_notes"] == notes
+    assert str(posterior).startswith(ended)
+    posterior.save(tmp_path / "posterior.npz")
+    assert dpvi.load(tmp_path / "posterior.npz").reading_notes == notes
+    early = dataclasses.replace(posterior.diagnostics, residual=Residual(0.2, 9.0))
+    assert "did not end at an optimum" in dataclasses.replace(posterior, diagnostics=early).reading_notes[0]
 
 
 def groups_of(num_records=3000):

@@ -35,23 +35,24 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.autoguide import AutoDelta
-from numpyro.infer.initialization import init_to_sample
 
-from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
+from vertinumpyro.dpvi.forecast import StandIns, drawn_prior, forecast_stddevs, prior_draws, prior_stddev
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, noise_aware_draws, why_not
 from vertinumpyro.dpvi.second_moments import (
+    LEAST_SHARE,
     MOST_COEFFICIENTS,
     NUM_STEPS,
     MomentsPlan,
     MomentsWork,
     NoisyMoments,
     SecondMoments,
+    chosen_share,
     input_form,
     noisy_moments,
     scores_of,
@@ -62,6 +63,7 @@ from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.guide import GuideFactory, WorkingPrior, is_point
 from vertinumpyro.privacy import GradientPlan, NoiseSource, neighbouring
+from vertinumpyro.privacy.forecast import Forecast
 from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
@@ -69,7 +71,6 @@ from vertinumpyro.session import Run, Session
 _FARTHEST = 0.5  # of a prior's standard deviation
 _SURE, _MOST_LONGER, _FURTHEST = 4.0, 16.0, 0.5  # of longer steps: deviations, times, units of the predictor
 _MOST_MOMENTUM = 0.7
-_PRIOR_DRAWS = 128
 
 
 class NewtonState(NamedTuple):
@@ -185,6 +186,7 @@ def _positive(precision: np.ndarray) -> np.ndarray:
 
 
 _TRIED, _TOLERANCE = 32, 1e-4
+_NUM_FORECAST, _FORECAST_BLOCKS = 16, 16
 
 
 @final
@@ -218,7 +220,10 @@ class MomentsStart(Start):
         settings["relation"] = neighbouring(settings["relation"])
         whole: Any = MomentsPlan.calibrated
         fixed = {"num_records": facts.num_records, "parties": split.parties, **_facts_of(split, clip)}
-        return shared(whole, self.settings.share, noise=noise, **fixed, **settings)
+        share = self.settings.share
+        if share is None:
+            share = chosen_share(shared(whole, LEAST_SHARE, noise=noise, **fixed, **settings))
+        return shared(whole, share, noise=noise, **fixed, **settings)
 
     def is_possible(self, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> bool:
         """Whether there are steps by second moments."""
@@ -313,9 +318,7 @@ class MomentsStart(Start):
         if len(np.unique(split.gather_index)) == split.num_parameters:
             return None
         if "working prior" not in split.compiled:
-            keys = jax.random.split(compat.random_key(11), _PRIOR_DRAWS)
-            drawn = np.stack([np.asarray(split.init(init_to_sample, key)) for key in keys])
-            low, middle, high = np.quantile(drawn, [0.16, 0.5, 0.84], axis=0)
+            low, middle, high = np.quantile(prior_draws(split), [0.16, 0.5, 0.84], axis=0)
             split.compiled["working prior"] = WorkingPrior(jnp.asarray(middle), jnp.asarray((high - low) / 2 + 1e-6))
         return split.compiled["working prior"]
 
@@ -344,6 +347,25 @@ class MomentsStart(Start):
         cut = _longest_residual(split, plan.residual_bound)
         return noise_aware_draws(split, summed.outcome, trace, cut, jax.random.fold_in(rng_key, 2))
 
+    def forecast(self, split: SplitModel, plan: GradientPlan) -> Forecast | None:
+        """See `Start.forecast`."""
+        if why_not(split):
+            return None
+        (summed,) = split.structure.summed
+        read, (gather, times) = np.unique(split.gather_index), _gathered(split)
+        coefficients, precision = drawn_prior(split)
+        given = StandIns(
+            scores=_stand_in_scores(split) @ gather.T[:, read],
+            coefficients=coefficients[:_NUM_FORECAST, read],
+            precision=precision[np.ix_(read, read)],
+            num_records=plan.num_records,
+            noise=_noise_stddev(plan) * np.sqrt(times[read]),
+            num_steps=plan.num_gradients,
+            moments_noise=moments_of(plan).stddev * times.max(),
+        )
+        stddev, sampling = forecast_stddevs(summed.outcome, _longest_residual(split, plan.residual_bound), given)
+        return Forecast(tuple(np.array(split.names, object)[read]), stddev, sampling, prior_stddev(split)[read])
+
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
         split, (sums, times) = kernel.guide.split, _gathered(kernel.guide.split)
@@ -366,6 +388,26 @@ def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
     sums = np.zeros((split.num_parameters, len(place)))
     sums[place, np.arange(len(place))] = 1
     return sums, np.bincount(place, minlength=split.num_parameters)
+
+
+def _stand_in_scores(split: SplitModel) -> np.ndarray:
+    """Of stand-in records `[n, D]`, every party's side by side."""
+    zeros = jnp.asarray(np.zeros(split.num_parameters), float)
+
+    def of_block(block: int) -> np.ndarray:
+        found = []
+        for place, party in enumerate(split.parties):
+            seed = 100 + block * len(split.parties) + place  # or parties' columns would be each other's
+            own = stand_in_columns(split.schema.restrict(party), _TRIED, seed=seed)
+            found.append(scores_of(split, party)(zeros, {name: jnp.asarray(column) for name, column in own.items()}))
+        return np.concatenate(found, axis=1)
+
+    return np.concatenate([of_block(block) for block in range(_FORECAST_BLOCKS)]).astype(np.float64)
+
+
+def _noise_stddev(plan: GradientPlan) -> float:
+    """Of all noise of a step's sum."""
+    return plan.noise_multiplier * plan.clip_norm * math.sqrt(plan.noise.num_shares / plan.noise.num_covering)
 
 
 def _of_prior(kernel: Kernel, what: str) -> Callable[[Any], jax.Array]:

@@ -64,6 +64,7 @@ from vertinumpyro.secure.computation import ClippedSum, Computation, block_memor
 from vertinumpyro.session import Run, Session, session_of
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
+_MOST_KERNELS = 8  # whose programs are kept; beyond, those that were made first are let go
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +112,7 @@ class DPVI:
     _splits: dict[Any, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _starts: dict[int, TableStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _kernels: dict[Any, Kernel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Before any schema is known, as `check_settings` says."""
@@ -132,7 +134,7 @@ class DPVI:
     def __getstate__(self) -> dict[str, Any]:
         """The settings; split models and their programs are made again."""
         require_names("DPVI", {name: getattr(self, name) for name in ("model", "guide", "optimizer", "init_loc_fn")})
-        return public_state(self, _splits={}, _twins={}, _starts={})
+        return public_state(self, _splits={}, _twins={}, _starts={}, _kernels={})
 
     def split(self, schema: Schema, plan: GradientPlan | None = None) -> SplitModel:
         """The model split between the schema's parties.
@@ -187,6 +189,9 @@ class DPVI:
         Give `epsilon`, and the noise is calibrated so that nobody gets more: not the outside analyst, not a party, not
         a coalition of up to `collusion_threshold`. `adversary`, the name of a row of the privacy table, narrows that
         to one, and a `PrivacyWarning` says what the others get. Or give `noise_multiplier`.
+
+        Where the posterior will know the noise, `plan.forecast` has the standard errors to expect of it, and
+        `print(plan)` says of which coefficients so many records at that epsilon say little.
 
         Records are sampled by Poisson with expected size `batch_size` for `num_steps` steps, unless `sampling` says
         otherwise. What is None is chosen from N, the schema and whom ε is for (`dpvi.settings`). Under "replace" one
@@ -277,6 +282,8 @@ class DPVI:
             adversary=adversary,
         )
         plan.warn_if_narrowed()
+        if begun is not None and start is not None:
+            plan.keep_forecast(begun.forecast(split, plan))
         return plan
 
     @property
@@ -326,22 +333,37 @@ class DPVI:
         rng_key = checked_key(rng_key)
         self.check(dataset, plan)
         split = self.split(dataset.schema, plan)
-        shape = planned_shape(split, plan, **self._blocks)
         guide_key, step_key = jax.random.split(rng_key)
         guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
-        if (start := self._start_of(plan)) is not None:
-            guide = dataclasses.replace(guide, working_prior=start.working_prior(split))
-        kernel = Kernel(
-            guide=guide,
-            optimizer=steps_optimizer(start, plan.num_gradients, self.optimizer, self.learning_rate),
-            backend=self.backend,
-            shape=shape,
-            num_records=plan.num_records,
-            expected_batch_size=plan.expected_batch_size,
-            diagnostics=self.diagnostics,
-            spread=spread_over(self.num_devices),
-        )
+        kernel = self._kernel(guide, plan)
         return kernel, kernel.init(step_key, params)
+
+    def _kernel(self, guide: ReparameterisedGuide, plan: GradientPlan) -> Kernel:
+        """The same one for plans of the same public numbers, so that a further fit traces and compiles nothing.
+
+        A guide is the same function of its parameters wherever they start.
+        """
+        split, start = guide.split, self._start_of(plan)
+        settings = {
+            "shape": planned_shape(split, plan, **self._blocks),
+            "num_records": plan.num_records,
+            "expected_batch_size": plan.expected_batch_size,
+            "user_x64": compat.user_has_x64(),
+        }
+        key = (id(split), type(start), plan.num_gradients, *settings.values())
+        if key not in self._kernels:
+            while len(self._kernels) >= _MOST_KERNELS:
+                self._kernels.pop(next(iter(self._kernels)))
+            prior = None if start is None else start.working_prior(split)
+            self._kernels[key] = Kernel(
+                guide=dataclasses.replace(guide, working_prior=prior),
+                optimizer=steps_optimizer(start, plan.num_gradients, self.optimizer, self.learning_rate),
+                backend=self.backend,
+                diagnostics=self.diagnostics,
+                spread=spread_over(self.num_devices),
+                **settings,
+            )
+        return self._kernels[key]
 
     def _guide_of(self, plan: Plan) -> GuideFactory:
         start = self._start_of(plan)
@@ -449,7 +471,7 @@ class DPVI:
             guide=guide,
             params=params,
             plan=plan,
-            diagnostics=Diagnostics.empty(),
+            diagnostics=Diagnostics.empty(metadata.get("residual")),
             secure_noise=metadata["secure_noise"],
             noise_aware=draws,
             no_interval=metadata.get("no_interval", ""),

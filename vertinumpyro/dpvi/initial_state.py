@@ -42,6 +42,7 @@ from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, chosen_init, has_location
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import GradientPlan, Plan, PoissonSampling, PrivacyWarning, Sampling
+from vertinumpyro.privacy.forecast import Forecast
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Run, Session
 
@@ -142,6 +143,10 @@ class Start(abc.ABC):
         :param state: after the last step.
         """
         return ""
+
+    def forecast(self, split: SplitModel, plan: GradientPlan) -> Forecast | None:
+        """What `draws` will know of each coefficient; None where there will be none."""
+        return None
 
 
 def shared(planned: Any, share: float, **settings: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -79,6 +79,11 @@ class Kernel:
     diagnostics: bool = False
     spread: NamedSharding | None = None
     user_x64: bool = dataclasses.field(default_factory=compat.user_has_x64)
+
+    @cached_property
+    def compiled(self) -> dict[str, Any]:
+        """Compiled programs of whoever runs the steps, by their names: all fits of the kernel share them."""
+        return {}
 
     def init(self, rng_key: jax.Array, params: Params) -> DPVIState:
         """The state before the first step, strongly typed: a weak type would compile the loop twice."""

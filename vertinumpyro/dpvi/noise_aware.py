@@ -63,7 +63,7 @@ MOST_PARAMETERS = 300
 
 NUM_DRAWS = 2000
 
-_TRUST = 0.2  # rho: on Adult, Abalone and simulated tables of half binary columns, F is off by .03 to .09
+TRUST = 0.2  # rho: on Adult, Abalone and simulated tables of half binary columns, F is off by .03 to .09
 _BENT = 0.1  # of rho
 _ROUNDS, _ROUNDS_A_SLOPE = 20, 5
 _SIZES = np.array([1.0, 0.5, 0.25, 0.1, 0.03])
@@ -147,7 +147,7 @@ def noise_aware_draws(
     """
     with compat.x64():
         found = _information_of(split, outcome, trace, cut)
-        prior = _prior_of(split)
+        prior = gaussian_prior(split)
         if prior is not None:
             return _gaussian(found, prior, rng_key)
         return _by_nuts(split, found, rng_key)
@@ -215,7 +215,7 @@ def _information(
         values = jnp.maximum(values, _LEAST * num_records)
         apart = (points - beta) @ vectors
         per_step = noise**2 * jnp.eye(len(points)) + kappa**2 * apart @ apart.T
-        far = _TRUST**2 * (apart * values) @ apart.T
+        far = TRUST**2 * (apart * values) @ apart.T
         far = far + _BENT**2 * jnp.diag(jnp.diag(far))
         covariances = per_step + values[:, None, None] * (far + ratio)
         return kappa, vectors, values, jnp.linalg.inv(covariances)
@@ -257,7 +257,7 @@ def _slope(
     """The mean of D given the trace `[d, d]`, made symmetric: by how much the slope of G is above that of F."""
     weights = jnp.einsum("its,si->ti", inverses, left @ vectors)
     of_moments = kappa**2 * apart.T @ weights
-    of_trust = _TRUST**2 * ((vectors * values) @ vectors.T @ apart.T @ weights) * values
+    of_trust = TRUST**2 * ((vectors * values) @ vectors.T @ apart.T @ weights) * values
     found = (of_moments + of_trust) @ vectors.T
     return (found + found.T) / 2
 
@@ -329,27 +329,27 @@ def _curvatures(
 # -- the posterior ----------------------------------------------------------------------------------
 
 
-class _Normal(NamedTuple):
+class NormalPrior(NamedTuple):
     """A Gaussian prior's precision `[d, d]` and linear term `[d]`."""
 
     precision: np.ndarray
     linear: np.ndarray
 
 
-def _prior_of(split: SplitModel) -> _Normal | None:
+def gaussian_prior(split: SplitModel) -> NormalPrior | None:
     """The prior as a Gaussian; None where it is none, as its Hessian at two places says."""
     if "gaussian prior" not in split.compiled:
         split.compiled["gaussian prior"] = _found_prior(split.log_prior, split.num_parameters)
     return split.compiled["gaussian prior"]
 
 
-def _found_prior(log_prior: Callable[[jax.Array], jax.Array], size: int) -> _Normal | None:
+def _found_prior(log_prior: Callable[[jax.Array], jax.Array], size: int) -> NormalPrior | None:
     places = np.random.default_rng(9).normal(size=(2, size))
     hessian, gradient = jax.jit(jax.hessian(log_prior)), jax.jit(jax.grad(log_prior))
     one, other = (-np.asarray(hessian(jnp.asarray(place)), np.float64) for place in places)
     if not _is_constant(one, other):
         return None
-    return _Normal(one, np.asarray(gradient(jnp.zeros(size)), np.float64))
+    return NormalPrior(one, np.asarray(gradient(jnp.zeros(size)), np.float64))
 
 
 def _is_constant(one: np.ndarray, other: np.ndarray) -> bool:
@@ -357,7 +357,7 @@ def _is_constant(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.allclose(one, other, rtol=1e-4, atol=1e-6) and np.linalg.eigvalsh(one)[0] > 0)
 
 
-def _gaussian(found: Information, prior: _Normal, rng_key: jax.Array) -> NoiseAwareDraws:
+def _gaussian(found: Information, prior: NormalPrior, rng_key: jax.Array) -> NoiseAwareDraws:
     covariance = np.linalg.inv(found.precision + prior.precision)
     covariance = (covariance + covariance.T) / 2
     mean = covariance @ (found.linear + prior.linear)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,14 @@ import numpy as np
 from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.pickling import public_state
+from vertinumpyro.dpvi.forecast import prior_stddev
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.privacy import ClientPlan, GradientPlan
+from vertinumpyro.privacy.forecast import listed, says_little
 
 
 def as_numbers(leaf: Any) -> np.ndarray:
@@ -82,6 +84,28 @@ def load_params(path: str | os.PathLike[str], like: Any) -> tuple[Any, NoiseAwar
 GUIDES_OWN = "the spread of these draws is the guide's own: it leaves out the noise of the steps, and is no interval"
 """Of every posterior that was learned by noisy steps."""
 
+_MOST_OF_VARIANCE = 0.9
+
+
+MOST_ERRORS = 4.0  # the sum of squares has a long tail: noise alone passes three in one fit of three hundred
+MOST_NORM = 0.03  # what a gradient of this norm still gains is some thousandths of a nat a record
+
+
+class Residual(NamedTuple):
+    """What some steps released beside what steps at the optimum release.
+
+    :ivar norm: of the gradient, in clip norms a record; 0 where noise explains all.
+    :ivar standard_errors: how far the mean squared norm lies above that of steps at the optimum.
+    """
+
+    norm: float
+    standard_errors: float
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether it is within the noise, or too little to matter."""
+        return self.standard_errors <= MOST_ERRORS or self.norm <= MOST_NORM
+
 
 @dataclasses.dataclass(frozen=True)
 class Diagnostics:
@@ -90,16 +114,24 @@ class Diagnostics:
     released_norm: L2 norm of each noisy gradient per expected record; post-processing of the release, so DP.
     objective: negative ELBO per record on each batch, or None. NOT DP, internal.
     seconds: wall time of the steps, compilation included. NOT DP, internal: it is in no file.
+    residual: what the last tenth of the steps released beside the noise; post-processing, so DP. None where this
+        process took too few steps to tell.
     """
 
     released_norm: np.ndarray
     objective: np.ndarray | None
     seconds: float
+    residual: Residual | None = None
 
     @classmethod
-    def empty(cls) -> Diagnostics:
+    def empty(cls, residual: Sequence[float] | None = None) -> Diagnostics:
         """Of a loaded posterior."""
-        return cls(np.zeros(0), None, 0.0)
+        return cls(np.zeros(0), None, 0.0, None if residual is None else Residual(*residual))
+
+
+def _listed(names: list[str], chosen: np.ndarray) -> str:
+    """Some of the names, or that it is all of them."""
+    return "all" if chosen.all() else listed([name for name, is_one in zip(names, chosen, strict=True) if is_one])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -158,6 +190,36 @@ class Posterior(PredictivePosterior):
         return f"{GUIDES_OWN}; {self.no_interval}" if self.no_interval else GUIDES_OWN
 
     @property
+    def reading_notes(self) -> tuple[str, ...]:
+        """See `PredictivePosterior.reading_notes`: whether steps ended at an optimum, and whether noise hides much."""
+        return self.convergence_note, *self._signal_notes()
+
+    @property
+    def convergence_note(self) -> str:
+        """Whether the steps ended at an optimum, as far as what they released and its noise tell."""
+        residual = self.diagnostics.residual
+        if residual is None:
+            return "Whether the steps ended at an optimum is not known here"
+        if residual.is_noise:
+            return "The steps ended at an optimum: their last gradients are within the noise"
+        return (
+            f"The steps did not end at an optimum: their last gradients are {residual.standard_errors:.0f} standard "
+            f"errors beyond the noise, {residual.norm:.2f} clip norms a record; raise num_steps or learning_rate"
+        )
+
+    def _signal_notes(self) -> Iterator[str]:
+        """Of which numbers the draws that know the noise say little, beside the prior or beside the noise."""
+        if self.noise_aware is None:
+            return
+        names, stddev = self.split.names, self.noise_aware.draws.std(0)
+        little = says_little(stddev, prior_stddev(self.split))
+        if little.any():
+            yield f"At this epsilon and N the data say little beside the prior of: {_listed(names, little)}"
+        hidden = ~little & (np.square(self.noise_aware.stddev / stddev) < 1 - _MOST_OF_VARIANCE)
+        if hidden.any():
+            yield f"Over {_MOST_OF_VARIANCE:.0%} of the variance is the noise of privacy of: {_listed(names, hidden)}"
+
+    @property
     def _num_draws(self) -> float:
         """See `PredictivePosterior`."""
         return math.inf if self.noise_aware is None else len(self.noise_aware.draws)
@@ -200,6 +262,7 @@ class Posterior(PredictivePosterior):
             "plan": self.plan.to_dict(),
             "secure_noise": self.secure_noise,
             "no_interval": self.no_interval,
+            "residual": self.diagnostics.residual,
         }
         more = {} if self.noise_aware is None else {f"{_DRAWS}{k}": v for k, v in self.noise_aware._asdict().items()}
         save_arrays(path, {**tree_arrays(self.params), **more}, metadata)

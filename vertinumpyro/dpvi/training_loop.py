@@ -29,7 +29,16 @@ from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource, SystemRandomSource
 from vertinumpyro.dpvi.kernel import DPVIState, InternalInfo, Kernel, StepInfo, StepInput
 from vertinumpyro.dpvi.party_steps import state_leaves, state_of
-from vertinumpyro.dpvi.posterior import Diagnostics, as_numbers, from_numbers, tree_arrays, tree_of
+from vertinumpyro.dpvi.posterior import (
+    MOST_ERRORS,
+    MOST_NORM,
+    Diagnostics,
+    Residual,
+    as_numbers,
+    from_numbers,
+    tree_arrays,
+    tree_of,
+)
 from vertinumpyro.dpvi.step_inputs import Chunk, Pace, chunk_length_of, chunks
 from vertinumpyro.posterior.guide import Params
 from vertinumpyro.posterior.predictive import Columns
@@ -38,38 +47,27 @@ from vertinumpyro.privacy.gradient_plan import NoisySumPlan
 from vertinumpyro.session import Run, Session
 
 _LAST = 10  # of the steps, this part is looked at
-_MOST_ERRORS = 4.0  # the sum of squares has a long tail: noise alone passes three in one fit of three hundred
-_MOST_NORM = 0.03  # what a gradient of this norm still gains is some thousandths of a nat a record
 
 
-class Residual(NamedTuple):
-    """What some steps released beside what steps at the optimum release.
-
-    :ivar norm: of the gradient, in clip norms a record; 0 where noise explains all.
-    :ivar standard_errors: how far the mean squared norm lies above that of steps at the optimum.
-    """
-
-    norm: float
-    standard_errors: float
-
-
-def warn_if_unconverged(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, released_norm: np.ndarray) -> None:
-    """An `InferenceWarning` where the last tenth of the steps still released a gradient beside the noise.
+def last_residual(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, released_norm: np.ndarray) -> Residual | None:
+    """What the last tenth of the steps still released beside the noise, with an `InferenceWarning` where it is much.
 
     :param state: after the last step.
     :param released_norm: of every step of this process, in clip norms per expected record.
+    :returns: None after a run that went on for a few steps only.
     """
     count = max(1, plan.num_gradients // _LAST)
-    if len(released_norm) < count:  # a run that went on for a few steps only
-        return
+    if len(released_norm) < count:
+        return None
     residual = residual_gradient(kernel, state, plan, released_norm[-count:])
-    if residual.standard_errors > _MOST_ERRORS and residual.norm > _MOST_NORM:
+    if not residual.is_noise:
         warnings.warn(
             f"the last {count} of {plan.num_gradients} noisy gradients still had a norm of {residual.norm:.2f} clip "
             "norms a record beside the noise: the fit has not converged. Raise num_steps or learning_rate",
             InferenceWarning,
             stacklevel=5,
         )
+    return residual
 
 
 def residual_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, released_norm: np.ndarray) -> Residual:
@@ -85,7 +83,7 @@ def residual_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan, rele
     error = noise * math.sqrt(2 / (values * len(released_norm)))
     share = min(1.0, size / plan.num_records)
     excess = float(np.mean(released_norm**2)) - noise - (1 - share) / size - 1 / plan.num_records
-    if excess > max(_MOST_ERRORS * error, _MOST_NORM**2):  # the prior can only explain more, and has to be compiled
+    if excess > max(MOST_ERRORS * error, MOST_NORM**2):  # the prior can only explain more, and has to be compiled
         excess -= _prior_gradient(kernel, state, plan) ** 2
     return Residual(math.sqrt(max(0.0, excess)), excess / error)
 
@@ -102,14 +100,14 @@ def _prior_gradient(kernel: Kernel, state: DPVIState, plan: NoisySumPlan) -> flo
 
 
 class ChunkRunner:
-    """Runs a kernel chunk by chunk on columns that stay on the device."""
+    """Runs a kernel chunk by chunk on columns that stay on the device. The program is the kernel's and knows none."""
 
     def __init__(self, kernel: Kernel, columns: Columns) -> None:
         self._everywhere = None if kernel.spread is None else NamedSharding(kernel.spread.mesh, PartitionSpec())
         self._columns = columns if self._everywhere is None else jax.device_put(columns, self._everywhere)
-        self._run: Callable[..., tuple[DPVIState, tuple[StepInfo, InternalInfo]]] = jax.jit(
-            partial(_scan, kernel), donate_argnums=compat.overwritable(0)
-        )
+        if "chunk" not in kernel.compiled:
+            kernel.compiled["chunk"] = jax.jit(partial(_scan, kernel), donate_argnums=compat.overwritable(0))
+        self._run: Callable[..., tuple[DPVIState, tuple[StepInfo, InternalInfo]]] = kernel.compiled["chunk"]
 
     def __call__(self, state: DPVIState, chunk: Chunk) -> tuple[DPVIState, StepInfo, InternalInfo]:
         """The state after the chunk's active steps, and their infos as NumPy arrays [num_active]."""
@@ -232,12 +230,13 @@ def run_steps(
                 after_chunk(run.ledger.steps_spent - before, state.params)
             bar.update(len(chunk.released_norm))
     norms = np.concatenate([np.zeros(0), *(chunk.released_norm for chunk in found)])
-    warn_if_unconverged(kernel, state, run.plan, norms)
+    residual = last_residual(kernel, state, run.plan, norms)
     objectives = [chunk.objective for chunk in found if chunk.objective is not None]
     return state, Diagnostics(
         released_norm=norms,
         objective=np.concatenate(objectives) if objectives else None,
         seconds=time.perf_counter() - started,
+        residual=residual,
     )
 
 

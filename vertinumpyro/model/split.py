@@ -87,6 +87,12 @@ class SplitModel:
         return positions
 
     @property
+    def names(self) -> list[str]:
+        """What each number of flat theta is called, as `slopes[3]`."""
+        found = [(name, place) for name, own in self._positions.items() for place in np.ndindex(own.shape)]
+        return [f"{name}[{','.join(map(str, place))}]" if place else name for name, place in found]
+
+    @property
     def num_parameters(self) -> int:
         """Length of flat theta."""
         return sum(position.size for position in self._positions.values())

@@ -62,6 +62,17 @@ class PredictivePosterior(abc.ABC):
         """Whether quantiles of the draws are intervals; `spread_note` says why not."""
         return not self.spread_note
 
+    @property
+    def reading_notes(self) -> tuple[str, ...]:
+        """What to know before any number is read, in sentences without a full stop."""
+        return ()
+
+    def __str__(self) -> str:
+        """The notes, itself in short, and where there are intervals a row for each number, within 80 columns."""
+        with pd.option_context("display.width", 80, "display.precision", 3):
+            rows = [str(self.summary())] if self.is_interval else []
+            return "\n".join([*(f"{note}." for note in self.reading_notes), repr(self), *rows])
+
     @abc.abstractmethod
     def sample_flat(self, rng_key: jax.Array, num_samples: int) -> jax.Array:
         """Draws of flat unconstrained theta, [num_samples, theta]."""
@@ -133,6 +144,7 @@ class PredictivePosterior(abc.ABC):
         if not self.is_interval:
             table = pd.DataFrame({"estimate": table["estimate"]})
             table.attrs["spread_note"] = self.spread_note
+        table.attrs["reading_notes"] = self.reading_notes
         return table
 
     @checked

@@ -27,6 +27,7 @@ from vertinumpyro.privacy.adversary import (
     list_adversaries,
 )
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
+from vertinumpyro.privacy.forecast import Forecast
 from vertinumpyro.privacy.plan import (
     LARGEST_ACCOUNTED,
     Plan,
@@ -290,6 +291,24 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
             raise ArgumentError("comparison: no ε under add/remove is stated for steps that start from tables")
         return self.noisy_sum.row(
             Adversary(name=OUTSIDE_ANALYST), self.delta, NeighbouringRelation.ADD_REMOVE, self.unproven
+        )
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """The standard errors that fits will have, where they know the noise; None of a plan read from a record."""
+        return self.__dict__.get("_forecast")
+
+    def keep_forecast(self, forecast: Forecast | None) -> None:
+        """For who makes the plan. It is beside what the plan says: in no record, and in no comparison."""
+        object.__setattr__(self, "_forecast", forecast)
+
+    def __str__(self) -> str:
+        """With a forecast it and what the plan costs, within 80 columns; else all fields."""
+        if self.forecast is None:
+            return repr(self)
+        return (
+            f"ε ≤ {self.worst.epsilon:.4g}, δ = {self.delta:g}, N = {self.num_records:,}, {self.num_gradients} steps\n"
+            f"{self.forecast}"
         )
 
     def draw_noise_shares(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:

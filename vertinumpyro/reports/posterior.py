@@ -150,7 +150,8 @@ class PosteriorReport(_ModelReport):
             f"{'' if twin is None else ' and this synthetic table'}."
         )
         note = [] if lacks.is_whole else [f"Note: {lacks.describe()}."]
-        return [text, *note, f"Of the posterior, {self.result.spread_note}."]
+        spread = [] if self.result.is_interval else [f"Of the posterior, {self.result.spread_note}."]
+        return [text, *(f"{first}." for first in self.result.reading_notes), *note, *spread]
 
     def configuration(self) -> Mapping[str, str]:
         """See `RunReport`."""

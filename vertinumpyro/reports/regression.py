@@ -255,7 +255,8 @@ class VerticalGLMReport(_CoefficientReport):
         return [
             f"Released: noisy sums of clipped gradients over {count(plan.num_records, 'record')} whose columns sit at "
             f"{', '.join(plan.parties)}, and all that follows from them: this {self.result.family} regression of "
-            f"{self._label}."
+            f"{self._label}.",
+            *(f"{note}." for note in self.result.posterior_.reading_notes),
         ]
 
     def configuration(self) -> Mapping[str, str]:
