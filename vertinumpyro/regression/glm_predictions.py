@@ -30,7 +30,7 @@ from vertinumpyro.core.validation import check_fields, shown
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.evaluation import Predicted, PredictionItems, prediction_items
-from vertinumpyro.model.hazards import PiecewiseHazard
+from vertinumpyro.model.hazards import PiecewiseHazard, table_numbers
 from vertinumpyro.regression.dataframe_input import (
     Records,
     class_codes,
@@ -43,7 +43,7 @@ from vertinumpyro.regression.dataframe_input import (
     r2,
     values_of,
 )
-from vertinumpyro.regression.families import CLASSIFIERS, table_numbers
+from vertinumpyro.regression.families import CLASSIFIERS
 from vertinumpyro.regression.glm_settings import Regression
 from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, available_if, check_is_fitted
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
