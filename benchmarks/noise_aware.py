@@ -24,6 +24,10 @@ Keys: coverage           {model: {n: share of 95% intervals that hold the truth,
                          the steps' noise is in it, which counts up to 30 still have more of than of sampling}
       bias_by            {model: {table: {coefficient: the same, with its sign}}}
       seconds            {model: {n: median of a fit}}; context
+      public_survival    {epsilon: {hazard_ratios, of a unit of the scaled column, the first of some runs: [estimate,
+                         lower, upper]; within: share of intervals that hold the pooled ratio; concordance, the median,
+                         and concordance_less, how far below the pooled one at most, NOT DP; epsilon_worst}, pooled:
+                         {hazard_ratios, std_errors, concordance}, num_records}, of `flchain` beside statsmodels
       epsilon_worst      the largest of any adversary's row
       left_out           what is not there, and why
 """
@@ -42,7 +46,7 @@ import jax
 import numpy as np
 import pandas as pd
 from common import environment, finish, parser
-from noise_aware_parts import pooled
+from noise_aware_parts import pooled, public_survival
 from noise_aware_parts.models import FAMILIES, NAMES, Family, Table, flat
 from tqdm.auto import tqdm
 
@@ -53,6 +57,7 @@ from vertinumpyro.glm import MarginalGLM
 
 EPSILON, DELTA, LARGE_EPSILON = 1.0, 1e-5, 50.0
 SIZES = 5_000, 20_000
+PARTS = ["coverage", "bias", "public_survival"]
 PEERS = {"logistic": "bernoulli", "poisson": "poisson", "negative_binomial": "negative_binomial"}
 
 
@@ -182,13 +187,21 @@ def bias(job: Job) -> dict[str, Any]:
     return {"bias": {family.name: largest}, "bias_by": {family.name: found}, "left_out": left_out}
 
 
+def public(job: Job) -> dict[str, Any]:
+    """The public survival table."""
+    try:
+        return {"public_survival": public_survival.results((1.0, 3.0), job.num_tables)}
+    except DataError as error:
+        return {"left_out": {"public_survival": str(error)}}
+
+
 # -- all --------------------------------------------------------------------------------------------
 
 
 def done(job: Job) -> dict[str, Any]:
     """In a process of its own."""
     warnings.simplefilter("ignore")  # a repeatable source, and posteriors of models that draw no predictor
-    return {"simulated": simulated, "bias": bias}[job.part](job)
+    return {"simulated": simulated, "bias": bias, "public": public}[job.part](job)
 
 
 def jobs(args: Any) -> Iterator[Job]:
@@ -199,6 +212,8 @@ def jobs(args: Any) -> Iterator[Job]:
     if "coverage" in args.only:
         for num_records in sorted(sizes, reverse=True):
             yield from (Job("simulated", name, num_records, num_tables, num_peers) for name in reversed(args.models))
+    if "public_survival" in args.only:
+        yield Job("public", "survival", 0, 2 if args.quick else 8, 0)
     if "bias" in args.only:
         yield from (Job("bias", name, 4_000 if args.quick else max(SIZES), 3, 0) for name in args.models)
 
@@ -216,7 +231,7 @@ def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Run the chosen parts, two jobs at a time."""
     made = parser(__doc__)
-    made.add_argument("--only", nargs="+", choices=("coverage", "bias"), default=["coverage", "bias"])
+    made.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     made.add_argument("--models", nargs="+", choices=tuple(FAMILIES), default=list(FAMILIES))
     made.add_argument("--sizes", nargs="+", type=int, help="records of a table (5000 20000)")
     made.add_argument("--tables", type=int, help="simulated tables of each model and size (200; quick: 2)")

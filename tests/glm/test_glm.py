@@ -310,6 +310,13 @@ def test_a_baseline_from_a_table_of_events_has_intervals_and_few_steps(dataset):
     for name, value in exact.items():
         assert abs(table.loc[name, "estimate"] - value) < 3 * table.loc[name, "std_error"] + 0.02, name
     assert table["std_error"].max() < 0.6
+    ratios, curves = model.hazard_ratios(), model.survival_curves(times=[0.0, 2.0])
+    assert list(ratios.index)[:2] == ["income: 1 over -1", "years: 20 over 0"]
+    assert np.log(ratios.loc["income: 1 over -1", "lower"]) / 2 == pytest.approx(
+        table.loc["income_coef", "lower"], abs=0.02
+    )
+    assert curves.loc[("reference", 0.0), "lower"] == 1.0
+    assert curves.loc[("reference", 2.0), "lower"] < curves.loc[("reference", 2.0), "estimate"] < 1.0
     assert model.baseline_hazard_[1] / model.baseline_hazard_[0] == pytest.approx(
         np.exp(table.loc["baseline[0]", "estimate"]), rel=1e-3)  # fmt: skip
 
