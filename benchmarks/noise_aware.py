@@ -9,7 +9,9 @@ coefficients of each table are drawn from the model's prior afresh. `DPVI(model,
 defaults, epsilon = 1 for everyone, delta = 1e-5, one record replaced.
 
 A model whose posterior has no interval is in the printed `left_out`, with its reason, and nowhere else. What
-`MarginalGLM` needs a minute a table for is apart, `--only peers`, and joins the keys of the JSON file.
+`MarginalGLM` needs a minute a table for is apart, `--only peers`, and joins the keys of the JSON file. Survival has its
+event and time at the bank, a baseline hazard of three intervals, and a table of when events were
+(`SecondMoments(events=...)`); no forecast.
 
 Keys: coverage           {model: {n: share of 95% intervals that hold the truth, over all parameters}}
       coverage_by        {model: {n: {parameter: the same of one}}}
@@ -32,6 +34,10 @@ Keys: coverage           {model: {n: share of 95% intervals that hold the truth,
       bias_by            {model: {table: {coefficient: [estimate - pooled in pooled standard errors, the same where
                          nothing is cut, mean and standard deviation over noises]}}}
       seconds            {model: {n: median of a fit}}; context
+      public_survival    {epsilon: {hazard_ratios, of a unit of the scaled column, the first of some runs: [estimate,
+                         lower, upper]; within: share of intervals that hold the pooled ratio; concordance, the median,
+                         and concordance_less, how far below the pooled one at most, NOT DP; epsilon_worst}, pooled:
+                         {hazard_ratios, std_errors, concordance}, num_records}, of `flchain` beside statsmodels
       epsilon_worst      the largest of any adversary's row
       left_out           what is not there, and why
 """
@@ -52,13 +58,13 @@ import jax
 import numpy as np
 import pandas as pd
 from common import environment, finish, parser
-from noise_aware_parts import pooled
+from noise_aware_parts import pooled, public_survival
 from noise_aware_parts.models import FAMILIES, NAMES, Family, Table, flat
 from tqdm.auto import tqdm
 
 from vertinumpyro.core.errors import DataError
 from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset
-from vertinumpyro.dpvi import DPVI, Posterior, SecondMoments
+from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.dpvi.clipping import planned_shape
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.glm import MarginalGLM
@@ -68,6 +74,7 @@ EPSILON, DELTA, LARGE_EPSILON = 1.0, 1e-5, 50.0
 SIZES, NUM_NOISES = (5_000, 20_000), 6
 _TABLES_A_JOB = 50
 WITHOUT_BIAS = ("survival",)
+PARTS = ["coverage", "bias", "public_survival", "peers"]
 PEERS = {"logistic": "bernoulli", "poisson": "poisson", "negative_binomial": "negative_binomial"}
 
 
@@ -81,12 +88,12 @@ class Job(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """Of one table: rows beside those of pooled records, the truth, and the forecast."""
+    """Of one table: rows beside those of pooled records, the truth, and the forecast where there is one."""
 
     rows: pd.DataFrame
     pooled: pd.DataFrame
     truth: np.ndarray
-    forecast: pd.Series
+    forecast: pd.Series | None
     seconds: float
     epsilon: float
 
@@ -107,7 +114,7 @@ class Fitted(NamedTuple):
 @cache
 def method_of(name: str) -> DPVI:
     """One for all tables of a model: its programs are compiled once."""
-    return DPVI(FAMILIES[name].model, warm_start=SecondMoments())
+    return DPVI(FAMILIES[name].model, warm_start=FAMILIES[name].moments)
 
 
 def fit(method: DPVI, table: Table, seed: int, epsilon: float, *, cuts: bool = True) -> Fitted:
@@ -156,10 +163,9 @@ def simulated(job: Job) -> list[Tried] | str:
         if not fitted.posterior.is_interval:
             return fitted.posterior.spread_note
         rows, forecast = fitted.rows, fitted.plan.forecast
-        assert forecast is not None
         found.append(
             Tried(rows, pooled.summary(table).loc[rows.index], flat(table.truth, rows.index),
-                  forecast.table["std_error"], fitted.seconds, fitted.plan.worst.epsilon)
+                  None if forecast is None else forecast.table["std_error"], fitted.seconds, fitted.plan.worst.epsilon)
         )  # fmt: skip
     return found
 
@@ -168,7 +174,8 @@ def summed_up(family: str, num_records: int, found: list[Tried]) -> dict[str, An
     """Coverage, lengths and forecasts over all tables."""
     hits = np.array([held(one.rows, one.truth) for one in found])
     by = dict(zip(found[0].rows.index, hits.mean(0), strict=True))
-    planned = pd.DataFrame([one.rows["std_error"].loc[one.forecast.index] / one.forecast for one in found])
+    planned = [(one.rows["std_error"] / one.forecast).dropna() for one in found if one.forecast is not None]
+    medians = pd.DataFrame(planned).median()
     result = {
         "coverage": hits.mean(),
         "coverage_by": by,
@@ -176,8 +183,7 @@ def summed_up(family: str, num_records: int, found: list[Tried]) -> dict[str, An
         "standardised": np.std([(one.rows["estimate"] - one.truth) / one.rows["std_error"] for one in found]),
         "length_no_privacy": np.median([lengths(one.rows) / lengths(one.pooled) for one in found]),
         "coverage_pooled": np.mean([held(one.pooled, one.truth) for one in found]),
-        "forecast": np.median(planned),
-        "forecast_range": [planned.median().min(), planned.median().max()],
+        **({"forecast": np.median(planned), "forecast_range": [medians.min(), medians.max()]} if planned else {}),
         "seconds": np.median([one.seconds for one in found]),
     }
     keys = {key: {family: {str(num_records): value}} for key, value in result.items()}
@@ -254,13 +260,21 @@ def bias(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def public(job: Job) -> dict[str, Any]:
+    """The public survival table."""
+    try:
+        return {"public_survival": public_survival.results((1.0, 3.0), len(job.seeds))}
+    except DataError as error:
+        return {"left_out": {"public_survival": str(error)}}
+
+
 # -- all --------------------------------------------------------------------------------------------
 
 
 def done(job: Job) -> tuple[Job, Any]:
     """In a process of its own."""
     warnings.simplefilter("ignore")  # a repeatable source, and posteriors of models that draw no predictor
-    return job, {"simulated": simulated, "peers": beside_tables, "bias": bias}[job.part](job)
+    return job, {"simulated": simulated, "peers": beside_tables, "bias": bias, "public": public}[job.part](job)
 
 
 def jobs(args: Any) -> Iterator[Job]:
@@ -274,6 +288,8 @@ def jobs(args: Any) -> Iterator[Job]:
                 yield Job("simulated", name, num_records, range(first, min(num_tables, first + _TABLES_A_JOB)))
     if "peers" in args.only:
         yield from (Job("peers", name, number, range(args.peer_tables)) for name, number in cases if name in PEERS)
+    if "public_survival" in args.only:
+        yield Job("public", "survival", 0, range(2 if args.quick else 8))
     if "bias" in args.only:
         names = [name for name in args.models if name not in WITHOUT_BIAS]
         yield from (Job("bias", name, 4_000 if args.quick else max(SIZES)) for name in names)
@@ -292,7 +308,7 @@ def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Run the chosen parts, two jobs at a time."""
     made = parser(__doc__)
-    made.add_argument("--only", nargs="+", choices=("coverage", "bias", "peers"), default=["coverage", "bias"])
+    made.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:3])
     made.add_argument("--models", nargs="+", choices=tuple(FAMILIES), default=list(FAMILIES))
     made.add_argument("--sizes", nargs="+", type=int, help="records of a table (5000 20000)")
     made.add_argument("--tables", type=int, help="simulated tables of each model and size (200; quick: 2)")

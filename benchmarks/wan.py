@@ -21,6 +21,7 @@ marginals, logistic, glm            secure marginals, logistic regression from n
                         Adult: from the first connection to what is released, with TLS, the matching of records,
                         agreement and ledgers; `num_steps` releases, of glm `--num-steps` or its own default; the
                         median of three runs, but for glm
+survival                `VerticalGLM`, family "survival", of the 6,524 people of `flchain`
 linkage                 private set intersection of 100,000 ids at each party, of which half are common; `cpu_seconds`
                         of a party; no estimate
 estimate                before anything has run: of a step, computing on this machine, half a round trip for each
@@ -57,6 +58,7 @@ from typing import Any
 import numpy as np
 import optax
 from common import environment, finish, parser, regrouped, written
+from noise_aware_parts import public_survival
 from tqdm.auto import tqdm
 from wan_parts import member
 from wan_parts.emulator import Network, missing, network
@@ -75,7 +77,7 @@ from vertinumpyro.transport import NetworkProfile, make_identity
 NETWORKS = [(rtt, mbit) for rtt in (0, 10, 50) for mbit in (100, 1000)]
 GLM_STEPS = ("glm_step_1000", "glm_step_30162")
 KEYS = {"crypten": "wan", "semi_honest": "wan_semi_honest", "spu": "wan_spu"}
-WHAT = ("step_100", "step_1000", *GLM_STEPS, "marginals", "logistic", "glm", "linkage")
+WHAT = ("step_100", "step_1000", *GLM_STEPS, "marginals", "logistic", "glm", "survival", "linkage")
 QUICK_COLUMNS = {"demographic": ["age"], "financial": ["hours_per_week", "income"]}
 SHORT, RUNS = ("marginals", "logistic"), 3
 LABEL = "income"
@@ -148,10 +150,10 @@ class Runs:
         if what == "logistic":
             system = VerticalLogisticRegression(backend=self.backend)
             plan: Plan = system.plan(schema, LABEL, num_records=facts.num_records, **budget)
-        elif what == "glm":
-            num_steps = self.num_steps or (4 if self.quick else None)
+        elif what in ("glm", "survival"):
+            num_steps = self.num_steps or (4 if self.quick and what == "glm" else None)
             chosen: dict[str, Any] = {"num_steps": num_steps} if num_steps else {}
-            plan = VerticalGLM(label=LABEL, backend=self.backend).plan(facts, **budget, **chosen)
+            plan = member.METHODS[what](backend=self.backend).plan(facts, **budget, **chosen)
         else:
             plan = system.plan(facts, **budget)
         return {
@@ -237,6 +239,10 @@ def main(args: argparse.Namespace) -> None:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="wan-") as folder, tqdm(total=len(networks) * len(wanted)) as bar:
         runs = Runs(dataset, Path(folder), args)
+        survival = None
+        if "survival" in wanted:
+            (own := Path(folder) / "survival").mkdir()
+            survival = Runs(public_survival.load(), own, args)
         hosts = [f"host{number}" for number in range(len(runs.names))]
         for rtt, mbit in networks:
             with network(hosts, round_trip_s=rtt / 1000, bits_per_second=mbit * 1e6) as net:
@@ -245,7 +251,8 @@ def main(args: argparse.Namespace) -> None:
                 found[f"{rtt}_{mbit}"] = {"line": dataclasses.asdict(line)}
                 for what in wanted:
                     bar.set_description(f"{rtt} ms, {mbit} Mbit/s: {what}")
-                    found[f"{rtt}_{mbit}"][what] = runs.measured(net, what, line)
+                    measured = survival if survival is not None and what == "survival" else runs
+                    found[f"{rtt}_{mbit}"][what] = measured.measured(net, what, line)
                     bar.update()
                     print(f"{rtt}_{mbit} {what}: {found[f'{rtt}_{mbit}'][what]}", file=sys.stderr, flush=True)
     finish({KEYS[args.backend]: found, "environment": environment()}, args, {})

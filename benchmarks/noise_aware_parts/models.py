@@ -23,10 +23,14 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.data.datasets import load_abalone, load_adult
-from vertinumpyro.model import party_plate, party_sum
+from vertinumpyro.dpvi import SecondMoments
+from vertinumpyro.dpvi.event_times import EventTimes
+from vertinumpyro.model import PiecewiseHazard, party_plate, party_sum
 
 NUM_SLOPES, NUM_AT_BANK, BINARY, NUM_GROUPS = 7, 3, (1, 6), 8
-CONCENTRATION, MOST, LARGEST, LONGEST = 1.5, 30, 12.0, 2.0
+CUTPOINTS, LATEST = (0.5, 1.5), 4.0
+HAZARD = PiecewiseHazard(CUTPOINTS)
+CONCENTRATION, MOST, LARGEST = 1.5, 30, 12.0
 NAMES = [f"x{i}" for i in range(NUM_SLOPES)]
 _LOADINGS = 0.7 * np.random.default_rng(7).normal(size=(2, NUM_SLOPES))
 
@@ -61,18 +65,22 @@ class Family:
         """Of the table."""
         x: dict[str, Any] = {name: RealColumn(bounds=(-1, 1)) for name in NAMES}
         groups = {"group": CategoricalColumn(categories=tuple("abcdefgh"))} if self.grouped else {}
-        time = {"time": RealColumn(bounds=(0, LONGEST))} if self.law == "survival" else {}
+        times = {"time": RealColumn(bounds=(0, LATEST))} if self.law == "survival" else {}
         bank, telco = ({name: x[name] for name in part} for part in (NAMES[:NUM_AT_BANK], NAMES[NUM_AT_BANK:]))
-        return Schema({"bank": PartySchema({"y": self.column, **time, **bank}),
-                       "telco": PartySchema({**telco, **groups})})  # fmt: skip
+        bank = {"y": self.column, **times, **bank}
+        return Schema({"bank": PartySchema(bank), "telco": PartySchema({**telco, **groups})})
+
+    @property
+    def moments(self) -> SecondMoments:
+        """What steps begin with."""
+        survival = EventTimes("y", "time", "intercept", "baseline", CUTPOINTS)
+        return SecondMoments(events=survival if self.law == "survival" else None)
 
     def outcome(self, eta: Any) -> Any:
         """The distribution of y."""
         if self.law == "linear":
             return dist.Normal(eta, 1.0)
-        if self.law == "poisson":
-            return dist.Poisson(jnp.exp(eta))
-        if self.law == "survival":  # of whether it was seen, with the time at risk in eta
+        if self.law in ("poisson", "survival"):
             return dist.Poisson(jnp.exp(eta))
         if self.law == "negative_binomial":
             return dist.NegativeBinomial2(jnp.exp(eta), CONCENTRATION)
@@ -85,12 +93,14 @@ class Family:
         x = [2 * data[name] - 1 for name in NAMES]
         bank = intercept + sum(slopes[i] * x[i] for i in range(NUM_AT_BANK))
         telco = sum(slopes[i] * x[i] for i in range(NUM_AT_BANK, NUM_SLOPES))
-        if self.law == "survival":
-            bank = bank + jnp.log(LONGEST * data["time"])
         if self.grouped:
             scale: Any = numpyro.sample("scale", dist.HalfNormal(0.5))
             groups: Any = numpyro.sample("groups", dist.Normal(0.0, scale).expand([NUM_GROUPS]).to_event(1))
             telco = telco + groups[data["group"].astype(int)]
+        if self.law == "survival":
+            baseline: Any = numpyro.sample("baseline", dist.Normal(0.0, self.spread).expand([2]).to_event(1))
+            shape = jnp.concatenate([jnp.zeros(1), jax.lax.stop_gradient(baseline)])
+            bank = bank + HAZARD.log_cumulative(shape, LATEST * data["time"])
         eta = party_sum("eta", {"bank": bank, "telco": telco})
         with party_plate("bank", num_records):
             numpyro.sample("y", self.outcome(eta), obs=data["y"])
@@ -104,22 +114,24 @@ FAMILIES = {
         Family("negative_binomial", 0.4),
         Family("linear", 1.0),
         Family("hierarchical", 1.0, grouped=True),
-        Family("survival", 0.4),
+        Family("survival", 0.6),
     )
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Records, pooled: x `[N, 7]`, y `[N]`, groups `[N]`, times at risk `[N]` of a survival, and the coefficients that
-    made y where they are known."""
+    """Records, pooled: x `[N, 7]`, y `[N]`, groups `[N]`, and the coefficients that made y where they are known.
+
+    Of a survival y is whether the event was seen, and time `[N]` when, or until when it was not.
+    """
 
     family: Family
     x: np.ndarray
     y: np.ndarray
     groups: np.ndarray
     truth: Truth | None = None
-    times: np.ndarray | None = None
+    time: np.ndarray | None = None
 
     @classmethod
     def simulated(cls, family: Family, num_records: int, seed: int, *, two_values: bool = False) -> Table:
@@ -139,9 +151,9 @@ class Table:
                  "scale": scale, "groups": scale * rng.normal(size=NUM_GROUPS)}  # fmt: skip
         eta = truth["intercept"] + x @ truth["slopes"] + family.grouped * truth["groups"][groups]
         if family.law == "survival":
-            event, end = rng.exponential(np.exp(-eta)), LONGEST * rng.uniform(0.2, 1.0, num_records)
-            times = np.maximum(np.minimum(event, end), 1e-3)
-            return cls(family, x, (event < end).astype(float), groups, truth, times)
+            truth["baseline"] = family.spread * rng.normal(size=2)
+            y, time = _lived(rng, eta, truth["baseline"])
+            return cls(family, x, y, groups, truth, time)
         y = np.asarray(family.outcome(jnp.asarray(eta)).sample(jax.random.key(seed)), float)
         return cls(family, x, np.clip(y, -LARGEST, MOST), groups, truth)
 
@@ -175,10 +187,20 @@ class Table:
         y = self.y.astype(np.float32 if self.family.law == "linear" else np.int32)
         schema = self.family.schema
         x = {name: ((self.x[:, i] + 1) / 2).astype(np.float32) for i, name in enumerate(NAMES)}  # as a model gets reals
-        columns = {"y": y, **x, "group": self.groups.astype(np.int32)}
-        if self.times is not None:
-            columns["time"] = (self.times / LONGEST).astype(np.float32)
+        time = {} if self.time is None else {"time": (self.time / LATEST).astype(np.float32)}
+        columns = {"y": y, **time, **x, "group": self.groups.astype(np.int32)}
         return VerticalDataset(schema, {p: {n: columns[n] for n in schema.column_names(p)} for p in schema.parties})
+
+
+def _lived(rng: np.random.Generator, eta: np.ndarray, baseline: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whether an event was seen before people left, at some time or at the latest, and when either was."""
+    hazards, edges = np.exp([0.0, *baseline]), np.array([0.0, *CUTPOINTS, np.inf])
+    reached = np.cumsum([0.0, *hazards[:-1] * np.diff(edges[:-1])])
+    needed = rng.exponential(size=len(eta)) * np.exp(-eta)
+    interval = np.searchsorted(reached[1:], needed)
+    event = edges[interval] + (needed - reached[interval]) / hazards[interval]
+    left = np.minimum(rng.uniform(0.5, 6.0, len(eta)), LATEST)
+    return (event <= left).astype(float), np.minimum(event, left)
 
 
 def _scaled(values: Any, low: float, high: float) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from noise_aware_parts.models import CONCENTRATION, NUM_GROUPS, NUM_SLOPES, Table
+from noise_aware_parts.models import CONCENTRATION, CUTPOINTS, HAZARD, NUM_GROUPS, NUM_SLOPES, Table
 from scipy.special import expit
 from scipy.stats import norm
 
@@ -31,10 +31,30 @@ def summary(table: Table) -> pd.DataFrame:
         names += [f"groups[{i}]" for i in range(NUM_GROUPS)]
     prior = np.full(len(names), table.family.spread**-2)
     prior[1 + NUM_SLOPES :] = 4.0
+    if table.time is not None:
+        return _survival(table, np.column_stack(design), names)
     found = _likelihood(table, np.column_stack(design), prior)
     if not table.family.grouped:
         return _rows(names, *_moments(found, prior)[:2])
     return _hierarchy(names, found, prior)
+
+
+def _survival(table: Table, x: np.ndarray, names: list[str]) -> pd.DataFrame:
+    """A count for each person and interval, of which the likelihood is the same."""
+    assert table.time is not None
+    lived = np.asarray(HAZARD.exposure(table.time), float)
+    last = np.searchsorted(CUTPOINTS, table.time)
+    person, interval = np.nonzero(lived)
+    design = np.column_stack([x[person], np.eye(lived.shape[1])[interval, 1:]])
+    names = [*names, *(f"baseline[{i}]" for i in range(lived.shape[1] - 1))]
+    prior, beta = np.full(len(names), table.family.spread**-2), np.zeros(len(names))
+    events = table.y[person] * (interval == last[person])
+    for _ in range(_ROUNDS):
+        rate = lived[person, interval] * np.exp(np.clip(design @ beta, -30, 30))
+        precision = (design * rate[:, None]).T @ design
+        step = np.linalg.solve(precision + np.diag(prior), design.T @ (events - rate) - prior * beta)
+        beta += step * min(1.0, 1.0 / np.abs(step).max())
+    return _rows(names, *_moments(_Likelihood(precision, precision @ beta + design.T @ (events - rate)), prior)[:2])
 
 
 def _likelihood(table: Table, x: np.ndarray, prior: np.ndarray) -> _Likelihood:
@@ -56,8 +76,8 @@ def _derivatives(table: Table, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     if law == "logistic":
         mean = expit(eta)
         return y - mean, mean * (1 - mean)
-    rate = np.exp(eta) * (1.0 if table.times is None else table.times)
-    if law in ("poisson", "survival"):
+    rate = np.exp(eta)
+    if law == "poisson":
         return y - rate, rate
     share = 1 / (1 + rate / CONCENTRATION)
     return (y - rate) * share, rate * share

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from noise_aware_parts import public_survival
+
 from vertinumpyro.core.compat import freeze_gc
 from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.marginals import release_marginals
@@ -39,6 +41,7 @@ METHODS: Mapping[str, Any] = {
     "marginals": VertiMRF,
     "logistic": VerticalLogisticRegression,
     "glm": partial(VerticalGLM, label="income"),
+    "survival": partial(VerticalGLM, **public_survival.SETTINGS),
 }
 
 

@@ -21,7 +21,7 @@ from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import TableFacts
 from vertinumpyro.dpvi import DPVI, SecondMoments, inference
 from vertinumpyro.dpvi.accelerated_newton import accelerated_newton, noise_gain, steep
-from vertinumpyro.dpvi.second_moments import SCORE_BITS, MomentsPlan, MomentsWork, on_grid
+from vertinumpyro.dpvi.second_moments import CELL, SCORE_BITS, MomentsPlan, MomentsWork, on_grid
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import NegativeBinomial, Poisson
 from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, Plan
@@ -49,6 +49,17 @@ def moments_plan(**changes) -> Any:
     settings = {"noise_multiplier": 10.0, "num_records": 100, "parties": ("a", "b"), "widths": (3, 2), "radius": 2.0,
                 "clip_parts": (2, 1), "delta": 1e-5, "noise": NoiseSource(num_parties=2)}  # fmt: skip
     return MomentsPlan(**{**settings, **changes})
+
+
+def test_a_table_of_events_costs_what_as_many_moments_do():
+    for relation in NeighbouringRelation:
+        plain, table = (moments_plan(cells=cells, relation=relation) for cells in ((), (5, 0)))
+        assert table.share_variance == pytest.approx(2 * plain.share_variance, rel=1e-9)
+        for one, other in zip(plain.adversaries, table.adversaries, strict=True):
+            assert other.epsilon == pytest.approx(one.epsilon, rel=1e-6)
+    assert 2 * CELL**2 <= 2 ** (4 * SCORE_BITS)
+    assert Plan.from_dict(table.to_dict()) == table
+    assert "cells" not in plain.to_dict(), "an earlier plan keeps its fingerprint"
 
 
 # -- the steps -------------------------------------------------------------------------------------

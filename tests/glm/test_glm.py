@@ -298,6 +298,29 @@ def test_a_hazard_that_never_changes_is_one_sum_and_takes_few_steps(dataset):
         glm("survival", curvature=True).plan(dataset)
 
 
+def test_a_baseline_from_a_table_of_events_has_intervals_and_few_steps(dataset):
+    model = glm("survival", entry=None, epsilon=20.0)
+    plan = model.plan(dataset)
+    assert (plan.num_gradients, plan.start.cells) == (20, (21, 0))
+    assert plan.worst.epsilon <= 20.0
+    table = model.fit(dataset, plan=plan).posterior_.summary()
+    point = without_privacy(dataset, model.model_kwargs_)
+    exact = {"baseline[0]": point["baseline"][0], "intercept": point["intercept"], "income_coef": point["income_coef"],
+             "usage_coef": point["usage_coef"], "years_coef": point["years_coef"]}  # fmt: skip
+    for name, value in exact.items():
+        assert abs(table.loc[name, "estimate"] - value) < 3 * table.loc[name, "std_error"] + 0.02, name
+    assert table["std_error"].max() < 0.6
+    ratios, curves = model.hazard_ratios(), model.survival_curves(times=[0.0, 2.0])
+    assert list(ratios.index)[:2] == ["income: 1 over -1", "years: 20 over 0"]
+    assert np.log(ratios.loc["income: 1 over -1", "lower"]) / 2 == pytest.approx(
+        table.loc["income_coef", "lower"], abs=0.02
+    )
+    assert curves.loc[("reference", 0.0), "lower"] == 1.0
+    assert curves.loc[("reference", 2.0), "lower"] < curves.loc[("reference", 2.0), "estimate"] < 1.0
+    assert model.baseline_hazard_[1] / model.baseline_hazard_[0] == pytest.approx(
+        np.exp(table.loc["baseline[0]", "estimate"]), rel=1e-3)  # fmt: skip
+
+
 @pytest.mark.parametrize("argument", ["offset", "exposure"])
 def test_an_offset_has_the_coefficient_one_at_any_party(argument):
     from statsmodels.api import GLM, families

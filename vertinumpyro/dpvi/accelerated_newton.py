@@ -40,12 +40,13 @@ from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
+from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
 from vertinumpyro.dpvi.forecast import StandIns, drawn_prior, forecast_stddevs, prior_draws, prior_stddev
+from vertinumpyro.dpvi.hazard_posterior import baseline_places, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, noise_aware_draws, why_not
 from vertinumpyro.dpvi.second_moments import (
-    LEAST_SHARE,
     MOST_COEFFICIENTS,
     NUM_STEPS,
     MomentsPlan,
@@ -54,14 +55,15 @@ from vertinumpyro.dpvi.second_moments import (
     SecondMoments,
     chosen_share,
     input_form,
+    least_share,
     noisy_moments,
     scores_of,
     widths_of,
 )
-from vertinumpyro.dpvi.settings import default_guide
+from vertinumpyro.dpvi.settings import default_guide, default_init
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
-from vertinumpyro.posterior.guide import GuideFactory, WorkingPrior, is_point
+from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, is_point
 from vertinumpyro.privacy import GradientPlan, NoiseSource, neighbouring
 from vertinumpyro.privacy.forecast import Forecast
 from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
@@ -219,10 +221,10 @@ class MomentsStart(Start):
         )
         settings["relation"] = neighbouring(settings["relation"])
         whole: Any = MomentsPlan.calibrated
-        fixed = {"num_records": facts.num_records, "parties": split.parties, **_facts_of(split, clip)}
+        fixed = {"num_records": facts.num_records, "parties": split.parties, **self._facts_of(split, clip)}
         share = self.settings.share
         if share is None:
-            share = chosen_share(shared(whole, LEAST_SHARE, noise=noise, **fixed, **settings))
+            share = chosen_share(shared(whole, least_share(fixed["cells"]), noise=noise, **fixed, **settings))
         return shared(whole, share, noise=noise, **fixed, **settings)
 
     def is_possible(self, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> bool:
@@ -258,7 +260,7 @@ class MomentsStart(Start):
     def check(self, facts: DatasetInfo, split: SplitModel, plan: GradientPlan) -> None:
         """See `Start.check`."""
         start = moments_of(plan)
-        fixed = _facts_of(split, Clip.of(plan))
+        fixed = self._facts_of(split, Clip.of(plan))
         if other := [name for name, value in fixed.items() if getattr(start, name) != value]:
             raise ArgumentError(
                 f"plan: its second moments were planned for another {', '.join(other)}; make a new plan"
@@ -290,7 +292,7 @@ class MomentsStart(Start):
         self, facts: DatasetInfo, split: SplitModel, party: str, columns: Any, plan: GradientPlan, source: RandomSource
     ) -> MomentsWork:
         """See `Start.work`."""
-        return MomentsWork(split, moments_of(plan), party, columns, source)
+        return MomentsWork(split, moments_of(plan), party, columns, source, self.settings.events)
 
     def release(self, session: Session, run: Run) -> NoisyMoments:
         """See `Start.release`."""
@@ -301,7 +303,13 @@ class MomentsStart(Start):
         self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, cold: DPVIState, rng_key: jax.Array, *,
         progress_bar: bool,
     ) -> DPVIState:  # fmt: skip
-        """See `Start.state`: the first state, with the inverse."""
+        """See `Start.state`: the first state, with the inverse, and the baseline hazard of a table."""
+        if (events := self._baseline) is not None:
+            ratios = _hazard_table(events, released, plan, kernel.guide.split).shape().log_ratios
+            start = np.array(kernel.guide.location(cold.params))
+            start[baseline_places(kernel.guide.split, events)] = ratios
+            own = kernel.guide.guide, kernel.guide.split, default_init, rng_key
+            cold = kernel.init(cold.rng_key, ReparameterisedGuide.create(*own, start=jnp.asarray(start))[1])
         inverse, (_, times) = self._inverse(released, plan, kernel, cold), _gathered(kernel.guide.split)
         (summed,), steps = kernel.guide.split.structure.summed, cold.optimizer_state
         cut = _longest_residual(kernel.guide.split, plan.residual_bound)
@@ -328,7 +336,8 @@ class MomentsStart(Start):
         """See `Start.draws`."""
         split = kernel.guide.split
         (summed,) = split.structure.summed
-        if reason := why_not(split):
+        events = self.settings.events
+        if reason := why_not(split, knows_times=events is not None):
             return reason
         steps, (gather, times) = state.optimizer_state, _gathered(split)
         points = np.asarray(steps.points, np.float64)[: int(steps.count)]
@@ -344,8 +353,11 @@ class MomentsStart(Start):
             moments_stddev=released.stddev * times.max(),
             num_records=plan.num_records,
         )
-        cut = _longest_residual(split, plan.residual_bound)
-        return noise_aware_draws(split, summed.outcome, trace, cut, jax.random.fold_in(rng_key, 2))
+        cut, rng_key = _longest_residual(split, plan.residual_bound), jax.random.fold_in(rng_key, 2)
+        if events is not None:
+            table = _hazard_table(events, released, plan, split)
+            return hazard_aware_draws(split, events, table, trace, cut, rng_key)
+        return noise_aware_draws(split, summed.outcome, trace, cut, rng_key)
 
     def forecast(self, split: SplitModel, plan: GradientPlan) -> Forecast | None:
         """See `Start.forecast`."""
@@ -379,7 +391,30 @@ class MomentsStart(Start):
             gradient_noise=kernel.shape.noise_stddev * np.sqrt(times),
             num_steps=plan.num_gradients,
         )
-        return np.linalg.inv(found) if np.isfinite(found).all() else found
+        if not np.isfinite(found).all():
+            return found
+        inverse = np.linalg.inv(found)
+        if (events := self._baseline) is not None:  # stays where the table has it
+            held = baseline_places(split, events)
+            inverse[held], inverse[:, held] = 0.0, 0.0
+        return inverse
+
+    @property
+    def _baseline(self) -> EventTimes | None:
+        """What the baseline is learned from; None where there is none."""
+        return self.settings.events if self.settings.events and self.settings.events.baseline else None
+
+    def _facts_of(self, split: SplitModel, clip: Clip) -> dict[str, Any]:
+        """What a plan of moments has from the model and the steps' clip: the scores are bounded as there."""
+        events, radius = self.settings.events, clip.norm / _longest_residual(split, clip.residual_bound)
+        cells = () if events is None else events.cells(split.schema)
+        return {"widths": widths_of(split), "clip_parts": clip.parts, "radius": radius, "cells": cells}
+
+
+def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> HazardTable:
+    assert released.events is not None
+    stddev = moments_of(plan).cell_stddev
+    return HazardTable(released.events, stddev, plan.num_records, events.bins(split.schema))
 
 
 def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
@@ -445,12 +480,6 @@ def _bent(split: SplitModel, party: str) -> list[str]:
     sizes = [math.prod(split.structure.latents[name]) for name in split.shared[party]]
     pieces = np.split(moved, np.cumsum(sizes)[:-1]) if sizes else []
     return [name for name, piece in zip(split.shared[party], pieces, strict=True) if piece.any()]
-
-
-def _facts_of(split: SplitModel, clip: Clip) -> dict[str, Any]:
-    """What a plan of moments has from the model and the steps' clip: the scores are bounded as there."""
-    radius = clip.norm / _longest_residual(split, clip.residual_bound)
-    return {"widths": widths_of(split), "clip_parts": clip.parts, "radius": radius}
 
 
 def _longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:

@@ -52,6 +52,7 @@ import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 
 from vertinumpyro.core import compat
+from vertinumpyro.dpvi.event_times import Lifetimes
 from vertinumpyro.dpvi.second_moments import scores_of
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
@@ -121,8 +122,11 @@ class NoiseAwareDraws(NamedTuple):
     stddev: np.ndarray
 
 
-def why_not(split: SplitModel) -> str:
-    """Why the posterior of a model whose parts are linear cannot be had; empty where it can."""
+def why_not(split: SplitModel, *, knows_times: bool = False) -> str:
+    """Why the posterior of a model whose parts are linear cannot be had; empty where it can.
+
+    :param knows_times: whether an offset is a survival's time at risk, of which there is a table.
+    """
     if split.num_parameters > MOST_PARAMETERS:
         return (
             f"the model has {split.num_parameters} parameters, and {MOST_PARAMETERS} is the most for which it is known"
@@ -131,7 +135,7 @@ def why_not(split: SplitModel) -> str:
         return "what values its outcome has at a predictor is not known (`Outcome.support`)"
     columns, zeros = stand_in_columns(split.schema, 16, seed=8), split.constrain(jnp.zeros(split.num_parameters))
     adding = [p for p in split.parties if has_offset(split.model, split.structure.summed, p, zeros, columns)]
-    if adding:
+    if adding and not knows_times:
         return f"the part of {adding} has an offset, whose distribution nothing released says"
     return ""
 
@@ -146,26 +150,35 @@ def noise_aware_draws(
     :param rng_key: for the draws.
     """
     with compat.x64():
-        found = _information_of(split, outcome, trace, cut)
-        prior = gaussian_prior(split)
-        if prior is not None:
-            return _gaussian(found, prior, rng_key)
-        return _by_nuts(split, found, rng_key)
+        return drawn(split, information_of(split, outcome, trace, cut), rng_key)
+
+
+def drawn(split: SplitModel, found: Information, rng_key: jax.Array) -> NoiseAwareDraws:
+    """Draws of all latents given what is known of some; in double precision."""
+    prior = gaussian_prior(split)
+    return _by_nuts(split, found, rng_key) if prior is None else _gaussian(found, prior, rng_key)
 
 
 # -- the trace's information ------------------------------------------------------------------------
 
 
-def _information_of(split: SplitModel, outcome: Outcome, trace: Trace, cut: float) -> Information:
-    """Of the latents that parts read, in coordinates in which everyone's noise is alike; and back to all latents."""
-    read = np.unique(split.gather_index)
+def information_of(
+    split: SplitModel, outcome: Outcome | Lifetimes, trace: Trace, cut: float, held: Any = ()
+) -> Information:
+    """Of the latents that parts read, in coordinates in which everyone's noise is alike; and back to all latents.
+
+    :param held: places of those that the steps did not move, of which the trace says nothing.
+    """
+    read = np.setdiff1d(np.unique(split.gather_index), held)
     square = np.ix_(read, read)
-    key = f"trace information {outcome} {cut:g}"
+    law = (outcome,) if isinstance(outcome, Lifetimes) else ()  # whose arrays change from fit to fit
+    key = f"trace information {'of lifetimes' if law else outcome} {cut:g}"
     if key not in split.compiled:
-        split.compiled[key] = jax.jit(partial(_information, outcome, cut))
+        split.compiled[key] = jax.jit(lambda *law, **arrays: _information(law[0] if law else outcome, cut, **arrays))
     mean = math.sqrt(float(np.mean(np.square(trace.stddev[read]))))
     scale = np.asarray(trace.stddev, np.float64)[read] / mean
     found: Information = split.compiled[key](
+        *law,
         points=jnp.asarray(trace.points[:, read] * scale, float),
         gradients=jnp.asarray(trace.gradients[:, read] / scale, float),
         moments=jnp.asarray(trace.moments[square] / np.outer(scale, scale), float),
@@ -197,8 +210,8 @@ def _constant(split: SplitModel) -> np.ndarray:
 
 
 def _information(
-    outcome: Outcome, cut: float, *, points: jax.Array, gradients: jax.Array, moments: jax.Array, constant: jax.Array,
-    noise: Any, moments_noise: Any, num_records: Any,
+    outcome: Outcome | Lifetimes, cut: float, *, points: jax.Array, gradients: jax.Array, moments: jax.Array,
+    constant: jax.Array, noise: Any, moments_noise: Any, num_records: Any,
 ) -> Information:  # fmt: skip
     """See the module."""
     predictors = _Predictors.of(moments, moments_noise, constant, num_records)
@@ -282,7 +295,9 @@ class _Predictors(NamedTuple):
         return cls(mean, (vectors * jnp.maximum(values, 1e-9)) @ vectors.T, num_records)
 
 
-def _expected(outcome: Outcome, cut: float, eta: jax.Array, truth: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _expected(
+    outcome: Outcome | Lifetimes, cut: float, eta: jax.Array, truth: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of the residual at `eta`, as it is cut, of outcomes at the predictor `truth`."""
     known = outcome.support(truth)
     assert known is not None  # `why_not` asked
@@ -292,7 +307,9 @@ def _expected(outcome: Outcome, cut: float, eta: jax.Array, truth: jax.Array) ->
     return mean, (probabilities * residual**2).sum(-1) - mean**2
 
 
-def _field(predictors: _Predictors, outcome: Outcome, cut: float, point: jax.Array, beta: jax.Array) -> jax.Array:
+def _field(
+    predictors: _Predictors, outcome: Outcome | Lifetimes, cut: float, point: jax.Array, beta: jax.Array
+) -> jax.Array:
     """F `[d]`: over beta's predictor and how far the point's is from it, x by linear regression on both."""
     both = jnp.stack([beta, point - beta], axis=1)
     # the ridge is where the point is beta itself, or along it
@@ -304,7 +321,7 @@ def _field(predictors: _Predictors, outcome: Outcome, cut: float, point: jax.Arr
 
 
 def _curvatures(
-    predictors: _Predictors, outcome: Outcome, cut: float, beta: jax.Array
+    predictors: _Predictors, outcome: Outcome | Lifetimes, cut: float, beta: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """H, J and J of residuals that nothing cuts `[d, d]` at beta, and H's mean weight of xx'.
 
@@ -324,6 +341,20 @@ def _curvatures(
     moved = jax.vmap(jax.grad(lambda truth, at: _expected(outcome, cut, at, truth)[0]))(eta, eta)
     spreads = _expected(outcome, cut, eta, eta)[1], _expected(outcome, jnp.inf, eta, eta)[1]
     return summed(moved), summed(spreads[0]), summed(spreads[1]), _WEIGHTS @ moved
+
+
+def predictor_spreads(split: SplitModel, trace: Trace, draws: np.ndarray, normal: np.ndarray) -> np.ndarray:
+    """Standard deviations of the records' predictors at some coefficients `[S, theta]`, the moments' noise drawn anew.
+
+    Of the moments as they are, for what is taken off their eigenvalues is too much in the directions of most draws.
+
+    :param normal: standard normal numbers `[S]`.
+    """
+    moments = trace.moments / trace.num_records
+    means = draws @ moments @ _constant(split)
+    noise = math.sqrt(2) * trace.moments_stddev / trace.num_records * np.square(draws).sum(1)
+    variances = np.einsum("si,ij,sj->s", draws, moments, draws) - means**2 + noise * normal
+    return np.sqrt(np.maximum(variances, 0.0))
 
 
 # -- the posterior ----------------------------------------------------------------------------------

@@ -12,6 +12,11 @@ party, with its own noise, and every block of two parties by a secure product, w
 ½|xx' - ww'|^2 = ½|x|^4 + ½|w|^4 - (x·w)^2 <= R^4 where one record replaces another, and ½|x|^4 <= ½ R^4 where its
 contribution is zeroed. So Δ^2 = 1 and 1/2, in units of R^2.
 
+**When events were**, of a survival's outcome (`dpvi.event_times`): a party with such a table publishes it beside its
+own block, in each cell `CELL` for every record, 2 CELL^2 <= 2^(4 SCORE_BITS), with the own blocks' noise. One record
+replaced by another moves it by at most sqrt(2) CELL <= 1 in units of R^2, zeroed by CELL <= sqrt(1/2). So Δ^2 is 1 and
+1/2 more for each table.
+
 **Who knows what.** Of a product of two parties P - s shares are unknown to s colluding parties; of another party's own
 block all the noise, which has the variance of P - max(c, 1) shares, c the collusion threshold. Blocks of the colluders
 alone are fixed, as VPDP's neighbours agree on their columns. So all that may change has noise of P - max(s, c, 1)
@@ -24,9 +29,9 @@ import dataclasses
 import functools
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +42,7 @@ from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data.table import model_units
+from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.model import SplitModel
 from vertinumpyro.privacy import (
     Adversary,
@@ -71,31 +77,42 @@ class SecondMoments:
 
     :param share: part of mu^2 for the moments: directions that their noise hides are stepped along with care. None
         takes a tenth where N is large against that noise, and up to three tenths where it is not: there intervals are
-        as wide as the moments leave them.
+        as wide as the moments leave them. With `events` it takes a quarter at least.
+    :param events: of a survival's outcome, what a table of when events were is of; without it, a model whose part has
+        an offset, as the time at risk, has no intervals.
     :raises ArgumentError: it is not between 0 and 1.
     """
 
     share: float | None = None
+    events: EventTimes | None = None
 
     def __post_init__(self) -> None:
         if not (self.share is None or (isinstance(self.share, float) and 0 < self.share < 1)):
             raise ArgumentError(f"share must lie between 0 and 1, got {self.share!r}")
 
 
-LEAST_SHARE, _MOST_SHARE = 0.1, 0.3
+_LEAST_SHARE, _LEAST_WITH_EVENTS, _MOST_SHARE = 0.1, 0.25, 0.3
 _SEEN = 0.033  # of N: noise of eigenvalues up to which they are seen well; twice of it doubles intervals
 
 
+def least_share(cells: Sequence[int]) -> float:
+    """Of mu^2, what moments take at least, and a table of events with them."""
+    return _LEAST_WITH_EVENTS if any(cells) else _LEAST_SHARE
+
+
 def chosen_share(plan: MomentsPlan) -> float:
-    """Of mu^2, by the noise that `LEAST_SHARE` of it leaves: noise falls with the root of the share."""
+    """Of mu^2, by the noise that `least_share` of it leaves: noise falls with the root of the share."""
     edge = plan.stddev * math.sqrt(sum(plan.widths)) / (_SEEN * plan.num_records)
-    return min(_MOST_SHARE, LEAST_SHARE * max(1.0, edge) ** 2)
+    return min(_MOST_SHARE, least_share(plan.cells) * max(1.0, edge) ** 2)
 
 
 SCORE_BITS = 14
 """A score is a whole number of 2^-14 R."""
 
 _GRID_BITS = 2 * SCORE_BITS
+
+CELL = math.isqrt(2 ** (2 * _GRID_BITS - 1))
+"""What a record adds to its cell of a table of events, in grid units."""
 
 
 @final
@@ -115,6 +132,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     :ivar clip_parts: the parties' parts of R^2, in proportion to these whole numbers.
     :ivar radius: R.
     :ivar delta: δ.
+    :ivar cells: how many cells each party's table of events has; () where there is no table.
     :ivar relation: the neighbouring relation.
     :ivar noise: who adds noise to products of two parties.
     :ivar adversary: whom alone a target ε was for; None for everyone (`covered`).
@@ -128,10 +146,13 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     clip_parts: tuple[int, ...]
     radius: float
     delta: float
+    cells: tuple[int, ...] = ()
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
     noise: NoiseSource
     adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+
+    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "cells": ()}
 
     def __post_init__(self) -> None:
         check_party_names(self.parties, self.noise)
@@ -142,6 +163,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
             raise ArgumentError("widths and clip_parts must have one number for each party")
         if min(self.widths) < 0 or min(self.clip_parts) < 0 or not sum(self.widths) or not sum(self.clip_parts):
             raise ArgumentError("widths and clip_parts must not be negative, and not all 0")
+        if self.cells and (len(self.cells) != len(self.parties) or min(self.cells) < 0):
+            raise ArgumentError("cells must have one number for each party, and none below 0")
         for name in ("noise_multiplier", "radius"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise ArgumentError(f"{name} must be positive and finite, got {getattr(self, name)}")
@@ -174,7 +197,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
 
     @property
     def _squared_sensitivity(self) -> Fraction:
-        return Fraction(1) if self.relation is NeighbouringRelation.REPLACE else Fraction(1, 2)
+        of_moments = Fraction(1) if self.relation is NeighbouringRelation.REPLACE else Fraction(1, 2)
+        return of_moments * (1 + sum(num_cells > 0 for num_cells in self.cells))
 
     @property
     def _least_unknown(self) -> int:
@@ -205,6 +229,11 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
         own = sum(width**2 for width in self.widths) / sum(self.widths) ** 2
         return self.radius**2 * math.sqrt(own * self.own_variance + (1 - own) * shared) / 2**_GRID_BITS
 
+    @property
+    def cell_stddev(self) -> float:
+        """Of the noise in a cell of a table of events, in records."""
+        return math.sqrt(self.own_variance) / CELL
+
     # -- the guarantees ----------------------------------------------------------------------------
 
     @property
@@ -215,7 +244,9 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     @property
     def releases(self) -> tuple[Release, ...]:
         """The parties' own products as one step, then those of two parties."""
-        own, across = (PartOfPlan(self, what) for what in ("the parties' own moments", "the moments across parties"))
+        table = ", and when events were" if any(self.cells) else ""
+        names = f"the parties' own moments{table}", "the moments across parties"
+        own, across = (PartOfPlan(self, what) for what in names)
         return (own, across) if self.crosses else (own,)
 
     @property
@@ -250,11 +281,12 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
 
     @classmethod
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        lists = {name: tuple(fields[name]) for name in ("parties", "widths", "clip_parts")}
+        lists = {name: tuple(fields[name]) for name in ("parties", "widths", "clip_parts", "cells")}
         return super()._decoded({**fields, **lists})
 
 
 OWN, ACROSS = "own moments", "moments across parties"
+EVENTS = "events"
 _OWN, _ACROSS = 0, 1  # steps of the plan
 _HUGE = 1e30
 
@@ -266,10 +298,12 @@ class NoisyMoments(NamedTuple):
 
     matrix: sum xx' and noise `[D, D]`, symmetric, x the scores in the order of a step's released vector.
     stddev: of the noise in an entry, root mean square.
+    events: when events were; None where there is no such table.
     """
 
     matrix: np.ndarray
     stddev: float
+    events: np.ndarray | None = None
 
 
 def widths_of(split: SplitModel) -> tuple[int, ...]:
@@ -313,16 +347,19 @@ class MomentsWork(PartyComputation):
     :param party: whose part this is.
     :param columns: its encoded columns [N]. Secret.
     :param source: its own randomness.
+    :param events: what a table of events is of.
     """
 
     def __init__(
-        self, split: SplitModel, plan: MomentsPlan, party: str, columns: Mapping[str, np.ndarray], source: RandomSource
-    ) -> None:
+        self, split: SplitModel, plan: MomentsPlan, party: str, columns: Mapping[str, np.ndarray],
+        source: RandomSource, events: EventTimes | None = None,
+    ) -> None:  # fmt: skip
         self._plan, self._party, self._source = plan, party, source
         self._width = plan.widths[plan.parties.index(party)]
         self._columns, self._scores = columns, scores_of(split, party)
         self._flat = jnp.zeros(split.num_parameters)
         self._user_x64 = compat.user_has_x64()
+        self._events, self._schema = events, split.schema
 
     def check(self, request: ReleaseRequest) -> None:
         """See `PartyComputation.check`: own moments, then those across parties where there are several."""
@@ -339,7 +376,18 @@ class MomentsWork(PartyComputation):
         noise = np.triu(self._drawn(self._plan.own_variance, products.size).reshape(products.shape), 1)
         squares = self._drawn(2 * self._plan.own_variance, self._width)
         noisy = products + noise + noise.T + np.diag(squares)
-        return Payload({}, {"products": np.pad(noisy, (0, max(self._plan.widths) - self._width))})
+        tables = {"cells": self._cells()} if any(self._plan.cells) else {}
+        return Payload({}, {"products": np.pad(noisy, (0, max(self._plan.widths) - self._width)), **tables})
+
+    def _cells(self) -> np.ndarray:
+        """Its own table of events with noise; zeros of one that is another's."""
+        num_cells = self._plan.cells[self._plan.parties.index(self._party)]
+        if not num_cells:
+            return np.zeros(max(self._plan.cells), np.int64)
+        assert self._events is not None  # `MomentsStart.check` compared them
+        noise = self._drawn(self._plan.own_variance, num_cells)
+        own = {name: model_units(np.asarray(self._columns[name])) for name in (self._events.event, self._events.time)}
+        return CELL * self._events.counts(self._schema, own) + noise
 
     def factor(self, request: Multiply) -> RowBlocks:
         """The party's scores on the grid, by this process: workers could not be sent anybody's model."""
@@ -396,15 +444,20 @@ def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments
     across = session.arrays_of(run, _ACROSS, lambda: _across(session)) if plan.crosses else {}
     starts = np.cumsum([0, *plan.widths])
     matrix = np.zeros((starts[-1], starts[-1]))
-    for name, block in {**own, **across}.items():
+    events = own.get(EVENTS)
+    blocks = {name: block for name, block in {**own, **across}.items() if name != EVENTS}
+    for name, block in blocks.items():
         i, j = (slice(starts[int(number)], starts[int(number) + 1]) for number in name.split("_")[1:])
         matrix[i, j], matrix[j, i] = block, block.T
-    return NoisyMoments(matrix * (plan.radius**2 / 4.0**SCORE_BITS), plan.stddev)
+    found = None if events is None else events / CELL
+    return NoisyMoments(matrix * (plan.radius**2 / 4.0**SCORE_BITS), plan.stddev, found)
 
 
 def _own(session: Session, plan: MomentsPlan) -> dict[str, np.ndarray]:
-    released = zip(session.publish(Publish(_OWN, OWN)), plan.widths, strict=True)
-    return {f"block_{k}_{k}": one.arrays["products"][:width, :width] for k, (one, width) in enumerate(released)}
+    released = session.publish(Publish(_OWN, OWN))
+    found = {f"block_{k}_{k}": released[k].arrays["products"][:w, :w] for k, w in enumerate(plan.widths)}
+    tables = [released[k].arrays["cells"][:number] for k, number in enumerate(plan.cells) if number]
+    return found | ({EVENTS: tables[0]} if tables else {})
 
 
 def _across(session: Session) -> dict[str, np.ndarray]:

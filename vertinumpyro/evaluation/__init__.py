@@ -36,7 +36,13 @@ from vertinumpyro.evaluation.report import (
     write_report,
 )
 from vertinumpyro.evaluation.rubin_rules import CombinedEstimate, combine_estimates
-from vertinumpyro.evaluation.run_plots import plot_adversaries, plot_curves, plot_nll_boxes, plot_objective
+from vertinumpyro.evaluation.run_plots import (
+    plot_adversaries,
+    plot_curves,
+    plot_nll_boxes,
+    plot_objective,
+    plot_survival,
+)
 from vertinumpyro.evaluation.table_plots import (
     ReleasedShares,
     plot_beside_release,
@@ -75,6 +81,7 @@ __all__ = [
     "plot_objective",
     "plot_pairwise_tvd",
     "plot_roc",
+    "plot_survival",
     "plot_tvd_comparison",
     "prediction_items",
     "r_score",

@@ -127,6 +127,28 @@ def plot_curves(
 
 
 @plot_style.styled
+def plot_survival(curves: pd.DataFrame, *, width: float = 7.2) -> "Figure":
+    """Survival curves of some profiles, with bands where there are intervals.
+
+    :param curves: as `VerticalGLM.survival_curves` has them.
+    :param width: in inches.
+    """
+    figure = plot_style.new_figure(width, min(4.2, 0.75 * width))
+    axes = figure.subplots()
+    for index, (name, rows) in enumerate(curves.groupby(level="profile", sort=False)):
+        colour, times = plot_style.SERIES[index % len(plot_style.SERIES)], rows.index.get_level_values("time")
+        style = plot_style.LINE_STYLES[index % len(plot_style.LINE_STYLES)]
+        axes.plot(times, rows["estimate"], color=colour, linestyle=style, linewidth=2.0, label=str(name))
+        if "lower" in rows:
+            axes.fill_between(times, rows["lower"], rows["upper"], color=colour, alpha=0.18, linewidth=0)
+    axes.set(xlabel="time", ylabel="no event until then", ylim=(-0.01, 1.02))
+    axes.set_xlim(left=0.0)
+    plot_style.grid(axes, "both")
+    axes.legend(loc="best")
+    return figure
+
+
+@plot_style.styled
 def plot_adversaries(rows: Sequence[Mapping[str, Any]], *, width: float = 7.2) -> "Figure":
     """Epsilon for each adversary, as dots on a logarithmic axis; a lower epsilon is a stronger guarantee.
 

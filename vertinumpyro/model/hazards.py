@@ -33,9 +33,11 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpyro.distributions import Distribution, constraints
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import Column
 
 _SHORTEST = 1e-5  # of a unit of time, or of the entry: an exposure is never 0, whose logarithm is no number
 
@@ -113,3 +115,18 @@ class PiecewiseHazard:
         """Log of the baseline's hazard at a time over its cumulative hazard until then, `[N]`."""
         interval = jnp.searchsorted(jnp.array(self.cutpoints), jnp.asarray(time, float), side="left")
         return jnp.asarray(log_hazard)[interval] - self.log_cumulative(log_hazard, time, entry)
+
+
+def table_numbers(column: Column, values: Any) -> Any:
+    """Numbers in model units as they are in the table, of NumPy's arrays or JAX's; None of what is no number."""
+    xp = jnp if isinstance(values, jax.Array) else np
+    if column.kind == "count":
+        return values
+    if column.kind == "real":  # linear between so many points, whatever the column's transform
+        grid = np.linspace(*column.encoded_range, _GRID)
+        return xp.interp(values, grid, column.numbers(grid))
+    middles = column.middles
+    return None if middles is None else xp.asarray(middles, float)[xp.asarray(values, int)]
+
+
+_GRID = 1025

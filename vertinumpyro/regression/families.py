@@ -19,7 +19,6 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -30,7 +29,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.validation import require_collection, shown
 from vertinumpyro.data import Column
 from vertinumpyro.data.schema_checks import Place
-from vertinumpyro.model.hazards import PiecewiseHazard
+from vertinumpyro.model.hazards import PiecewiseHazard, table_numbers
 from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome, elsewhere
 from vertinumpyro.model.outcomes import NegativeBinomial as NegativeBinomialOutcome
 from vertinumpyro.model.outcomes import Normal as NormalOutcome
@@ -358,21 +357,6 @@ def _rising(cutpoints: Iterable[float] | None, wanted: str) -> tuple[float, ...]
     if not np.all(np.isfinite(found)) or not np.all(np.diff(found) > 0):
         raise ArgumentError(f"cutpoints must be finite and rising, got {found}")
     return found
-
-
-def table_numbers(column: Column, values: Any) -> Any:
-    """Numbers in model units as they are in the table, of NumPy's arrays or JAX's; None of what is no number."""
-    xp = jnp if isinstance(values, jax.Array) else np
-    if column.kind == "count":
-        return values
-    if column.kind == "real":  # linear between so many points, whatever the column's transform
-        grid = np.linspace(*column.encoded_range, _GRID)
-        return xp.interp(values, grid, column.numbers(grid))
-    middles = column.middles
-    return None if middles is None else xp.asarray(middles, float)[xp.asarray(values, int)]
-
-
-_GRID = 1025
 
 
 def _refuse(place: Place, problem: str, fix: str) -> None:

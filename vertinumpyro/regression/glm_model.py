@@ -19,8 +19,8 @@ from vertinumpyro.data import Column, Schema
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.model import party_plate, party_sum
-from vertinumpyro.model.hazards import OwnFactor
-from vertinumpyro.regression.families import Survival, family_of, table_numbers
+from vertinumpyro.model.hazards import OwnFactor, table_numbers
+from vertinumpyro.regression.families import Survival, family_of
 
 INTERCEPT = "intercept"
 """The intercept's site."""
@@ -207,6 +207,7 @@ def glm_model(
     time: str | None = None,
     entry: str | None = None,
     concentration: float | None = None,
+    held_baseline: bool = False,
 ) -> None:
     """Normal priors on coefficients, a part of the predictor at each party, the intercept at the label's.
 
@@ -224,6 +225,8 @@ def glm_model(
     :param cutpoints: of an ordinal one; of survival the times at which the baseline hazard changes.
     :param concentration: of a negative binomial label.
     :param time, entry: of survival, when an event was seen or until when none was, and from when on it would have been.
+    :param held_baseline: leave out what says where the baseline hazard is: of steps that have it from a table
+        (`dpvi.event_times`).
     """
     owner, chosen = (
         schema.party_of(label),
@@ -247,7 +250,7 @@ def glm_model(
     when = None
     if isinstance(chosen, Survival):
         seen = [table_numbers(schema.columns[name], jnp.asarray(data[name])) for name in times]
-        when = _baseline(chosen, prior_scale, parts, owner, seen)
+        when = _baseline(chosen, prior_scale, parts, owner, seen, held=held_baseline)
     eta = party_sum("eta", parts)
     with party_plate(owner, num_records):
         numpyro.sample(label, chosen.distribution(eta), obs=data[label])
@@ -255,7 +258,9 @@ def glm_model(
             numpyro.sample("when it was", OwnFactor(party_sum("when", {owner: when})), obs=data[label])
 
 
-def _baseline(family: Survival, prior_scale: float, parts: dict[str, Any], owner: str, times: list[Any]) -> Any:
+def _baseline(
+    family: Survival, prior_scale: float, parts: dict[str, Any], owner: str, times: list[Any], *, held: bool
+) -> Any:
     """Puts the baseline into the owner's part; what its latents have to say of when an event was, if there are any."""
     hazard = family.hazard
     if hazard.num_intervals == 1:  # the intercept is the only log hazard
@@ -263,5 +268,8 @@ def _baseline(family: Survival, prior_scale: float, parts: dict[str, Any], owner
         return None
     prior = dist.Normal(0.0, prior_scale).expand([hazard.num_intervals - 1]).to_event(1)
     log_hazard = jnp.concatenate([jnp.zeros(1), jnp.asarray(numpyro.sample(BASELINE, prior))])
+    if held:
+        parts[owner] = parts[owner] + hazard.log_cumulative(jax.lax.stop_gradient(log_hazard), *times)
+        return None
     parts[owner] = parts[owner] + hazard.log_cumulative(log_hazard, *times)
     return hazard.log_density(log_hazard, *times)

@@ -16,6 +16,7 @@ value or all of another party's columns in it.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -29,8 +30,9 @@ from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.core.validation import check_fields, shown
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.schema_checks import Place
+from vertinumpyro.dpvi import Posterior
 from vertinumpyro.evaluation import Predicted, PredictionItems, prediction_items
-from vertinumpyro.model.hazards import PiecewiseHazard
+from vertinumpyro.model.hazards import PiecewiseHazard, table_numbers
 from vertinumpyro.regression.dataframe_input import (
     Records,
     class_codes,
@@ -43,9 +45,11 @@ from vertinumpyro.regression.dataframe_input import (
     r2,
     values_of,
 )
-from vertinumpyro.regression.families import CLASSIFIERS, table_numbers
+from vertinumpyro.regression.families import CLASSIFIERS
+from vertinumpyro.regression.glm_model import INTERCEPT, Term
 from vertinumpyro.regression.glm_settings import Regression
 from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, available_if, check_is_fitted
+from vertinumpyro.regression.survival import default_times, hazard_ratios, reference_profile, survival_curves
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
@@ -80,6 +84,11 @@ class GLMPredictions(SpendsOwnBudgets):
     schema_: Schema
     _regression_: Regression
 
+    @property
+    @abc.abstractmethod
+    def posterior_(self) -> Posterior:
+        """What DPVI returned."""
+
     def __sklearn_tags__(self) -> Any:
         """A classifier or a regressor, by the family; of tables with named columns, not of arrays."""
         from sklearn.utils import ClassifierTags, RegressorTags
@@ -97,6 +106,13 @@ class GLMPredictions(SpendsOwnBudgets):
         """A name for each coefficient: the column, with the value's number where there is one for each."""
         check_is_fitted(self, "coef_")
         return [name for term in self._regression_.terms for name in term.names]
+
+    def learned_sites(self) -> list[str]:
+        """The rows of `posterior_.summary()` that are the intercept and the coefficients, in their order."""
+        check_is_fitted(self, "coef_")
+        terms = [term for term in self._regression_.terms if isinstance(term, Term)]
+        single = [[t.site] if t.names == [t.column] else [f"{t.site}[{i}]" for i in range(t.size)] for t in terms]
+        return [INTERCEPT, *(name for names in single for name in names)]
 
     def linear_predictor(self, X: Records) -> np.ndarray:
         """Eta `[N]`; needs the feature columns alone, at any parties.
@@ -143,6 +159,37 @@ class GLMPredictions(SpendsOwnBudgets):
         hazard = PiecewiseHazard(self._regression_.cutpoints or ())
         cumulative = np.asarray(hazard.exposure(np.asarray(list(times), np.float64))) @ self.baseline_hazard_
         return np.exp(-np.exp(self.linear_predictor(X) - self.intercept_)[:, None] * cumulative)
+
+    @available_if(_is_survival)
+    def hazard_ratios(self, *, prob: float = 0.95) -> pd.DataFrame:
+        """Ratios with intervals that know the noise: of a number over its public bounds, of values over the first.
+
+        Columns are estimate, the posterior's median, lower and upper; where there is no interval (`posterior_`), the
+        first alone. Post-processing.
+
+        :param prob: of the interval.
+        """
+        check_is_fitted(self, "coef_")
+        return hazard_ratios(self._regression_, self.posterior_, prob)
+
+    @available_if(_is_survival)
+    def survival_curves(
+        self, profiles: pd.DataFrame | None = None, times: Iterable[float] | None = None, *, prob: float = 0.95
+    ) -> pd.DataFrame:
+        """Probabilities of no event from time 0 until each time, by profile, with intervals as `hazard_ratios` has.
+
+        :param profiles: public rows of the features in the schema's own types, named by the index; None takes one, the
+            middle of each number's bounds and the first value of every other column.
+        :param times: in the table's units; None takes 61 up to the largest.
+        :param prob: of the interval at each time.
+        """
+        check_is_fitted(self, "coef_")
+        regression, rows = self._regression_, {"reference": reference_profile(self._regression_)}
+        if profiles is not None:
+            columns = encoded(profiles.reset_index(drop=True), self.schema_, regression.columns).pooled()
+            rows = {str(name): {n: c[i : i + 1] for n, c in columns.items()} for i, name in enumerate(profiles.index)}
+        at = default_times(self.schema_.columns[regression.times[0]]) if times is None else list(times)
+        return survival_curves(regression, self.posterior_, rows, np.asarray(at, np.float64), prob)
 
     def predictor(
         self, reveal: str | Iterable[float] = "score", *, allow_not_dp: bool = False, backend: Backend | None = None

@@ -23,11 +23,13 @@ from vertinumpyro.core.validation import require_collection
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.dpvi import DPVI, Posterior, SecondMoments
+from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
 from vertinumpyro.dpvi.second_moments import NUM_STEPS as FEW_STEPS
+from vertinumpyro.model.hazards import table_numbers
 from vertinumpyro.posterior.guide import GuideFactory
 from vertinumpyro.regression.dataframe_input import part_of
-from vertinumpyro.regression.families import Family, Survival, family_of, table_numbers
+from vertinumpyro.regression.families import Family, Survival, family_of
 from vertinumpyro.regression.glm_model import BASELINE, INTERCEPT, Offset, Term, check_number, glm_model, terms_of
 from vertinumpyro.secure import Backend
 
@@ -263,15 +265,34 @@ class Regression:
         return family.hazard.num_intervals if isinstance(family, Survival) and family.cutpoints else 0
 
     @property
+    def event_times(self) -> EventTimes | None:
+        """Of a survival, what a table of when events were is of; None where it would not say what is needed.
+
+        That is where people enter late or the predictor has an offset, whose part in the time at risk no table has.
+        """
+        if self.family != "survival" or self.entry is not None or len(self.terms) > len(self._learned):
+            return None
+        assert self.time is not None
+        latest = float(table_numbers(self.schema.columns[self.time], self.schema.columns[self.time].encoded_range[1]))
+        if max(self.cutpoints or (0.0,)) >= latest:
+            return None
+        baseline = BASELINE if self.num_intervals else ""
+        return EventTimes(self.label, self.time, INTERCEPT, baseline, self.cutpoints or ())
+
+    @property
+    def _learned(self) -> list[Term]:
+        return [term for term in self.terms if isinstance(term, Term)]
+
+    @property
     def has_moments(self) -> bool:
         """Whether second moments of its coefficients' scores are those of one sum, and not too many."""
-        return not self.num_intervals and sum(term.size for term in self.terms) < MOST_COEFFICIENTS
+        one_sum = not self.num_intervals or self.event_times is not None
+        return one_sum and sum(term.size for term in self.terms) < MOST_COEFFICIENTS
 
     def found(self, posterior: Posterior) -> tuple[np.ndarray, float]:
         """Coefficients `[d]` in the terms' order and the intercept, at the posterior's centre."""
         sites = posterior.split.constrain(posterior.centre())
-        learned = [term for term in self.terms if isinstance(term, Term)]
-        coefficients = [np.ravel(np.asarray(sites[term.site], np.float64)) for term in learned]
+        coefficients = [np.ravel(np.asarray(sites[term.site], np.float64)) for term in self._learned]
         return np.concatenate(coefficients), float(sites[INTERCEPT])
 
     def baseline(self, posterior: Posterior) -> np.ndarray:
@@ -310,12 +331,13 @@ def _inference(
 ) -> DPVI:
     """Without a learning rate by second moments."""
     adam = None if num_steps is None or learning_rate is None else one_scale_adam(num_steps, learning_rate)
+    events, model_kwargs = None if adam is not None else regression.event_times, regression.model_kwargs
     return DPVI(
         glm_model,
         guide=_GUIDES[guide],
         optimizer=adam,
         backend=backend,
         init_loc_fn=init_to_mean,
-        model_kwargs=regression.model_kwargs,
-        warm_start=SecondMoments() if adam is None else False,
+        model_kwargs=model_kwargs | ({} if events is None else {"held_baseline": True}),
+        warm_start=SecondMoments(events=events) if adam is None else False,
     )

@@ -173,7 +173,7 @@ class VerticalGLM(GLMPredictions):
         if self.guide != "point" or not regression.has_moments or self.learning_rate is not None:
             raise ArgumentError(
                 f'curvature=True: it is for guide="point", no learning_rate, up to {MOST_COEFFICIENTS} coefficients, '
-                "and a hazard without cutpoints; leave curvature out"
+                "and a hazard without cutpoints, or without entry= and offset=; leave curvature out"
             )
         return True
 

@@ -61,6 +61,7 @@ def write_report(
     dataset: VerticalDataset | None = None,
     released: Marginals | None = None,
     compared: Table | None = None,
+    profiles: Table | None = None,
 ) -> dict[str, str]:
     """Write what `vertinumpyro fit` writes, of what a fit returned: report, privacy record, released files and twin.
 
@@ -80,6 +81,7 @@ def write_report(
     :param released: the tables that a `MarginalPosterior` or `GLMPosterior` was learned from: to compare with, and to
         keep beside it.
     :param compared: a synthetic table that was not learned from these `Marginals`: how near it is to them.
+    :param profiles: of a survival `VerticalGLM`, public rows of its features, one for each curve that is drawn.
     :returns: the names of the files, with what they are.
     :raises ArgumentError: the result is of no such kind or not fitted; the folder holds something else, another plan's
         record, or a report; names which.
@@ -92,6 +94,10 @@ def write_report(
     report = _report_of(
         result, run, released=released, compared=None if compared is None else as_frame(compared, "compared")
     )
+    if profiles is not None:
+        if not isinstance(report, VerticalGLMReport) or report.result.family != "survival":
+            raise ArgumentError('profiles are for curves of VerticalGLM(family="survival"); leave it out')
+        report = dataclasses.replace(report, profiles=as_frame(profiles, "profiles"))
     folder = Path(folder)
     _refuse_folder_of_another(folder, report.plan)
     with lock_folder(folder):

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.table import write_in_blocks
-from vertinumpyro.evaluation import Predicted, ReportFigure, ReportTable, prediction_items
+from vertinumpyro.evaluation import Predicted, ReportFigure, ReportTable, plot_survival, prediction_items
 from vertinumpyro.glm import GLMPosterior, VerticalGLM
 from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.marginals import MARGINALS
@@ -40,9 +40,10 @@ from vertinumpyro.reports.run_report import (
     RunFacts,
     RunReport,
 )
-from vertinumpyro.reports.tables import adversary_figure, can_draw
+from vertinumpyro.reports.tables import NARROW, adversary_figure, can_draw
 
 _INTERVAL = 1.959963984540054
+_SURVIVAL = "Survival"
 
 
 class _CoefficientReport(RunReport):
@@ -218,6 +219,7 @@ class VerticalGLMReport(_CoefficientReport):
 
     result: VerticalGLM
     run: RunFacts
+    profiles: pd.DataFrame | None = None
 
     @staticmethod
     def plan_facts(plan: GradientPlan, backend: str) -> dict[str, str]:
@@ -231,15 +233,60 @@ class VerticalGLMReport(_CoefficientReport):
 
     def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
         """See `RunReport`."""
-        return _glm_files("coefficients, which have no intervals")
+        return _glm_files(
+            "coefficients with 95% intervals that know the noise"
+            if self.result.posterior_.is_interval
+            else "coefficients, which have no intervals"
+        )
 
     def coefficients(self) -> pd.DataFrame:
         """A row for the intercept and for every coefficient."""
-        return _estimates(self.result)
+        table = _estimates(self.result)
+        if self.result.posterior_.is_interval:
+            rows, terms = self.result.posterior_.summary(), self.result.learned_sites()
+            table["low 95%"], table["high 95%"] = (
+                rows.loc[terms, "lower"].to_numpy(),
+                rows.loc[terms, "upper"].to_numpy(),
+            )
+        return table
 
     @property
     def _caption(self) -> str:
-        return "Coefficients per unit of a scaled feature, or of a column's value; they have no intervals."
+        told = (
+            "with 95% intervals that know the noise" if self.result.posterior_.is_interval else "they have no intervals"
+        )
+        return f"Coefficients per unit of a scaled feature, or of a column's value; {told}."
+
+    def items(self, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
+        """See `RunReport`; of a survival its hazard ratios and curves, too."""
+        if self.result.family != "survival":
+            return super().items(twin)
+        ratios = ReportTable(
+            frame=self.result.hazard_ratios().rename_axis("hazard ratio"), not_dp=False, section=_SURVIVAL,
+            caption="Hazard ratios, medians, with 95% intervals that know the noise where there are any.",
+        )  # fmt: skip
+        return [*super().items(twin), ratios, *self._curves()]
+
+    def _curves(self) -> list[ReportFigure]:
+        if not can_draw():
+            return []
+        curves = self.result.survival_curves(self.profiles)
+        whose = "the reference profile: middles and first values" if self.profiles is None else "the chosen profiles"
+        return [
+            ReportFigure(
+                figure=plot_survival(curves), narrow=plot_survival(curves, width=NARROW), not_dp=False,
+                caption=f"Survival of {whose}, by {self.result.time}; bands are 95% intervals at each time.",
+                section=_SURVIVAL,
+            )
+        ]  # fmt: skip
+
+    def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
+        """Of a survival the concordance with the records that it was fitted to."""
+        if self.result.family != "survival":
+            return ()
+        found = pd.DataFrame({"concordance": [self.result.score(dataset)]}, index=pd.Index(["Harrell's C"]))
+        caption = "How often who has the larger hazard has the event first, of the records that it was fitted to."
+        return [ReportTable(frame=found, caption=caption, not_dp=True, section=_SURVIVAL)]
 
     def title(self, twin: DrawnTwin | None) -> str:
         """See `RunReport`."""

@@ -1,0 +1,60 @@
+"""A survival's table of events: what it says of the baseline hazard, and the law of what is lived until an event."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vertinumpyro.core import compat
+from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
+
+SCHEMA = Schema(
+    {
+        "clinic": PartySchema({"seen": BinaryColumn(), "time": RealColumn(bounds=(0.0, 6.0))}),
+        "insurer": PartySchema({"visits": RealColumn(bounds=(0.0, 1.0))}),
+    }
+)
+EVENTS = EventTimes("seen", "time", "intercept", "baseline", (1.0, 2.5))
+LOG_RATIOS = np.log([0.7, 1.5])
+
+
+def lives(rng, num_records, spread):
+    """Whether an event was seen, and the time, of hazards 1, .7 and 1.5 times exp(eta)."""
+    needed = rng.exponential(size=num_records) * np.exp(0.5 - spread * rng.normal(size=num_records))
+    late = 2.5 + (needed - 2.05) / 1.5
+    event = np.where(needed < 1, needed, np.where(needed < 2.05, 1 + (needed - 1) / 0.7, late))
+    left = np.minimum(rng.uniform(1, 9, num_records), 6.0)
+    return (event <= left).astype(int), np.minimum(event, left)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_the_baseline_is_found_although_who_has_a_large_hazard_leaves_early(spread):
+    rng, bins = np.random.default_rng(0), EVENTS.bins(SCHEMA)
+    seen, time = lives(rng, 100_000, spread)
+    cells = EVENTS.counts(SCHEMA, {"seen": seen, "time": time / 6})
+    assert (EVENTS.cells(SCHEMA), cells.sum(), len(cells)) == ((bins.num_cells, 0), 100_000, bins.num_cells)
+    assert cells[-1] == ((time >= 6) & (seen == 0)).sum(), "who stays until the end"
+    with compat.x64():
+        table = HazardTable(cells + rng.normal(0, 15, len(cells)), 15.0, 100_000, bins)
+        found, crude = table.shape((spread,)), table.shape()
+    np.testing.assert_allclose(found.log_ratios, LOG_RATIOS, atol=0.05)
+    assert (np.abs(found.log_ratios - LOG_RATIOS) < 3 * np.sqrt(np.diag(found.covariance))).all()
+    assert (np.abs(crude.log_ratios - LOG_RATIOS).max() > 0.4) == (spread > 0)
+    assert (np.diag(found.covariance) > np.diag(found.without_noise)).all()
+
+
+def test_residuals_at_the_truth_have_mean_0_and_the_law_of_what_is_lived():
+    seen, time = lives(np.random.default_rng(1), 50_000, 0.0)
+    cells, bins = EVENTS.counts(SCHEMA, {"seen": seen, "time": time / 6}), EVENTS.bins(SCHEMA)
+    with compat.x64():
+        law = HazardTable(cells, 1.0, 50_000, bins).lifetimes(LOG_RATIOS, LOG_RATIOS)
+        eta = jnp.array([-0.5, 1.0, 40.0])
+        values, probabilities = law.support(eta)
+        residual = jnp.clip(law.residual(eta[:, None], values), -1.5, 1.5)
+        np.testing.assert_allclose(probabilities.sum(-1), 1.0, atol=1e-6)
+        np.testing.assert_allclose((probabilities * law.residual(eta[:, None], values)).sum(-1)[:2], 0.0, atol=1e-6)
+    lived = np.exp(-0.5) * np.interp(time, [0, 1, 2.5, 6], np.cumsum([0, 1, 0.7 * 1.5, 1.5 * 3.5]))
+    cut = np.clip(seen - lived, -1.5, 1.5)
+    assert (probabilities * (values > 0)).sum(-1)[0] == pytest.approx(seen.mean(), abs=0.01)
+    assert (probabilities * residual).sum(-1)[0] == pytest.approx(cut.mean(), abs=0.01)
+    assert (probabilities * residual**2).sum(-1)[0] == pytest.approx((cut**2).mean(), abs=0.02)

@@ -1,0 +1,82 @@
+r"""The posterior of a survival's coefficients and baseline hazard, which knows the noise of the steps and of the table.
+
+The trace says of the coefficients and of the baseline's level what `dpvi.noise_aware` has it say, with the law of d and
+time (`Lifetimes`) in the place of a count's. The table says of the baseline's shape what it says at the coefficients'
+centre, so both are found in turns. They are taken to be independent: a step's gradient by the level is the number of
+events less that expected, and the shape is what the events' places say given their number.
+
+With a the intervals' log hazards over the first one's, a' where the trace's information was found, and w their shares
+of the events, the trace cannot tell the intercept from the shape but in b = intercept + w'a: more hazard in an interval
+is more events. So of the intercept it says what it says of b - w'a'.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from scipy.stats import norm
+
+from vertinumpyro.core import compat
+from vertinumpyro.dpvi.event_times import EventTimes, HazardTable, Shape
+from vertinumpyro.dpvi.noise_aware import (
+    NUM_DRAWS,
+    Information,
+    NoiseAwareDraws,
+    Trace,
+    drawn,
+    information_of,
+    predictor_spreads,
+)
+from vertinumpyro.model import SplitModel
+
+_TURNS, _DRAWS = 3, 40
+_NORMAL = np.random.default_rng(12).permutation(norm.ppf((np.arange(_DRAWS) + 0.5) / _DRAWS))
+
+
+def baseline_places(split: SplitModel, events: EventTimes) -> np.ndarray:
+    """Where the baseline stands in flat theta; nowhere where it has no latents."""
+    return _places(split, events.baseline) if events.baseline else np.zeros(0, int)
+
+
+def _places(split: SplitModel, site: str) -> np.ndarray:
+    return np.ravel(split.unflatten(np.arange(split.num_parameters))[site])
+
+
+def hazard_aware_draws(
+    split: SplitModel, events: EventTimes, table: HazardTable, trace: Trace, cut: float, rng_key: jax.Array
+) -> NoiseAwareDraws:
+    """Draws of all latents given the trace and the table.
+
+    :param cut: where residuals were cut.
+    :param rng_key: for the draws.
+    """
+    held, level = baseline_places(split, events), _places(split, events.intercept)
+    working = np.asarray(trace.points[0], np.float64)[held]
+    with compat.x64():
+        shape = table.shape()
+        for turn in range(_TURNS if len(held) else 1):
+            law = table.lifetimes(working, shape.log_ratios)
+            found = information_of(split, law, trace, cut, held)
+            if len(held) and turn < _TURNS - 1:
+                some = drawn(split, found, rng_key).draws[:: NUM_DRAWS // _DRAWS]
+                some[:, [*held, *level]] = 0.0  # levels do not change a shape
+                shape = table.shape(predictor_spreads(split, trace, some, _NORMAL))
+        return drawn(split, _with_shape(found, shape, held, level) if len(held) else found, rng_key)
+
+
+def _with_shape(found: Information, shape: Shape, held: np.ndarray, level: np.ndarray) -> Information:
+    """What both say of all latents."""
+    to_level = np.eye(len(found.centre))
+    to_level[np.ix_(level, held)] = shape.shares
+    to_level[held, held] = 0.0
+    apart = np.zeros(len(found.centre))
+    apart[level] = shape.shares @ shape.log_ratios
+    linear = to_level.T @ (found.linear + found.precision @ apart)
+    precision, without_noise = (to_level.T @ np.asarray(of) @ to_level for of in (found.precision, found.without_noise))
+    square, of_shape = np.ix_(held, held), np.linalg.inv(shape.covariance)
+    precision[square] += of_shape
+    without_noise[square] += np.linalg.inv(shape.without_noise)
+    linear[held] += of_shape @ shape.log_ratios
+    centre = np.array(found.centre)
+    centre[held] = shape.log_ratios
+    return Information(precision, linear, centre, without_noise)
