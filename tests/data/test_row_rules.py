@@ -20,6 +20,7 @@ from vertinumpyro.data import (
     Take,
     VerticalDataset,
     aggregation,
+    draft_schema,
     streaming,
 )
 from vertinumpyro.data.aggregation import records_of
@@ -29,6 +30,7 @@ MONEY = RealColumn(bounds=(0, 1000), missing="category", out_of_bounds="clip")
 DAY = DateColumn(bounds=("2021-01-01", "2022-12-31"), unit="day", missing="category", format="%d.%m.%Y")
 SICK = BinaryColumn(categories=("no", "yes"), missing="category")
 DAYS = IntegerColumn(bounds=(0, 900), missing="category")
+CODED = RealColumn(bounds=(0, 999), missing="mask", missing_codes=(-999,))
 COUNT = CountColumn(upper=50)
 
 # 1: several rows, with gaps and equal days; 2: one row; 3: only an id; 4 is no person of this party
@@ -58,7 +60,7 @@ RULES = {
     "sum": (MONEY, Take(rule="sum", **COST), [120.25, 7.5, None]),
     "sum or 0": (MONEY, Take(rule="sum", without_rows=0, **COST), [120.25, 7.5, 0]),
     "mean": (MONEY, Take(rule="mean", **COST), [60.125, 7.5, None]),
-    "min": (RealColumn(bounds=(0, 999), missing="mask", missing_codes=(-999,)), Take(rule="min", of="cost"), [20.25, 7.5, None]),
+    "min": (CODED, Take(rule="min", of="cost"), [20.25, 7.5, None]),
     "max": (MONEY, Take(rule="max", of="cost"), [100, 7.5, None]),
     "earliest": (DAY, Take(rule="min", of="day"), ["31.12.2021", "05.03.2021", None]),
     "latest": (DAY, Take(rule="max", of="day"), ["02.02.2022", "05.03.2021", None]),
@@ -188,3 +190,36 @@ def test_an_id_that_others_do_not_have_is_unmatched_as_ever():
         VerticalDataset.from_frames(public, {"clinic": VISITS, "bank": bank})
     found = VerticalDataset.from_frames(public, {"clinic": VISITS, "bank": bank}, unmatched="drop")
     assert found.arrays("clinic")["x"].tolist() == [1, 0, 0]
+
+
+def test_a_draft_of_repeated_ids_proposes_rules_that_the_rows_keep():
+    rng = np.random.default_rng(1)
+    person = np.repeat(np.arange(300), rng.integers(1, 6, 300))
+    n = len(person)
+    rows = pd.DataFrame({
+        "id": [f"{i:04d}" for i in person],
+        "born": [str(1940 + i % 60) for i in person],
+        "amount": [f"{x:.2f}" for x in np.where(rng.random(n) < 0.1, -999.0, rng.gamma(2.0, 40.0, n).round(2))],
+        "grade": rng.integers(1, 30, n).astype(str),
+        "urgent": rng.integers(0, 2, n).astype(str),
+        "ward": rng.choice(["east", "west"], n),
+        "seen": [f"{d:02d}.03.2024" for d in rng.integers(1, 29, n)],
+        "remark": [f"text number {i}" for i in range(n)],
+    })  # fmt: skip
+    draft = draft_schema(rows, "clinic")
+    rules = {name: column.take.get("rule") for name, column in draft.columns.items()}
+    assert rules == {
+        **{"num_rows": "count", "born": "most frequent", "amount": "sum", "grade": "max", "urgent": "any"},
+        **{"ward": "most frequent", "seen": "max", "remark": None},
+    }
+    assert draft.columns["amount"].take["missing_codes"] == [-999]
+    text = draft.to_toml()
+    with pytest.raises(SchemaError, match="the rules follow from private records"):
+        Schema.from_toml(text)
+    public = Schema.from_toml(text.replace("confirmed = false", "confirmed = true"))
+    frame = rows.astype({"amount": float, "born": int, "grade": int, "urgent": int})
+    records = records_of(frame, public, "clinic")
+    money = frame["amount"].where(frame["amount"] > 0).groupby(person).sum(min_count=1)
+    np.testing.assert_allclose(records["amount"].astype(float), money, rtol=1e-9)
+    assert records["grade"].tolist() == frame["grade"].groupby(person).max().tolist()
+    assert VerticalDataset.from_frames(public, {"clinic": frame}).num_records == 300

@@ -4,6 +4,7 @@ parts of the persons that lie on disk. A record follows from the rows of its own
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,20 +88,20 @@ def streamed_records(
     :raises ArgumentError: the disk is full.
     """
     parts = int(np.clip(file_bytes // _FILE_BYTES, 1, _MOST_PARTS))
-    try:
-        files = [tempfile.TemporaryFile(dir=folder) for _ in range(parts)]
+    with contextlib.ExitStack() as opened:
+        files = [opened.enter_context(_temporary(folder)) for _ in range(parts)]
         for frame in frames:
             if len(frame):
                 _write_parts(frame, id_series(frame, schema, party), files)
-    except OSError as error:
-        problem = str(error.strerror)
-    else:
         for file in files:
-            with file:
-                if pieces := list(_pieces(file)):
-                    yield records_of(pd.concat(pieces, ignore_index=True), schema, party)
-        return
-    raise ArgumentError(f"spool: the rows cannot be written: {problem}")
+            if pieces := list(_pieces(file)):
+                yield records_of(pd.concat(pieces, ignore_index=True), schema, party)
+            file.close()  # its room on the disk
+
+
+def _temporary(folder: Path) -> IO[bytes]:
+    with _writing():
+        return tempfile.TemporaryFile(dir=folder)
 
 
 def _write_parts(frame: pd.DataFrame, ids: pd.Series, files: list[IO[bytes]]) -> None:
@@ -110,18 +111,32 @@ def _write_parts(frame: pd.DataFrame, ids: pd.Series, files: list[IO[bytes]]) ->
     ordered, start = frame.iloc[order], 0
     for file, end in zip(files, ends, strict=True):
         if end > start:
-            pickle.dump(ordered.iloc[start:end], file, pickle.HIGHEST_PROTOCOL)
+            with _writing():
+                pickle.dump(ordered.iloc[start:end], file, pickle.HIGHEST_PROTOCOL)
         start = end
 
 
 def _pieces(file: IO[bytes]) -> Iterator[pd.DataFrame]:
     """What this process has written; nobody else can open the file."""
-    file.seek(0)
+    with _writing():
+        file.seek(0)
     while True:
         try:
             yield pickle.load(file)
         except EOFError:
             return
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Names a full disk."""
+    try:
+        yield
+    except OSError as error:
+        problem = str(error.strerror)
+    else:
+        return
+    raise ArgumentError(f"spool: the rows cannot be written: {problem}")
 
 
 class _OneParty:
@@ -154,7 +169,7 @@ class _OneParty:
             found = found.where(self._has_rows, take.without_rows)
         if column.missing == "forbid" and found.isna().any():
             Place(self._party, name).fail(
-                f'rule "{take.rule}" finds no value for some ids; set without_rows, or missing = "category" in the schema'
+                f'rule "{take.rule}" finds no value for some ids; set without_rows, or missing = "category"'
             )
         return _stored(found, column)
 

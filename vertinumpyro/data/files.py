@@ -148,7 +148,7 @@ def read_ids(
     decimal: str = ".",
     id_column: str | None = None,
 ) -> pd.DataFrame:
-    """Read a party's id column alone, as `read_table` does; where several rows are a record, each id once, ascending."""
+    """Read a party's id column alone, as `read_table` does; each id once, ascending, where rows become records."""
     csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal, id_column=id_column)
     ids = _read(Path(path), schema, party, {}, csv_format)
     if schema.parties[party].rows is None:

@@ -60,7 +60,7 @@ class Take:
         object.__setattr__(self, "missing_codes", missing_codes(self.missing_codes))
         require(
             self.format is None or self.rule == "days between",
-            f'format is read by "days between"; the column\'s own format says how the dates of "{self.rule}" are written',
+            f'format is read by "days between"; of "{self.rule}" the column\'s own format says how dates are written',
         )
         if self.rule == "count" and self.without_rows is None:
             object.__setattr__(self, "without_rows", 0)
