@@ -300,7 +300,7 @@ def _draft_of_rows(series: pd.Series, person: pd.Series, decimal: str) -> Column
     of_rows = _draft(series, decimal)
     if not of_rows.fields:
         return of_rows
-    if (series.groupby(person).nunique() <= 1).all():
+    if bool((series.groupby(person).nunique() <= 1).to_numpy().all()):
         of_records = _draft(series.groupby(person).first(), decimal)
         note = f"the same in all rows of a person; {of_records.note}"
         return _taken(of_records, "most frequent", note) if of_records.fields else of_records
@@ -310,9 +310,9 @@ def _draft_of_rows(series: pd.Series, person: pd.Series, decimal: str) -> Column
         return _taken(of_rows, rule, of_rows.note)
     texts = series.astype(str).str.strip()
     values = pd.Series(pd.to_numeric(texts.str.replace(decimal, "."), errors="coerce"))
-    values = values[values.notna() & ~values.isin(codes)]
+    values = pd.Series(values[values.notna() & ~values.isin(codes)])
     rule = "max" if kind == "integer" else "sum"
-    of_records = _quantity(values.groupby(person).agg(rule).round(_MOST_DECIMALS), {}, "")
+    of_records = _quantity(pd.Series(values.groupby(person).agg(rule)).round(_MOST_DECIMALS), {}, "")
     if not of_records.fields:
         return of_records
     fields = {key: value for key, value in of_records.fields.items() if key != "missing_codes"}
