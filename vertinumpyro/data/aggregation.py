@@ -13,6 +13,7 @@ from typing import IO
 
 import numpy as np
 import pandas as pd
+from pandas.util import hash_array
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.alignment import id_series
@@ -105,7 +106,7 @@ def _temporary(folder: Path) -> IO[bytes]:
 
 
 def _write_parts(frame: pd.DataFrame, ids: pd.Series, files: list[IO[bytes]]) -> None:
-    part = pd.util.hash_array(ids.to_numpy(), categorize=False) % np.uint64(len(files))
+    part = hash_array(ids.to_numpy(), categorize=False) % np.uint64(len(files))  # pyright: ignore[reportCallIssue]
     order = np.argsort(part, kind="stable")
     ends = np.searchsorted(part[order], np.arange(1, len(files) + 1, dtype=np.uint64))
     ordered, start = frame.iloc[order], 0
@@ -146,8 +147,8 @@ class _OneParty:
         self._frame, self._person, self._num_persons, self._rows, self._party = frame, person, num_persons, rows, party
         named = {take.source(name) for name, take in rows.take.items()} | {rows.order}
         sources = [source for source in named if source is not None]
-        filled = frame[sources].notna().any(axis=1) if sources else pd.Series(True, index=frame.index)
-        self._filled = filled.to_numpy(bool)  # a row of an id alone says that there are none
+        filled = frame[sources].notna().to_numpy().any(axis=1) if sources else np.ones(len(frame), bool)
+        self._filled = filled  # a row of an id alone says that there are none
         self._has_rows = np.bincount(person[self._filled], minlength=num_persons) > 0
 
     def taken(self, name: str, take: Take, column: Column) -> pd.Series:
@@ -161,7 +162,9 @@ class _OneParty:
             present = take.read_as(column).observed(series)
             found = pd.Series(dtype=float)
             if present.any():
-                found = self._by_rule(take, column, plain(series[present]), self._person[present], place)
+                found = self._by_rule(
+                    take, column, plain(pd.Series(series[present])), pd.Series(self._person[present]), place
+                )
             found = found.reindex(range(self._num_persons))
             found = found.where(~self._has_rows | found.notna(), 0) if take.rule == "count" else found
         if not self._has_rows.all() and take.without_rows is not None:
@@ -176,14 +179,14 @@ class _OneParty:
     def _by_rule(self, take: Take, column: Column, series: pd.Series, person: pd.Series, place: Place) -> pd.Series:
         """By person, of those that have values."""
         if take.rule == "count":
-            return series.groupby(person).size()
+            return pd.Series(series.groupby(person).size())
         if take.rule == "any":
             codes = column.encode(series, party=place.party, name=place.column)
-            highest = pd.Series(codes, series.index).groupby(person).max()
-            return highest.map(dict(enumerate(column.labels)))
+            highest = pd.Series(pd.Series(codes, series.index).groupby(person).max())
+            return pd.Series(np.asarray(column.labels, object)[highest.to_numpy()], highest.index).infer_objects()
         if take.rule == "days between":
             days = pd.Series(_moments(series, take.format, place), series.index).groupby(person)
-            return (days.max() - days.min()) // _DAY
+            return (pd.Series(days.max()) - pd.Series(days.min())) // _DAY
         if take.rule in ("first", "last"):
             return self._at_end(series, person, take.rule)
         if take.rule == "most frequent":
@@ -191,7 +194,7 @@ class _OneParty:
         if isinstance(column, DateColumn):
             key = pd.Series(_moments(series, column.format, place, column.timezone), series.index)
             return _picked(series, person, key, last=take.rule == "max")
-        return pd.Series(numbers(series, place), series.index).groupby(person).agg(take.rule)
+        return pd.Series(pd.Series(numbers(series, place), series.index).groupby(person).agg(take.rule))
 
     def _at_end(self, series: pd.Series, person: pd.Series, rule: str) -> pd.Series:
         order, place = self._rows.order, Place(self._party, str(self._rows.order))
@@ -212,7 +215,7 @@ def _picked(series: pd.Series, person: pd.Series, key: pd.Series, *, last: bool)
     rows = pd.DataFrame({"person": person, "key": key, "text": series.astype(str), "value": series})
     rows = rows.sort_values(["person", "key", "text"], kind="stable")
     ends = rows.drop_duplicates("person", keep="last" if last else "first")
-    return ends.set_index("person")["value"]
+    return pd.Series(ends.set_index("person")["value"])
 
 
 def _most_frequent(series: pd.Series, person: pd.Series) -> pd.Series:
