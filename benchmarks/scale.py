@@ -9,6 +9,8 @@ block by block from a fixed seed, straight into a Parquet file at each party, in
 no process here ever holds one. Every figure is of a process of its own. Everybody's epsilon is 1 at delta = 1e-9.
 
 Keys: scale.encode.N.{seconds,peak_gib}      files to encoded columns, checked and aligned
+      scale.rows.N.{seconds,peak_gib}        N rows of N/10 persons in any order, in Parquet, to one encoded
+                                             record each: count, sum, any and most frequent
       scale.marginals.N.{seconds,peak_gib}   files to a twin of N records in Parquet: secure marginals, `FixedPoint`;
                                              encoding, tables, rehearsal, field and twin are its parts
       scale.columns.D.{seconds,peak_gib}     files of D columns to a twin of as many records in Parquet, from the tables
@@ -60,7 +62,7 @@ from scale_parts.tables import write_tables
 COLUMNS = 16
 MOST_FOR_RATIO = 1_000_000  # a one-hot matrix of all records takes gigabytes beyond that
 APART = ("ratio", "dask", "local_step", "shared_product", "device")  # figures of their own, without an exponent
-BY_RECORDS = ("encode", "marginals", "functional", "dpvi_step", "sampling", *APART, "processes")
+BY_RECORDS = ("encode", "rows", "marginals", "functional", "dpvi_step", "sampling", *APART, "processes")
 ARMS = (*BY_RECORDS, "columns")
 RECORDS_OF_MANY_COLUMNS = 100_000
 

@@ -24,6 +24,9 @@ _SCHEMA = """# Keys of `schema.toml`
 of the keys below it takes. All of it is public: write what anybody could know without the tables. `vertinumpyro
 schema draft` proposes a schema, `vertinumpyro schema json` writes a JSON schema for editors.
 
+`[parties.NAME.rows]` says how one record follows from several rows of one id, and `[parties.NAME.rows.take.COLUMN]`
+how each column does: [Several rows of a person](../own_tables.md#several-rows-of-a-person).
+
 `confirmed = false` marks a domain that was read from a private table; every command refuses it until a person has
 replaced or confirmed it.
 """
@@ -57,6 +60,12 @@ def _schema() -> str:
     parties = columns_schema()["properties"]["parties"]["additionalProperties"]
     column = parties["properties"]["columns"]["additionalProperties"]
     parts, shared = [_SCHEMA], {}
+    keys = {key: value for key, value in parties["properties"]["rows"]["properties"].items() if key != "confirmed"}
+    take = keys.pop("take")["additionalProperties"]
+    parts += [
+        f"## `[parties.NAME.rows]`\n\n{_table(keys, required=('per',))}",
+        f"## `[parties.NAME.rows.take.COLUMN]`\n\n{_table(take['properties'], required=('rule',))}",
+    ]
     for case in column["allOf"]:
         name, then = case["if"]["properties"]["type"]["const"], case["then"]
         keys = {key: value for key, value in then["properties"].items() if key not in ("type", "confirmed")}

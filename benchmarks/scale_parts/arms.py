@@ -20,10 +20,11 @@ from scale_parts.apart import processes
 from scale_parts.cluster import dask, local_step, shared_product
 from scale_parts.device import device
 from scale_parts.shared import DELTA, EPSILON, full_batch, read, seconds_of
-from scale_parts.tables import LABEL, PARTIES
+from scale_parts.tables import LABEL, PARTIES, ROWS_SCHEMA, write_rows
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
+from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
 from vertinumpyro.mrf.party_work import ACROSS, TablesWork
 from vertinumpyro.regression import VerticalLogisticRegression
@@ -39,6 +40,16 @@ def encode(folder: Path, num_records: int, num_columns: int) -> dict[str, float]
     started = time.perf_counter()
     dataset = read(folder, num_columns)
     assert dataset.num_records == num_records
+    return {"seconds": time.perf_counter() - started}
+
+
+def rows(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
+    """Rows of a tenth as many persons, in any order, to their records."""
+    path = folder / "rows.parquet"
+    persons = write_rows(path, num_records)
+    started = time.perf_counter()
+    dataset = VerticalDataset.from_files(ROWS_SCHEMA, {"clinic": path}, spool=folder)
+    assert dataset.num_records == persons
     return {"seconds": time.perf_counter() - started}
 
 
@@ -170,6 +181,7 @@ def ratio(folder: Path, num_records: int, num_columns: int) -> dict[str, float]:
 
 ARMS: dict[str, Callable[[Path, int, int], Mapping[str, float | str]]] = {
     "encode": encode,
+    "rows": rows,
     "marginals": marginals,
     "columns": columns,
     "functional": functional,

@@ -9,9 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vertinumpyro.data import BinaryColumn, CategoricalColumn, Column, IntegerColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.data import (
+    BinaryColumn,
+    CategoricalColumn,
+    Column,
+    CountColumn,
+    IntegerColumn,
+    PartySchema,
+    RealColumn,
+    Rows,
+    Schema,
+    Take,
+)
 
-__all__ = ["LABEL", "PARTIES", "paths_of", "schema_of", "write_tables"]
+__all__ = ["LABEL", "PARTIES", "ROWS_SCHEMA", "paths_of", "schema_of", "write_rows", "write_tables"]
 
 PARTIES = ("clinic", "insurer")
 LABEL = "clinic_00"
@@ -94,3 +105,33 @@ def _uniform(numbers: np.ndarray, what: str) -> np.ndarray:
             mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             mixed = mixed ^ (mixed >> np.uint64(31))
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+_OF_A_ROW = {
+    "cost": RealColumn(bounds=(0.0, 100.0)),
+    "urgent": BinaryColumn(),
+    "ward": CategoricalColumn(categories=tuple(f"ward {k}" for k in range(12))),
+}
+_TAKE = {"visits": "count", "cost": "sum", "urgent": "any", "ward": "most frequent"}
+ROWS_SCHEMA = Schema(
+    {
+        "clinic": PartySchema(
+            {"visits": CountColumn(upper=100), **_OF_A_ROW, "cost": RealColumn(bounds=(0.0, 10_000.0))},
+            Rows(per="id", take={name: Take(rule=rule) for name, rule in _TAKE.items()}),
+        )
+    }
+)
+
+
+def write_rows(path: Path, num_rows: int) -> int:
+    """Ten rows of every person, who come in any order; the number of persons."""
+    persons, writer = num_rows // 10, None
+    for start in range(0, num_rows, ROWS):
+        rows = np.arange(start, min(start + ROWS, num_rows), dtype=np.int64)
+        ids = _walk(rows, num_rows) % persons
+        block = pa.table({"id": ids} | {name: _values(rows, name, column) for name, column in _OF_A_ROW.items()})
+        writer = writer or pq.ParquetWriter(path, block.schema)
+        writer.write_table(block)
+    assert writer is not None
+    writer.close()
+    return persons

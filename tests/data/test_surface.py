@@ -4,7 +4,7 @@ import sys
 import vertinumpyro.data as data
 
 PUBLIC = {
-    *("Schema", "PartySchema", "OBSERVED_SUFFIX"),
+    *("Schema", "PartySchema", "Rows", "Take", "OBSERVED_SUFFIX"),
     *("Column", "CodedColumn", "RealColumn", "BinnedColumn", "IntegerColumn", "CountColumn"),
     *("CategoricalColumn", "BinaryColumn", "Cells", "Kind", "Missing", "OutOfBounds"),
     *(

@@ -17,6 +17,7 @@ from vertinumpyro.cli.methods.base import METHODS, CommandMethod, given, method_
 from vertinumpyro.core.errors import ArgumentError, ModelContractError, PlanSpentError
 from vertinumpyro.core.workers import Workers, workers_of
 from vertinumpyro.data import CsvFormat, Schema, TableFacts, VerticalDataset, align, read_ids, read_table
+from vertinumpyro.data.aggregation import absent_ids
 from vertinumpyro.data.streaming import count_common
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy import Plan
@@ -171,6 +172,10 @@ class Job:
         ids = {p: read_ids(files[p], self.schema, config.columns_of(p), **written(p)) for p in config.parties}
         if config.data.holders:
             return sum(len(table) for table in ids.values())
+        for party, absent in absent_ids(ids, self.schema).items():
+            ids[party] = pd.DataFrame(
+                {self.schema.id_column: [*ids[party][self.schema.id_column].astype(str), *absent]}
+            )
         return len(next(iter(align(ids, self.schema, unmatched=config.data.unmatched).values())))
 
     def prepare(self, run_dir: Path) -> None:

@@ -52,14 +52,21 @@ def _begun(out: Path, party: str, id_column: str) -> tuple[str, str]:
 
 
 def _show(made: SchemaDraft, out: Path) -> None:
-    shown = Table("column", "type", "domain", "what to know", box=None, padding=(0, 2, 0, 0))
+    of_rows = any(column.take for column in made.columns.values())
+    heads = ("column", *(["of the rows"] if of_rows else []), "type", "domain", "what to know")
+    shown = Table(*heads, box=None, padding=(0, 2, 0, 0))
     for name, column in made.columns.items():
-        shown.add_row(
-            escape(name), str(column.fields.get("type", "[dim]none[/]")), _domain(column.fields), escape(column.note)
-        )
+        rule = [str(column.take.get("rule", ""))] if of_rows else []
+        kind = str(column.fields.get("type", "[dim]none[/]"))
+        shown.add_row(escape(name), *rule, kind, _domain(column.fields), escape(column.note))
     left_out = sum(not column.fields for column in made.columns.values())
     console.print(heading(f"Draft of {made.party}'s columns: read from its records, so not public yet"), shown)
     console.print(f"\n[green]✓[/] {escape(str(out))}", soft_wrap=True)
+    if of_rows:
+        console.print(
+            "Ids repeat, so all rows of one become one record: look at every rule, and write what a person without "
+            "rows gets (without_rows), if it is not a missing value. The epsilon is then a person's, not a row's."
+        )
     if left_out:
         console.print(f"{left_out} left out; what a person knows of them can be added by hand.")
     console.print(

@@ -19,6 +19,7 @@ from vertinumpyro.data.date_columns import DateColumn
 from vertinumpyro.data.files import CsvFormat, read_everything, read_ids, read_table
 from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
+from vertinumpyro.data.row_rules import Rows, Take
 from vertinumpyro.data.schema import DatasetInfo, PartySchema, Schema, TableFacts
 from vertinumpyro.data.schema_inference import SchemaDraft, draft_schema
 from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
@@ -45,9 +46,11 @@ __all__ = [
     "OutOfBounds",
     "PartySchema",
     "RealColumn",
+    "Rows",
     "Schema",
     "SchemaDraft",
     "TableFacts",
+    "Take",
     "VerticalDataset",
     "align",
     "alignment_digest",

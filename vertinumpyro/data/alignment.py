@@ -62,6 +62,12 @@ def words_of(ids: pd.Series, place: Place) -> Words:
     return padded.view(">u8").astype(np.uint64)
 
 
+def as_words(content: np.ndarray) -> Words:
+    """What `bytes_of` made, as words again."""
+    width = -(-content.dtype.itemsize // _BYTES) * _BYTES
+    return content.astype(f"S{width}").view(">u8").reshape(len(content), -1).astype(np.uint64)
+
+
 def joined(blocks: Sequence[Words]) -> Words:
     """Blocks one after the other, as wide as the widest."""
     width = max(block.shape[1] for block in blocks)
@@ -72,8 +78,12 @@ def joined(blocks: Sequence[Words]) -> Words:
 
 def texts_of(words: Words) -> list[str]:
     """The ids again."""
-    content = words.astype(">u8").view(f"S{_BYTES * words.shape[1]}").ravel()
-    return [identifier.decode() for identifier in content.tolist()]
+    return [identifier.decode() for identifier in bytes_of(words).tolist()]
+
+
+def bytes_of(words: Words) -> np.ndarray:
+    """The ids in UTF-8, of a type by which NumPy compares sets of them."""
+    return words.astype(">u8").view(f"S{_BYTES * words.shape[1]}").ravel()
 
 
 @final

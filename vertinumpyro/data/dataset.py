@@ -12,6 +12,7 @@ import pandas as pd
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.core.validation import checked, shown
 from vertinumpyro.core.workers import HERE, Columns, Workers, workers_of
+from vertinumpyro.data.aggregation import absent_ids, records_of
 from vertinumpyro.data.alignment import align, record_ids
 from vertinumpyro.data.dataframe_interop import Table, as_frame, dtype_of
 from vertinumpyro.data.files import CsvFormat, read_table
@@ -66,6 +67,8 @@ class VerticalDataset:
         Records end up in ascending order of their ids as text. Columns outside the schema are ignored, and so
         is the index of a pandas DataFrame. The dataset's schema is the given one with the tables' storage types
         (`data.dataframe_interop` says which), so that a twin comes back in them; types that the schema has stay.
+        Several rows of an id become one record first, where the schema has rules for them, and ids that all parties
+        with a row each have are persons without rows at one that has none of theirs.
 
         :param schema: the public schema.
         :param frames: for each party a pandas or polars DataFrame, a `pyarrow.Table`, another table that exports Arrow,
@@ -80,9 +83,18 @@ class VerticalDataset:
             raise ArgumentError("frames is not a mapping; give {party: table}, or use from_pooled for one joined table")
         _check_parties(schema, frames)
         ordered = {party: as_frame(frames[party], str(Place(party))) for party in schema.parties}
-        for party, frame in ordered.items():
+        absent = absent_ids(ordered, schema)
+        records = {party: records_of(frame, schema, party, absent.get(party, ())) for party, frame in ordered.items()}
+        return cls.from_records(schema, records, unmatched=unmatched)
+
+    @classmethod
+    def from_records(
+        cls, schema: Schema, frames: Mapping[str, pd.DataFrame], *, unmatched: Literal["refuse", "drop"] = "refuse"
+    ) -> "VerticalDataset":
+        """`from_frames` where each id has one record already, whatever rules the schema has for rows."""
+        for party, frame in frames.items():
             check_table(frame, schema, party)
-        aligned = align(ordered, schema, unmatched=unmatched)
+        aligned = align(frames, schema, unmatched=unmatched)
         encoded = {party: encode_table(frame, schema, party) for party, frame in aligned.items()}
         return cls(schema.with_dtypes(_dtypes(schema, aligned)), encoded)
 
@@ -166,6 +178,9 @@ class VerticalDataset:
         """
         check_schema(schema)
         frame = as_frame(frame, "the pooled table")
+        for party, part in schema.parties.items():
+            if part.rows is not None:
+                raise ArgumentError(f"{Place(party)} has rows, of which a pooled table has none; use from_frames")
         with_id = schema.id_column in frame.columns
         for party in schema.parties:
             check_table(frame, schema, party, need_id=with_id)
@@ -271,7 +286,7 @@ def _array_names(schema: Schema, party: str) -> list[str]:
 
 def _dtypes(schema: Schema, frames: Mapping[str, pd.DataFrame]) -> dict[str, str | None]:
     return {
-        name: dtype_of(pd.Series(frames[party][name]), column, Place(party, name))
+        name: column.dtype if part.rows else dtype_of(pd.Series(frames[party][name]), column, Place(party, name))
         for party, part in schema.parties.items()
         for name, column in part.columns.items()
     }

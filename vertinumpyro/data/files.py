@@ -107,7 +107,7 @@ def read_table(
     """
     csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal, id_column=id_column)
     check_schema(schema)
-    return _read(Path(path), schema, party, schema.restrict(party).parties[party].columns, csv_format)
+    return _read(Path(path), schema, party, schema.restrict(party).parties[party].sources, csv_format)
 
 
 def read_blocks(
@@ -121,7 +121,7 @@ def read_blocks(
     A block's storage types may differ from the next one's where the whole file's follow from all of its values.
     Errors as `read_table`'s, raised as far into the file as its reader gets.
     """
-    wanted = schema.parties[party].columns if columns else {}
+    wanted = schema.parties[party].sources if columns else {}
     own_ids = csv_format.ids(schema, party)
     file = _checked_file(Path(path), own_ids, party, wanted, csv_format)
     blocks = file.blocks(own_ids, wanted, rows, groups)
@@ -148,9 +148,12 @@ def read_ids(
     decimal: str = ".",
     id_column: str | None = None,
 ) -> pd.DataFrame:
-    """Read a party's id column alone, as `read_table` does."""
+    """Read a party's id column alone, as `read_table` does; each id once, ascending, where rows become records."""
     csv_format = CsvFormat(separator=separator, encoding=encoding, decimal=decimal, id_column=id_column)
-    return _read(Path(path), schema, party, {}, csv_format)
+    ids = _read(Path(path), schema, party, {}, csv_format)
+    if schema.parties[party].rows is None:
+        return ids
+    return ids.drop_duplicates().sort_values(schema.id_column, ignore_index=True)
 
 
 def read_everything(

@@ -16,6 +16,7 @@ from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.core.validation import check_fields, shown
 from vertinumpyro.data import toml
 from vertinumpyro.data.column import Column
+from vertinumpyro.data.row_rules import Rows
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.data.schema_parsing import (
     Places,
@@ -24,6 +25,8 @@ from vertinumpyro.data.schema_parsing import (
     columns_from,
     party_problems,
     refuse,
+    row_problems,
+    rows_from,
     schema_problems,
 )
 
@@ -32,21 +35,30 @@ from vertinumpyro.data.schema_parsing import (
 class PartySchema:
     """The columns that one party holds, in order.
 
-    :raises SchemaError: there are none, or a name is empty or ends in ``_observed``.
+    :param columns: of one record.
+    :param rows: how a record follows from several rows of one id; None where the party's table has one row each.
+    :raises SchemaError: there are none, or a name is empty or ends in ``_observed``, or a rule does not fit its column.
     """
 
     columns: Mapping[str, Column]
+    rows: Rows | None = None
 
     def __post_init__(self) -> None:
         """Check the names and freeze the mapping."""
         strangers = [name for name, column in self.columns.items() if not isinstance(column, Column)]
         problems = [f"column {name!r} is not a Column; build e.g. a RealColumn" for name in strangers]
         refuse([Problem((), text) for text in (*party_problems(self.columns), *problems)])
+        refuse([] if self.rows is None else list(row_problems((), self.rows, self.columns)))
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
+
+    @property
+    def sources(self) -> Mapping[str, Column]:
+        """The columns of the party's file that are read, and as what: its own, or those that the rules take."""
+        return self.columns if self.rows is None else self.rows.sources(self.columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain dicts: the frozen mapping itself does not pickle."""
-        return PartySchema, (dict(self.columns),)
+        return PartySchema, (dict(self.columns), self.rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,6 +83,11 @@ class Schema:
         strangers = [party for party, part in self.parties.items() if not isinstance(part, PartySchema)]
         refuse([Problem((str(party),), "is not a PartySchema") for party in strangers])
         refuse(list(schema_problems({party: part.columns for party, part in self.parties.items()}, self.id_column)))
+        for party, part in self.parties.items():
+            if part.rows is not None and part.rows.per != self.id_column:
+                refuse(
+                    [Problem((party,), f"rows: per = {shown(part.rows.per)}; give the id column, {self.id_column!r}")]
+                )
         object.__setattr__(self, "parties", MappingProxyType(dict(self.parties)))
 
     @property
@@ -92,7 +109,7 @@ class Schema:
             self.party_of(name)
         parts = {
             party: PartySchema(
-                {name: _typed(column, Place(party, name), dtypes) for name, column in part.columns.items()}
+                {name: _typed(column, Place(party, name), dtypes) for name, column in part.columns.items()}, part.rows
             )
             for party, part in self.parties.items()
         }
@@ -161,14 +178,18 @@ class Schema:
         if problems and not columns:
             refuse(problems, places)
         id_column = spec.get("id_column", "id")
-        refuse([*problems, *schema_problems(columns, id_column)], places)
+        rows, of_rows = rows_from(spec, columns)
+        refuse([*problems, *of_rows, *schema_problems(columns, id_column)], places)
         parts = {party: {n: c for n, c in part.items() if c is not None} for party, part in columns.items()}
-        return cls({party: PartySchema(part) for party, part in parts.items()}, id_column)
+        return cls({party: PartySchema(part, rows.get(party)) for party, part in parts.items()}, id_column)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists that `from_dict` reads back to an equal schema."""
         parties = {
-            party: {"columns": {name: column_to(column) for name, column in part.columns.items()}}
+            party: {
+                **({} if part.rows is None else {"rows": part.rows.to_dict()}),
+                "columns": {name: column_to(column) for name, column in part.columns.items()},
+            }
             for party, part in self.parties.items()
         }
         return {"id_column": self.id_column, "parties": parties}

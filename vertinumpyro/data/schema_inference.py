@@ -202,6 +202,10 @@ _MOST_DATES = 60
 _DATED, _LONG_AFTER = (1800, 2200), 1920
 _YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
 _OTHER = "other"
+_OF_ROWS = (
+    "Ids repeat: all rows of one become one record by these rules, or repair the file if each should have one row.\n"
+    "# who has no row gets a missing value, but for what without_rows says, and a count of 0"
+)
 _UNSEEN = "its name holds a character that is not seen, {}: rename it in the file, and draft again"
 
 
@@ -211,10 +215,12 @@ class ColumnDraft:
 
     :ivar fields: as the schema's TOML has them; empty where the column is left out.
     :ivar note: what a person should know, in one line.
+    :ivar take: how it follows from several rows of an id, as under ``rows.take``; empty where ids have one.
     """
 
     fields: Mapping[str, Any]
     note: str
+    take: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +242,9 @@ class SchemaDraft:
         :param with_id: whether the text begins with the id column, as a file does; what is added to one does not.
         """
         lines = [f"id_column = {toml.value(self.id_column)}"] if with_id else []
+        if take := {name: dict(column.take) for name, column in self.columns.items() if column.take}:
+            rows = {"per": self.id_column, "confirmed": False, "take": take}
+            lines += ["", f"# {_OF_ROWS}", toml.dump({"parties": {self.party: {"rows": rows}}}).strip()]
         for name, column in self.columns.items():
             lines += ["", *(f"# {line}" for line in column.note.splitlines())]
             if column.fields:
@@ -267,13 +276,58 @@ def draft_schema(table: Table, party: str, *, id_column: str = "id", decimal: st
         raise ArgumentError(f"id_column: {Place(party)!s} has no column {id_column!r}; {suggest(id_column, names)}")
     if len(frame) == 0 or len(names) < 2:
         raise DataError(f"{Place(party)}: the table has no records, or no column beside the ids")
-    columns = {
-        str(name): _draft(pd.Series(frame[name]).reset_index(drop=True), decimal)
-        for name in frame.columns
-        if name != id_column
-    }
+    series = {str(name): pd.Series(frame[name]).reset_index(drop=True) for name in frame.columns}
+    ids = series.pop(id_column)
+    if ids.duplicated().any():
+        columns = _drafts_of_rows(series, pd.Series(pd.factorize(ids)[0]), decimal)
+    else:
+        columns = {name: _draft(own, decimal) for name, own in series.items()}
     columns |= {name: ColumnDraft({}, _UNSEEN.format(hidden)) for name in columns if (hidden := hidden_in(name))}
     return SchemaDraft(party, id_column, columns)
+
+
+def _drafts_of_rows(series: Mapping[str, pd.Series], person: pd.Series, decimal: str) -> dict[str, ColumnDraft]:
+    """Rules that make a record of each person's rows, and domains of the records; first how many rows there are."""
+    top = int(_rounded(0.0, float(person.value_counts().max()))[1])
+    bins = {} if top < _MOST_INTEGERS else {"bins": _BINS}
+    counted = {"type": "integer", "bounds": [0, top], **bins, "out_of_bounds": "clip"}
+    name = "num_rows" if "num_rows" not in series else "num_rows_of_a_person"
+    found = {name: ColumnDraft(counted, "how many rows a person has", {"rule": "count"})}
+    return found | {name: _draft_of_rows(own, person, decimal) for name, own in series.items()}
+
+
+def _draft_of_rows(series: pd.Series, person: pd.Series, decimal: str) -> ColumnDraft:
+    of_rows = _draft(series, decimal)
+    if not of_rows.fields:
+        return of_rows
+    if bool((series.groupby(person).nunique() <= 1).to_numpy().all()):
+        of_records = _draft(series.groupby(person).first(), decimal)
+        note = f"the same in all rows of a person; {of_records.note}"
+        return _taken(of_records, "most frequent", note) if of_records.fields else of_records
+    kind, codes = of_rows.fields["type"], of_rows.fields.get("missing_codes", [])
+    if kind not in ("integer", "real"):
+        rule = {"binary": "any", "date": "max"}.get(kind, "most frequent")
+        return _taken(of_rows, rule, of_rows.note)
+    texts = series.astype(str).str.strip()
+    values = pd.Series(pd.to_numeric(texts.str.replace(decimal, "."), errors="coerce"))
+    values = pd.Series(values[values.notna() & ~values.isin(codes)])
+    rule = "max" if kind == "integer" else "sum"
+    of_records = _quantity(pd.Series(values.groupby(person).agg(rule)).round(_MOST_DECIMALS), {}, "")
+    if not of_records.fields:
+        return of_records
+    fields = {key: value for key, value in of_records.fields.items() if key != "missing_codes"}
+    told = f"; {_listed(codes)} looks like a code for a missing value" if codes else ""
+    listed = {"missing_codes": codes} if codes else {}
+    if rule == "sum":
+        return dataclasses.replace(
+            _taken(ColumnDraft(fields, ""), rule, f"{of_records.note}{told}"), take={"rule": rule, **listed}
+        )
+    return _taken(ColumnDraft({**fields, **listed}, ""), rule, f"{of_records.note}{told}")
+
+
+def _taken(draft: ColumnDraft, rule: str, note: str) -> ColumnDraft:
+    """With a rule, and a code for persons without rows."""
+    return ColumnDraft({**draft.fields, "missing": "category"}, note, {"rule": rule})
 
 
 def _draft(series: pd.Series, decimal: str) -> ColumnDraft:

@@ -18,6 +18,7 @@ from vertinumpyro.data.column import Column
 from vertinumpyro.data.date_columns import DateColumn
 from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
+from vertinumpyro.data.row_rules import Rows, Take
 from vertinumpyro.data.schema_checks import Place, suggest
 
 #: Suffix of the arrays that say where a masked column is observed.
@@ -117,13 +118,74 @@ def columns_from(spec: Mapping[str, Any]) -> tuple[dict[str, dict[str, Column | 
     problems = _unknown_keys((), "the schema: ", spec, ("id_column", "parties"))
     built: dict[str, dict[str, Column | None]] = {}
     for party, part in _tables((), "parties", spec.get("parties", {}), problems):
-        problems += _unknown_keys((party,), "", part, ("columns",))
+        problems += _unknown_keys((party,), "", part, ("columns", "rows"))
         built[party] = {}
         for name, fields in _tables((party,), "columns", part.get("columns", {}), problems):
             column, found = _column_from((party, name), fields)
             problems += found
             built[party][name] = column
     return built, problems
+
+
+def rows_from(
+    spec: Mapping[str, Any], columns: Mapping[str, Mapping[str, Column | None]]
+) -> tuple[dict[str, Rows], list[Problem]]:
+    """Return the rules of each party whose table has several rows of an id, and what is wrong with them."""
+    found: dict[str, Rows] = {}
+    problems: list[Problem] = []
+    for party, own in columns.items():
+        part = spec["parties"][party].get("rows")
+        if part is None:
+            continue
+        try:
+            found[party] = _rows_from(part)
+        except SchemaError as error:
+            problems.append(Problem((party,), f"rows: {error}"))
+            continue
+        known = {name: column for name, column in own.items() if column is not None}
+        if len(known) == len(own):
+            problems += row_problems((party,), found[party], known)
+    return found, problems
+
+
+def row_problems(where: tuple[str, ...], rows: Rows, columns: Mapping[str, Column]) -> Iterator[Problem]:
+    """Yield what is wrong with the rules for a party's columns."""
+    for name, text in rows.problems(columns):
+        yield Problem(
+            (*where, name) if name and where else where, text if where or not name else f"column {name!r} {text}"
+        )
+
+
+def _rows_from(spec: Any) -> Rows:
+    if not isinstance(spec, Mapping):
+        raise SchemaError("is not a table; write [parties.NAME.rows]")
+    fields = dict(spec)
+    if problem := _unconfirmed(fields.pop("confirmed", True), "the rules follow from"):
+        raise SchemaError(problem)
+    taken = fields.pop("take", {})
+    rest = _fields_of(Rows, fields, ("take",))
+    if not isinstance(taken, Mapping):
+        raise SchemaError("take is not a table; write [parties.NAME.rows.take.COLUMN]")
+    rules = {}
+    for name, own in taken.items():
+        try:
+            rules[name] = Take(**_fields_of(Take, own))
+        except SchemaError as error:
+            raise SchemaError(f"take.{name}: {error}") from None
+    return Rows(**rest, take=rules)
+
+
+def _fields_of(cls: type, spec: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The arguments of a class of rules, as they were given."""
+    if not isinstance(spec, Mapping):
+        raise SchemaError("is not a table")
+    fields = dataclasses.fields(cls)
+    known = tuple(field.name for field in fields)
+    if unknown := _unknown_keys((), "", spec, known):
+        raise SchemaError(unknown[0].text)
+    if absent := [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in (*spec, *but)]:
+        raise SchemaError(f"needs {', '.join(absent)}")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in spec.items()}
 
 
 def column_to(column: Column) -> dict[str, Any]:
@@ -175,14 +237,14 @@ def _column_from(where: tuple[str, ...], spec: Mapping[str, Any]) -> tuple[Colum
     return None, [Problem(where, f"needs {', '.join(required)}")]
 
 
-def _unconfirmed(confirmed: object) -> str:
-    """What is wrong with a drafted column's mark; empty where a person has confirmed its domain."""
+def _unconfirmed(confirmed: object, what: str = "its domain was read from") -> str:
+    """What is wrong with a drafted mark; empty where a person has confirmed what it stands at."""
     if confirmed is True:
         return ""
     if confirmed is not False:
         return f"confirmed = {confirmed!r}; give true once its domain is public knowledge"
     return (
-        "its domain was read from private records, which no guarantee covers: replace it by public knowledge, or keep "
+        f"{what} private records, which no guarantee covers: replace it by public knowledge, or keep "
         "what is public as it stands, and set confirmed = true"
     )
 
@@ -223,7 +285,10 @@ def columns_schema() -> dict[str, Any]:
         ],
     }
     columns = {"type": "object", "additionalProperties": column, "minProperties": 1}
-    party = table({"columns": columns}, required=("columns",))
+    take = {"type": "object", "additionalProperties": table(properties(Take), required=("rule",))}
+    rows = table(properties(Rows) | {"take": take, "confirmed": column["properties"]["confirmed"]}, ("per", "take"))
+    rows["description"] = "How one record follows from several rows of one id."
+    party = table({"rows": rows, "columns": columns}, required=("columns",))
     return {
         "$schema": _DRAFT,
         "title": "The public description of all columns",

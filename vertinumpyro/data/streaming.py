@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, final
 
@@ -22,7 +23,20 @@ from vertinumpyro.core.anonymous_files import ElsewhereError, OpenFile, Rows, ma
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.workers import HERE, Workers, part_rows
-from vertinumpyro.data.alignment import Ids, Linkage, Words, ascending, id_series, joined, orders_of_words, words_of
+from vertinumpyro.data.aggregation import records_without_rows, streamed_records
+from vertinumpyro.data.alignment import (
+    Ids,
+    Linkage,
+    Words,
+    as_words,
+    ascending,
+    bytes_of,
+    id_series,
+    joined,
+    orders_of_words,
+    texts_of,
+    words_of,
+)
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.dataframe_interop import dtype_of
 from vertinumpyro.data.files import CsvFormat, read_blocks, row_groups
@@ -49,17 +63,17 @@ class Spool:
     """
 
     def __init__(self, folder: str | Path, *, findable: bool = False) -> None:
-        self._folder, self.findable = Path(folder), findable
-        if not self._folder.is_dir():
+        self.folder, self.findable = Path(folder), findable
+        if not self.folder.is_dir():
             raise ArgumentError(f"spool: there is no folder {str(folder)!r}; create it, on a disk with room")
         _allow_many_files()
 
     def column(self, dtype: np.dtype) -> Kept:
         """A column without records yet."""
         try:
-            return Kept(tempfile.TemporaryFile(dir=self._folder), dtype, self)
+            return Kept(tempfile.TemporaryFile(dir=self.folder), dtype, self)
         except OSError as error:
-            raise ArgumentError(f"spool: cannot write to {str(self._folder)!r}: {error.strerror}") from None
+            raise ArgumentError(f"spool: cannot write to {str(self.folder)!r}: {error.strerror}") from None
 
     def __repr__(self) -> str:
         return "Spool()"
@@ -385,6 +399,8 @@ def encoded_files(
     for party, reading in read.items():
         reading.read(Path(paths[party]), written[party], workers)
     ids = {party: reading.ids() for party, reading in read.items()}
+    for party, absent in _absent(ids, schema).items():
+        ids[party] = joined([ids[party], *read[party].without_rows(texts_of(absent))])
     orders = orders_of_words(ids, schema, unmatched=unmatched)
     dtypes = {name: dtype for reading in read.values() for name, dtype in reading.dtypes().items()}
     return dtypes, {party: own.columns(orders[party], workers) for party, own in read.items()}
@@ -428,8 +444,29 @@ def count_common(
         if not found:
             Place(party).fail("the table has no records; give at least one")
         ids[party] = joined(found)
+        if schema.parties[party].rows is not None:
+            ids[party] = _one_each(ids[party])
+    for party, absent in _absent(ids, schema).items():
+        ids[party] = joined([ids[party], absent])
     party, order = next(iter(orders_of_words(ids, schema, unmatched=unmatched).items()))
     return len(ids[party] if order is None else order)
+
+
+def _one_each(words: Words) -> Words:
+    order = ascending(words)
+    ordered = words if order is None else words[order]
+    return ordered[np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))]
+
+
+def _absent(ids: Mapping[str, Words], schema: Schema) -> dict[str, Words]:
+    """As `absent_ids`, of ids as words; none where there is nobody."""
+    of_rows = [party for party in ids if schema.parties[party].rows is not None]
+    listed = [bytes_of(words) for party, words in ids.items() if party not in of_rows]
+    if not of_rows or not listed:
+        return {}
+    everybody = reduce(np.intersect1d, listed)
+    absent = {party: np.setdiff1d(everybody, bytes_of(ids[party])) for party in of_rows}
+    return {party: as_words(found) for party, found in absent.items() if len(found)}
 
 
 def narrowest(column: Column) -> np.dtype:
@@ -460,17 +497,33 @@ class _Reading:
 
     def read(self, path: Path, written: CsvFormat, workers: Workers, linkage: Linkage | None = None) -> None:
         """All of its records, or those that are linked."""
-        groups = row_groups(path, self._party) if workers.count and linkage is None else []
+        of_rows = self._schema.parties[self._party].rows is not None
+        groups = row_groups(path, self._party) if workers.count and linkage is None and not of_rows else []
         if len(groups) > 1:
             self._by_workers(path, written, workers, groups)
             return
         frames = read_blocks(path, self._schema, self._party, written, rows=self._rows)
+        if of_rows:
+            size = path.stat().st_size if path.is_file() else 0
+            frames = streamed_records(frames, self._schema, self._party, self._spool.folder, size)
+            # a linkage has the numbers of all records in the order of their ids, as `read_ids` has them
+            frames = [pd.concat(frames).sort_values(self._schema.id_column)] if linkage is not None else frames
         for frame in frames if linkage is None else linkage.applied_to_blocks(frames, self._schema, self._party):
             if len(frame):
-                found = encoded_block(self._schema, self._party, frame)
-                self._see(found)
-                for name, array in found.arrays.items():
-                    self.kept[name].append(array)
+                self._append(frame)
+
+    def without_rows(self, ids: list[str]) -> list[Words]:
+        """More records, of persons without rows; their words."""
+        for part in slices(len(ids), self._rows):
+            self._append(records_without_rows(ids[part], self._schema, self._party))
+        words, self._ids = self._ids, []
+        return words
+
+    def _append(self, frame: pd.DataFrame) -> None:
+        found = encoded_block(self._schema, self._party, frame)
+        self._see(found)
+        for name, array in found.arrays.items():
+            self.kept[name].append(array)
 
     def _by_workers(self, path: Path, written: CsvFormat, workers: Workers, groups: list[int]) -> None:
         starts = np.cumsum([0, *groups]).tolist()
@@ -507,6 +560,8 @@ class _Reading:
 
     def dtypes(self) -> dict[str, str | None]:
         """The columns' storage types, as the whole table has them."""
+        if self._schema.parties[self._party].rows is not None:  # rules make the records, in no table's types
+            return {name: types.column.dtype for name, types in self._types.items()}
         return {name: types.dtype() for name, types in self._types.items()}
 
 

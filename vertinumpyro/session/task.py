@@ -13,6 +13,7 @@ import pandas as pd
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.core.workers import workers_of
 from vertinumpyro.data import CsvFormat, Linkage, Schema, VerticalDataset, read_table, record_ids
+from vertinumpyro.data.aggregation import records_of
 from vertinumpyro.data.streaming import Spool, encoded_file
 from vertinumpyro.privacy.account import ACCOUNT, Account, TotalLimit
 from vertinumpyro.privacy.ledger import read_record
@@ -155,7 +156,7 @@ class PartyTask:
         own, workers = schema.restrict(self.columns_of), workers_of(self.workers)
         if self.spool is None:
             frame = self.read_frame(schema)
-            dataset = VerticalDataset.from_frames(own, {self.columns_of: frame}).computed_by(workers)
+            dataset = VerticalDataset.from_records(own, {self.columns_of: frame}).computed_by(workers)
             return dataset, () if self.holders else sorted(record_ids(frame, schema, self.party))
         linkage = None if self.linkage is None else Linkage.load(self.linkage)
         written, spool = CsvFormat(**self.read_options), Spool(self.spool, findable=workers.count > 0)
@@ -167,5 +168,7 @@ class PartyTask:
 
         :raises DataError: the table cannot be read, or its ids have changed since they were linked.
         """
-        frame = read_table(self.table, schema, self.columns_of, **self.read_options)
+        frame = records_of(
+            read_table(self.table, schema, self.columns_of, **self.read_options), schema, self.columns_of
+        )
         return frame if self.linkage is None else Linkage.load(self.linkage).applied(frame, schema, self.party)
