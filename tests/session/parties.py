@@ -131,16 +131,21 @@ def dying(place, path, name, backend):
 def watch_openings(path, backend):
     """Writes down a digest of every message that opens something, before it is sent."""
     if backend == "crypten":
+        from vertinumpyro.secure.crypten import verified
         from vertinumpyro.secure.crypten.engine import Engine
 
-        honest = Engine._opened
+        honest, honest_verified = Engine._opened, verified._opened
 
         def opened(engine, share, why):
             if why == "reveal":
                 append(path, hashlib.sha256(share.contiguous().numpy().tobytes()).hexdigest())
             return honest(engine, share, why)
 
-        Engine._opened = opened
+        def opened_verified(engine, message):
+            append(path, hashlib.sha256(message).hexdigest())
+            return honest_verified(engine, message)
+
+        Engine._opened, verified._opened = opened, opened_verified
     else:
         from vertinumpyro.secure.spu import node
 
