@@ -163,9 +163,10 @@ def simulated(job: Job) -> list[Tried] | str:
         if not fitted.posterior.is_interval:
             return fitted.posterior.spread_note
         rows, forecast = fitted.rows, fitted.plan.forecast
+        stddevs = None if forecast is None else pd.Series(forecast.std_error)
         found.append(
             Tried(rows, pooled.summary(table).loc[rows.index], flat(table.truth, rows.index),
-                  None if forecast is None else forecast.table["std_error"], fitted.seconds, fitted.plan.worst.epsilon)
+                  stddevs, fitted.seconds, fitted.plan.worst.epsilon)
         )  # fmt: skip
     return found
 
@@ -226,7 +227,7 @@ def by_tables(peer: MarginalGLM, table: Table, seed: int) -> dict[str, float]:
 # -- bias -------------------------------------------------------------------------------------------
 
 
-def bias(job: Job) -> dict[str, Any]:
+def bias(job: Job) -> dict[Any, Any]:
     """At an epsilon that hides nothing."""
     family, found, left_out = FAMILIES[job.family], {}, {}
     method = method_of(job.family)
@@ -244,7 +245,7 @@ def bias(job: Job) -> dict[str, Any]:
         without = pooled.summary(table).drop(index="scale", errors="ignore")
 
         def apart(seed: int, *, cuts: bool = True, table: Table = table, without: pd.DataFrame = without) -> pd.Series:
-            rows = fit(method, table, seed, LARGE_EPSILON, cuts=cuts).rows.loc[without.index]
+            rows = fit(method, table, seed, LARGE_EPSILON, cuts=cuts).rows.loc[list(without.index)]
             return (rows["estimate"] - without["estimate"]) / without["std_error"]
 
         num_noises = 2 if family.grouped else NUM_NOISES  # NUTS takes its time
@@ -325,7 +326,7 @@ def main() -> None:
             else:
                 results = joined(results, found)
     for case, of_tables in tried.items():
-        results = joined(results, summed_up(*case, of_tables))
+        results = joined(results, summed_up(case[0], case[1], of_tables))
     finish(results | {"environment": environment()}, args, {})
 
 

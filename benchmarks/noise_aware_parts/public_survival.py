@@ -75,8 +75,9 @@ def pooled(dataset: VerticalDataset) -> Pooled:
     design["sex"] = np.asarray(columns["sex"], float)
     x, time, seen = np.column_stack(list(design.values())), 15 * np.asarray(columns["years"], float), columns["death"]
     found = PHReg(time, x, status=np.asarray(seen, float)).fit()
-    by_name = (dict(zip(design, map(float, values), strict=True)) for values in (found.params, found.bse))
-    return Pooled(*by_name, concordance(x @ found.params, np.asarray(seen), time))
+    slopes, errors = np.asarray(found.params, float), np.asarray(found.bse, float)
+    by_name = [dict(zip(design, values.tolist(), strict=True)) for values in (slopes, errors)]
+    return Pooled(by_name[0], by_name[1], concordance(x @ slopes, np.asarray(seen), time))
 
 
 def private(dataset: VerticalDataset, epsilon: float, seed: int) -> tuple[VerticalGLM, dict[str, tuple[float, ...]]]:

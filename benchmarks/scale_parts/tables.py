@@ -21,6 +21,7 @@ from vertinumpyro.data import (
     Schema,
     Take,
 )
+from vertinumpyro.data.row_rules import Rule
 
 __all__ = ["LABEL", "PARTIES", "ROWS_SCHEMA", "paths_of", "schema_of", "write_rows", "write_tables"]
 
@@ -112,7 +113,7 @@ _OF_A_ROW = {
     "urgent": BinaryColumn(),
     "ward": CategoricalColumn(categories=tuple(f"ward {k}" for k in range(12))),
 }
-_TAKE = {"visits": "count", "cost": "sum", "urgent": "any", "ward": "most frequent"}
+_TAKE: dict[str, Rule] = {"visits": "count", "cost": "sum", "urgent": "any", "ward": "most frequent"}
 ROWS_SCHEMA = Schema(
     {
         "clinic": PartySchema(

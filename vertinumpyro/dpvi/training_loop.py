@@ -162,8 +162,11 @@ def spread_over(num_devices: int) -> NamedSharding | None:
 
 CHECKPOINT = "checkpoint.npz"
 
-_KEPT_LATER = (".optimizer_state.points", ".optimizer_state.descents")
-"""Leaves of a `NewtonState` that earlier versions did not store; NaN where they are not known."""
+_UNKNOWN = {".optimizer_state.points": np.nan, ".optimizer_state.descents": np.nan}
+_NO_LONGER = {".optimizer_state.noise": 0.0, ".optimizer_state.loose": 0.0}
+_KEPT_LATER = _UNKNOWN | _NO_LONGER
+"""Leaves of a `NewtonState` that earlier versions did not store, and what stands in their place: a trace that is not
+known, and steps that are no longer than H has them, as theirs were."""
 
 OnEstimate = Callable[[float], None]
 """Called with the seconds that all steps will take at least, as a step on stand-ins took."""
@@ -185,8 +188,9 @@ def restored(run: Run, state: DPVIState) -> DPVIState:
     stored = run.state()
     if stored is None:
         return state
-    unknown = {name: np.full_like(leaf, np.nan) for name, leaf in tree_arrays(state).items() if name in _KEPT_LATER}
-    return tree_of({**unknown, **stored}, state, CHECKPOINT)
+    leaves = tree_arrays(state)
+    earlier = {name: np.full_like(leaves[name], value) for name, value in _KEPT_LATER.items() if name in leaves}
+    return tree_of({**earlier, **stored}, state, CHECKPOINT)
 
 
 def first_step(run: Run, plan: NoisySumPlan) -> int:
