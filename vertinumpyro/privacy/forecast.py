@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WIDTH = 2 * 1.959963984540054
 _SAYS_LITTLE = 0.9  # a standard error of that part of the prior's
@@ -47,6 +50,8 @@ class Forecast:
     def table(self) -> pd.DataFrame:
         """A row for each coefficient: `std_error`, its parts by `sampling` and by `privacy`, whose squares add up, the
         `width` of a 95 % interval, and `of_prior`, the standard error over the prior's."""
+        import pandas as pd  # a plan is read without it
+
         privacy = np.sqrt(np.maximum(self.std_error**2 - self.sampling**2, 0.0))
         columns = {"std_error": self.std_error, "sampling": self.sampling, "privacy": privacy}
         columns |= {"width": _WIDTH * self.std_error, "of_prior": self.std_error / self.prior}
