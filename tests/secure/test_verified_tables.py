@@ -675,7 +675,7 @@ def test_a_failed_check_names_the_party_and_ends_the_plan(study, tmp_path):
     record = read_record(folder / plan.plan_id / PRIVACY_RECORD)
     assert (record.steps_spent, record.status) == (plan.num_steps, "finished")
     (entry,) = Account(folder / ACCOUNT, "p0", "p0.csv").entries()
-    assert entry.failed == record.failed == f"{proof}; nothing was opened"
+    assert entry.failed == record.failed == f"{proof} within its bounds; nothing was opened"
     with pytest.raises(PlanSpentError, match=f"party 'p0': plan {plan.plan_id} was closed when a check failed"):
         released([liar.verifying, liar.verifying], resume=True)
 
