@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, final, runtime_checkable
@@ -129,6 +129,15 @@ class Schema:
     def restrict(self, party: str) -> Schema:
         """Return the schema of one party alone."""
         return Schema({party: self._party(party)}, self.id_column)
+
+    def select(self, columns: Iterable[str]) -> Schema:
+        """Return the schema of some columns; parties without one are not in it."""
+        kept = set(columns)
+        parts = {
+            party: {name: column for name, column in part.columns.items() if name in kept}
+            for party, part in self.parties.items()
+        }
+        return Schema({party: PartySchema(own) for party, own in parts.items() if own}, self.id_column)
 
     def _party(self, party: str) -> PartySchema:
         if party not in self.parties:

@@ -50,6 +50,7 @@ from vertinumpyro.evaluation.table_plots import (
     plot_pairwise_tvd,
     plot_tvd_comparison,
 )
+from vertinumpyro.evaluation.twin_measures import TwinMeasures, evaluate_twin
 
 __all__ = [
     "ADVERSARY_COLUMNS",
@@ -65,10 +66,12 @@ __all__ = [
     "ReportTable",
     "ReportText",
     "Scores",
+    "TwinMeasures",
     "calibration",
     "combine_estimates",
     "cross_party_pairs",
     "cross_party_tvd",
+    "evaluate_twin",
     "k_way_tvd",
     "one_way_tvd",
     "pairwise_tvd",

@@ -82,7 +82,7 @@ def k_way_tvd(
     :param max_bins: cells of a real or wide integer column.
     :raises ArgumentError: a table lacks a column or has no rows, or `k`, `num_marginals`, `max_bins` is out of range.
     """
-    subsets = _draw_subsets(len(schema.columns), k, num_marginals, np.random.default_rng(rng))
+    subsets = draw_subsets(len(schema.columns), k, num_marginals, np.random.default_rng(rng))
     return _k_way(real, synthetic, schema, subsets, max_bins)
 
 
@@ -111,7 +111,7 @@ def tvd_floor(
     :raises ArgumentError: as `k_way_tvd`, or `num_synthetic` is below 1.
     """
     generator = np.random.default_rng(rng)
-    subsets = _draw_subsets(len(schema.columns), k, num_marginals, generator)
+    subsets = draw_subsets(len(schema.columns), k, num_marginals, generator)
     table = checked_table(real, schema, "real")
     size = len(table) if num_synthetic is None else num_synthetic
     if num_synthetic is not None and num_synthetic < 1:
@@ -135,7 +135,7 @@ def pairwise_tvd(
     :param max_bins: cells of a real or wide integer column.
     :raises ArgumentError: a table lacks a column or has no rows, or `max_bins` is out of range.
     """
-    tables = _Cells.of(real, schema, "real", max_bins), _Cells.of(synthetic, schema, "synthetic", max_bins)
+    tables = TableCells.of(real, schema, "real", max_bins), TableCells.of(synthetic, schema, "synthetic", max_bins)
     size = len(schema.columns)
     matrix = np.zeros((size, size))
     for i, j in itertools.combinations_with_replacement(range(size), 2):
@@ -201,7 +201,7 @@ def r_score(frame: Table, a: str, b: str, schema: "Schema", *, max_bins: int = D
     if a == b:
         raise ArgumentError(f"a and b must be two different columns, both are {a!r}")
     names = list(schema.columns)
-    return _dependence(_Cells.of(frame, schema, "frame", max_bins), names.index(a), names.index(b))
+    return _dependence(TableCells.of(frame, schema, "frame", max_bins), names.index(a), names.index(b))
 
 
 def r_scores(frame: Table, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS) -> pd.DataFrame:
@@ -212,7 +212,7 @@ def r_scores(frame: Table, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS
     :param max_bins: cells of a real or wide integer column.
     :raises ArgumentError: `frame` lacks a column or has no rows, or `max_bins` is out of range.
     """
-    cells = _Cells.of(frame, schema, "frame", max_bins)
+    cells = TableCells.of(frame, schema, "frame", max_bins)
     matrix = np.full((len(schema.columns),) * 2, np.nan)
     for i, j in itertools.combinations(range(len(schema.columns)), 2):
         matrix[i, j] = matrix[j, i] = _dependence(cells, i, j)
@@ -220,14 +220,15 @@ def r_scores(frame: Table, schema: "Schema", *, max_bins: int = DEFAULT_MAX_BINS
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class _Cells:
-    """A table as cell codes: `codes` int64 [rows, d], and `sizes`, each column's number of cells."""
+class TableCells:
+    """A table as cell codes: `codes` int64 [rows, d], and `sizes`, each column's number of cells. Not DP."""
 
     codes: np.ndarray
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, frame: Table, schema: "Schema", argument: str, max_bins: int) -> "_Cells":
+    def of(cls, frame: Table, schema: "Schema", argument: str, max_bins: int) -> "TableCells":
+        """Of a table with the schema's columns."""
         table = checked_table(frame, schema, argument)
         if max_bins < 1:
             raise ArgumentError(f"max_bins must be at least 1, got {max_bins}")
@@ -235,6 +236,10 @@ class _Cells:
         parts = [column.discretise(pd.Series(table[name]), max_bins) for name, column in columns]
         codes = np.column_stack([np.asarray(codes, np.int64) for codes, _ in parts])
         return cls(codes, tuple(int(size) for _, size in parts))
+
+    def where(self, rows: np.ndarray) -> "TableCells":
+        """Some of its rows."""
+        return TableCells(self.codes[rows], self.sizes)
 
 
 def checked_table(table: Table, schema: "Schema", argument: str) -> pd.DataFrame:
@@ -248,7 +253,8 @@ def checked_table(table: Table, schema: "Schema", argument: str) -> pd.DataFrame
     return frame
 
 
-def _draw_subsets(num_columns: int, k: int, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+def draw_subsets(num_columns: int, k: int, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Sets of k places of columns, all of them where there are no more than `count`."""
     if not 1 <= k <= num_columns:
         raise ArgumentError(f"k must be between 1 and the schema's {num_columns} columns, got {k}")
     if count < 1:
@@ -261,6 +267,16 @@ def _draw_subsets(num_columns: int, k: int, count: int, rng: np.random.Generator
     return sorted(chosen)
 
 
+def mean_tvd(real: TableCells, synthetic: TableCells, subsets: Sequence[tuple[int, ...]]) -> float:
+    """Mean distance of the marginals of these places of columns."""
+    return float(np.mean([_subset_tvd(real, synthetic, subset) for subset in subsets]))
+
+
+def num_occupied(table: TableCells, subsets: Sequence[tuple[int, ...]]) -> int:
+    """How many cells of these marginals have a record, over all of them."""
+    return sum(len(np.unique(_keys(table.codes[:, s], [table.sizes[i] for i in s]))) for s in subsets)
+
+
 def _k_way(
     real: Table,
     synthetic: Table,
@@ -268,7 +284,7 @@ def _k_way(
     subsets: Sequence[tuple[int, ...]],
     max_bins: int,
 ) -> KWayResult:
-    tables = _Cells.of(real, schema, "real", max_bins), _Cells.of(synthetic, schema, "synthetic", max_bins)
+    tables = TableCells.of(real, schema, "real", max_bins), TableCells.of(synthetic, schema, "synthetic", max_bins)
     names = list(schema.columns)
     return KWayResult(
         k=len(subsets[0]),
@@ -277,7 +293,7 @@ def _k_way(
     )
 
 
-def _subset_tvd(real: _Cells, synthetic: _Cells, subset: Sequence[int]) -> float:
+def _subset_tvd(real: TableCells, synthetic: TableCells, subset: Sequence[int]) -> float:
     stacked = np.concatenate([real.codes[:, subset], synthetic.codes[:, subset]])
     keys = _keys(stacked, [real.sizes[i] for i in subset])
     cells, index = np.unique(keys, return_inverse=True)
@@ -298,7 +314,7 @@ def _keys(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     return keys
 
 
-def _dependence(cells: _Cells, i: int, j: int) -> float:
+def _dependence(cells: TableCells, i: int, j: int) -> float:
     shape = cells.sizes[i], cells.sizes[j]
     joint, counts = np.unique(_keys(cells.codes[:, [i, j]], shape), return_counts=True)
     total = len(cells.codes)

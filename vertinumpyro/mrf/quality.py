@@ -27,7 +27,6 @@ from vertinumpyro.data.dataframe_interop import as_frame
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.measurements import Measurement, count_table
 from vertinumpyro.mrf.table_selection import merged
-from vertinumpyro.posterior.synthetic_columns import restricted
 
 _QUANTILE = 1.959963984540054
 _CLEARLY = 3.0  # standard deviations
@@ -82,7 +81,7 @@ def twin_quality(released: Marginals, twin: pd.DataFrame) -> TwinQuality:
     tables = [m for m in merged(released.measurements) if len(m.columns) == 2 and set(m.columns) <= set(names)]
     if not tables:
         raise ArgumentError("released has no table of two of the twin's columns; release all pairs of these")
-    arrays = VerticalDataset.from_pooled(restricted(released.schema, names), frame[names]).pooled()
+    arrays = VerticalDataset.from_pooled(released.schema.select(names), frame[names]).pooled()
     cells = {column.name: column.codes(arrays) for column in released.columns if column.name in names}
     sizes = {column.name: column.num_cells for column in released.columns}
     found = {m.columns: _Distances.of(m, cells, sizes, released.num_records) for m in tables}

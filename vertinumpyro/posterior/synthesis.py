@@ -25,7 +25,7 @@ from vertinumpyro.data.schema_checks import suggest
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.user_code import text_of, where
-from vertinumpyro.posterior.synthetic_columns import TwinColumns, restricted, twin_columns
+from vertinumpyro.posterior.synthetic_columns import TwinColumns, twin_columns
 
 _REHEARSED_RECORDS = 2
 
@@ -259,7 +259,7 @@ def twin_frame(
 ) -> pd.DataFrame:
     """Drawn arrays as a table, with the given columns as they were given, in the schema's order."""
     names = (*twin.drawn, *(name + OBSERVED_SUFFIX for name in twin.masks))
-    decoded = decode_table(restricted(schema, twin.drawn), {name: arrays[name] for name in names}, rng)
+    decoded = decode_table(schema.select(twin.drawn), {name: arrays[name] for name in names}, rng)
     if given is None or not twin.given:
         return decoded
     whole = pd.concat([decoded, given], axis=1)

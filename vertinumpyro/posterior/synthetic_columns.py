@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from vertinumpyro.data import OBSERVED_SUFFIX, PartySchema, Schema
+from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.model import ModelStructure
 
 
@@ -111,16 +111,6 @@ def twin_columns(structure: ModelStructure) -> TwinColumns:
         masks={column: site for column, site in structure.modelled_masks.items() if column in drawn},
         complete=tuple(column for column in structure.complete_columns if column in drawn),
     )
-
-
-def restricted(schema: Schema, columns: Iterable[str]) -> Schema:
-    """The schema of some columns; parties without one are not in it."""
-    kept = set(columns)
-    parts = {
-        party: {name: column for name, column in part.columns.items() if name in kept}
-        for party, part in schema.parties.items()
-    }
-    return Schema({party: PartySchema(own) for party, own in parts.items() if own}, schema.id_column)
 
 
 def _observes(structure: ModelStructure) -> dict[str, set[str]]:

@@ -30,7 +30,6 @@ from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.marginals import MARGINALS
 from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.posterior import PredictivePosterior
-from vertinumpyro.posterior.synthetic_columns import restricted
 from vertinumpyro.privacy import ClientPlan, GradientPlan
 from vertinumpyro.reports.plain_language import count, holder_facts, report_facts
 from vertinumpyro.reports.release import beside_the_release, table_facts, twin_items
@@ -191,7 +190,7 @@ class MarginalPosteriorReport(_ModelReport):
         """See `RunReport`."""
         return [*adversary_figure(self.plan), *twin_items(self.released, twin, self.result.split.schema)]
 
-    def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure]:
+    def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
         """The twin beside the real table."""
         return list(beside_the_real_table(dataset, twin.table)) if twin is not None and can_draw() else ()
 
@@ -260,7 +259,7 @@ class Predictive:
     """
 
     def __init__(self, posterior: PredictivePosterior, twin: pd.DataFrame, rng_key: jax.Array) -> None:
-        self._schema = restricted(posterior.split.schema, list(twin.columns)[:MOST_DRAWN])
+        self._schema = posterior.split.schema.select(list(twin.columns)[:MOST_DRAWN])
         self._twin = twin
         self.num_records = min(len(twin), _MOST_RECORDS)
         tables = posterior.sample_synthetic(self.num_records, rng_key=rng_key, num_tables=_NUM_TABLES)

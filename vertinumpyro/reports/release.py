@@ -23,7 +23,6 @@ from vertinumpyro.mrf.quality import Kept
 from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.mrf.vertimrf import RELEASED
-from vertinumpyro.posterior.synthetic_columns import restricted
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.run_report import POSTERIOR_FILES, REPORT, DrawnTwin, RunFacts, RunReport
 from vertinumpyro.reports.tables import (
@@ -83,7 +82,7 @@ class FieldReport(RunReport):
         """See `RunReport`."""
         return [*adversary_figure(self.plan), *twin_items(self.result.marginals, twin, self.result.schema)]
 
-    def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure]:
+    def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
         """The twin beside the real table."""
         return list(beside_the_real_table(dataset, twin.table)) if twin is not None and can_draw() else ()
 
@@ -252,7 +251,7 @@ def share_errors(released: Marginals) -> dict[str, float]:
 
 def beside_the_release(released: Marginals, twin: pd.DataFrame) -> Iterator[ReportFigure | ReportTable]:
     """Columns and pairs of the twin beside the released tables, and what these did not tell."""
-    schema = restricted(released.schema, twin.columns)
+    schema = released.schema.select(twin.columns)
     arrays = VerticalDataset.from_pooled(schema, twin).pooled()
     cells = {c.name: c.codes(arrays) for c in released.columns if c.name in schema.columns}
     sizes = {column.name: column.num_cells for column in released.columns}

@@ -14,13 +14,13 @@ from vertinumpyro.dpvi import Posterior
 from vertinumpyro.evaluation import (
     ReportFigure,
     ReportTable,
+    evaluate_twin,
     pairwise_tvd,
     plot_adversaries,
     plot_marginals,
     plot_objective,
     plot_pairwise_tvd,
 )
-from vertinumpyro.posterior.synthetic_columns import restricted
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count, report_rows
 from vertinumpyro.secure import BackendInfo
@@ -140,9 +140,10 @@ def first_records(synthetic: pd.DataFrame) -> ReportTable:
     )
 
 
-def beside_the_real_table(dataset: VerticalDataset, synthetic: pd.DataFrame) -> Iterator[ReportFigure]:
-    """Marginals, and every pair's distance: not DP. Needs matplotlib."""
-    schema, real = restricted(dataset.schema, synthetic.columns), dataset.to_frame()
+def beside_the_real_table(dataset: VerticalDataset, synthetic: pd.DataFrame) -> Iterator[ReportFigure | ReportTable]:
+    """What measures say of it, marginals, and every pair's distance: not DP. Needs matplotlib."""
+    schema, real = dataset.schema.select(synthetic.columns), dataset.to_frame()
+    yield from evaluate_twin(real, synthetic, schema, rng=0).report_items()
     yield marginals(real, synthetic, schema)
     yield ReportFigure(
         figure=plot_pairwise_tvd(pairwise_tvd(real, synthetic, schema), schema),
@@ -179,7 +180,7 @@ def marginals(real: pd.DataFrame, synthetic: pd.DataFrame, schema: Schema) -> Re
 
 def _summary(synthetic: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     rows: dict[str, dict[str, Any]] = {}
-    for name, column in restricted(schema, synthetic.columns).columns.items():
+    for name, column in schema.select(synthetic.columns).columns.items():
         series = pd.Series(synthetic[name])
         number = pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series)
         rows[name] = {

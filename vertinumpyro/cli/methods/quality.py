@@ -15,7 +15,6 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan
-from vertinumpyro.posterior.synthetic_columns import restricted
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.release import ReleaseReport
 from vertinumpyro.session import Session
@@ -95,5 +94,5 @@ def _read_twin(config: Config) -> pd.DataFrame:
     names = [name for name in config.schema.columns if name in found.columns]
     if len(names) < 2:
         raise ArgumentError(f"[quality] twin: {path.name} has fewer than two of the schema's columns")
-    VerticalDataset.from_pooled(restricted(config.schema, names), found[names])  # refuses what is outside the schema
+    VerticalDataset.from_pooled(config.schema.select(names), found[names])  # refuses what is outside the schema
     return pd.DataFrame(found[names])
