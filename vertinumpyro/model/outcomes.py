@@ -454,14 +454,14 @@ class Gamma(Outcome):
 
     concentration: float
 
-    def _amounts(self, shares: Any) -> np.ndarray:
+    def _amounts(self, shares: np.ndarray) -> Any:
         """Quantiles of the amount over its mean."""
         return gammaincinv(self.concentration, shares) / self.concentration
 
     @property
     def most(self) -> float:
         """The largest amount that counts as it is, over its mean."""
-        return float(self._amounts(1 - 3e-4))
+        return float(self._amounts(np.array(1 - 3e-4)))
 
     @property
     def unit(self) -> float:
