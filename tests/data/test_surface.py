@@ -4,13 +4,15 @@ import sys
 import vertinumpyro.data as data
 
 PUBLIC = {
-    *("Schema", "PartySchema", "Rows", "Take", "OBSERVED_SUFFIX"),
+    *("Schema", "Order", "PartySchema", "Rows", "Take", "OBSERVED_SUFFIX"),
     *("Column", "CodedColumn", "RealColumn", "BinnedColumn", "IntegerColumn", "CountColumn"),
     *("CategoricalColumn", "BinaryColumn", "Cells", "Kind", "Missing", "OutOfBounds"),
     *(
         "VerticalDataset",
         "CsvFormat",
         "DateColumn",
+        "Determined",
+        "Impossible",
         "read_ids",
         "read_table",
         "read_everything",

@@ -6,6 +6,7 @@ Short because it says what others may use, and nothing else.
 from vertinumpyro.data.alignment import Linkage, align, alignment_digest, check_digests, normalised_ids, record_ids
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Cells, CodedColumn, Column, Kind, Missing, OutOfBounds
+from vertinumpyro.data.constraints import Determined, Impossible, Order
 from vertinumpyro.data.dataset import VerticalDataset
 from vertinumpyro.data.datasets import (
     load_abalone,
@@ -39,10 +40,13 @@ __all__ = [
     "CsvFormat",
     "DatasetInfo",
     "DateColumn",
+    "Determined",
+    "Impossible",
     "IntegerColumn",
     "Kind",
     "Linkage",
     "Missing",
+    "Order",
     "OutOfBounds",
     "PartySchema",
     "RealColumn",

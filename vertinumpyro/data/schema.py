@@ -16,6 +16,7 @@ from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.core.validation import check_fields, shown
 from vertinumpyro.data import toml
 from vertinumpyro.data.column import Column
+from vertinumpyro.data.constraints import Constraint, check_constraints, constraint_of
 from vertinumpyro.data.row_rules import Rows
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.data.schema_parsing import (
@@ -23,6 +24,7 @@ from vertinumpyro.data.schema_parsing import (
     Problem,
     column_to,
     columns_from,
+    constraints_from,
     party_problems,
     refuse,
     row_problems,
@@ -69,12 +71,15 @@ class Schema:
 
     :param parties: each party's columns, in order.
     :param id_column: the column by which every party knows its records. Never encoded, never modelled.
-    :raises SchemaError: no party, a party without columns, a column at two parties, a column named as the id column.
+    :param constraints: what is publicly known of every record, which every twin keeps.
+    :raises SchemaError: no party, a party without columns, a column at two parties, a column named as the id column,
+        a constraint that does not fit its columns.
         The message names party and column and the fix.
     """
 
     parties: Mapping[str, PartySchema]
     id_column: str = "id"
+    constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the parties' columns make one table, and freeze the mapping."""
@@ -89,6 +94,8 @@ class Schema:
                     [Problem((party,), f"rows: per = {shown(part.rows.per)}; give the id column, {self.id_column!r}")]
                 )
         object.__setattr__(self, "parties", MappingProxyType(dict(self.parties)))
+        object.__setattr__(self, "constraints", tuple(self.constraints))
+        check_constraints(self.constraints, self.columns)
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -113,7 +120,7 @@ class Schema:
             )
             for party, part in self.parties.items()
         }
-        return Schema(parts, self.id_column)
+        return Schema(parts, self.id_column, self.constraints)
 
     def column_names(self, party: str) -> tuple[str, ...]:
         """Return one party's column names, in order; a `SchemaError` for an unknown party."""
@@ -128,16 +135,21 @@ class Schema:
 
     def restrict(self, party: str) -> Schema:
         """Return the schema of one party alone."""
-        return Schema({party: self._party(party)}, self.id_column)
+        return self.select(self._party(party).columns)
 
     def select(self, columns: Iterable[str]) -> Schema:
-        """Return the schema of some columns; parties without one are not in it."""
+        """Return the schema of some columns; parties without one are not in it, nor constraints that need others."""
         kept = set(columns)
         parts = {
             party: {name: column for name, column in part.columns.items() if name in kept}
             for party, part in self.parties.items()
         }
-        return Schema({party: PartySchema(own) for party, own in parts.items() if own}, self.id_column)
+        whole = {
+            party: part if len(parts[party]) == len(part.columns) else PartySchema(parts[party])
+            for party, part in self.parties.items()
+            if parts[party]
+        }
+        return Schema(whole, self.id_column, tuple(one for one in self.constraints if kept.issuperset(one.names)))
 
     def _party(self, party: str) -> PartySchema:
         if party not in self.parties:
@@ -188,9 +200,11 @@ class Schema:
             refuse(problems, places)
         id_column = spec.get("id_column", "id")
         rows, of_rows = rows_from(spec, columns)
-        refuse([*problems, *of_rows, *schema_problems(columns, id_column)], places)
+        constraints, of_constraints = constraints_from(spec)
+        refuse([*problems, *of_rows, *of_constraints, *schema_problems(columns, id_column)], places)
         parts = {party: {n: c for n, c in part.items() if c is not None} for party, part in columns.items()}
-        return cls({party: PartySchema(part, rows.get(party)) for party, part in parts.items()}, id_column)
+        built = {party: PartySchema(part, rows.get(party)) for party, part in parts.items()}
+        return cls(built, id_column, tuple(constraints))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists that `from_dict` reads back to an equal schema."""
@@ -201,7 +215,8 @@ class Schema:
             }
             for party, part in self.parties.items()
         }
-        return {"id_column": self.id_column, "parties": parties}
+        known = {"constraint": [one.to_dict() for one in self.constraints]} if self.constraints else {}
+        return {"id_column": self.id_column, **known, "parties": parties}
 
     def to_sdmetrics(self) -> dict[str, Any]:
         """Return the metadata of one table, in the tables' storage types, as SDMetrics' reports take them."""
@@ -217,7 +232,11 @@ class Schema:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain dicts: the frozen mapping itself does not pickle."""
-        return Schema, (dict(self.parties), self.id_column)
+        return _schema, (dict(self.parties), self.id_column, [one.to_dict() for one in self.constraints])
+
+
+def _schema(parties: Mapping[str, PartySchema], id_column: str, constraints: Iterable[Any] = ()) -> Schema:
+    return Schema(parties, id_column, tuple(map(constraint_of, constraints)))
 
 
 def _sdmetrics(column: Column) -> dict[str, Any]:

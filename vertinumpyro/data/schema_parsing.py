@@ -15,6 +15,7 @@ from vertinumpyro.core.errors import SchemaError, hidden_in
 from vertinumpyro.core.validation import shown
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Column
+from vertinumpyro.data.constraints import Constraint, constraint_of
 from vertinumpyro.data.date_columns import DateColumn
 from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
 from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
@@ -115,7 +116,7 @@ def columns_from(spec: Mapping[str, Any]) -> tuple[dict[str, dict[str, Column | 
     """Return each party's columns, None for one that cannot be built, and what is wrong with the description."""
     if not isinstance(spec, Mapping):
         return {}, [Problem((), f"{shown(spec)} is no mapping; give what a schema's TOML would hold")]
-    problems = _unknown_keys((), "the schema: ", spec, ("id_column", "parties"))
+    problems = _unknown_keys((), "the schema: ", spec, ("id_column", "parties", "constraint"))
     built: dict[str, dict[str, Column | None]] = {}
     for party, part in _tables((), "parties", spec.get("parties", {}), problems):
         problems += _unknown_keys((party,), "", part, ("columns", "rows"))
@@ -125,6 +126,21 @@ def columns_from(spec: Mapping[str, Any]) -> tuple[dict[str, dict[str, Column | 
             problems += found
             built[party][name] = column
     return built, problems
+
+
+def constraints_from(spec: Mapping[str, Any]) -> tuple[list[Constraint], list[Problem]]:
+    """Return what is known of every record, and what is wrong with it."""
+    given = spec.get("constraint", [])
+    if not isinstance(given, list):
+        return [], [Problem((), "constraint is no list of tables; write [[constraint]]")]
+    found: list[Constraint] = []
+    problems: list[Problem] = []
+    for number, fields in enumerate(given, 1):
+        try:
+            found.append(constraint_of(fields))
+        except SchemaError as error:
+            problems.append(Problem((), f"constraint {number}: {error}"))
+    return found, problems
 
 
 def rows_from(
@@ -295,11 +311,24 @@ def columns_schema() -> dict[str, Any]:
         **table(
             {
                 "id_column": {"type": "string", "description": "By which the parties know their records."},
+                "constraint": {"type": "array", "items": _constraints(), "description": "What every twin keeps."},
                 "parties": {"type": "object", "additionalProperties": party, "minProperties": 1},
             },
             required=("parties",),
         ),
     }
+
+
+def _constraints() -> dict[str, Any]:
+    label: dict[str, Any] = {"type": ["string", "number", "boolean"]}
+    ends = table({"min": {"type": ["string", "number"]}, "max": {"type": ["string", "number"]}})
+    part = {"anyOf": [{"type": "array", "items": label, "minItems": 1}, ends]}
+    impossible = {"type": "object", "additionalProperties": part, "minProperties": 2}
+    order = {"type": "array", "items": {"type": "string"}, "minItems": 2}
+    values = {"type": "object", "additionalProperties": label, "minProperties": 1}
+    determined = {"column": {"type": "string"}, "by": {"type": "string"}, "values": values}
+    kinds = {"impossible": impossible}, {"order": order}, determined
+    return {"anyOf": [table(kind, required=list(kind)) for kind in kinds]}
 
 
 def _of_type(name: str) -> dict[str, Any]:

@@ -95,7 +95,9 @@ def _key(key: str) -> str:
 
 
 def value(found: Any) -> str:
-    """Write a text, a number, a boolean or a list of them as TOML."""
+    """Write a text, a number, a boolean, or a list or a table of them as TOML."""
+    if isinstance(found, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {value(inner)}" for key, inner in found.items()) + "}"
     if isinstance(found, list):
         return f"[{', '.join(map(value, found))}]"
     if isinstance(found, bool):

@@ -24,6 +24,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import Schema, decode_table
+from vertinumpyro.data.constraints import drawn_within
 from vertinumpyro.data.table import write_in_blocks
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.field import GraphicalModel
@@ -171,6 +172,10 @@ class MarkovTwin:
         return num_records
 
     def _drawn(self, num_records: int, rng: np.random.Generator) -> pd.DataFrame:
+        known = self.schema.constraints
+        return drawn_within(lambda _: self._drawn_freely(num_records, rng), known, self.schema.columns)
+
+    def _drawn_freely(self, num_records: int, rng: np.random.Generator) -> pd.DataFrame:
         cells = draw_cells(self.model, num_records, rng)
         arrays: dict[str, np.ndarray] = {}
         for column in self.columns:

@@ -22,6 +22,7 @@ from vertinumpyro.core.pickling import public_state
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.validation import checked, shown
 from vertinumpyro.data import VerticalDataset
+from vertinumpyro.data.constraints import drawn_within
 from vertinumpyro.data.table import model_units, write_in_blocks
 from vertinumpyro.model import SplitModel
 from vertinumpyro.posterior.arviz_export import NOT_DP, as_arviz
@@ -320,8 +321,14 @@ class PredictivePosterior(abc.ABC):
         def drawn(number: int, block: slice) -> pd.DataFrame:
             key = record_key if number == 0 else jax.random.fold_in(record_key, number)
             own = {name: array[block] for name, array in arrays.items()}
-            found = self._records.draw(latents, key, block.stop - block.start, own, stratified=stratified)
-            return twin_frame(self.split.schema, twin, found, rng, given.iloc[block].reset_index(drop=True))
+            beside, schema = given.iloc[block].reset_index(drop=True), self.split.schema
+
+            def freely(attempt: int) -> pd.DataFrame:
+                of_attempt = key if attempt == 0 else jax.random.fold_in(key, attempt)
+                found = self._records.draw(latents, of_attempt, block.stop - block.start, own, stratified=stratified)
+                return twin_frame(schema, twin, found, rng, beside)
+
+            return drawn_within(freely, schema.constraints, schema.columns, given=twin.given)
 
         size = num_records if rows is None else rows
         return (drawn(number, block) for number, block in enumerate(slices(num_records, size)))
