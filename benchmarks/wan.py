@@ -36,8 +36,8 @@ estimate                before anything has run: of a step, computing on this ma
 `wan.<..>.line.{round_trip_s,bits_per_second,sustained_bits_per_second}`: what `doctor` measures there.
 
 `bytes_per_record` of a step: sent by a party, over its records. Keys `wan_semi_honest`: CrypTen with
-security="semi-honest", which leaves out what tables and numbers are verified by. `--quick`: a round trip of 10 ms, 1,000
-ids, three of Adult's columns.
+security="semi-honest", which leaves out what tables and numbers are verified by. `--quick`: a round trip of 10 ms,
+1,000 ids, three of Adult's columns.
 """
 
 from __future__ import annotations
