@@ -677,11 +677,11 @@ def tables_of(group):
 @pytest.mark.promise
 @pytest.mark.parametrize("security", ["malicious", "semi-honest"])
 def test_between_processes_the_tables_are_those_in_the_clear(security):
-    for groups in (TWO, THREE):
+    for groups in (TWO, THREE, FEATURES, BOUNDED):
         group = Group(groups)
         computation, inputs = tables_of(group)
         with InsecureSimulation(Crypten(security=security), watched=True) as rehearsal:
-            processes = rehearsal.processes(len(groups))
+            processes = rehearsal.processes(len(group.keys))
             np.testing.assert_array_equal(processes.run(computation, inputs), group.truth())
             assert ("opening" in dict(processes.opened)) == (security == "malicious")
 
@@ -735,7 +735,7 @@ def test_a_failed_check_names_the_party_and_ends_the_plan(study, tmp_path):
     record = read_record(folder / plan.plan_id / PRIVACY_RECORD)
     assert (record.steps_spent, record.status) == (plan.num_steps, "finished")
     (entry,) = Account(folder / ACCOUNT, "p0", "p0.csv").entries()
-    assert entry.failed == record.failed == f"{proof}; nothing was opened"
+    assert entry.failed == record.failed == f"{proof} within its bounds; nothing was opened"
     with pytest.raises(PlanSpentError, match=f"party 'p0': plan {plan.plan_id} was closed when a check failed"):
         released([liar.verifying, liar.verifying], resume=True)
 
