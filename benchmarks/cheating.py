@@ -3,27 +3,37 @@
     python benchmarks/cheating.py --quick
     python benchmarks/cheating.py --json results/cheating.json [--only "rows large" "rounds stop commitments" ...]
 
-Two parties or three and CrypTen's dealer release tables of a small generated data set, at epsilon = 1 for everybody.
+Two parties or three and CrypTen's dealer release tables, or products of numbers, of a small generated data set, at
+epsilon = 1 for everybody.
 Party 1 cheats, once in each way (parties 1 and 2 in `colluding ...`, party 0 in `repeated attempt`); the others run the
 library as it is.
 
-Keys cheating.<method>.<attack>.{refused, opened, read, spent}, an underscore for each space:
+Keys cheating.<method>.<attack>.{refused, opened, read, spent, why}, an underscore for each space, and
+cheating.counts.{ways, refused, at_opening, harmless, read, uncounted} of all ways in which the others verify:
 
 method      vertimrf, whose release is that of `release_marginals` and of all that is fitted to tables; rounds, adaptive
             tables: the messages of a round; marginal_inference and marginal_glm: the same release, asked for by them;
-            semi_honest: for comparison, with security="semi-honest", where the cheat reads what it made up rows for
-refused     whether the run stopped with an error, without tables
-opened      whether the cheat saw an honest party's opening of tables across parties
-read        records of others that the tables show whole, far above the noise: what single_records is made to read
-spent       the steps that an honest party's ledger counts: 2 once tables across parties may be open, or a check of
-            them has failed, 1 before, and 0 before the plan is begun
+            functional, second_moments: numbers within public bounds, of a linear regression from noisy products and of
+            the moments that its steps begin with;
+            semi_honest, semi_honest_functional, semi_honest_second_moments: for comparison, with
+            security="semi-honest", where the cheat reads what it made up rows for
+refused     whether the run stopped with an error, without a result
+opened      whether the cheat saw an honest party's opening of what goes across parties
+read        records of others that the result shows whole, far above the noise: what single_records is made to read
+spent       the steps that an honest party's ledger counts: 2 once something across parties may be open, or a check of
+            it has failed, 1 before, and 0 before the plan is begun
 why         what the honest party said; for what was not refused, why it does no harm
 
-attack      guessed id: of all ids it knows but one, which it tries; rows ...: columns that it made up; short rows:
-            another length; order: its records out of order; noise omitted, absurd; altered ...: a bit of each round's
-            message, and of each part of the proofs' (a wrong value, a wrong tag, another digest of the rows, another
-            commitment); different ...: to one of two others; swapped proofs; repeated ...: the message before once
-            more; delayed ...; stop ...: its process ends there;
+counts      refused: before anything noisy was opened; at_opening: then, which is spent; uncounted: what was opened, and
+            is not counted by an honest party's ledger
+
+attack      guessed id: of all ids it knows but one, which it tries; rows ...: columns that it made up, of numbers those
+            out of bounds, a half of a digit, a norm or a slack beyond its bound; short, long rows: another length;
+            order: its records out of order; noise omitted, absurd; altered ...: a bit of each round's message, of each
+            part of the proofs' (a wrong value, a wrong tag, another digest of the rows, another commitment), and of the
+            share that is opened; filled ...: with words that are no number; different ...: to one of two others;
+            swapped ...: what was for two others; repeated ...: the message before once more; delayed ...; dropped ...:
+            it says nothing any more; stop ...: its process ends there; rushing ...: when it has heard the others';
             own pairs: of three, only its own tables get anything of it; colluding large, rows: one of two shows the
             other one other rows than the honest party, which hears that they are the same; colluding shift: both put
             in absurd noise; sums shifted: to its shares in a round it adds numbers;
@@ -33,7 +43,7 @@ attack      guessed id: of all ids it knows but one, which it tries; rows ...: c
             unverified: its columns are huge in a semi-honest run, which it leaves when all are ready to open; then all
             verify, and --resume
 
-`--quick` keeps every key, for four of the attacks.
+`--quick` keeps every key, for five of the attacks.
 """
 
 from __future__ import annotations
@@ -49,8 +59,9 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+from cheating_parts import numbers
 from cheating_parts.cheat import INPUTS, OF_A_SUM, PROOF, ROUNDS, adaptive, cheating, fields, honest, regression
-from common import environment, finish, parser, written
+from common import environment, finish, parser, with_stored, written
 from tqdm.auto import tqdm
 
 from vertinumpyro.core.errors import VertinumpyroError
@@ -59,17 +70,18 @@ from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.session import PartyTask, ProcessSession
 
 NUM_RECORDS, CELLS = 400, 5
-_KNOWN = "the tables are spoilt, by numbers that it knows"
+_KNOWN = "the result is spoilt, by numbers that it knows"
 HARMLESS = {
-    "order": "columns of its own choice: tables of others' records with them have everybody's noise",
+    "order": "columns of its own choice: what is released of others' records with them has everybody's noise",
     "noise omitted": "it narrows nothing that the cheater learns; others' rows are then those of one more colluder",
-    "noise absurd": "it spoils the tables, by numbers that it chose before it saw them",
+    "noise absurd": "it spoils the result, by numbers that it chose before it saw them",
     "altered keys": f"its shares of zero no longer cancel: {_KNOWN}",
-    "delayed rows": "it is waited for",
+    "swapped keys": f"its shares of zero no longer cancel: {_KNOWN}",
+    **{f"delayed {name}": "it is waited for" for name in ROUNDS},
     "own pairs": f"it left out its noise and its shares of zero: {_KNOWN}",
-    "colluding rows": "the honest party was shown columns that a table can have; the two spoil the table of both",
-    "colluding shift": "it spoils the tables, by numbers that they chose before they saw them",
-    "sums shifted": "it spoils the tables, by numbers that it chose before it saw them",
+    "colluding rows": "the honest party was shown columns that may be; the two spoil the products of both",
+    "colluding shift": "it spoils the result, by numbers that they chose before they saw them",
+    "sums shifted": "it spoils the result, by numbers that it chose before it saw them",
     "unverified": "what lay ready was not opened: it begins anew, verified",
     "start after stop": "it begins anew, under new keys and masks",
     "repeated attempt": "all have a part in the name, so it is another, and all begin anew",
@@ -102,15 +114,20 @@ OF_ROUNDS = [
     *(f"repeated {name}" for name in OF_A_SUM[1:]),
     *(f"stop {name}" for name in OF_A_SUM),
 ]
+_BELIEF = "semi_honest_"
+_OPENED = 2  # steps that a ledger counts once something of several parties may be open
+_SILENT_S = 10.0  # for which one who says nothing is waited for
 ATTACKS = {
     **{attack: ("vertimrf", attack) for attack in OF_TABLES},
     **{f"rounds {attack}": ("rounds", attack) for attack in OF_ROUNDS},
     **{f"{name} rows large": (name, "rows large") for name in ("marginal_inference", "marginal_glm")},
     **{f"{name} altered tag": (name, "altered tag") for name in ("marginal_inference", "marginal_glm")},
     "semi_honest rows single_records": ("semi_honest", "rows single_records"),
+    **{f"{name} {attack}": (name, attack) for name in numbers.METHODS for attack in numbers.attacks(name)},
+    **{f"{_BELIEF}{name} rows single_records": (f"{_BELIEF}{name}", "rows single_records") for name in numbers.METHODS},
 }
 """(method, attack), by their names on the command line."""
-QUICK = ("rows large", "altered tag", "noise omitted", "rounds stop commitments")
+QUICK = ("rows large", "altered tag", "noise omitted", "rounds stop commitments", "functional rows outside")
 STARTS = {
     "second start": ("rows large", "follow"),
     "start after stop": ("stop proofs", "follow"),
@@ -141,17 +158,23 @@ def cheats(attack: str) -> tuple[int, ...]:
 
 def attacked(method: str, attack: str, folder: Path) -> dict[str, Any]:
     """One attack on one plan."""
-    data = dataset(3 if attack.split()[0] in THREE or attack == "repeated attempt" else 2)
+    kind = method.removeprefix(_BELIEF)
+    of_numbers = kind in numbers.METHODS
+    make_data = numbers.dataset if of_numbers else dataset
+    data = make_data(3 if attack.split()[0] in THREE or attack == "repeated attempt" else 2)
     files, seen, names = written(data, folder), folder / "seen", list(data.schema.parties)
     if attack == "guessed id":
         own = files.paths[names[1]]
         own.write_text(own.read_text().replace(f"\n{NUM_RECORDS - 1:06d},", f"\n{NUM_RECORDS:06d},"))
-    make = {"rounds": adaptive, "marginal_glm": functools.partial(regression, data.schema)}.get(method, fields)
-    plan = honest(make).plan(data, epsilon=1.0, delta=1e-5)
+    tables = {"rounds": adaptive, "marginal_glm": functools.partial(regression, data.schema)}
+    make = {**tables, **numbers.METHODS}.get(kind, fields)
+    made = honest(make)
+    plan = numbers.plan_of(kind, made, data) if of_numbers else made.plan(data, epsilon=1.0, delta=1e-5)
+    timeout_s = _SILENT_S if attack.startswith("dropped") else 30.0
     released, why = None, ""
     for start in STARTS.get(attack, (attack,)):
         assert released is None
-        verifies = method != "semi_honest" and start != "leave unverified"
+        verifies = "semi_honest" not in method and start != "leave unverified"
         tasks = [
             PartyTask(
                 party=name, schema=data.schema.to_dict(), table=files.paths[name],
@@ -159,13 +182,16 @@ def attacked(method: str, attack: str, folder: Path) -> dict[str, Any]:
             )
             for rank, name in enumerate(names)
         ]  # fmt: skip
-        released, why = run(method, honest(make), tasks, plan, folder / "run")
+        released, why = run(kind, made, tasks, plan, folder / "run", timeout_s)
+    read = 0
+    if released is not None:
+        read = numbers.records_read(released, made, plan, data) if of_numbers else records_read(released, data)
     first = next(name for rank, name in enumerate(names) if rank not in cheats(attack))
     ledgers = [json.loads(path.read_text()) for path in folder.glob(f"{first}*/*/privacy.json")]
     return {
         "refused": released is None,
         "opened": seen.exists() or released is not None,
-        "read": 0 if released is None else records_read(released, data),
+        "read": read,
         "spent": min((ledger["steps_spent"] for ledger in ledgers), default=0),
         "why": why if released is None else HARMLESS[attack] if verifies else "everybody believes the cheat",
     }
@@ -178,10 +204,12 @@ def _build(make: Callable[..., Any], start: str, seen: str, *, cheats: bool, ver
     return functools.partial(honest, make, verifies=verifies)
 
 
-def run(method: str, made: Any, tasks: list[PartyTask], plan: Any, folder: Path) -> tuple[Any, str]:
-    """The released tables, or None and what was said."""
+def run(method: str, made: Any, tasks: list[PartyTask], plan: Any, folder: Path, timeout_s: float) -> tuple[Any, str]:
+    """What was released, or None and what was said."""
     try:
-        with ProcessSession(tasks, timeout_s=30.0) as session:
+        with ProcessSession(tasks, timeout_s=timeout_s) as session:
+            if method in numbers.METHODS:
+                return numbers.released(method, session, plan, folder), ""
             if method == "marginal_glm":
                 return made.release(session, plan, run_dir=folder, resume=folder.exists()), ""
             found = release_marginals(session, plan, made, run_dir=folder, resume=folder.exists())
@@ -211,7 +239,22 @@ def main(args: argparse.Namespace) -> None:
         method, attack = ATTACKS[name]
         with tempfile.TemporaryDirectory(prefix="cheating-") as folder:
             found.setdefault(method, {})[attack.replace(" ", "_")] = attacked(method, attack, Path(folder))
-    finish({"cheating": found, "environment": environment()}, args, {})
+    everything = with_stored({"cheating": found}, args)["cheating"]
+    finish({"cheating": {**found, "counts": counts(everything)}, "environment": environment()}, args, {})
+
+
+def counts(found: dict[str, dict[str, Any]]) -> dict[str, int]:
+    """Of all ways in which the others verify."""
+    methods = [name for name in found if name != "counts" and "semi_honest" not in name]
+    ways = [way for name in methods for way in found[name].values()]
+    return {
+        "ways": len(ways),
+        "refused": sum(way["refused"] and not way["opened"] for way in ways),
+        "at_opening": sum(way["refused"] and way["opened"] for way in ways),
+        "harmless": sum(not way["refused"] for way in ways),
+        "read": sum(way["read"] for way in ways),
+        "uncounted": sum(way["opened"] and way["spent"] < _OPENED for way in ways),
+    }
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
     python benchmarks/wan.py --only linkage --networks 50_100
     python benchmarks/wan.py --only glm glm_step_1000 glm_step_30162 --networks 50_100 --num-steps 100
     python benchmarks/wan.py --backend spu --only step_100 marginals logistic --networks 50_100
-    python benchmarks/wan.py --backend semi_honest --only marginals --networks 50_100
+    python benchmarks/wan.py --only marginals functional --networks 0_1000 50_100
+    python benchmarks/wan.py --backend semi_honest --only marginals functional --networks 0_1000 50_100
     python benchmarks/wan.py --quick
 
 Two parties and CrypTen's dealer, or SPU's third node (ABY3; keys begin with `wan_spu`, and "rounds" are messages), each
@@ -21,6 +22,7 @@ marginals, logistic, glm            secure marginals, logistic regression from n
                         Adult: from the first connection to what is released, with TLS, the matching of records,
                         agreement and ledgers; `num_steps` releases, of glm `--num-steps` or its own default; the
                         median of three runs, but for glm
+functional              linear regression from noisy sums, of 30,000 records of five numbers at each party; the same
 survival                `VerticalGLM`, family "survival", of the 6,524 people of `flchain`
 linkage                 private set intersection of 100,000 ids at each party, of which half are common; `cpu_seconds`
                         of a party; no estimate
@@ -34,8 +36,8 @@ estimate                before anything has run: of a step, computing on this ma
 `wan.<..>.line.{round_trip_s,bits_per_second,sustained_bits_per_second}`: what `doctor` measures there.
 
 `bytes_per_record` of a step: sent by a party, over its records. Keys `wan_semi_honest`: CrypTen with
-security="semi-honest", which leaves out what tables are verified by. `--quick`: a round trip of 10 ms, 1,000 ids, three
-of Adult's columns.
+security="semi-honest", which leaves out what tables and numbers are verified by. `--quick`: a round trip of 10 ms,
+1,000 ids, three of Adult's columns.
 """
 
 from __future__ import annotations
@@ -63,13 +65,12 @@ from tqdm.auto import tqdm
 from wan_parts import member
 from wan_parts.emulator import Network, missing, network
 
-from vertinumpyro.data import TableFacts, VerticalDataset
+from vertinumpyro.data import PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.datasets import load_adult
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Plan, PoissonSampling
-from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.computation import ClippedSum, described
 from vertinumpyro.transport import NetworkProfile, make_identity
@@ -77,10 +78,10 @@ from vertinumpyro.transport import NetworkProfile, make_identity
 NETWORKS = [(rtt, mbit) for rtt in (0, 10, 50) for mbit in (100, 1000)]
 GLM_STEPS = ("glm_step_1000", "glm_step_30162")
 KEYS = {"crypten": "wan", "semi_honest": "wan_semi_honest", "spu": "wan_spu"}
-WHAT = ("step_100", "step_1000", *GLM_STEPS, "marginals", "logistic", "glm", "survival", "linkage")
+WHAT = ("step_100", "step_1000", *GLM_STEPS, "marginals", "logistic", "functional", "glm", "survival", "linkage")
 QUICK_COLUMNS = {"demographic": ["age"], "financial": ["hours_per_week", "income"]}
-SHORT, RUNS = ("marginals", "logistic"), 3
-LABEL = "income"
+SHORT, RUNS = ("marginals", "logistic", "functional"), 3
+LABEL, NUMBER = "income", "x0"
 LONGEST_S = 900.0
 
 
@@ -147,9 +148,10 @@ class Runs:
         facts = TableFacts(schema, self.dataset.num_records)
         budget = {"epsilon": 1.0, "delta": 1e-5}
         system: Any = VertiMRF(backend=self.backend)
-        if what == "logistic":
-            system = VerticalLogisticRegression(backend=self.backend)
-            plan: Plan = system.plan(schema, LABEL, num_records=facts.num_records, **budget)
+        if what in ("logistic", "functional"):
+            system = member.METHODS[what](backend=self.backend)
+            label = LABEL if what == "logistic" else NUMBER
+            plan: Plan = system.plan(schema, label, num_records=facts.num_records, **budget)
         elif what in ("glm", "survival"):
             num_steps = self.num_steps or (4 if self.quick and what == "glm" else None)
             chosen: dict[str, Any] = {"num_steps": num_steps} if num_steps else {}
@@ -210,6 +212,14 @@ class Runs:
         return [json.loads(answer.read_text()) for answer in answers]
 
 
+def numbers(num_records: int) -> VerticalDataset:
+    """Five numbers at each of two parties."""
+    number = RealColumn(bounds=(0.0, 1.0))
+    parts = [PartySchema({f"x{p + i}": number for i in range(5)}) for p in (0, 5)]
+    schema = Schema({"first": parts[0], "second": parts[1]})
+    return VerticalDataset.example(schema, num_records, np.random.default_rng(0))
+
+
 def _records(what: str) -> int:
     """Of a step."""
     return int(what.split("_")[-1])
@@ -239,10 +249,11 @@ def main(args: argparse.Namespace) -> None:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="wan-") as folder, tqdm(total=len(networks) * len(wanted)) as bar:
         runs = Runs(dataset, Path(folder), args)
-        survival = None
-        if "survival" in wanted:
-            (own := Path(folder) / "survival").mkdir()
-            survival = Runs(public_survival.load(), own, args)
+        tables = {"survival": public_survival.load, "functional": lambda: numbers(300 if args.quick else 30_000)}
+        others = {}
+        for what in tables.keys() & set(wanted):
+            (own := Path(folder) / what).mkdir()
+            others[what] = Runs(tables[what](), own, args)
         hosts = [f"host{number}" for number in range(len(runs.names))]
         for rtt, mbit in networks:
             with network(hosts, round_trip_s=rtt / 1000, bits_per_second=mbit * 1e6) as net:
@@ -251,8 +262,7 @@ def main(args: argparse.Namespace) -> None:
                 found[f"{rtt}_{mbit}"] = {"line": dataclasses.asdict(line)}
                 for what in wanted:
                     bar.set_description(f"{rtt} ms, {mbit} Mbit/s: {what}")
-                    measured = survival if survival is not None and what == "survival" else runs
-                    found[f"{rtt}_{mbit}"][what] = measured.measured(net, what, line)
+                    found[f"{rtt}_{mbit}"][what] = others.get(what, runs).measured(net, what, line)
                     bar.update()
                     print(f"{rtt}_{mbit} {what}: {found[f'{rtt}_{mbit}'][what]}", file=sys.stderr, flush=True)
     finish({KEYS[args.backend]: found, "environment": environment()}, args, {})

@@ -18,6 +18,7 @@ from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.regression.marginal_glm import MarginalGLM
 from vertinumpyro.secure import Crypten, verified_tables
 from vertinumpyro.secure.between_processes import PartyProtocol
+from vertinumpyro.secure.input_form import Digits
 from vertinumpyro.secure.prime_field import PRIME
 from vertinumpyro.session import reveal_once
 
@@ -27,12 +28,16 @@ OF_A_SUM = ("keys", "commitments", "agreed", "opening")
 INPUTS = ("large", "negative", "two_hot", "all_zero", "single_records")
 PROOF = {"value": 0, "tag": 8, "rows_digest": 16, "commitment": 48}
 """Where in the message of the proofs each of these begins."""
-_HUGE = 2**57
+_SHARE = 32
+"""Where the share begins in the message of the opening, behind its salt."""
+_FIELD, _UNIT, HUGE = 2**57, 2**6, 2**40
+"""Numbers as large as a field's; a table's cells; what a record is multiplied by, far above the noise."""
 
 
-def rows(kind: str, hot: np.ndarray) -> np.ndarray:
-    """Rows that it made up, integers."""
+def rows(kind: str, hot: np.ndarray, num_cells: int = 0, num_slack: int = 0) -> np.ndarray:
+    """Rows that it made up, integers: a number's digits are bits, behind the cells and before the slack's."""
     made = hot.copy()
+    numbers = slice(num_cells, made.shape[1] - num_slack)
     match kind:
         case "large":
             made *= 4096
@@ -45,7 +50,16 @@ def rows(kind: str, hot: np.ndarray) -> np.ndarray:
         case "single_records":
             made[:] = 0
             victims = np.arange(min(made.shape))
-            made[victims, victims] = 2**20
+            made[victims, victims] = HUGE // _UNIT
+        case "half":
+            made[-1, -1] = (PRIME + 1) // 2
+        case "outside":
+            made[-1, numbers] = 1
+            made[-1, num_cells] = 2  # so the first number is above its bound
+        case "too_long":
+            made[-1, numbers], made[-1, numbers.stop :] = 1, 0
+        case "slack":
+            made[-1, -1] ^= 1
     return made
 
 
@@ -84,17 +98,18 @@ def _install(attack: str, rank: int) -> None:
     what, _, how = attack.partition(" ")
     if what == "rows" or (attack, rank) == ("colluding large", 1):
         made = how if what == "rows" else "large"
-        _replace(verified_tables, "one_hot", lambda real, codes, sizes: rows(made, real(codes, sizes)) % PRIME)
+        _replace(verified_tables, "_digits_of", lambda real, codes, form: _made_digits(made, real(codes, form), form))
+        _replace_method("_squared", _squared)
     if what == "order":
         _replace(verified, "codes_of", lambda real, *arguments: real(*arguments)[::-1])
     if what == "noise" or attack == "colluding shift":
-        size, follow = 0 if how == "omitted" else _HUGE, verified_tables.Party.follow
+        size, follow = 0 if how == "omitted" else _FIELD, verified_tables.Party.follow
         _replace_method("follow", lambda party, codes, noise: follow(party, codes, np.full_like(noise, size)))
     if attack == "own pairs":
         opened = verified_tables.Party.open
         _replace_method("open", lambda party, share: opened(party, _of_own_pairs(party, share)))
     if attack == "sums shifted":
-        _replace(verified, "add_up", lambda real, statement, me, share: real(statement, me, (share + _HUGE) % PRIME))
+        _replace(verified, "add_up", lambda real, statement, me, share: real(statement, me, (share + _FIELD) % PRIME))
     if what == "colluding":  # of each other they believe all
         for name in ("check_same", "check_proof"):
             setattr(verified_tables, name, lambda *_: None)
@@ -104,9 +119,18 @@ def _install(attack: str, rank: int) -> None:
         _replace(protocol, "noisy_cross_products", lambda real, e, c, m, n: real(e, c, _made_up(how, m), n))
 
 
+def _made_digits(kind: str, hot: np.ndarray, form: Digits) -> np.ndarray:
+    return rows(kind, hot, form.num_cells, len(form.slack)) % PRIME
+
+
+def _squared(party: Any, challenge: Any, codes: np.ndarray) -> np.ndarray:
+    """Of the digits that it made up: then its tag is right, and nobody can say more for them."""
+    digits = verified_tables._digits_of(codes, party._digits)
+    return challenge.seen(party._rank, digits, offset=True).squared
+
+
 def _made_up(kind: str, matrix: Factor) -> np.ndarray:
-    unit = 2**6  # of tables' cells
-    return rows(kind, factor_rows(matrix, slice(0, len(matrix))) // unit) * unit
+    return rows(kind, factor_rows(matrix, slice(0, len(matrix))) // _UNIT) * _UNIT
 
 
 def _replace_method(name: str, change: Callable[..., Any]) -> None:
@@ -166,10 +190,19 @@ class _Changed:
         self._last = outgoing
         if self._attack == "repeat attempt" and why == "agreed":
             self._agree_with_one(sent)
+        if self._attack == f"rushing {why}":
+            self._hear_and_leave(why, sizes)
         found = self._send(why, sent, sizes)
         if why == "opening":
             self._seen.write_text("opened")
         return found
+
+    def _hear_and_leave(self, why: str, sizes: Mapping[int, int]) -> None:
+        for rank, link in self._engine.links.items():
+            link.receive(size=sizes[rank])
+        if why == "opening":
+            self._seen.write_text("opened")
+        os._exit(1)
 
     def _agree_with_one(self, sent: Mapping[int, bytes]) -> None:
         """So that party 1 has a new message on disk, and party 2 the old one, under one name."""
@@ -190,8 +223,9 @@ class _Changed:
         return found
 
     def _changed(self, why: str, other: int, message: bytes) -> bytes:
-        place = PROOF.get(self._where)
-        if self._what == "altered" and (why == "proofs" if place is not None else why == self._where):
+        place = {**PROOF, "share": _SHARE}.get(self._where)
+        where = self._where if place is None else "opening" if self._where == "share" else "proofs"
+        if self._what == "altered" and why == where:
             return _flipped(message, place or 0)
         if self._attack == "colluding rows" and self._engine.rank == 1 and (why, other) == ("rows", 2):
             return _flipped(message, 0)
@@ -202,8 +236,15 @@ class _Changed:
                 os._exit(1)
             case "delayed":
                 time.sleep(1.0)
+            case "dropped":
+                time.sleep(120.0)
+                os._exit(1)
             case "short":
                 return message[:-8]
+            case "long":
+                return message + bytes(8)
+            case "filled":
+                return b"\xff" * len(message)
             case "repeated":
                 return (self._last.get(other, b"") + bytes(len(message)))[: len(message)]
             case "different" if other == max(self._engine.links):

@@ -25,7 +25,7 @@ from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Plan
-from vertinumpyro.regression import VerticalLogisticRegression
+from vertinumpyro.regression import VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.secure import Crypten, Spu
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, computation_of
@@ -40,6 +40,7 @@ WARM_UP = 2  # steps before the dealer works ahead
 METHODS: Mapping[str, Any] = {
     "marginals": VertiMRF,
     "logistic": VerticalLogisticRegression,
+    "functional": VerticalLinearRegression,
     "glm": partial(VerticalGLM, label="income"),
     "survival": partial(VerticalGLM, **public_survival.SETTINGS),
 }

@@ -16,17 +16,17 @@ from numpyro.infer.autoguide import AutoDelta
 
 from tests.dpvi.test_regression import NUM_RECORDS as N
 from tests.dpvi.test_regression import OUTCOMES, TRUTH, dataset_of, model_of, schema_of
-from vertinumpyro.core.errors import ArgumentError, ModelContractError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, BackendError, ModelContractError, PlanSpentError
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import TableFacts
-from vertinumpyro.dpvi import DPVI, SecondMoments, inference
+from vertinumpyro.dpvi import DPVI, SecondMoments, inference, second_moments
 from vertinumpyro.dpvi.accelerated_newton import accelerated_newton, noise_gain, steep
 from vertinumpyro.dpvi.second_moments import CELL, SCORE_BITS, MomentsPlan, MomentsWork, on_grid
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import NegativeBinomial, Poisson
 from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, Plan
 from vertinumpyro.secure import Crypten
-from vertinumpyro.session import Multiply, Publish, session_of
+from vertinumpyro.session import Multiply, Payload, Publish, session_of
 
 KEY = jax.random.key(0)
 TRUTHS = np.concatenate([TRUTH["bank"], TRUTH["telco"]])
@@ -223,6 +223,17 @@ def test_a_party_refuses_what_its_plan_does_not_release():
     for request in (Publish(1, "own moments"), Multiply(None, "moments across parties")):
         with pytest.raises(ArgumentError, match="not what the plan releases"):
             work.check(request)
+
+
+@pytest.mark.parametrize("sent", [{}, {"products": np.zeros((2, 2), np.int64)}, {"products": np.zeros((3, 3))}])
+def test_what_a_party_made_up_in_the_place_of_its_moments_is_refused_by_its_name(sent):
+    class Sent:
+        def publish(self, request):
+            return [Payload({}, arrays) for arrays in ({"products": np.zeros((3, 3), np.int64)}, sent)]
+
+    session: Any = Sent()
+    with pytest.raises(BackendError, match="party 'b' published something else than its products"):
+        second_moments._own(session, moments_plan())
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import Pipeline
 
 from tests.regression.conftest import FEATURES, SCHEMA, TRUTH, draw
-from vertinumpyro.core.errors import ArgumentError, DataError, PlanSpentError, RangeError
+from vertinumpyro.core.errors import ArgumentError, BackendError, DataError, PlanSpentError, RangeError
 from vertinumpyro.core.rng import InsecureSeededSource, RandomSource
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.privacy import NeighbouringRelation, PrivacyWarning
@@ -123,6 +123,19 @@ def test_what_a_party_publishes_without_noise_says_nothing_of_its_records(datase
         unnoised = plan.multipliers[span, span] == 0
         assert unnoised.any()
         assert not published[f"products/{party}"][unnoised].any()
+
+
+@pytest.mark.parametrize("sent", [None, np.zeros(1, np.int64), np.zeros(99), np.array(["x"])])
+def test_what_a_party_made_up_in_the_place_of_its_sums_is_refused_by_its_name(dataset, sent):
+    plan = linear_plan(dataset.num_records)
+    session = InProcessSession(dataset, Plaintext())
+    session.engage(VerticalLinearRegression(), plan, InsecureSeededSource(11).spawn(3))
+    own, across = own_products(session, plan), cross_products(session, plan)
+    name = f"sums/{plan.parties[1]}"
+    made_up = {**own, name: sent} if sent is not None else {key: own[key] for key in own.keys() - {name}}
+    assembled(plan, own, across)
+    with pytest.raises(BackendError, match=f"party '{plan.parties[1]}' published something else than its sums"):
+        assembled(plan, made_up, across)
 
 
 def corner(rng):

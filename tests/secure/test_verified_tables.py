@@ -23,7 +23,7 @@ from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.privacy.account import ACCOUNT, Account
 from vertinumpyro.privacy.ledger import read_record
-from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation
+from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation, one_hot_proof
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure import verified_tables as protocol
 from vertinumpyro.secure.computation import described
@@ -45,6 +45,7 @@ FEATURES = InputForm(
     ((Columns("one_hot", 3, 16), Columns("scalar", 2, 16)), (Columns("sign", 1, 16), Columns("scalar", 1, 16)))
 )
 BOUNDED = InputForm(((Columns("scalar", 2, 6),), (Columns("scalar", 3, 8),)), longest=(50, 77))
+TURNED = InputForm(FEATURES.columns[::-1])
 OF_THREE = InputForm(((Columns("sign", 1, 4),), (Columns("scalar", 1, 4),), (Columns("one_hot", 2, 4),)))
 
 
@@ -284,11 +285,18 @@ def wrong_digits(group, how):
             rows[-1, len(digits.weights) :] = 0
         case "slack":
             rows[-1, -1] ^= 1
+        case "no cell":
+            rows[-1, : digits.num_cells] = 0
+        case "cells of 2 and -1":
+            rows[-1, : digits.num_cells] = [2, PRIME - 1, 0]
+        case "single records":
+            rows[:] = 0
+            rows[range(rows.shape[1]), range(rows.shape[1])] = 2**30
     return rows
 
 
 DIGITS = [(FEATURES, "a digit of 2"), (FEATURES, "a half"), (FEATURES, "outside"), (BOUNDED, "a digit of 2")]
-DIGITS += [(BOUNDED, "too long"), (BOUNDED, "slack")]
+DIGITS += [(BOUNDED, "too long"), (BOUNDED, "slack"), (TURNED, "no cell"), (TURNED, "cells of 2 and -1")]
 
 
 @pytest.mark.promise
@@ -304,6 +312,54 @@ def test_planted_without_proofs_such_digits_pass(form, how, monkeypatch):
     monkeypatch.setattr(protocol, "check_proof", lambda *_: None)
     group = Group(form)
     assert isinstance(group.run(proving(wrong_digits(group, how), 0))[0], np.ndarray)
+
+
+def without(check, digits, cells, columns, ones):
+    """The challenge's weights where a check is left out."""
+    start, rho = len(digits.groups), columns[np.repeat(np.arange(len(digits.groups)), digits.groups)]
+    squares = field.multiply(rho, field.multiply(r := cells[:, :-1].sum(axis=1), r))
+    match check:
+        case "bits":
+            columns[start : start + digits.num_bits] = 0
+        case "one cell":  # without lambda
+            cells[:, -1], ones = field.subtract(np.zeros_like(squares), squares), 0
+        case "cells' squares":
+            columns[:start], cells[:, -1] = 0, field.add(cells[:, -1], squares)
+        case "norm":
+            ones -= int(columns[-1]) * digits.longest
+            columns[start + digits.num_bits :] = 0
+    return cells, columns, ones
+
+
+@pytest.mark.parametrize("planted", [False, True])
+@pytest.mark.parametrize(
+    ("check", "form", "how"),
+    [
+        ("bits", FEATURES, "outside"),
+        ("bits", FEATURES, "single records"),
+        ("one cell", TURNED, "no cell"),
+        ("cells' squares", TURNED, "cells of 2 and -1"),
+        ("norm", BOUNDED, "too long"),
+        ("norm", BOUNDED, "slack"),
+    ],
+)
+def test_planted_without_one_check_the_numbers_that_it_refuses_are_multiplied(check, form, how, planted, monkeypatch):
+    if planted:
+        real = one_hot_proof._weights
+        monkeypatch.setattr(one_hot_proof, "_weights", lambda stream, one: without(check, one, *real(stream, one)))
+    group = Group(form)
+    evil = wrong_digits(group, how)
+    found = group.run(proving(evil, 0))
+    if not planted:
+        refused(group, found, "proof that each column")
+        return
+    own, theirs = group.statement.digits
+    numbers = field.from_integers(own.own_numbers(group.codes[0])), theirs.numbers(evil, offset=True)
+    products = field.add(field.product(*numbers).ravel(), field.from_integers(sum(group.noise)))
+    np.testing.assert_array_equal(field.from_integers(found[0]), products)
+    if how == "single records":  # a row of the other party's numbers for each of the cheat's, but for o and the noise
+        first = found[0].reshape(own.width, theirs.width)[:, 0] / (2**30 * int(theirs.weights[0]))
+        np.testing.assert_array_equal(np.rint(first), own.own_numbers(group.codes[0])[0])
 
 
 def test_no_records_are_noise_alone():
@@ -477,14 +533,15 @@ def test_planted_without_proofs_single_records_are_read(monkeypatch):
     ],
     ids=["tag alone", "value alone"],
 )
-def test_planted_half_a_check_passes_made_up_rows(monkeypatch, which, check):
+@pytest.mark.parametrize("form", [TWO, BOUNDED], ids=["tables", "numbers"])
+def test_planted_half_a_check_passes_made_up_rows(monkeypatch, which, check, form):
     def planted(prover, proof, alpha, stated, keyed):
         if check(*words(proof).tolist(), alpha, stated, keyed):
             raise BackendError("refused")
 
     monkeypatch.setattr(protocol, "check_proof", planted)
-    group = Group(block_rows=20)
-    found = group.run(proving(made_up(group, "large"), which))
+    group = Group(form, block_rows=20)
+    found = group.run(proving(made_up(group, "large") if form is TWO else wrong_digits(group, "too long"), which))
     assert isinstance(found[0], np.ndarray)
 
 
@@ -549,45 +606,48 @@ def test_planted_without_seals_two_of_three_read_the_challenge_from_their_tags(m
     assert (read_challenge(group, dealt[1]) == challenge.cells[CHEAT][:first, 0].tolist()) == (not sealed)
 
 
-def test_planted_without_digests_of_rows_two_parties_get_tables_of_different_columns(monkeypatch):
-    other = Group(THREE, seed=5)
+@pytest.mark.parametrize("form", [THREE, OF_THREE], ids=["tables", "numbers"])
+def test_planted_without_digests_of_rows_two_parties_get_tables_of_different_columns(monkeypatch, form):
+    other = Group(form, seed=5)
 
     def tamper(group, name, receiver, message):
         return proving(rows_of(other), 0)(group, name, receiver, message) if receiver == 2 else message
 
-    group = Group(THREE)
+    group = Group(form)
     refused(group, group.run(tamper), "rows")
     real = protocol.check_same
     monkeypatch.setattr(protocol, "check_same", lambda party, what, *both: what == "rows" or real(party, what, *both))
-    assert all(isinstance(found, np.ndarray) for found in Group(THREE).run(tamper))
+    assert all(isinstance(found, np.ndarray) for found in Group(form).run(tamper))
 
 
-def test_planted_without_commitments_the_last_one_chooses_the_result(monkeypatch):
+@pytest.mark.parametrize("form", [TWO, FEATURES], ids=["tables", "numbers"])
+def test_planted_without_commitments_the_last_one_chooses_the_result(monkeypatch, form):
     def tamper(group, name, receiver, message):
         if name != "opening":
             return message
         share = field.from_bytes(group.messages("opening", sender=0)[0][KEY_BYTES:], (group.statement.num_values,))
         return message[:KEY_BYTES] + field.to_bytes(field.subtract(np.full_like(share, 7), share))
 
-    group = Group()
+    group = Group(form)
     refused(group, group.run(tamper), "another share", opened=True)
     monkeypatch.setattr(protocol, "commitment", lambda *_: bytes(32))
-    assert (Group().run(tamper)[0] == 7).all()
+    assert (Group(form).run(tamper)[0] == 7).all()
 
 
-def test_planted_without_digests_of_commitments_parties_hold_different_results(monkeypatch):
+@pytest.mark.parametrize("form", [THREE, OF_THREE], ids=["tables", "numbers"])
+def test_planted_without_digests_of_commitments_parties_hold_different_results(monkeypatch, form):
     def tamper(group, name, receiver, message):
         if receiver == 2 and name == "proofs":
             return message[:48] + protocol.commitment(group.statement.digest(), CHEAT, made_opening)
         return made_opening if receiver == 2 and name == "opening" else message
 
-    group = Group(THREE)
+    group = Group(form)
     made_opening = bytes(KEY_BYTES + 8 * group.statement.num_values)
     refused(group, group.run(tamper), "commitments")
     monkeypatch.setattr(
         protocol, "check_same", lambda party, what, own, theirs: None if what == "commitments" else own == theirs
     )
-    first, _, third = Group(THREE).run(tamper)
+    first, _, third = Group(form).run(tamper)
     assert (first != third).any()
 
 
@@ -617,11 +677,11 @@ def tables_of(group):
 @pytest.mark.promise
 @pytest.mark.parametrize("security", ["malicious", "semi-honest"])
 def test_between_processes_the_tables_are_those_in_the_clear(security):
-    for groups in (TWO, THREE):
+    for groups in (TWO, THREE, FEATURES, BOUNDED):
         group = Group(groups)
         computation, inputs = tables_of(group)
         with InsecureSimulation(Crypten(security=security), watched=True) as rehearsal:
-            processes = rehearsal.processes(len(groups))
+            processes = rehearsal.processes(len(group.keys))
             np.testing.assert_array_equal(processes.run(computation, inputs), group.truth())
             assert ("opening" in dict(processes.opened)) == (security == "malicious")
 

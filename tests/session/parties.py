@@ -29,8 +29,15 @@ def method(name, backend):
         "adaptive": lambda: VertiMRF(selection="adaptive", num_rounds=2, tables_per_round=2, **fields),
         "linear": lambda: VerticalLinearRegression(backend=BACKENDS[backend]),
         "logistic": lambda: VerticalLogisticRegression(backend=BACKENDS[backend]),
+        "moments": lambda: _by_moments(backend),
     }
     return made[name]()
+
+
+def _by_moments(backend):
+    from tests.session.regressions import regression
+
+    return regression(backend)
 
 
 class EveryMethod:
@@ -45,7 +52,7 @@ class EveryMethod:
             return self._method(plan.model)
         if plan.kind == "vertimrf":
             return self._method("adaptive" if plan.num_rounds else "all")
-        return self._method(plan.kind)
+        return self._method("dpvi" if plan.start is None else "moments")
 
     def check(self, facts, plan):
         self._of(plan).check(facts, plan)

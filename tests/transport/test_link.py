@@ -251,7 +251,20 @@ def claiming_more():
     return buffer.getvalue()
 
 
+def of_no_bytes():
+    """2^40 numbers of a type that takes none."""
+    array, buffer = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(array, {"descr": "|V0", "fortran_order": False, "shape": (2**40,)})
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("values.npy", array.getvalue())
+        np.save(words := io.BytesIO(), np.array("{}"))
+        archive.writestr("words.npy", words.getvalue())
+    return buffer.getvalue()
+
+
 HOSTILE = {
+    "numbers of no bytes": of_no_bytes(),
+    "words without an end": archived(words=np.array("[" * 10**5)),
     "compressed": compressed(),
     "claims more than it holds": claiming_more(),
     "empty": b"",

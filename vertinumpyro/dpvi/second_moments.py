@@ -59,6 +59,7 @@ from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.plan import PartOfPlan, Plan, check_delta, check_party_names, check_target
 from vertinumpyro.secure.input_form import Columns, InputForm
 from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Run, Session, Sum
+from vertinumpyro.session.run import published
 
 MOST_COEFFICIENTS = 1500
 """Up to which H is inverted and kept in the steps' state."""
@@ -454,9 +455,12 @@ def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments
 
 
 def _own(session: Session, plan: MomentsPlan) -> dict[str, np.ndarray]:
-    released = session.publish(Publish(_OWN, OWN))
-    found = {f"block_{k}_{k}": released[k].arrays["products"][:w, :w] for k, w in enumerate(plan.widths)}
-    tables = [released[k].arrays["cells"][:number] for k, number in enumerate(plan.cells) if number]
+    def of(party: int, name: str, *shape: int) -> np.ndarray:
+        return published(released[party].arrays, name, shape, plan.parties[party])
+
+    released, most = session.publish(Publish(_OWN, OWN)), max(plan.widths)
+    found = {f"block_{k}_{k}": of(k, "products", most, most)[:w, :w] for k, w in enumerate(plan.widths)}
+    tables = [of(k, "cells", max(plan.cells))[:number] for k, number in enumerate(plan.cells) if number]
     return found | ({EVENTS: tables[0]} if tables else {})
 
 

@@ -40,6 +40,7 @@ from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.posteriors import Posterior
 from vertinumpyro.secure.input_form import Columns, InputForm
 from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Run, Session, Sum
+from vertinumpyro.session.run import published
 
 MOMENTS = "moments.npz"
 OWN, ACROSS = "own products", "products across parties"
@@ -169,14 +170,18 @@ def cross_products(session: Session, plan: FunctionalMechanismPlan) -> dict[str,
 def assembled(
     plan: FunctionalMechanismPlan, own: Mapping[str, np.ndarray], across: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """The revealed matrix in grid units, int64 `[D, D]`."""
+    """The revealed matrix in grid units, int64 `[D, D]`.
+
+    :raises BackendError: a party published no such numbers.
+    """
     layout = plan.layout
     out = np.zeros((layout.size, layout.size), np.int64)
     out[0, 0] = plan.num_records * layout.scale**2
     for party in plan.parties:
         span = layout.span(party)
-        out[0, span] = out[span, 0] = own[f"sums/{party}"]
-        out[span, span] = own[f"products/{party}"]
+        width = span.stop - span.start
+        out[0, span] = out[span, 0] = published(own, f"sums/{party}", (width,), party)
+        out[span, span] = published(own, f"products/{party}", (width, width), party)
     for a, b in plan.blocks:
         if a != b:
             rows, columns = layout.span(a), layout.span(b)

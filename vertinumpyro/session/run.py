@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar, final
 import numpy as np
 
 from vertinumpyro.core.durable_files import FileLock, create, flush_folder, load_arrays, write_arrays
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
+from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError, PrivacyError
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.account import Account
 from vertinumpyro.privacy.ledger import Ledger, LedgerRegistry, read_record
@@ -38,6 +38,17 @@ class Payload(NamedTuple):
 
     words: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
+
+
+def published(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], party: str) -> np.ndarray:
+    """Integers of a party, which may have sent anything in their place.
+
+    :raises BackendError: there are none of this shape; names the party.
+    """
+    array = arrays.get(name)
+    if array is None or (array.shape, array.dtype) != (shape, np.int64):
+        raise BackendError(f"party {party!r} published something else than its {name}; run one version everywhere")
+    return array
 
 
 @final

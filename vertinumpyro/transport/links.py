@@ -418,6 +418,8 @@ def unpack(message: bytes | bytearray) -> tuple[dict[str, Any], dict[str, np.nda
                 raise ValueError("compressed")
         with np.load(io.BytesIO(message), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files if name != _WORDS}
+            if any(array.size > len(message) for array in arrays.values()):
+                raise ValueError("numbers of no bytes")
             return dict(json.loads(str(stored[_WORDS]))), arrays
-    except (ValueError, TypeError, KeyError, EOFError, OSError, MemoryError, zipfile.BadZipFile):
+    except (ValueError, TypeError, KeyError, EOFError, OSError, MemoryError, RecursionError, zipfile.BadZipFile):
         raise BackendError("a message is not what this version writes; run one version everywhere") from None
