@@ -49,16 +49,16 @@ def drafted(parts: dict[str, pd.DataFrame]) -> Schema:
 
 def ranks(frame: pd.DataFrame) -> pd.DataFrame:
     """Rank correlations of the columns that have an order: numbers and dates."""
-    dates = {name: _as_date(frame[name]) for name in frame}
-    numbers = {name: frame[name] if own is None else own for name, own in dates.items()}
-    ordered = {name: own for name, own in numbers.items() if pd.api.types.is_numeric_dtype(own)}
-    return pd.DataFrame({name: pd.to_numeric(own).astype(float) for name, own in ordered.items()}).corr("spearman")
+    numbers = {name: _as_numbers(pd.Series(frame[name])) for name in frame}
+    return pd.DataFrame({name: own for name, own in numbers.items() if own is not None}).corr("spearman")
 
 
-def _as_date(series: pd.Series) -> pd.Series | None:
-    is_text = not pd.api.types.is_numeric_dtype(series)
-    dates = pd.to_datetime(series, errors="coerce", utc=True) if is_text else series.map(lambda _: pd.NaT)
-    return dates.astype("int64") if is_text and dates.notna().mean() > 0.5 else None
+def _as_numbers(series: pd.Series) -> np.ndarray | None:
+    if pd.api.types.is_numeric_dtype(series):
+        return series.to_numpy(np.float64, na_value=np.nan)
+    dates = pd.Series(pd.to_datetime(series, errors="coerce", utc=True, format="ISO8601"))
+    dates = dates.astype("datetime64[ns, UTC]")  # of texts and of dates alike
+    return dates.to_numpy(np.int64).astype(np.float64) if dates.notna().all() else None
 
 
 def kept(real: pd.DataFrame, twin: pd.DataFrame) -> dict[str, float]:
@@ -90,7 +90,7 @@ def twins(num_records: int) -> dict[str, Any]:
         system, started = VertiMRF(), time.perf_counter()
         fitted = system.fit(dataset, system.plan(dataset, epsilon=EPSILON, delta=DELTA))
         twin = fitted.sample_synthetic(rng_key=jax.random.key(0))
-        found[name] = {**kept(frame, twin[frame.columns]), "seconds": time.perf_counter() - started}
+        found[name] = {**kept(frame, pd.DataFrame(twin[frame.columns])), "seconds": time.perf_counter() - started}
     return found
 
 
@@ -129,7 +129,8 @@ def claims_of_people(num_people: int) -> dict[str, pd.DataFrame]:
     income = np.where(rng.random(num_people) < 0.1, -999, np.exp(rng.normal(10.2, 0.6, num_people)).round(2))
     person = np.repeat(np.arange(num_people), rows)
     paid = np.where(rng.random(len(person)) < 0.4, 0, np.exp(4 + age[person] / 50 + rng.normal(size=len(person))))
-    start = pd.Timestamp("2021-01-01") + pd.to_timedelta(rng.integers(0, 1000, len(person)) * 24 + 9, "h")
+    hours = pd.to_timedelta(rng.integers(0, 1000, len(person)) * 24 + 9, "h")
+    start = pd.DatetimeIndex(pd.Timestamp("2021-01-01") + hours)
     zone = np.where(start.month.isin(range(4, 10)), "+03:00", "+02:00")
     seen = start.strftime("%Y-%m-%dT%H:%M:%S") + zone
     id_of = np.array(ids)[person]
@@ -150,24 +151,29 @@ def marginals(num_people: int) -> dict[str, Any]:
     rows, people = parts["insurer"].groupby("id"), parts["registry"].set_index("id")
     real = {
         "num_rows": rows.size(),
-        "paid": rows["paid"].sum().round(2),
-        "seen": pd.to_datetime(rows["seen"].max().str[:10]),
+        "paid": pd.Series(rows["paid"].sum()).round(2),
+        "seen": pd.Series(rows["seen"].max()).str[:10],
         "age": people["age"],
-        "income": people["income"].where(people["income"] >= 0),
+        "income": people["income"].mask(people["income"] < 0),
     }
-    return {"marginals": {name: _beside(own, twin[name]) for name, own in real.items()}}
+    return {"marginals": {name: _beside(pd.Series(own), pd.Series(twin[name])) for name, own in real.items()}}
 
 
 def _beside(real: pd.Series, twin: pd.Series) -> dict[str, float]:
-    is_date = pd.api.types.is_datetime64_any_dtype(real)
-    own, other = ((pd.to_datetime(s) if is_date else s).dropna() for s in (real, twin))
-    own, other = (s.astype("int64") if is_date else s.astype(float) for s in (own, other))
-    middle = (own < other.median()).mean(), (own <= other.median()).mean()  # of the records, a value has several
+    own, other = (_numbers_of(pd.Series(series.dropna())) for series in (real, twin))
+    middle = np.median(other)
+    below, up_to = (own < middle).mean(), (own <= middle).mean()  # of the records: many may have one value
     return {
-        "median": float(max(middle[0] - 0.5, 0.5 - middle[1], 0.0)),
+        "median": float(max(below - 0.5, 0.5 - up_to, 0.0)),
         "zero": float(abs((own == 0).mean() - (other == 0).mean())),
         "missing": float(abs(real.isna().mean() - twin.isna().mean())),
     }
+
+
+def _numbers_of(series: pd.Series) -> np.ndarray:
+    found = _as_numbers(series)
+    assert found is not None
+    return found
 
 
 def main() -> None:

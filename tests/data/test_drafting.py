@@ -257,7 +257,8 @@ def test_bins_are_as_few_as_the_noise_of_many_columns_asks_for_and_zero_stays_ap
         "claim": AMOUNTS["zeros and a tail"],
         "weight": AMOUNTS["normal"],
         "visits": rng.poisson(6, M),
-        "seen": pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 3000, M), "D"),
+        "seen": pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 1800, M), "D"),
+        "born": pd.Timestamp("1930-01-01") + pd.to_timedelta(rng.integers(0, 25000, M), "D"),
         "town": rng.choice([f"town {k}" for k in range(20)], M),
     }
     cells = {}
@@ -268,6 +269,7 @@ def test_bins_are_as_few_as_the_noise_of_many_columns_asks_for_and_zero_stays_ap
         assert "merge in the file what belongs together" in draft.columns["town"].note or num_columns == 5
     for name in ("claim", "weight", "visits", "seen"):
         assert 3 <= cells[30][name] <= 7 < 9 < cells[5][name]
+    assert cells[30]["born"] <= 10
     claim, values = schema.columns["claim"], pd.Series(frame["claim"])
     drawn = claim.decode(claim.encode(values, party="p", name="claim"), np.random.default_rng(0))
     assert (drawn == 0).mean() == (values == 0).mean()

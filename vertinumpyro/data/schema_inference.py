@@ -428,6 +428,7 @@ def _dates(present: pd.Series, missing: Mapping[str, Any], also: str, cells: int
     unit = next((unit for unit, a_year in _UNITS_A_YEAR.items() if count * a_year <= most), "year")
     also = f"; a finer unit makes noisier tables{also}" if cells < _BINS else also
     fields: dict[str, Any] = {"type": "date", "bounds": [f"{years[0]}-01-01", f"{years[1]}-12-31"], "unit": unit}
+    fields |= {"bins": 2 * cells} if cells < _BINS and count > 2 * cells else {}
     fields |= {} if form is None else {"format": form}
     if {"%d/%m/%Y", "%m/%d/%Y"} <= set(fitting):
         also = f"; is the day written before the month? format says so{also}"

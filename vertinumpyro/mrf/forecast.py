@@ -11,9 +11,10 @@ columns have a usual histogram for their kind, and two of them the dependence of
 into these cells, whose correlation r gives t - p q' = sum_k r^k a_k b_k', a_k the differences of the k-th Hermite
 function at the cuts (Mehler's formula). How often a usual pair has which r is set down here, in `USUAL`.
 
-Tables differ: of eleven with 9 to 23 columns, five of them public, seven held as many pairs as forecast to within 20 %.
-One held half as many, as its columns have little to do with each other, and where all columns measure one thing all
-pairs were held. So two further forecasts, of weaker and of closer dependence, stand beside it.
+Tables differ: of eleven with 9 to 23 columns, five of them public, five to seven, by the noise of a release, held as
+many pairs as forecast to within 20 %. One held half as many, as its columns have little to do with each other, and
+where all columns measure one thing all pairs were held. So two further forecasts, of weaker and of closer dependence,
+stand beside it; ten of the eleven lay between.
 """
 
 from __future__ import annotations

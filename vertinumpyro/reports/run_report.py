@@ -190,7 +190,7 @@ class RunReport(abc.ABC):
             return []
         inside = any(item.not_dp for item in items)
         own = "The files beside this report" if inside else "This report and the files beside it"
-        kept = "This report holds what is not DP, and stays inside" if inside else "What a log has of times stays inside"
+        kept = "This report holds what is not DP, and stays inside" if inside else "Times in a log stay inside"
         return [
             f"{own} follow from what was released, and may be published. {kept}. Whatever is drawn or computed from "
             "them further costs nothing; a second fit to these records costs its own ε on top of this one's."
