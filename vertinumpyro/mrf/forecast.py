@@ -14,7 +14,7 @@ function at the cuts (Mehler's formula). How often a usual pair has which r is s
 Tables differ: of eleven with 9 to 23 columns, five of them public, five to seven, by the noise of a release, held as
 many pairs as forecast to within 20 %. One held half as many, as its columns have little to do with each other, and
 where all columns measure one thing all pairs were held. So two further forecasts, of weaker and of closer dependence,
-stand beside it; ten of the eleven lay between.
+stand beside it; ten of the eleven lay between, or within 20 % of an end.
 """
 
 from __future__ import annotations
