@@ -20,7 +20,8 @@ def _choice(rng: np.random.Generator, names: list[str], scores: np.ndarray, spre
 
 
 def _days(rng: np.random.Generator, start: str, position: np.ndarray, days: int) -> np.ndarray:
-    return (pd.Timestamp(start) + pd.to_timedelta((days * position).astype(int), "D")).strftime("%Y-%m-%d").to_numpy()
+    passed = pd.to_timedelta((days * position).astype(int), "D")
+    return pd.DatetimeIndex(pd.Timestamp(start) + passed).strftime("%Y-%m-%d").to_numpy()
 
 
 def loans(num: int, seed: int = 0) -> pd.DataFrame:
