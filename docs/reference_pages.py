@@ -148,3 +148,7 @@ def _values(spec: Mapping[str, Any]) -> str:
         return f"two of: {of}" if spec.get("maxItems") == 2 else f"list of: {of}"
     limit = " above 0" if "exclusiveMinimum" in spec else " of 0 or more" if "minimum" in spec else ""
     return _WORDS.get(spec.get("type", ""), "any") + limit
+
+
+if __name__ == "__main__":
+    write_pages(Path(__file__).parent / "reference")

@@ -21,7 +21,7 @@ from vertinumpyro.core.errors import ArgumentError, LongFitWarning, ModelContrac
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import Schema, VerticalDataset, draft_schema
-from vertinumpyro.data.dataframe_interop import Table, in_kind_of
+from vertinumpyro.data.dataframe_interop import Table, as_frame, in_kind_of
 from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.dpvi.training_loop import OnEstimate
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
@@ -142,7 +142,9 @@ def twin(
 
 def _drafted(tables: Mapping[str, Table], id_column: str) -> Schema:
     """The domains that the tables hold; a column of which no domain can be drafted is left out, with a warning."""
-    drafts = {party: draft_schema(table, party, id_column=id_column) for party, table in tables.items()}
+    frames = {party: as_frame(table, f"party {party!r}") for party, table in tables.items()}
+    num_columns = max(1, sum(len(frame.columns) - 1 for frame in frames.values()))
+    drafts = {p: draft_schema(f, p, id_column=id_column, num_columns=num_columns) for p, f in frames.items()}
     for party, draft in drafts.items():
         for name, column in draft.columns.items():
             if not column.fields:

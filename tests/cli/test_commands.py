@@ -9,7 +9,7 @@ import sys
 import pandas as pd
 import pytest
 
-from tests.cli.conftest import NUM_RECORDS, Project, invoke, one_line
+from tests.cli.conftest import NUM_RECORDS, Project, draw_tables, invoke, one_line
 from vertinumpyro.dpvi import step_inputs, training_loop
 from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE
 from vertinumpyro.reports.plain_language import rounded_up
@@ -84,7 +84,17 @@ def test_check_ticks_every_step(project: Project):
     assert result.exit_code == 0, result.stderr
     ticked = [line.split()[1] for line in result.output.splitlines() if line.startswith("✓")]
     assert ticked == ["settings", "schema", "files", "records", "method", "plan", "range"]
+    assert "lie outside" not in result.output
     assert not project.run_dir.exists()
+
+
+def test_check_counts_what_is_moved_to_a_bound_for_its_party_alone(project: Project):
+    schema = project.folder / "schema.toml"
+    schema.write_text(schema.read_text().replace("bounds = [0, 100]", 'bounds = [0, 60]\nout_of_bounds = "clip"'))
+    shown = one_line(project.run("check", project.config).output)
+    beyond = int((draw_tables()["clinic"]["age"] > 60).sum())
+    assert f"party 'clinic', column 'age': {beyond} of {NUM_RECORDS} values lie outside its bounds" in shown
+    assert "NOT DP: for clinic alone" in shown
 
 
 def test_check_stops_at_the_first_cross(project: Project):

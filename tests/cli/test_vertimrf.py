@@ -43,7 +43,12 @@ def test_plan_and_check_spend_nothing(field: Project):
     shown = field.run("plan", field.config, "--method", "vertimrf")
     assert shown.exit_code == 0, shown.output
     assert all(name in shown.output for name in ("outside analyst", "insurer", "clinic", "secure_marginals"))
-    assert "Ready to fit" in field.run("check", field.config, "--method", "vertimrf").output
+    checked = field.run("check", field.config, "--method", "vertimrf")
+    assert "Ready to fit" in checked.output
+    foreseen = [re.search(r"will hold: about (\d) of 6", one_line(told.output)) for told in (shown, checked)]
+    assert all(foreseen)
+    told = json.loads(field.run("plan", field.config, "--method", "vertimrf", "--json").stdout)
+    assert told["forecast"] == {"held_pairs": int(foreseen[0][1]), "pairs": 6}
     field.replace("[data.files]", '[data]\nspool = "."\n\n[data.files]')
     assert f"{NUM_RECORDS}" in field.run("plan", field.config, "--method", "vertimrf").output
     assert "Ready to fit" in field.run("check", field.config, "--method", "vertimrf").output
@@ -76,6 +81,7 @@ def test_fit_writes_everything_once(field: Project):
     assert len(table) == NUM_RECORDS
     report = (field.run_dir / "report.html").read_text()
     assert "outside analyst" in report
+    assert re.search(r"<header>.*?The twin holds (\d of|all) 6 pairs of columns.*?</header>", report, re.DOTALL)
     assert str(field.folder) not in report
     check_report(report)
     again = field.run("fit", field.config, "--method", "vertimrf")

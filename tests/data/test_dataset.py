@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from tests.data.strategies import schemas
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, DataError
-from vertinumpyro.data import Schema, VerticalDataset, decode_table, read_table
+from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset, decode_table, read_table
+from vertinumpyro.data.column import counting_moves
 
 SCHEMA = Schema.from_toml("""
 [parties.insurer.columns.plan]
@@ -74,6 +75,21 @@ def test_a_csv_keeps_leading_zeros_and_listed_categories(tmp_path):
     assert frame["id"].tolist() == ["07", "01", "10"]
     assert frame["plan"].tolist() == ["b", "NA", "b"]
     assert list(frame.columns) == ["id", "plan", "cost"]
+
+
+def test_what_is_moved_to_an_end_is_counted_for_its_party_and_a_column_of_nothing_else_is_refused():
+    column = RealColumn(bounds=(0, 10), out_of_bounds="clip")
+    schema = Schema({"a": PartySchema({"x": column}), "b": PartySchema({"y": column})})
+    frames = {"a": pd.DataFrame({"id": range(4), "x": [1.0, 12, 3, -1]}), "b": pd.DataFrame({"id": range(4), "y": 1.0})}
+    with counting_moves() as moved:
+        VerticalDataset.from_frames(schema, frames)
+    assert {(place.party, place.column): tuple(found) for place, found in moved.items()} == {
+        ("a", "x"): (2, 4),
+        ("b", "y"): (0, 4),
+    }
+    frames["b"]["y"] = 1000.0
+    with pytest.raises(DataError, match="party 'b', column 'y': holds no value within its bounds"):
+        VerticalDataset.from_frames(schema, frames)
 
 
 def test_pooled_keeps_the_order_and_needs_no_id(dataset):

@@ -46,8 +46,9 @@ def table():
     )
 
 
-def drafted(frame=None, **settings):
-    return draft_schema(table() if frame is None else frame, "clinic", id_column="person_id", decimal=",", **settings)
+def drafted(frame=None, epsilon=1e4, **settings):
+    frame = table() if frame is None else frame
+    return draft_schema(frame, "clinic", id_column="person_id", decimal=",", epsilon=epsilon, **settings)
 
 
 def confirmed(draft):
@@ -59,10 +60,11 @@ def test_a_draft_is_refused_column_by_column_until_a_person_confirms_it():
     with pytest.raises(SchemaError) as error:
         Schema.from_toml(text)
     told = str(error.value)
+    assert "party 'clinic', 8 columns: " in told  # one paragraph
     for name in ("age", "visits", "cost", "ward", "smoker", "zip", "code"):
-        assert re.search(rf"line \d+, party 'clinic', column '{name}': its domain was read from private records", told)
+        assert re.search(rf"'{name}' \(line \d+\).*: the domain of each was read from private records", told)
     half = text.replace("confirmed = false", "confirmed = true", 1)
-    with pytest.raises(SchemaError, match="7 mistakes"):
+    with pytest.raises(SchemaError, match="party 'clinic', 7 columns"):
         Schema.from_toml(half)
     schema = Schema.from_toml(confirmed(drafted()))
     assert schema.id_column == "person_id"
@@ -190,7 +192,7 @@ def test_bounds_hold_all_records_and_are_rounded(seed):
     rng = np.random.default_rng(seed)
     values = rng.normal(rng.normal(0, 50), 10.0 ** rng.integers(-6, 7), 50)
     frame = {"id": np.arange(50), "x": values, "k": np.round(values).astype(int)}
-    text = draft_schema(frame, "p").to_toml().replace("confirmed = false", "confirmed = true")
+    text = draft_schema(frame, "p", epsilon=1e4).to_toml().replace("confirmed = false", "confirmed = true")
     for name, column in Schema.from_toml(text).columns.items():
         low, high = column.limits
         assert low <= frame[name].min()
@@ -246,6 +248,36 @@ def test_what_is_drawn_from_drafted_bins_has_the_records_mean_median_and_zeros(v
     said = {text for text in draft.columns["x"].note.split("; ") if "most of the records" in text}
     assert bool(said) == bool(shares.max() > 0.5)
     assert str(int(series.max())) not in draft.to_toml() or series.max() <= 100  # no record's own
+
+
+def test_bins_are_as_few_as_the_noise_of_many_columns_asks_for_and_zero_stays_apart():
+    rng = np.random.default_rng(0)
+    frame = {
+        "id": range(M),
+        "claim": AMOUNTS["zeros and a tail"],
+        "weight": AMOUNTS["normal"],
+        "visits": rng.poisson(6, M),
+        "seen": pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 1800, M), "D"),
+        "born": pd.Timestamp("1930-01-01") + pd.to_timedelta(rng.integers(0, 25000, M), "D"),
+        "town": rng.choice([f"town {k}" for k in range(20)], M),
+    }
+    cells = {}
+    for num_columns in (5, 30):
+        draft = draft_schema(frame, "p", num_columns=num_columns)
+        schema = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true"))
+        cells[num_columns] = {name: column.num_values for name, column in schema.columns.items()}
+        assert "merge in the file what belongs together" in draft.columns["town"].note or num_columns == 5
+    for name in ("claim", "weight", "visits", "seen"):
+        assert 3 <= cells[30][name] <= 7 < 9 < cells[5][name]
+    assert cells[30]["born"] <= 10
+    claim, values = schema.columns["claim"], pd.Series(frame["claim"])
+    drawn = claim.decode(claim.encode(values, party="p", name="claim"), np.random.default_rng(0))
+    assert (drawn == 0).mean() == (values == 0).mean()
+    edges = draft.columns["weight"].fields["edges"]
+    assert all(edge == round(edge) for edge in edges)  # as a person would write them
+    assert draft_schema(frame, "p", num_columns=30, epsilon=20.0).columns["weight"].fields.keys() >= {"bins"}
+    with pytest.raises(ArgumentError, match="epsilon=0"):
+        draft_schema(frame, "p", epsilon=0.0)
 
 
 CODED = {

@@ -1,7 +1,14 @@
+import dataclasses
+
 import numpy as np
 import pytest
+from scipy.stats import norm
 
+from vertinumpyro.data import BinnedColumn, PartySchema, Schema, TableFacts
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf.forecast import USUAL, Held, forecast_pairs, held
 from vertinumpyro.mrf.measurements import Measurement, dependence, one_way, significance
+from vertinumpyro.mrf.table_selection import merged
 
 N = 10_000
 
@@ -14,6 +21,39 @@ def noisy(columns, probs, stddev, rng):
 def joint(rng, *sizes):
     table = rng.random(sizes)
     return table / table.sum()
+
+
+@pytest.mark.parametrize("num_columns", [4, 10])
+def test_the_pairs_that_a_release_will_hold_are_foreseen_where_columns_depend_as_is_usual(num_columns):
+    """By the released tables of a normal distribution whose pairs have the usual correlations."""
+    rng, names = np.random.default_rng(num_columns), [f"x{i}" for i in range(num_columns)]
+    schema = Schema({"p": PartySchema({name: BinnedColumn(bounds=(0, 1), bins=6) for name in names})})
+    system, pairs = VertiMRF(), [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    stand_in = system.stand_in(schema, system.plan(TableFacts(schema, N), epsilon=1.0))
+    found = forecast_pairs(schema, stand_in)
+    assert found.expected.num_pairs == len(pairs)
+    tables = []
+    for m in (m for m in merged(stand_in.measurements) if len(m.columns) == 2):
+        correlation = rng.choice(USUAL)
+        x = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], N)
+        counts = np.histogram2d(*(norm.cdf(x).T), bins=6, range=[[0, 1], [0, 1]])[0]
+        tables.append(noisy(m.columns, counts / N, m.stddev, rng))
+    counted = held(dataclasses.replace(stand_in, measurements=tuple(tables)))
+    spread = np.sqrt(found.expected.num_held * (1 - found.expected.num_held / len(pairs)))
+    assert abs(counted.num_held - found.expected.num_held) < 3 * spread + 1
+    assert all(0 < smallest <= 1 for smallest in found.smallest.values())
+
+
+def test_coarser_cells_are_named_where_they_would_hold_more():
+    schema = Schema({"p": PartySchema({f"x{i}": BinnedColumn(bounds=(0, 1), bins=16) for i in range(12)})})
+    system = VertiMRF()
+    few = system.forecast(schema, system.plan(TableFacts(schema, 3_000), epsilon=1.0))
+    assert "max_cells = " in few.words
+    assert "of little use for relations" in Held(8, 253).verdict
+    assert Held(3, 3).verdict == "holds all 3 pairs of columns"
+    many = system.forecast(schema, system.plan(TableFacts(schema, 90_000), epsilon=10.0))
+    assert not many.remedy
+    assert many.expected.num_held > few.expected.num_held
 
 
 def test_one_way_weighs_by_variance():

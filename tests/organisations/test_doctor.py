@@ -194,6 +194,16 @@ def no_approval(folder):
     shutil.rmtree(folder / "approvals")
 
 
+def approval_of_another(folder):
+    (approval,) = (folder / "approvals").iterdir()
+    approval.rename(approval.with_name("0123456789abcdef.json"))
+
+
+def no_ledger(folder):
+    shutil.rmtree(folder / "ledger", ignore_errors=True)
+    (folder / "ledger").touch()
+
+
 def small_policy(folder):
     with (folder / "party.toml").open("a") as file:
         file.write("[policy]\nlargest_total_epsilon = 0.5\n")
@@ -208,6 +218,8 @@ def small_policy(folder):
         (no_table, "table.csv"),
         (fewer_records, "the plan is for 60 records, and this table has 57; link the records"),
         (no_approval, "has not approved study.toml"),
+        (approval_of_another, "another digest was approved, 0123456789abcdef"),
+        (no_ledger, "nothing runs without a record of it"),
         (small_policy, "policy allows 0.5; nothing was begun"),
     ],
     ids=lambda value: getattr(value, "__name__", "says"),

@@ -165,7 +165,7 @@ def test_a_total_beyond_the_policy_is_refused_when_it_is_approved_and_when_it_be
         dataclasses.replace(plan, plan_id="another"), book=LedgerRegistry(), account=own.account
     ) as ledger:
         ledger.reserve(plan.num_steps)  # another study, in the meantime
-    for command in (["budget", study], ["study", "approve", study, "--yes"]):
+    for command in (["budget", study], ["study", "approve", study, "--yes"], ["join", study, "--wait", "1"]):
         code, text = organisations.run(*command, "--party", party)
         text = " ".join(text.replace("│", " ").split())
         assert code == 2

@@ -22,6 +22,7 @@ from vertinumpyro.cli.terminal import (
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, VerticalDataset
+from vertinumpyro.data.column import counting_moves
 from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import Plan
@@ -47,8 +48,16 @@ def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> 
     _show(job, plan, facts)
     if score is not None:
         score.show(plan)
+    forecast = _forecast(job, plan)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
-    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan, score)}
+    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan, score), **forecast}
+
+
+def _forecast(job: Job, plan: Plan) -> dict[str, Any]:
+    """What the method expects to tell, printed, and for programs."""
+    if found := dict(job.method.forecast(plan)):
+        console.print(f"\n{escape(found.pop('words'))}")
+    return {"forecast": found} if found else {}
 
 
 def _chosen(job: Job) -> dict[str, Any]:
@@ -84,8 +93,9 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
         console.print(line)
     if score is not None:
         score.show(plan)
+    forecast = _forecast(job, plan)
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
-    return {**_chosen(job), "num_records": facts.num_records, **_planned(plan, score)}
+    return {**_chosen(job), "num_records": facts.num_records, **_planned(plan, score), **forecast}
 
 
 def _checked_records(job: Job) -> VerticalDataset:
@@ -94,12 +104,16 @@ def _checked_records(job: Job) -> VerticalDataset:
         with checklist_item("files") as found:
             tables = job.tables()
             found += [f"{party}: {count(len(table), 'record')}" for party, table in tables.items()]
-    with checklist_item("records") as found:
+    with counting_moves() as moved, checklist_item("records") as found:
         dataset = job.dataset(tables)
         found += [
             f"{count(dataset.num_records, 'record')} matched by id",
             "all values in their public domains",
         ]
+    for place, (outside, of) in moved.items():
+        if outside:
+            text = f"! {place}: {outside:,} of {of:,} values lie outside its bounds and count as the nearest end. "
+            console.print(f"[yellow]{escape(text)}[/]NOT DP: for {escape(place.party)} alone.")
     return dataset
 
 
@@ -174,6 +188,8 @@ def write(
         amended = partial(score.told, plan=report.plan) if score is not None else None
         files = write_run(report, twin, run_dir, items, release=not internal, amended=amended)
     console.print(heading(f"Written to {run_dir}/"), facts_grid(files))
+    for line in report.verdict():
+        console.print(f"\n[bold]{escape(line)}[/]")
     for line in report.notes(twin):
         console.print(f"[yellow]! {escape(line)}[/]")
     if internal:

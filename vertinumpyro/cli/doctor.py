@@ -73,6 +73,7 @@ def doctor(path: Path, party: Path, *, wait_s: float, alone: bool) -> None:
         findings.check("policy", lambda: _policy(agreement, path, own))
         findings.check("approval", lambda: _approval(agreement, own, path))
         if agreement.plan is not None:
+            findings.check("ledger", lambda: _ledger(own))
             ready &= findings.check("model", lambda: _model(agreement, path, own))  # its code runs in the rehearsal
     if not alone and ready:
         _together(agreement, own, path, findings, wait_s)
@@ -244,6 +245,11 @@ def _table(agreement: Agreement, own: PartyFile, path: Path) -> str:
     return f"{dataset.num_records:,} records, all values in their public domains"
 
 
+def _ledger(own: PartyFile) -> str:
+    own.check_ledger()
+    return f"{own.ledger} can be written to"
+
+
 def _policy(agreement: Agreement, path: Path, own: PartyFile) -> str:
     check_policy(agreement, path, own)
     if agreement.plan is None:
@@ -255,7 +261,7 @@ def _policy(agreement: Agreement, path: Path, own: PartyFile) -> str:
 def _approval(agreement: Agreement, own: PartyFile, path: Path) -> str:
     approval = own.approval(agreement)
     if approval is None:
-        raise PrivacyError(f"this party has not approved {path.name}: `vertinumpyro study approve {path.name}`")
+        raise PrivacyError(own.not_approved(agreement, path))
     approval.check(agreement)
     return "given, under this agreement"
 

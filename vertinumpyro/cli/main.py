@@ -165,13 +165,21 @@ def schema_draft(
     separator: Annotated[str | None, typer.Option(help="Between fields.", show_default="comma; tab in .tsv")] = None,
     encoding: Annotated[str, typer.Option(help="Of the text.")] = "utf-8",
     decimal: Annotated[str, typer.Option(help="The decimal mark.")] = ".",
+    epsilon: Annotated[float, typer.Option(help="To be spent: a smaller one asks for fewer bins.")] = 1.0,
     debug: Debug = False,
 ) -> None:
     """Propose types, bounds and categories from a file, for its own people to replace by public knowledge."""
     from vertinumpyro.cli import schema_commands
 
     schema_commands.draft(
-        file, party=party, id_column=id_column, out=out, separator=separator, encoding=encoding, decimal=decimal
+        file,
+        party=party,
+        id_column=id_column,
+        out=out,
+        separator=separator,
+        encoding=encoding,
+        decimal=decimal,
+        epsilon=epsilon,
     )
 
 

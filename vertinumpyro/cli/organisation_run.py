@@ -40,6 +40,8 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
     config = config_at(agreement, path, own)
     check_model(agreement, config)
     check_policy(agreement, path, own)
+    own.check_ledger()
+    own.account.check(plan)  # before anybody waits for this party
     job = Job.of(config, agreement.method)
     run_dir = own.folder / "run" if out is None else out
     if resume:
@@ -62,11 +64,18 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
                 "draft the study with that number"
             )
 
+        last: list[float] = []  # when the last step was on record
+
         def tell(spent: int) -> None:
             log.steps(spent, plan.num_steps)
+            if spent >= plan.num_steps and not last:
+                last.append(time.perf_counter())
+                _say("the last step is on record; after it this machine computes the result, which may take minutes")
 
         with log_progress(run_dir / PRIVACY_RECORD, tell, tell):
             result = spend(job, session, plan, run_dir, resume)
+        if last:
+            _say(f"computed, {duration(time.perf_counter() - last[0])} after the last step; files and report follow")
         log.event(
             "released",
             rounds=session.traffic.rounds,
@@ -129,9 +138,7 @@ def _met(
     """The communicator of a party that has approved, or of a helper, once all are there."""
     approval = None if own.name in agreement.helpers else own.approval(agreement)
     if approval is None and own.name in agreement.members:
-        raise ArgumentError(
-            f"{own.name} has not approved {path.name}: `vertinumpyro study approve {path.name} --party {party}`"
-        )
+        raise ArgumentError(own.not_approved(agreement, path))
     backend = None if agreement.plan is None else loaded_backend(agreement)
     return connect_members(
         agreement,

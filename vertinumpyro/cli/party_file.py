@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vertinumpyro.cli.config_sections import check_keys, positive, read_section
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.data.toml import dump, read_settings
 from vertinumpyro.privacy.account import ACCOUNT, Account
 from vertinumpyro.study import Agreement, Approval, Policy
@@ -171,6 +172,35 @@ class PartyFile:
         """Its approval; None where it gave none."""
         path = self.approval_path(agreement)
         return Approval.load(path) if path.exists() else None
+
+    def not_approved(self, agreement: Agreement, path: Path) -> str:
+        """That it gave none for this agreement, in words: of other ones it may have, an earlier draft among them."""
+        others = sorted(found.stem for found in (self.folder / _APPROVALS).glob("*.json"))
+        told = f"{self.name} has not approved {path.name}"
+        if others:
+            told += (
+                f" as it stands, digest {agreement.digest[:16]}: another digest was approved, {', '.join(others)}. Was "
+                "it drafted again, or changed? `vertinumpyro study diff` compares two files"
+            )
+        return f"{told}: `vertinumpyro study approve {path.name} --party {self.path}`"
+
+    def check_ledger(self) -> None:
+        """Whether what a plan spends can be written down here.
+
+        :raises PrivacyError: it cannot; nothing runs without a record.
+        """
+        folder, account = self.folder / self.ledger, self.account.path
+        there = next(found for found in (folder, *folder.parents) if found.exists())
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+            if account.exists():
+                account.open("r+b").close()
+        except OSError as error:
+            raise PrivacyError(
+                f"ledger: nothing can be written to {folder} ({error.strerror}), and nothing runs without a record of "
+                f"it. Give this user the right to, or name another folder in {self.path.name}"
+            ) from None
 
 
 def make_party(folder: Path, name: str, *, table: str | None, listen: str | None, days: int) -> PartyFile:

@@ -21,12 +21,21 @@ FILES = {"schema.toml": "schema.schema.json", "config.toml": "config.schema.json
 
 
 def draft(
-    file: Path, *, party: str, id_column: str, out: Path, separator: str | None, encoding: str, decimal: str
+    file: Path,
+    *,
+    party: str,
+    id_column: str,
+    out: Path,
+    separator: str | None,
+    encoding: str,
+    decimal: str,
+    epsilon: float,
 ) -> None:
     """Write the draft to a new file, or behind the other parties' in one that is there."""
-    begun, common_name = _begun(out, party, id_column)
+    begun, common_name, others = _begun(out, party, id_column)
     frame = read_everything(file, party, id_column, separator=separator, encoding=encoding, decimal=decimal)
-    made = draft_schema(frame, party, id_column=id_column, decimal=decimal)
+    num_columns = others + len(frame.columns) - 1 if others else None
+    made = draft_schema(frame, party, id_column=id_column, decimal=decimal, epsilon=epsilon, num_columns=num_columns)
     text = made.to_toml(with_id=not begun)
     out.write_text(f"{begun}\n{text}" if begun else text, encoding="utf-8")
     _show(made, out)
@@ -37,18 +46,19 @@ def draft(
         )
 
 
-def _begun(out: Path, party: str, id_column: str) -> tuple[str, str]:
-    """What the file has already of other parties, and its name of the ids.
+def _begun(out: Path, party: str, id_column: str) -> tuple[str, str, int]:
+    """What the file has already of other parties, its name of the ids, and how many columns they have.
 
     :raises ArgumentError: it has this party.
     """
     if not out.exists():
-        return "", id_column
+        return "", id_column, 0
     there = toml.read_settings(out)
     ids = there.get("id_column", "id")
     if party in there.get("parties", {}):
         raise ArgumentError(f"--out {out}: {party!r} is in it already; take another file, or remove that part")
-    return out.read_text(encoding="utf-8"), str(ids)
+    others = sum(len(other.get("columns", {})) for other in there.get("parties", {}).values())
+    return out.read_text(encoding="utf-8"), str(ids), others
 
 
 def _show(made: SchemaDraft, out: Path) -> None:

@@ -14,6 +14,9 @@ Everything that a column knows is public: it comes from the schema, never from a
 
 import abc
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -28,6 +31,28 @@ Missing = Literal["forbid", "mask", "category"]
 OutOfBounds = Literal["error", "clip"]
 
 _NUMBERS = frozenset({"integer", "floating", "mixed-integer-float", "decimal"})
+
+
+class Moved(NamedTuple):
+    """Of a column's values, how many lay outside its bounds and count as the nearest end. Private."""
+
+    count: int
+    of: int
+
+
+_TALLY: ContextVar[dict[Place, Moved] | None] = ContextVar("moved values", default=None)
+
+
+@contextmanager
+def counting_moves() -> Iterator[dict[Place, Moved]]:
+    """Inside, what `out_of_bounds = "clip"` moves is counted, by column. NOT DP: it is for the column's party alone."""
+    outer = _TALLY.get()
+    found: dict[Place, Moved] = {} if outer is None else outer
+    token = _TALLY.set(found)
+    try:
+        yield found
+    finally:
+        _TALLY.reset(token)
 
 
 class Cells(NamedTuple):
@@ -389,9 +414,12 @@ def integers(series: pd.Series, place: Place) -> np.ndarray:
 def within(values: np.ndarray, bounds: tuple[float, float], rule: OutOfBounds, place: Place) -> np.ndarray:
     """Apply the schema's rule to values outside the bounds."""
     low, high = bounds
-    if rule == "error" and ((values < low) | (values > high)).any():
+    outside, tally = (values < low) | (values > high), _TALLY.get()
+    if rule == "error" and outside.any():
         place.fail(
             f"holds a value outside the public bounds [{low}, {high}]; "
             'widen the bounds, or set out_of_bounds = "clip" in the schema'
         )
+    if tally is not None:
+        tally[place] = Moved(int(outside.sum()), len(values))
     return np.clip(values, low, high)

@@ -14,6 +14,7 @@ from vertinumpyro.core.validation import checked, shown
 from vertinumpyro.core.workers import HERE, Columns, Workers, workers_of
 from vertinumpyro.data.aggregation import absent_ids, records_of
 from vertinumpyro.data.alignment import align, record_ids
+from vertinumpyro.data.column import counting_moves
 from vertinumpyro.data.dataframe_interop import Table, as_frame, dtype_of
 from vertinumpyro.data.files import CsvFormat, read_table
 from vertinumpyro.data.schema import Schema, check_schema
@@ -95,7 +96,11 @@ class VerticalDataset:
         for party, frame in frames.items():
             check_table(frame, schema, party)
         aligned = align(frames, schema, unmatched=unmatched)
-        encoded = {party: encode_table(frame, schema, party) for party, frame in aligned.items()}
+        with counting_moves() as moved:
+            encoded = {party: encode_table(frame, schema, party) for party, frame in aligned.items()}
+        for place, found in moved.items():
+            if found.count == found.of > 0:
+                place.fail("holds no value within its bounds, so that all would count as an end; repair bounds or unit")
         return cls(schema.with_dtypes(_dtypes(schema, aligned)), encoded)
 
     @classmethod

@@ -1,5 +1,10 @@
 """A draft of a schema from a party's own table, for that party to look through before anybody else sees it; bins that
 it proposes keep the records' median, mean and share of zeros.
+
+How many bins: where tables of two columns with b bins each are released with noise of standard deviation s in a cell,
+records with a correlation of r move the cells by N^2 r^2 / b^2 in squares, and the noise by s^2 b^2 (1 +- sqrt(2) / b).
+So what stands out by z standard deviations has b^3 <= r^2 N^2 / (sqrt(2) z s^2), and tables of k pairs under a Gaussian
+mu have s^2 = 2 k / mu^2. Few bins keep nearly all of a correlation: 1 - 1 / b^2 of it.
 """
 
 import dataclasses
@@ -89,20 +94,33 @@ def common_decimals(values: np.ndarray) -> int | None:
     return next((d for d in range(_MOST_DECIMALS + 1) if (np.round(values, d) == values).all()), None)
 
 
+def most_cells(num_records: int, epsilon: float, num_columns: int) -> int:
+    """How many bins of a number its tables with other columns may have, so that usual dependence stands out of noise.
+
+    :param num_records: N.
+    :param epsilon: of the release.
+    :param num_columns: of all parties.
+    """
+    variance = max(num_columns * (num_columns - 1), 1) / (_MU_OF_EPSILON * epsilon) ** 2  # two for each pair
+    wanted = (_CORRELATION * num_records) ** 2 / (math.sqrt(2) * _CLEARLY * variance)
+    return int(min(max(wanted ** (1 / 3), _FEWEST_CELLS), _BINS))
+
+
 def amount_bins(values: np.ndarray, bounds: tuple[float, float], bins: int, rare: int, *, whole: bool) -> AmountBins:
     """Propose bins for numbers.
 
     :param values: [n], more than one.
     :param bounds: rounded, around all of them.
-    :param bins: how many equal ones there would be.
+    :param bins: about how many; 32 may be equal ones, and fewer hold about as many records each.
     :param rare: a bin has so many records at least.
     :param whole: whether values are integers, and bins theirs.
     """
-    atoms = _atoms(values, rare)
-    if not atoms and _equal_do(values, bounds, bins):
+    atoms = _atoms(values, rare, bins)
+    if not atoms and bins >= _BINS and _equal_do(values, bounds, bins):
         return AmountBins((), (), clipped=False)
     rest = np.sort(values[np.isin(values, atoms, invert=True)])
-    inner = _cuts(rest, max(rare, min(_LEAST_SHARE * len(values), len(rest) / 4)), whole=whole)
+    levels = _levels(bins, len(rest) / len(values))
+    inner = _cuts(rest, levels, max(rare, min(_LEAST_SHARE * len(values), len(rest) / 4)), whole=whole)
     ends = [_end(rest, cut, bound, values) for cut, bound in zip((inner[:1], inner[-1:]), bounds, strict=True)]
     low, high = (float(round(end)) for end in ends) if whole else ends
     low, high = min([low, *atoms]), max([high, *atoms])
@@ -112,11 +130,23 @@ def amount_bins(values: np.ndarray, bounds: tuple[float, float], bins: int, rare
     return AmountBins(tuple(edges), atoms, clipped=bool(values.min() < low or values.max() > high))
 
 
-def _atoms(values: np.ndarray, rare: int) -> tuple[float, ...]:
-    """Single values that many records share, the zero before all others."""
+def _levels(bins: int, share: float) -> Sequence[float]:
+    """Of the inner edges of values with so much of the records: as many in each bin where these are to be few, and
+    narrow ones at both ends otherwise."""
+    if bins > len(_LEVELS):
+        return _LEVELS
+    bins = max(2, math.ceil(bins * share))
+    return [i / bins for i in range(1, bins)]
+
+
+def _atoms(values: np.ndarray, rare: int, bins: int) -> tuple[float, ...]:
+    """Single values that many records share, the zero before all others; of few bins, as good as a bin's records."""
     different, counts = np.unique(values, return_counts=True)
-    lumps = (counts >= _LUMP * np.median(counts)) | (different == 0)
-    many = np.flatnonzero(lumps & (counts >= max(rare, _ATOM_SHARE * len(values))))
+    few = bins <= len(_LEVELS)
+    usual = np.quantile(np.repeat(counts, counts), 0.25) if few else np.median(counts)
+    lumps = (counts >= _LUMP * usual) | (counts > len(values) / 2) | (different == 0)
+    least = np.where(few & (different != 0), len(values) / (2 * bins), 0.0)
+    many = np.flatnonzero(lumps & (counts >= np.maximum(least, max(rare, _ATOM_SHARE * len(values)))))
     by_records = np.lexsort((counts[many], different[many] == 0))
     return tuple(np.sort(different[many[by_records[-_MOST_ATOMS:]]]).tolist())
 
@@ -132,11 +162,11 @@ def _equal_do(values: np.ndarray, bounds: tuple[float, float], bins: int) -> boo
     return bool(shares.max() <= _LARGEST_SHARE and astray <= _ASTRAY * usual)
 
 
-def _cuts(rest: np.ndarray, least: float, *, whole: bool) -> list[float]:
+def _cuts(rest: np.ndarray, levels: Sequence[float], least: float, *, whole: bool) -> list[float]:
     """Short numbers near the levels' quantiles, with enough records between them."""
     if len(rest) < 2 * least:
         return []
-    quantiles = np.unique(np.quantile(rest, _LEVELS))
+    quantiles = np.unique(np.quantile(rest, levels))
     around = [rest[0], *quantiles, rest[-1]]
     cuts: list[float] = []
     for before, value, after in zip(around, quantiles, around[2:], strict=False):
@@ -183,7 +213,10 @@ _MOST_CATEGORIES = 60
 _MOST_INTEGERS = 60
 _MOST_CODES, _SPARSE = 30, 4  # whole numbers that few values so far apart have are codes
 _MOST_DOSES = 10  # different values that are no whole numbers
-_BINS = 32
+_BINS, _FEWEST_CELLS = 32, 4
+_MU_OF_EPSILON = 0.24  # of a Gaussian release; at delta = 1e-5 nearly proportional around epsilon = 1
+_CORRELATION, _CLEARLY = 0.15, 3.0  # is to stand out of the noise, by so many standard deviations
+_MORE_CELLS = 1.5  # times as many where values or dates can be left as they are
 _WHOLE = re.compile(r"[+-]?\d+")
 _DATES = re.compile(
     r"(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{1,2}[ -][A-Za-z]{3}[ -]\d{4})([T ].*)?"
@@ -260,13 +293,25 @@ class SchemaDraft:
 
 
 @checked
-def draft_schema(table: Table, party: str, *, id_column: str = "id", decimal: str = ".") -> SchemaDraft:
+def draft_schema(
+    table: Table,
+    party: str,
+    *,
+    id_column: str = "id",
+    decimal: str = ".",
+    epsilon: float = 1.0,
+    num_columns: int | None = None,
+) -> SchemaDraft:
     """Propose a public domain for each column of a party's table.
+
+    Numbers and dates get as few bins as the noise of tables of all pairs asks for, so that usual dependence shows.
 
     :param table: pandas, polars, Arrow, or a dict of arrays; texts of a CSV file as they stand there.
     :param party: whose it is.
     :param id_column: the column that is not modelled.
     :param decimal: of numbers that are texts.
+    :param epsilon: that is to be spent on a twin.
+    :param num_columns: of all parties together; None takes it that the others have as many again.
     :raises ArgumentError: the table has no such id column, or is no table.
     :raises DataError: it has no records, or no column beside the ids.
     """
@@ -278,30 +323,40 @@ def draft_schema(table: Table, party: str, *, id_column: str = "id", decimal: st
         raise DataError(f"{Place(party)}: the table has no records, or no column beside the ids")
     series = {str(name): pd.Series(frame[name]).reset_index(drop=True) for name in frame.columns}
     ids = series.pop(id_column)
+    if not (epsilon > 0 and (num_columns is None or num_columns >= 1)):
+        raise ArgumentError(f"epsilon={epsilon} and num_columns={num_columns} must be positive")
+    how = _Drafting(decimal, most_cells(ids.nunique(), epsilon, num_columns or 2 * len(series)))
     if ids.duplicated().any():
-        columns = _drafts_of_rows(series, pd.Series(pd.factorize(ids)[0]), decimal)
+        columns = _drafts_of_rows(series, pd.Series(pd.factorize(ids)[0]), how)
     else:
-        columns = {name: _draft(own, decimal) for name, own in series.items()}
+        columns = {name: _draft(own, how) for name, own in series.items()}
     columns |= {name: ColumnDraft({}, _UNSEEN.format(hidden)) for name in columns if (hidden := hidden_in(name))}
     return SchemaDraft(party, id_column, columns)
 
 
-def _drafts_of_rows(series: Mapping[str, pd.Series], person: pd.Series, decimal: str) -> dict[str, ColumnDraft]:
+class _Drafting(NamedTuple):
+    """decimal: of numbers that are texts. cells: how many bins a number gets about."""
+
+    decimal: str
+    cells: int
+
+
+def _drafts_of_rows(series: Mapping[str, pd.Series], person: pd.Series, how: _Drafting) -> dict[str, ColumnDraft]:
     """Rules that make a record of each person's rows, and domains of the records; first how many rows there are."""
-    top = int(_rounded(0.0, float(person.value_counts().max()))[1])
-    bins = {} if top < _MOST_INTEGERS else {"bins": _BINS}
-    counted = {"type": "integer", "bounds": [0, top], **bins, "out_of_bounds": "clip"}
+    rows = person.value_counts().to_numpy(np.float64)
+    fields, _ = _amounts(rows, (0.0, _rounded(0.0, float(rows.max()))[1]), how.cells, whole=True)
+    counted = {**fields, "out_of_bounds": "clip"}
     name = "num_rows" if "num_rows" not in series else "num_rows_of_a_person"
     found = {name: ColumnDraft(counted, "how many rows a person has", {"rule": "count"})}
-    return found | {name: _draft_of_rows(own, person, decimal) for name, own in series.items()}
+    return found | {name: _draft_of_rows(own, person, how) for name, own in series.items()}
 
 
-def _draft_of_rows(series: pd.Series, person: pd.Series, decimal: str) -> ColumnDraft:
-    of_rows = _draft(series, decimal)
+def _draft_of_rows(series: pd.Series, person: pd.Series, how: _Drafting) -> ColumnDraft:
+    of_rows = _draft(series, how)
     if not of_rows.fields:
         return of_rows
     if bool((series.groupby(person).nunique() <= 1).to_numpy().all()):
-        of_records = _draft(series.groupby(person).first(), decimal)
+        of_records = _draft(series.groupby(person).first(), how)
         note = f"the same in all rows of a person; {of_records.note}"
         return _taken(of_records, "most frequent", note) if of_records.fields else of_records
     kind, codes = of_rows.fields["type"], of_rows.fields.get("missing_codes", [])
@@ -309,10 +364,10 @@ def _draft_of_rows(series: pd.Series, person: pd.Series, decimal: str) -> Column
         rule = {"binary": "any", "date": "max"}.get(kind, "most frequent")
         return _taken(of_rows, rule, of_rows.note)
     texts = series.astype(str).str.strip()
-    values = pd.Series(pd.to_numeric(texts.str.replace(decimal, "."), errors="coerce"))
+    values = pd.Series(pd.to_numeric(texts.str.replace(how.decimal, "."), errors="coerce"))
     values = pd.Series(values[values.notna() & ~values.isin(codes)])
     rule = "max" if kind == "integer" else "sum"
-    of_records = _quantity(pd.Series(values.groupby(person).agg(rule)).round(_MOST_DECIMALS), {}, "")
+    of_records = _quantity(pd.Series(values.groupby(person).agg(rule)).round(_MOST_DECIMALS), {}, "", how.cells)
     if not of_records.fields:
         return of_records
     fields = {key: value for key, value in of_records.fields.items() if key != "missing_codes"}
@@ -330,7 +385,7 @@ def _taken(draft: ColumnDraft, rule: str, note: str) -> ColumnDraft:
     return ColumnDraft({**draft.fields, "missing": "category"}, note, {"rule": rule})
 
 
-def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
+def _draft(series: pd.Series, how: _Drafting) -> ColumnDraft:
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(series.cat.categories.dtype if not series.isna().any() else object)
     text = series.dtype == object or isinstance(series.dtype, pd.StringDtype)
@@ -343,19 +398,19 @@ def _draft(series: pd.Series, decimal: str) -> ColumnDraft:
     if present.empty:
         return ColumnDraft({}, "holds no value; left out")
     if _is_time(present) or (text and _most(present, _DATES)):
-        return _dates(present, missing, also, text=text)
+        return _dates(present, missing, also, how.cells, text=text)
     if pd.api.types.is_bool_dtype(present) or set(present.astype(str).unique()) in _YES_NO:
         return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
-    numbers = _numbers(present, decimal)
+    numbers = _numbers(present, how.decimal)
     if numbers is None:
         texts = pd.Series(present.astype(str).str.strip())
-        if (written := looks_like_numbers(texts, decimal, RARE)) and not _begins_with_zero(texts):
+        if (written := looks_like_numbers(texts, how.decimal, RARE)) and not _begins_with_zero(texts):
             return ColumnDraft({}, f"{written}{also}. Not drafted: repair the file, and draft again")
-        return _categories(pd.Series(present.astype(str)), missing, also)
-    return _quantity(numbers, missing, also)
+        return _categories(pd.Series(present.astype(str)), missing, also, how.cells)
+    return _quantity(numbers, missing, also, how.cells)
 
 
-def _dates(present: pd.Series, missing: Mapping[str, Any], also: str, *, text: bool) -> ColumnDraft:
+def _dates(present: pd.Series, missing: Mapping[str, Any], also: str, cells: int, *, text: bool) -> ColumnDraft:
     """A date, by whole years and the unit that gives some tens of categories."""
     read = {form: pd.Series(read_moments(present, form)) for form in (_date_forms(present) if text else [None])}
     fitting = [form for form in read if not read[form].isna().any()]
@@ -369,8 +424,11 @@ def _dates(present: pd.Series, missing: Mapping[str, Any], also: str, *, text: b
         present, found = pd.Series(present[~odd]), pd.Series(found[~odd])
     years = int(found.dt.year.min()), int(found.dt.year.max())
     count = years[1] - years[0] + 1
-    unit = next((unit for unit, a_year in _UNITS_A_YEAR.items() if count * a_year <= _MOST_DATES), "year")
+    most = min(_MOST_DATES, _MORE_CELLS * cells) if cells < _BINS else _MOST_DATES
+    unit = next((unit for unit, a_year in _UNITS_A_YEAR.items() if count * a_year <= most), "year")
+    also = f"; a finer unit makes noisier tables{also}" if cells < _BINS else also
     fields: dict[str, Any] = {"type": "date", "bounds": [f"{years[0]}-01-01", f"{years[1]}-12-31"], "unit": unit}
+    fields |= {"bins": 2 * cells} if cells < _BINS and count > 2 * cells else {}
     fields |= {} if form is None else {"format": form}
     if {"%d/%m/%Y", "%m/%d/%Y"} <= set(fitting):
         also = f"; is the day written before the month? format says so{also}"
@@ -417,7 +475,7 @@ def _begins_with_zero(texts: pd.Series) -> bool:
     return bool(texts.str.fullmatch(r"0\d+").any())
 
 
-def _quantity(numbers: pd.Series, missing: Mapping[str, Any], also: str) -> ColumnDraft:
+def _quantity(numbers: pd.Series, missing: Mapping[str, Any], also: str, cells: int) -> ColumnDraft:
     if codes := codes_for_missing(numbers.to_numpy(np.float64), RARE):
         missing = {"missing": "category", "missing_codes": [int(c) if c == int(c) else c for c in codes]}
         also = f"; {_listed(codes)} looks like a code for a missing value: if it is a value, drop missing_codes{also}"
@@ -435,23 +493,25 @@ def _quantity(numbers: pd.Series, missing: Mapping[str, Any], also: str) -> Colu
     if whole and len(counts) <= _MOST_CODES and high - low > _SPARSE * len(counts) and counts.min() >= RARE:
         listed = sorted(int(float(str(value))) for value in counts.index)
         return ColumnDraft({"type": "categorical", "categories": listed, **missing}, f"codes are the records'{also}")
-    fields, note = _amounts(numbers.to_numpy(np.float64), _rounded(low, high), whole=whole)
+    fields, note = _amounts(numbers.to_numpy(np.float64), _rounded(low, high), cells, whole=whole)
     return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, f"{note}{also}")
 
 
-def _amounts(values: np.ndarray, bounds: tuple[float, float], *, whole: bool) -> tuple[dict[str, Any], str]:
+def _amounts(values: np.ndarray, bounds: tuple[float, float], cells: int, *, whole: bool) -> tuple[dict[str, Any], str]:
     """The fields of a bounded quantity, and what is said of them."""
     number = int if whole else float
     fields: dict[str, Any] = {"type": "integer" if whole else "real", "bounds": [number(bound) for bound in bounds]}
-    if whole and bounds[1] - bounds[0] < _MOST_INTEGERS:
+    most = _MORE_CELLS * cells if cells < _BINS else _MOST_INTEGERS
+    if whole and bounds[1] - bounds[0] < most:
         return fields, "bounds are the records', rounded outwards"
-    found = amount_bins(values, bounds, _BINS, RARE, whole=whole)
+    found = amount_bins(values, bounds, cells, RARE, whole=whole)
     if found.edges:
         fields = {"type": fields["type"], "edges": [number(edge) for edge in found.edges]}
-        beyond = "; a few records lie beyond the outer ones, and count as these" if found.clipped else ""
-        note = f"edges are near the records' quantiles, rounded{beyond}{_of_atoms(values, found.atoms)}"
+        beyond = "; some records lie beyond the outer ones, and count as these" if found.clipped else ""
+        few = "; few, as tables of many columns are noisy" if cells < len(_LEVELS) else ""
+        note = f"edges are near the records' quantiles, rounded{few}{beyond}{_of_atoms(values, found.atoms)}"
     else:
-        fields |= {"bins": _BINS}
+        fields |= {"bins": int(min(cells, bounds[1] - bounds[0] + 1)) if whole else cells}
         note = "bounds are the records', rounded outwards"
     if not whole and (decimals := common_decimals(values)) is not None:
         fields |= {"decimals": decimals} if _have_decimals(fields, decimals) else {}
@@ -493,7 +553,7 @@ def _rounded(low: float, high: float) -> tuple[float, float]:
     return round(bottom, digits), round(top, digits)
 
 
-def _categories(texts: pd.Series, missing: Mapping[str, str], also: str) -> ColumnDraft:
+def _categories(texts: pd.Series, missing: Mapping[str, str], also: str, cells: int) -> ColumnDraft:
     counts = texts.value_counts()
     common = sorted(str(value) for value, count in counts.items() if count >= RARE)
     if len(counts) > max(_MOST_CATEGORIES, len(texts) // 2) or len(common) > _MOST_CATEGORIES or not common:
@@ -509,6 +569,9 @@ def _categories(texts: pd.Series, missing: Mapping[str, str], also: str) -> Colu
         also = f"; values of fewer than {RARE} records are in {_OTHER!r}{also}"
     if len(fields["categories"]) + bool(missing) < 2:
         return ColumnDraft({}, "holds one value; left out")
+    if cells < _BINS and len(fields["categories"]) > _MORE_CELLS * cells:
+        many = f"its {len(fields['categories'])} make its tables noisier than those of most columns"
+        also = f"; {many}: merge in the file what belongs together{also}"
     return ColumnDraft({**fields, **missing}, f"categories are the records'{also}")
 
 

@@ -56,14 +56,39 @@ class Places:
             place.append(str(Place(*problem.where)))
         return f"{', '.join(place)}: {problem.text}" if place else problem.text
 
+    def told_together(self, problems: Sequence[Problem]) -> str:
+        """Return what several columns of a party have in common, with each one's line."""
+        names = []
+        for party, name in (problem.where for problem in problems):
+            line = self.lines.get(("parties", party, "columns", name))
+            names.append(repr(name) if line is None else f"{name!r} (line {line})")
+        place = [*([self.file] if self.file else []), str(Place(problems[0].where[0])), f"{len(names)} columns"]
+        return f"{', '.join(place)}: {', '.join(names)}: {problems[0].text.replace('its domain', 'the domain of each')}"
+
 
 def refuse(problems: Sequence[Problem], places: Places | None = None) -> None:
     """Raise one `SchemaError` that tells all of the problems, unless there are none."""
-    told = [(places or Places()).told(problem) for problem in problems]
+    told = _paragraphs(problems, places or Places())
     if len(told) == 1:
         raise SchemaError(told[0])
     if told:
         raise SchemaError("\n  ".join([f"{len(told)} mistakes in the schema:", *told]))
+
+
+def _paragraphs(problems: Sequence[Problem], places: Places) -> list[str]:
+    """Each by itself, but a party's columns that nobody has confirmed in one paragraph."""
+    drafted: dict[str, list[Problem]] = {}
+    for problem in problems:
+        if problem.text == _unconfirmed(False) and len(problem.where) == 2:
+            drafted.setdefault(problem.where[0], []).append(problem)
+    found = []
+    for problem in problems:
+        alike = drafted.get(problem.where[0], []) if problem.text == _unconfirmed(False) else []
+        if len(alike) < 2:
+            found.append(places.told(problem))
+        elif problem is alike[0]:
+            found.append(places.told_together(alike))
+    return found
 
 
 def party_problems(names: Mapping[str, object]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.posterior import PredictivePosterior
 from vertinumpyro.privacy import ClientPlan, GradientPlan
 from vertinumpyro.reports.plain_language import count, holder_facts, report_facts
-from vertinumpyro.reports.release import beside_the_release, table_facts, twin_items
+from vertinumpyro.reports.release import beside_the_release, table_facts, twin_items, verdict
 from vertinumpyro.reports.run_report import POSTERIOR, POSTERIOR_FILES, DrawnTwin, RunFacts, RunReport, without_twin
 from vertinumpyro.reports.tables import (
     FEW_PANELS,
@@ -193,6 +193,10 @@ class MarginalPosteriorReport(_ModelReport):
     def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
         """The twin beside the real table."""
         return list(beside_the_real_table(dataset, twin.table)) if twin is not None and can_draw() else ()
+
+    def verdict(self) -> Sequence[str]:
+        """How many pairs of columns its tables hold."""
+        return verdict(self.released, "The release")
 
     def title(self, twin: DrawnTwin | None) -> str:
         """See `RunReport`."""

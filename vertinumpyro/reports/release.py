@@ -17,6 +17,7 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.evaluation import ReleasedShares, ReportFigure, ReportTable, plot_beside_release, plot_pairwise_tvd
 from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, TwinQuality, twin_quality
 from vertinumpyro.mrf.encoders import encoder_of
+from vertinumpyro.mrf.forecast import LEARNED, held
 from vertinumpyro.mrf.marginals import MARGINALS
 from vertinumpyro.mrf.measurements import Measurement, count_table, noise_per_cell, one_way, significance
 from vertinumpyro.mrf.quality import Kept
@@ -43,7 +44,6 @@ _DISTANCE = "Distance from what was released, beyond noise"
 _PALE = 0.05  # at least the dark end of the scale of distances
 _FOLLOWS = ", and all that follows from them"
 _FOR_MODELS = "the noisy tables; further models cost nothing"
-_LEARNED = 3.0  # standard deviations of its noise that a table's dependence must stand above it
 
 
 @final
@@ -85,6 +85,10 @@ class FieldReport(RunReport):
     def internal_items(self, dataset: VerticalDataset, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
         """The twin beside the real table."""
         return list(beside_the_real_table(dataset, twin.table)) if twin is not None and can_draw() else ()
+
+    def verdict(self) -> Sequence[str]:
+        """How many pairs of columns it holds."""
+        return verdict(self.result.marginals, "The twin")
 
     def title(self, twin: DrawnTwin | None) -> str:
         """See `RunReport`."""
@@ -150,6 +154,10 @@ class ReleaseReport(RunReport):
         beside = beside_the_release(self.result, self.compared)
         return [*adversary_figure(self.plan), *quality_items(self.score), *beside]
 
+    def verdict(self) -> Sequence[str]:
+        """How many pairs of columns it holds."""
+        return verdict(self.result, "The release")
+
     def title(self, twin: DrawnTwin | None) -> str:
         """See `RunReport`."""
         return "A private release of tables" if self.score is None else "How near a synthetic twin is"
@@ -171,6 +179,12 @@ class ReleaseReport(RunReport):
     def result_warnings(self) -> Sequence[str]:
         """What a crash lost."""
         return _lost(self.result.missing)
+
+
+def verdict(released: Marginals | None, what: str) -> list[str]:
+    """A report's first line: how many pairs of columns are more than noise; none where no pairs were released."""
+    found = None if released is None else held(released)
+    return [f"{what} {found.verdict}."] if found is not None and found.num_pairs else []
 
 
 def table_facts(plan: MRFPlan, backend: str, method: str) -> dict[str, str]:
@@ -331,8 +345,8 @@ def _dependence(pairs: Sequence[Measurement], singles: Mapping[str, Measurement]
         return
     counts = {name: m.values for name, m in singles.items()}
     above = {m.columns: significance(m, counts) for m in pairs}
-    unknown = [" and ".join(columns) for columns, z in above.items() if z < _LEARNED]
-    strongest = sorted((c for c, z in above.items() if z >= _LEARNED), key=lambda c: -above[c])[:_STRONGEST]
+    unknown = [" and ".join(columns) for columns, z in above.items() if z < LEARNED]
+    strongest = sorted((c for c, z in above.items() if z >= LEARNED), key=lambda c: -above[c])[:_STRONGEST]
     rows = {" and ".join(columns): {"above its noise, in standard deviations": above[columns]} for columns in strongest}
     caption = f"The pairs that hang together most clearly: {len(above) - len(unknown)} of {len(above)} tables say more "
     caption += "than their noise."

@@ -147,6 +147,10 @@ class RunReport(abc.ABC):
     def title(self, twin: DrawnTwin | None) -> str:
         """The report's heading."""
 
+    def verdict(self) -> Sequence[str]:
+        """What it is good for, as the first line of the report and of the terminal's last; nothing if nobody knows."""
+        return ()
+
     @abc.abstractmethod
     def summary(self, twin: DrawnTwin | None) -> Sequence[str]:
         """What was released, in paragraphs."""
@@ -167,17 +171,30 @@ class RunReport(abc.ABC):
 
         :param items: in the place of `items`.
         """
-        facts = self.run.facts
+        facts, items = self.run.facts, list(self.items(twin) if items is None else items)
+        texts = [*self.verdict(), *self.summary(twin), *self._publishing(items)]
         return report_content(
             self.plan,
-            list(self.items(twin) if items is None else items),
+            items,
             title=self.title(twin),
-            summary=[ReportText(text=text, not_dp=False) for text in self.summary(twin)],
+            summary=[ReportText(text=text, not_dp=False) for text in texts],
             facts=self.plan_facts(self.plan, self.run.backend_name) if facts is None else facts,
             configuration={**self.configuration(), **self.run.configuration},
             secure_noise=self.secure_noise,
             warnings=[*self.result_warnings(), *self.run.all_warnings],
         )
+
+    def _publishing(self, items: Sequence[ReportFigure | ReportTable]) -> list[str]:
+        """What may leave the house, and what more would cost; nothing of a run without privacy."""
+        if not self.secure_noise:
+            return []
+        inside = any(item.not_dp for item in items)
+        own = "The files beside this report" if inside else "This report and the files beside it"
+        kept = "This report holds what is not DP, and stays inside" if inside else "Times in a log stay inside"
+        return [
+            f"{own} follow from what was released, and may be published. {kept}. Whatever is drawn or computed from "
+            "them further costs nothing; a second fit to these records costs its own ε on top of this one's."
+        ]
 
     @final
     def _written_twin(self, folder: Path) -> DrawnTwin:

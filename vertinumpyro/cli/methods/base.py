@@ -115,6 +115,10 @@ class CommandMethod(abc.ABC):
         """The same, and what follows from the settings too."""
         return self.facts_of(plan, self.method.backend)
 
+    def forecast(self, plan: Any) -> Mapping[str, Any]:
+        """What the plan's result can be expected to tell, for programs, and under `words` for people; often nothing."""
+        return {}
+
     @abc.abstractmethod
     def computations(self, facts: DatasetInfo, plan: Any) -> Sequence[tuple[Computation, int]]:
         """What the parties compute together, and how often."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 
@@ -78,6 +78,14 @@ class TablesCommand(CommandMethod):
         """With the memory that the columns' cells take."""
         memory = self.method.memory(self.config.schema, plan)
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
+
+    def forecast(self, plan: MRFPlan) -> Mapping[str, Any]:
+        """How many pairs of columns are going to be more than noise."""
+        found = self.method.forecast(self.config.schema, plan)
+        held, of = found.expected
+        if not of:
+            return {}
+        return {"held_pairs": round(held), "pairs": of, "words": f"Pairs of columns that it will hold: {found.words}."}
 
     def computations(self, facts: DatasetInfo, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
         """See `VertiMRF.computations`."""

@@ -1,0 +1,198 @@
+"""Twins by drafted schemas, confirmed as they stand: what they keep of rank correlations, and whether plans foresaw it.
+
+    VERTINUMPYRO_DATA=... python benchmarks/drafted_twins.py --quick
+    python benchmarks/drafted_twins.py --json results/drafted_twins.json [--only twins forecast marginals]
+
+Twins: tables of money, dates and categories, invented with the shapes of loans, motor claims and hospital stays, 13 and
+23 columns, half at each of two parties; `schema draft` of each party, a Markov field at epsilon = 1 for everyone,
+delta = 1e-5, N = 10,000. Forecast: these six and four public tables, how many pairs of columns the plan says that a
+release will hold, and how many it holds. Marginals: repeated ids, coded missing values, money and a zoned date,
+N = 20,000. What is said of real records here is not DP.
+
+Keys: twins      {table: {kept: share of the sizes of all rank correlations beyond .1 that the twin has, with their
+                  sign; near: share of these pairs that are within .1; pairs: how many; seconds: of the fit}}
+      forecast   {table: {forecast, range of weak and close dependence, held, pairs}}: pairs of columns
+      forecast_error  {median of |forecast / held - 1| over the tables; near: tables where it is .2 at most; within:
+                  those that hold no fewer and no more than the range, give or take .2 of it}
+      marginals  {column: {median: how far, in shares of records, the twin's median is from the records'; zero, missing:
+                  the difference in shares}}
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+from common import environment, finish, parser
+from drafted_parts.tables import PUBLIC, SHAPES, split
+from tqdm.auto import tqdm
+
+from vertinumpyro.data import Schema, VerticalDataset, draft_schema
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf.forecast import held
+
+EPSILON, DELTA = 1.0, 1e-5
+WIDTHS = (13, 23)
+
+
+def drafted(parts: dict[str, pd.DataFrame]) -> Schema:
+    """Each party's draft, confirmed as it stands; the second knows how many columns the first has."""
+    num_columns, texts = sum(part.shape[1] - 1 for part in parts.values()), []
+    for party, part in parts.items():
+        texts.append(draft_schema(part, party, num_columns=num_columns).to_toml(with_id=not texts))
+    return Schema.from_toml("\n".join(texts).replace("confirmed = false", "confirmed = true"))
+
+
+def ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rank correlations of the columns that have an order: numbers and dates."""
+    numbers = {name: _as_numbers(pd.Series(frame[name])) for name in frame}
+    return pd.DataFrame({name: own for name, own in numbers.items() if own is not None}).corr("spearman")
+
+
+def _as_numbers(series: pd.Series) -> np.ndarray | None:
+    if pd.api.types.is_numeric_dtype(series):
+        return series.to_numpy(np.float64, na_value=np.nan)
+    dates = pd.Series(pd.to_datetime(series, errors="coerce", utc=True, format="ISO8601"))
+    dates = dates.astype("datetime64[ns, UTC]")  # of texts and of dates alike
+    return dates.to_numpy(np.int64).astype(np.float64) if dates.notna().all() else None
+
+
+def kept(real: pd.DataFrame, twin: pd.DataFrame) -> dict[str, float]:
+    """What a twin has of the rank correlations beyond .1."""
+    of_real = ranks(real)
+    of_twin = ranks(twin).reindex(index=of_real.index, columns=of_real.columns).fillna(0.0).to_numpy()
+    upper = np.triu_indices(len(of_real), 1)
+    true, found = of_real.to_numpy()[upper], of_twin[upper]
+    true, found = true[np.abs(true) > 0.1], found[np.abs(true) > 0.1]
+    size = np.abs(true)
+    return {
+        "kept": float(np.clip(found * np.sign(true), 0, size).sum() / size.sum()),
+        "near": float((np.abs(found - true) < 0.1).mean()),
+        "pairs": len(true),
+    }
+
+
+def tables(num_records: int) -> dict[str, pd.DataFrame]:
+    """The invented ones, by shape and width."""
+    return {f"{name} {width}": make(num_records).iloc[:, :width] for width in WIDTHS for name, make in SHAPES.items()}
+
+
+def twins(num_records: int) -> dict[str, Any]:
+    """Draft, fit, compare."""
+    found = {}
+    for name, frame in tqdm(tables(num_records).items(), desc="twins", disable=None):
+        parts = split(frame)
+        dataset = VerticalDataset.from_frames(drafted(parts), parts)
+        system, started = VertiMRF(), time.perf_counter()
+        fitted = system.fit(dataset, system.plan(dataset, epsilon=EPSILON, delta=DELTA))
+        twin = fitted.sample_synthetic(rng_key=jax.random.key(0))
+        found[name] = {**kept(frame, pd.DataFrame(twin[frame.columns])), "seconds": time.perf_counter() - started}
+    return found
+
+
+def forecast(num_records: int) -> dict[str, Any]:
+    """Pairs that are held: foreseen, and found."""
+    found = {}
+    real = {name: make() for name, make in PUBLIC.items()}
+    for name, frame in tqdm((tables(num_records) | real).items(), desc="forecast", disable=None):
+        parts = split(frame)
+        dataset = VerticalDataset.from_frames(drafted(parts), parts)
+        system = VertiMRF()
+        plan = system.plan(dataset, epsilon=EPSILON, delta=DELTA)
+        counted = held(system.release(dataset, plan))
+        foreseen = system.forecast(dataset.schema, plan)
+        expected = foreseen.expected
+        found[name] = {
+            "forecast": expected.num_held,
+            "range": (foreseen.weak, foreseen.close),
+            "held": counted.num_held,
+            "pairs": counted.num_pairs,
+        }
+    errors = [abs(one["forecast"] / max(one["held"], 1) - 1) for one in found.values()]
+    within = [one["range"][0] * 0.8 <= one["held"] <= one["range"][1] * 1.2 for one in found.values()]
+    near = [error <= 0.2 for error in errors]
+    return {
+        "forecast": found,
+        "forecast_error": {"median": float(np.median(errors)), "near": sum(near), "within": sum(within)},
+    }
+
+
+def claims_of_people(num_people: int) -> dict[str, pd.DataFrame]:
+    """Claims of people, several rows of an id, and what a registry knows of each of them."""
+    rng = np.random.default_rng(3)
+    ids, rows = [f"p{i:06d}" for i in range(num_people)], 1 + rng.poisson(0.8, num_people)
+    age = rng.normal(52, 17, num_people).clip(0, 99).round()
+    income = np.where(rng.random(num_people) < 0.1, -999, np.exp(rng.normal(10.2, 0.6, num_people)).round(2))
+    person = np.repeat(np.arange(num_people), rows)
+    paid = np.where(rng.random(len(person)) < 0.4, 0, np.exp(4 + age[person] / 50 + rng.normal(size=len(person))))
+    hours = pd.to_timedelta(rng.integers(0, 1000, len(person)) * 24 + 9, "h")
+    start = pd.DatetimeIndex(pd.Timestamp("2021-01-01") + hours)
+    zone = np.where(start.month.isin(range(4, 10)), "+03:00", "+02:00")
+    seen = start.strftime("%Y-%m-%dT%H:%M:%S") + zone
+    id_of = np.array(ids)[person]
+    return {
+        "insurer": pd.DataFrame({"id": id_of, "paid": paid.round(2), "seen": seen}),
+        "registry": pd.DataFrame({"id": ids, "age": age, "income": income, "sex": rng.choice(["f", "m"], num_people)}),
+    }
+
+
+def marginals(num_people: int) -> dict[str, Any]:
+    """Medians, zeros and missing values of a twin beside the records."""
+    parts = claims_of_people(num_people)
+    texts = [draft_schema(part, party).to_toml(with_id=party == "insurer") for party, part in parts.items()]
+    schema = Schema.from_toml("\n".join(texts).replace("confirmed = false", "confirmed = true"))
+    dataset, system = VerticalDataset.from_frames(schema, parts), VertiMRF()
+    fitted = system.fit(dataset, system.plan(dataset, epsilon=EPSILON, delta=DELTA))
+    twin = fitted.sample_synthetic(rng_key=jax.random.key(0))
+    rows, people = parts["insurer"].groupby("id"), parts["registry"].set_index("id")
+    real = {
+        "num_rows": rows.size(),
+        "paid": pd.Series(rows["paid"].sum()).round(2),
+        "seen": pd.Series(rows["seen"].max()).str[:10],
+        "age": people["age"],
+        "income": people["income"].mask(people["income"] < 0),
+    }
+    return {"marginals": {name: _beside(pd.Series(own), pd.Series(twin[name])) for name, own in real.items()}}
+
+
+def _beside(real: pd.Series, twin: pd.Series) -> dict[str, float]:
+    own, other = (_numbers_of(pd.Series(series.dropna())) for series in (real, twin))
+    middle = np.median(other)
+    below, up_to = (own < middle).mean(), (own <= middle).mean()  # of the records: many may have one value
+    return {
+        "median": float(max(below - 0.5, 0.5 - up_to, 0.0)),
+        "zero": float(abs((own == 0).mean() - (other == 0).mean())),
+        "missing": float(abs(real.isna().mean() - twin.isna().mean())),
+    }
+
+
+def _numbers_of(series: pd.Series) -> np.ndarray:
+    found = _as_numbers(series)
+    assert found is not None
+    return found
+
+
+def main() -> None:
+    """Run the chosen parts."""
+    made = parser(__doc__)
+    parts = ("twins", "forecast", "marginals")
+    made.add_argument("--only", nargs="+", choices=parts, default=list(parts))
+    args = made.parse_args()
+    warnings.simplefilter("ignore", UserWarning)
+    num_records = 2_000 if args.quick else 10_000
+    results: dict[str, Any] = {"environment": environment()}
+    if "twins" in args.only:
+        results["twins"] = twins(num_records)
+    if "forecast" in args.only:
+        results |= forecast(num_records)
+    if "marginals" in args.only:
+        results |= marginals(2 * num_records)
+    finish(results, args, {})
+
+
+if __name__ == "__main__":
+    main()
