@@ -11,7 +11,9 @@ Keys cheating.<method>.<attack>.{refused, opened, read, spent}, an underscore fo
 
 method      vertimrf, whose release is that of `release_marginals` and of all that is fitted to tables; rounds, adaptive
             tables: the messages of a round; marginal_inference and marginal_glm: the same release, asked for by them;
-            semi_honest: for comparison, with security="semi-honest", where the cheat reads what it made up rows for
+            semi_honest: for comparison, with security="semi-honest", where the cheat reads what it made up rows for;
+            sums: of three holders of whole records, for a Bayesian linear regression, whose one step is counted when
+            all are ready to open it, or a check failed; read are then sums of the others that it saw without noise
 refused     whether the run stopped with an error, without tables
 opened      whether the cheat saw an honest party's opening of tables across parties
 read        records of others that the tables show whole, far above the noise: what single_records is made to read
@@ -49,6 +51,7 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+from cheating_parts import sums
 from cheating_parts.cheat import INPUTS, OF_A_SUM, PROOF, ROUNDS, adaptive, cheating, fields, honest, regression
 from common import environment, finish, parser, written
 from tqdm.auto import tqdm
@@ -108,6 +111,7 @@ ATTACKS = {
     **{f"{name} rows large": (name, "rows large") for name in ("marginal_inference", "marginal_glm")},
     **{f"{name} altered tag": (name, "altered tag") for name in ("marginal_inference", "marginal_glm")},
     "semi_honest rows single_records": ("semi_honest", "rows single_records"),
+    **{f"sums {attack}": ("sums", attack) for attack in sums.ATTACKS},
 }
 """(method, attack), by their names on the command line."""
 QUICK = ("rows large", "altered tag", "noise omitted", "rounds stop commitments")
@@ -141,6 +145,8 @@ def cheats(attack: str) -> tuple[int, ...]:
 
 def attacked(method: str, attack: str, folder: Path) -> dict[str, Any]:
     """One attack on one plan."""
+    if method == "sums":
+        return sums.attacked(attack, folder)
     data = dataset(3 if attack.split()[0] in THREE or attack == "repeated attempt" else 2)
     files, seen, names = written(data, folder), folder / "seen", list(data.schema.parties)
     if attack == "guessed id":
