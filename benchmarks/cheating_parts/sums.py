@@ -123,19 +123,19 @@ class _Changed:
     def _last_word(self, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
         found = {other: link.receive(size=sizes[other]) for other, link in self._end._links.items()}
         self._keep(found)
-        shares = sum(_share(data) for data in found.values())
+        shares = _sum(found)
         for other, link in self._end._links.items():
             link.send(outgoing[other][:KEY_BYTES] + (_CHOSEN - shares).tobytes())
         return found
 
     def _keep(self, found: Mapping[int, Any]) -> None:
         """The others' sum: their openings, without the pads, which add up to zero with its own."""
-        shares = sum(_share(data) for data in found.values())
+        shares = _sum(found)
         np.save(self._seen, shares + self._pads.share(shares.shape))
 
 
-def _share(data: bytes | bytearray) -> np.ndarray:
-    return np.frombuffer(bytes(data[KEY_BYTES:]), "<i8")
+def _sum(found: Mapping[int, Any]) -> np.ndarray:
+    return np.add.reduce([np.frombuffer(bytes(data[KEY_BYTES:]), "<i8") for data in found.values()])
 
 
 def regression(attack: str = "", seen: str = "") -> BayesianLinearRegression:

@@ -210,12 +210,13 @@ def test_a_holder_that_gives_two_holders_two_sums_is_refused(monkeypatch):
 
 
 def test_anothers_commitment_and_opening_are_no_holders_own():
-    """It puts in what holder 0 did, which it does not know."""
+    """It puts in what holder 0 did, which it does not know, and says whatever that one says."""
 
     def tamper(name, receiver, sent):
-        return sent[name, 0, CHEAT] if name in ("commitments", "opening") else None
+        return None if name == "keys" else sent[name, 0, CHEAT]
 
-    assert all(isinstance(result, CheckFailedError) for result in honest(attacked(tamper)))
+    found = honest(attacked(tamper))
+    assert all(isinstance(result, CheckFailedError) and "another share" in str(result) for result in found)
 
 
 def test_a_share_that_is_no_element_is_refused():
@@ -223,7 +224,8 @@ def test_a_share_that_is_no_element_is_refused():
     none = bytes(KEY_BYTES) + np.full(SIZE, PRIME).tobytes()
 
     def tamper(name, receiver, sent):
-        return {"commitments": committed_sum.commitment(digest, CHEAT, none), "opening": none}.get(name)
+        said = {"commitments": committed_sum.commitment(digest, CHEAT, none), "opening": none}
+        return sent[name, 0, CHEAT] if name == "agreed" else said.get(name)
 
     assert all("a share that is none" in str(result) for result in honest(attacked(tamper, modulus=PRIME)))
 

@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
 
@@ -62,6 +62,23 @@ class Opening(NamedTuple):
         """All that `open_again` needs."""
         everybodys = (self.commitments[rank] for rank in sorted(self.commitments))
         return b"".join([_MARKS[self.modulus], self.digest, *everybodys, self.message])
+
+
+class Statement(Protocol):
+    """What parties agree on before they open a sum."""
+
+    @property
+    def num_values(self) -> int:
+        """Of the sum."""
+        ...
+
+    def others(self, rank: int) -> list[int]:
+        """All parties but one."""
+        ...
+
+    def digest(self) -> bytes:
+        """Of all of it."""
+        ...
 
 
 SumStep: TypeAlias = Exchange | Opening
@@ -189,11 +206,8 @@ def answered(
     return _opened(send, step.message, [rank for rank in step.commitments if rank != step.rank])
 
 
-def nobodys_answer(statement: VerifiedSum | Any, rank: int, step: SumStep) -> dict[int, bytes]:
-    """What a party of a dry run hears in the place of the others' words: all of it passes.
-
-    :param statement: this one, or another with `others`, `digest` and `num_values`.
-    """
+def nobodys_answer(statement: Statement, rank: int, step: SumStep) -> dict[int, bytes]:
+    """What a party of a dry run hears in the place of the others' words: all of it passes."""
     opening = bytes(KEY_BYTES + _WORD * statement.num_values)
     if isinstance(step, Opening):
         return dict.fromkeys(statement.others(rank), opening)
@@ -216,9 +230,9 @@ def open_again(record: bytes, rank: int, num_parties: int, send: Send) -> np.nda
 
     :raises CheckFailedError: a party opened something else than it had committed to.
     """
-    sizes = [len(mark) for mark in _MARKS.values()][:1] + [HASH_BYTES] * (num_parties + 1)
-    mark, digest, *commitments = cut(record[: sum(sizes)], sizes)
-    modulus, message = next(m for m, of in _MARKS.items() if of == mark), record[sum(sizes) :]
+    sizes = [HASH_BYTES] * (num_parties + 2)  # a mark is as long
+    (mark, digest, *commitments), message = cut(record, sizes), record[sum(sizes) :]
+    modulus = next(modulus for modulus, of in _MARKS.items() if of == mark)
     messages = _opened(send, message, [other for other in range(num_parties) if other != rank])
     everybodys = {rank: message, **{other: bytes(theirs) for other, theirs in messages.items()}}
     return result(digest, dict(enumerate(commitments)), everybodys, modulus)
