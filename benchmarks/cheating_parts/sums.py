@@ -33,6 +33,8 @@ _ROUNDS = ("keys", "commitments", "agreed", "opening")
 _HARMLESS = {
     "shifted": "it spoils the sum, by numbers that it chose before it saw it",
     "no noise": "it narrows nothing that the cheater learns; others' rows are then those of one more colluder",
+    "altered keys": "its share of zero no longer cancels: the sum is spoilt, by numbers that it knows",
+    "second start": "what was committed to is opened, as it was; nothing is drawn anew",
     "unchecked last word": "without commitments the one who opens last chooses the sum",
 }
 ATTACKS = [
