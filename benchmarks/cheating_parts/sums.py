@@ -18,7 +18,6 @@ from vertinumpyro.core.errors import VertinumpyroError
 from vertinumpyro.data import PartySchema, RealColumn, Schema, TableFacts
 from vertinumpyro.regression import BayesianLinearRegression
 from vertinumpyro.regression.statistics_release import GRID_BITS, encode, scaled, statistic_vectors
-from vertinumpyro.secure import committed_sum
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.secure.keystream import KEY_BYTES, ZeroSharing
@@ -35,7 +34,6 @@ _HARMLESS = {
     "no noise": "it narrows nothing that the cheater learns; others' rows are then those of one more colluder",
     "altered keys": "its share of zero no longer cancels: the sum is spoilt, by numbers that it knows",
     "second start": "what was committed to is opened, as it was; nothing is drawn anew",
-    "unchecked last word": "without commitments the one who opens last chooses the sum",
 }
 ATTACKS = [
     *(f"altered {name}" for name in _ROUNDS),
@@ -47,7 +45,6 @@ ATTACKS = [
     "shifted",
     "no noise",
     "second start",
-    "unchecked last word",
 ]
 """no records: it gives a number below 0 for that of its records; last word: it opens by the others' openings, so that
 the sum is 7; second start: after an opening that was refused all start again."""
@@ -55,7 +52,7 @@ the sum is 7; second start: after an opening that was refused all start again.""
 
 @dataclasses.dataclass(frozen=True)
 class _Cheat(SecureAggregation):
-    """Sums at a holder that cheats; and where nobody checks, at all."""
+    """Sums at a holder that cheats."""
 
     attack: str = ""
     seen: str = ""
@@ -63,11 +60,8 @@ class _Cheat(SecureAggregation):
     def end(self, communicator: Any, num_parties: int, watch: Any = None) -> PartyProtocol:
         """The holder's end, changed; the process is its own."""
         end = super().end(communicator, num_parties, watch)
-        if multiprocessing.parent_process() is not None:
-            if self.attack.startswith("unchecked"):
-                committed_sum.commitment = lambda *_: bytes(committed_sum.HASH_BYTES)
-            if communicator.rank == CHEAT:
-                _Changed(end, self.attack.removeprefix("unchecked "), Path(self.seen))
+        if multiprocessing.parent_process() is not None and communicator.rank == CHEAT:
+            _Changed(end, self.attack, Path(self.seen))
         return end
 
 
