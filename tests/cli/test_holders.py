@@ -66,6 +66,7 @@ def test_a_regression_from_plan_to_coefficients(project):
     shown = project.run("plan", project.config)
     assert shown.exit_code == 0, shown.output
     assert "bayesian_linear" in shown.output
+    assert "rows hold against parties that cheat" in one_line(shown.output)
     assert "250, together at north, south, west" in one_line(shown.output)
     checked = project.run("check", project.config)
     assert checked.exit_code == 0, checked.output

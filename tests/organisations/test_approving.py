@@ -113,6 +113,19 @@ def test_an_approval_says_against_which_behaviour_the_rows_hold(method, security
         assert ("rows hold against parties that follow the protocol" in text) == (not holds)
 
 
+@pytest.mark.parametrize("method", ["bayesian_linear", "horizontal"])
+def test_holders_rows_hold_against_holders_that_cheat(method, tmp_path):
+    plan = of_holders(next(plan for plan in PLANS.values() if isinstance(plan, method_of(method).plan_class)))
+    study, own = study_of(tmp_path, plan, method), tmp_path / "at0" / "party.toml"
+    with own.open("a") as file:
+        file.write("[policy]\nagainst_cheats = true\n")
+    approved = invoke("study", "approve", study, "--party", own, "--yes")
+    assert approved.exit_code == 0, approved.output + approved.stderr
+    assert "rows hold against parties that cheat, up to all but one" in (text := one_line(approved.output))
+    assert "how many it says it has" in text
+    assert "linkage" not in text
+
+
 @pytest.mark.parametrize(
     ("method", "fit", "why"),
     [

@@ -1,5 +1,6 @@
-"""Parties between real processes that show other rows than a table can have, or leave in the middle."""
+"""Parties between real processes that show other rows than a table can have, another word, or leave in the middle."""
 
+import dataclasses
 import multiprocessing
 import os
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.secure import Crypten, verified_tables
+from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session.reveal_once import _READY
 
 
@@ -39,6 +41,28 @@ class Leaver(Crypten):
 
             type(communicator).all_gather = all_gather
         return super().end(communicator, num_parties, watch)
+
+
+@dataclasses.dataclass(frozen=True)
+class LyingHolder(SecureAggregation):
+    """Holder 1 says another word in one round of a sum, of which the first is that of the numbers of records."""
+
+    name: str = "agreed"
+    number: int = 1
+
+    def end(self, communicator, num_parties, watch=None):
+        end, begun = super().end(communicator, num_parties, watch), []
+        if communicator.rank == 1 and multiprocessing.parent_process() is not None:
+            real = end._send
+
+            def send(name, outgoing, sizes):
+                begun.extend([name] * (name == "keys"))
+                if name == self.name and len(begun) == self.number + 1:
+                    outgoing = {rank: bytes([message[0] ^ 1]) + message[1:] for rank, message in outgoing.items()}
+                return real(name, outgoing, sizes)
+
+            end._send = send
+        return end
 
 
 def believing():

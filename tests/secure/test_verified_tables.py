@@ -23,7 +23,7 @@ from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.privacy.account import ACCOUNT, Account
 from vertinumpyro.privacy.ledger import read_record
-from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation, one_hot_proof
+from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation, committed_sum, one_hot_proof
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure import verified_tables as protocol
 from vertinumpyro.secure.computation import described
@@ -630,7 +630,8 @@ def test_planted_without_commitments_the_last_one_chooses_the_result(monkeypatch
 
     group = Group(form)
     refused(group, group.run(tamper), "another share", opened=True)
-    monkeypatch.setattr(protocol, "commitment", lambda *_: bytes(32))
+    for module in (protocol, committed_sum):
+        monkeypatch.setattr(module, "commitment", lambda *_: bytes(32))
     assert (Group(form).run(tamper)[0] == 7).all()
 
 
@@ -644,9 +645,7 @@ def test_planted_without_digests_of_commitments_parties_hold_different_results(m
     group = Group(form)
     made_opening = bytes(KEY_BYTES + 8 * group.statement.num_values)
     refused(group, group.run(tamper), "commitments")
-    monkeypatch.setattr(
-        protocol, "check_same", lambda party, what, own, theirs: None if what == "commitments" else own == theirs
-    )
+    monkeypatch.setattr(committed_sum, "check_same", lambda *_: None)
     first, _, third = Group(form).run(tamper)
     assert (first != third).any()
 
@@ -805,7 +804,8 @@ def test_an_opening_on_record_is_opened_again_as_it_was():
     (result, _), (_, messages) = group.run(), group.sent[-1]
     _, proofs = group.sent[-3]
     commitments = {1: proofs[1, 0][48:], 0: proofs[0, 1][48:]}
-    record = b"".join([verified._MARK, group.statement.digest(), commitments[0], commitments[1], messages[0, 1]])
+    step = committed_sum.Opening(messages[0, 1], 0, group.statement.digest(), commitments, PRIME)
+    record = step.record()
 
     class Engine:
         rank, num_parties, links = 0, 2, {1: None}
@@ -815,7 +815,7 @@ def test_an_opening_on_record_is_opened_again_as_it_was():
             return {1: bytearray(self.message)}
 
     engine = Engine()
-    assert verified.is_opening(record)
+    assert committed_sum.is_opening(record)
     engine.message = messages[1, 0]
     np.testing.assert_array_equal(verified.open_again(engine, record), result)
     engine.message = bytes([*messages[1, 0][:-1], messages[1, 0][-1] ^ 1])

@@ -11,7 +11,7 @@ import numpy as np
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.regression import VerticalLinearRegression, VerticalLogisticRegression
-from vertinumpyro.secure import FixedPoint
+from vertinumpyro.secure import FixedPoint, committed_sum
 from vertinumpyro.secure.crypten import Crypten
 from vertinumpyro.secure.spu import Spu
 
@@ -138,21 +138,20 @@ def dying(place, path, name, backend):
 def watch_openings(path, backend):
     """Writes down a digest of every message that opens something, before it is sent."""
     if backend == "crypten":
-        from vertinumpyro.secure.crypten import verified
         from vertinumpyro.secure.crypten.engine import Engine
 
-        honest, honest_verified = Engine._opened, verified._opened
+        honest, honest_committed = Engine._opened, committed_sum._opened
 
         def opened(engine, share, why):
             if why == "reveal":
                 append(path, hashlib.sha256(share.contiguous().numpy().tobytes()).hexdigest())
             return honest(engine, share, why)
 
-        def opened_verified(engine, message):
+        def opened_committed(send, message, others):
             append(path, hashlib.sha256(message).hexdigest())
-            return honest_verified(engine, message)
+            return honest_committed(send, message, others)
 
-        Engine._opened, verified._opened = opened, opened_verified
+        Engine._opened, committed_sum._opened = opened, opened_committed
     else:
         from vertinumpyro.secure.spu import node
 

@@ -9,15 +9,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vertinumpyro.core.errors import ArgumentError, DataError, PlanSpentError
-from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, PartySchema, RealColumn, Schema, TableFacts
+from tests.secure.liar import LyingHolder
+from vertinumpyro.core.errors import ArgumentError, CheckFailedError, DataError, PlanSpentError
+from vertinumpyro.data import (
+    BinaryColumn,
+    CategoricalColumn,
+    CountColumn,
+    PartySchema,
+    RealColumn,
+    Schema,
+    TableFacts,
+    VerticalDataset,
+)
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import HorizontalDPVI
 from vertinumpyro.privacy import DisjointBatches, draw_noise_share
+from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegression
 from vertinumpyro.regression.statistics_release import encode, scaled, statistic_vectors
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import PRIVACY_RECORD, OrganisationSession, PartyTask, ProcessSession, party_sources
+from vertinumpyro.session.party import SENT, _records_of_all
 from vertinumpyro.transport import Communicator, Member, ProcessGroup
 
 HOLDERS = ("north", "south", "west")
@@ -190,6 +202,86 @@ def test_dpvi_runs_at_every_holder(held, batch_size, tmp_path):
     assert found[0]["num_rows"] == 20
     record = json.loads((tmp_path / "south.ledger" / plan.plan_id / PRIVACY_RECORD).read_text())
     assert (record["status"], record["steps_spent"]) == ("finished", 4)
+
+
+# -- who cheats ------------------------------------------------------------------------------------
+
+
+def lying_regression(name):
+    return REGRESSION(backend=LyingHolder(name=name), projection=False)
+
+
+def lying_mixture():
+    return HorizontalDPVI(DPVI(num_components=2), backend=LyingHolder(number=2))
+
+
+def spend(build, tasks, plan, **run):
+    with ProcessSession(tasks, timeout_s=60.0) as session:
+        if plan.kind == "horizontal":
+            build().fit(session, plan, jax.random.key(0), progress_bar=False)
+        else:
+            build().fit(session, plan=plan, **run)
+
+
+def record_of(plan, folder, name):
+    return read_record(folder / f"{name}.ledger" / plan.plan_id / PRIVACY_RECORD)
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("kind", ["bayesian_linear", "horizontal"])
+def test_a_failed_check_names_the_holder_and_ends_the_plan(held, tmp_path, kind):
+    build = lying_mixture if kind == "horizontal" else partial(lying_regression, "agreed")
+    facts = TableFacts(SCHEMA, sum(SIZES), HOLDERS)
+    plan = MIXTURE().plan(facts, epsilon=3.0, num_steps=4) if kind == "horizontal" else build().plan(facts)
+    said = "'south' failed a check, or was cheated itself: commitments; nothing was opened"
+    with pytest.raises(CheckFailedError, match=f"{said}. The attempt counts as spent"):
+        spend(build, held.tasks(build, tmp_path), plan)
+    record = record_of(plan, tmp_path, "north")
+    assert (record.status, record.failed) == ("finished", said)
+    assert record.steps_spent == plan.num_steps // (2 if kind == "horizontal" else 1)  # two steps at a time
+    with pytest.raises(PlanSpentError, match="was closed when a check failed"):
+        held.tasks(build, tmp_path)[0].has_begun(plan.plan_id)
+
+
+@pytest.mark.promise
+def test_an_opening_that_was_refused_counts_and_is_never_another(held, tmp_path):
+    build = partial(lying_regression, "opening")
+    plan = build().plan(TableFacts(SCHEMA, sum(SIZES), HOLDERS))
+    with pytest.raises(CheckFailedError, match="'south' opened another share than it had committed to"):
+        spend(build, held.tasks(build, tmp_path), plan, run_dir=tmp_path / "run")
+    record = record_of(plan, tmp_path, "north")
+    assert (record.steps_spent, record.failed) == (1, "")
+    sent = tmp_path / "north.ledger" / plan.plan_id / SENT
+    first = np.load(sent)["0/message"]
+    honest = partial(REGRESSION, projection=False)
+    spend(honest, held.tasks(honest, tmp_path), plan, run_dir=tmp_path / "run", resume=True)
+    np.testing.assert_array_equal(np.load(sent)["0/message"], first)
+
+
+def test_a_holder_that_says_it_has_fewer_records_than_none_is_refused(held, tmp_path):
+    """Fewer than one of the others has: how often a batch is cut would be bounded by a number that is none."""
+
+    class End:
+        def noisy_sum(self, vector, noise):
+            return vector - 1
+
+    with pytest.raises(CheckFailedError, match="add up to fewer than 'north' has"):
+        _records_of_all(End(), held.tasks(REGRESSION, tmp_path)[0], 150)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e30, 1e30])
+def test_whatever_state_a_holder_begins_with_a_records_vector_is_within_the_clip(held, value):
+    """Party 0 says where an iterative method begins."""
+    inference, facts = MIXTURE(), TableFacts(SCHEMA, sum(SIZES), HOLDERS)
+    plan = inference.plan(facts, epsilon=3.0, num_steps=4, clip_norm=2.0)
+    columns = VerticalDataset.from_records(SCHEMA, {"patients": held.whole.iloc[:8]}).arrays("patients")
+    work = inference.work(facts, "north", columns, plan, party_sources(1, SEED)[0])
+    state = jax.tree_util.tree_map(
+        lambda leaf: np.full_like(leaf, value) if np.issubdtype(leaf.dtype, np.floating) else leaf, work._state
+    )
+    for record in range(8):
+        vector = work._steps.sum_of(state, np.array([record]), np.array([True]))
+        assert np.linalg.norm(vector.astype(float)) <= 2.0 * 2.0**plan.grid_bits
 
 
 # -- who is refused --------------------------------------------------------------------------------

@@ -192,8 +192,9 @@ class FitSettings:
     :param warm_start: whether steps begin at the model fitted to noisy tables, which part of the budget buys.
     :param backend: who computes the step across the parties: "fixed_point" and "plaintext" in one process, which sees
         every column; "crypten" and "spu" with a process for each party.
-    :param security: of tables across parties with "crypten": "malicious", the default, holds whatever all parties but
-        one send; "semi-honest" only if all follow the protocol, and takes a little less time.
+    :param security: of "crypten": with "malicious", the default, tables across parties, products of numbers within
+        public bounds (regressions by moments, second moments) and sums hold whatever all parties but one send; with
+        "semi-honest" only if all follow the protocol, in a little less time. Steps and predictions want that in either.
     """
 
     num_steps: int | None = positive()

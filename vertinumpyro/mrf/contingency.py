@@ -4,10 +4,10 @@ Party i's columns as one-hot integers A_i `[N, cells_i]`: the tables of all its 
 of A_iᵀA_j. A session's `cross_products` reveals them with noise for every two parties.
 
 Kept secret-shared instead, for rounds that reveal chosen tables only: every party's "noise" is then a uniform element
-of Z_{2^64} for every cell, a pad that only it knows. What is opened is the sum, uniform whatever the tables hold; to a
-coalition that lacks one party it stays so, given its own pads. The first party's share is that sum less its pad,
-everyone else's is minus the pad: they add up to the tables, and a `sum` of shares and noise shares reveals a table
-with noise, never without.
+of Z_{2^64} for every cell (of Z_p where tables are verified), a pad that only it knows. What is opened is the sum,
+uniform whatever the tables hold; to a coalition that lacks one party it stays so, given its own pads. The first party's
+share is that sum less its pad, everyone else's is minus the pad: they add up to the tables, and a `sum` of shares and
+noise shares reveals a table with noise, never without.
 
 Exact contingency tables of one party's columns, counted in one pass over blocks of its records.
 """
@@ -27,6 +27,7 @@ from vertinumpyro.core.row_blocks import OneHot, RowBlocks, rows_at_a_time
 from vertinumpyro.core.workers import Block, total
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.measurements import GRID_BITS, Measurement, TableRelease
+from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure.input_form import InputForm
 
 Pair = tuple[str, str]
@@ -110,9 +111,16 @@ def table_slices(columns: Sequence[CellColumn], parties: Sequence[str]) -> dict[
     return found
 
 
-def pads(size: int, source: RandomSource) -> np.ndarray:
-    """One-time pads, int64 `[size]`, uniform on the ring. Secret."""
-    return source.uint64(size).astype("<u8").view(np.int64)
+def pads(size: int, source: RandomSource, *, verified: bool = False) -> np.ndarray:
+    """One-time pads, int64 `[size]`, exactly uniform: on the ring, or modulo 2^61 - 1 of tables that are verified.
+
+    Secret.
+    """
+
+    def words(shape: tuple[int, ...]) -> np.ndarray:
+        return source.uint64(math.prod(shape)).astype("<u8").view(np.int64)
+
+    return field.uniform_from(words, (size,)) if verified else words((size,))
 
 
 def check_range(num_records: int, release: TableRelease) -> None:

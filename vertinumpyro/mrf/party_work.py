@@ -106,14 +106,14 @@ class TablesWork(PartyComputation):
         The party keeps its pads to itself.
         """
         if request.name == PADS:
-            self._share = pads(size, self._source)
+            self._share = pads(size, self._source, verified=self.verified)
             return self._share
         release = self._plan.cross_releases[request.fields["release"]]
         if self._plan.workload is None or request.name != ACROSS:
             return self._noise_of(release, size)
         places = table_slices(self._crossing, self._plan.parties)
         named = np.concatenate([places[pair].ravel() for pair in across(self._plan.workload)])
-        values = pads(size, self._source)
+        values = pads(size, self._source, verified=self.verified)
         values[named] = self._noise_of(release, len(named))
         return values
 

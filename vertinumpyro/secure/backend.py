@@ -56,7 +56,10 @@ class Backend(abc.ABC):
 
     @property
     def verifies_tables(self) -> bool:
-        """Whether a party that cheats gets no more from tables of one-hot rows than one that does not."""
+        """Whether a party that cheats gets no more than one that does not, from what can be verified.
+
+        That is tables of one-hot rows, products of numbers within public bounds, and sums of the parties' own vectors.
+        """
         return False
 
     @abc.abstractmethod

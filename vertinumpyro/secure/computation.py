@@ -172,7 +172,7 @@ class CrossProducts:
 class VectorSum:
     """`PartyProtocol.noisy_sum`.
 
-    :ivar of_shares: of tables that are verified: modulo 2^61 - 1, and committed to before it is opened.
+    :ivar of_shares: of tables that are verified: modulo 2^61 - 1.
     """
 
     repeated: ClassVar[bool] = False

@@ -8,14 +8,14 @@ rho, lambda and mu, a record by tau, and added up. Steps (2) and (3) of `verifie
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, CheckFailedError
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure import prime_field as field
+from vertinumpyro.secure.committed_sum import cheated, check_same, hash_of
 from vertinumpyro.secure.input_form import Digits
 from vertinumpyro.secure.keystream import KeyStream, derived_key
 from vertinumpyro.secure.prime_field import PRIME, uniform
@@ -125,26 +125,4 @@ def check_proof(prover: int, proof: bytes, alpha: int, stated: int, keyed: int) 
     """
     value, tag = field.from_bytes(proof, (2,), prover).tolist()
     if (tag - alpha * value - keyed) % PRIME or (stated + value) % PRIME:
-        raise _cheated(prover, "proof that each column has one cell for each record, or a number within its bounds")
-
-
-def check_same(party: int, what: str, own: bytes, theirs: bytes) -> None:
-    """What must be the same everywhere is.
-
-    :raises CheckFailedError: it is not.
-    """
-    if own != theirs:
-        raise _cheated(party, what)
-
-
-def _cheated(party: int, what: str) -> CheckFailedError:
-    return CheckFailedError(f"failed a check, or was cheated itself: {what}; nothing was opened", party)
-
-
-def hash_of(*parts: bytes) -> bytes:
-    """SHA-256 of parts, each behind its length."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
+        raise cheated(prover, "proof that each column has one cell for each record, or a number within its bounds")

@@ -6,6 +6,7 @@ error of 2^63 are 0, modulo a prime of 61 bits no multiple is but one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 import numpy as np
@@ -24,10 +25,18 @@ _MOST_ROWS = 2**16  # sums of as many blocks' sums are below 2^61
 
 
 def uniform(stream: KeyStream, shape: tuple[int, ...]) -> np.ndarray:
-    """The stream's next elements, exactly uniform: a word of 61 ones, of which there is one in 2^61, is drawn again."""
-    words = stream.words(shape) & PRIME
+    """The stream's next elements, exactly uniform."""
+    return uniform_from(stream.words, shape)
+
+
+def uniform_from(draw: Callable[[tuple[int, ...]], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Exactly uniform elements: a word of 61 ones, of which there is one in 2^61, is drawn again.
+
+    :param draw: the next words of a shape, int64 uniform on the ring.
+    """
+    words = draw(shape) & PRIME
     while (again := words == PRIME).any():
-        words[again] = stream.words((int(again.sum()),)) & PRIME
+        words[again] = draw((int(again.sum()),)) & PRIME
     return words
 
 

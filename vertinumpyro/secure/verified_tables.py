@@ -21,7 +21,6 @@ Dealer and party are generators without a link or a clock: they yield what they 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -29,17 +28,28 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import BackendError, CheckFailedError, RangeError
+from vertinumpyro.core.errors import BackendError, RangeError
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.secure import prime_field as field
+from vertinumpyro.secure.committed_sum import (
+    HASH_BYTES,
+    Exchange,
+    Opening,
+    check_same,
+    commitment,
+    cut,
+    hash_of,
+    nobodys_answer,
+    open_committed,
+)
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.secure.input_form import Digits, InputForm, check_codes
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
-from vertinumpyro.secure.one_hot_proof import Challenge, check_parts, check_proof, check_same, hash_of, one_hot
+from vertinumpyro.secure.one_hot_proof import Challenge, check_parts, check_proof, one_hot
 from vertinumpyro.secure.prime_field import PRIME, ZeroSums, uniform
 
 _BLOCK_ROWS = 2**16
-_WORD, _HASH = 8, 32
+_WORD, _HASH = 8, HASH_BYTES
 
 Codes: TypeAlias = Callable[[slice], np.ndarray]
 """A party's codes of some records: its cell of each one-hot column, then all bits; int64 [n, ...]. Secret."""
@@ -109,23 +119,6 @@ class VerifiedTables:
         return hash_of(json.dumps(dataclasses.astuple(self)).encode())
 
 
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VerifiedSum:
-    """The same of a sum of shares of such tables, for which nobody asks the dealer."""
-
-    num_parties: int
-    num_values: int
-
-    def others(self, rank: int) -> list[int]:
-        """All parties but one."""
-        return [other for other in range(self.num_parties) if other != rank]
-
-    def digest(self) -> bytes:
-        """Of all of it."""
-        return hash_of(json.dumps(dataclasses.astuple(self)).encode())
-
-
 def statement_of(computation: Computation) -> VerifiedTables:
     """Of products of matrices whose form is known.
 
@@ -139,34 +132,11 @@ def statement_of(computation: Computation) -> VerifiedTables:
     )
 
 
-class Exchange(NamedTuple):
-    """Bytes for each other party; sent back are theirs, by number.
-
-    sizes: how many bytes each of them sends: a message of another length is no message.
-    """
-
-    name: str
-    outgoing: Mapping[int, bytes]
-    sizes: Mapping[int, int]
-
-
 class FromDealer(NamedTuple):
     """Sent back are the dealer's next bytes."""
 
     name: str
     size: int
-
-
-class Opening(NamedTuple):
-    """The message by which this party opens the result; sent back are the others', as long.
-
-    Nothing noisy is open before, and all parties have found the others' rows and commitments right. With `digest` and
-    everybody's `commitments`, `result` checks and adds up the messages, now or after a crash.
-    """
-
-    message: bytes
-    digest: bytes
-    commitments: Mapping[int, bytes]
 
 
 Step: TypeAlias = Exchange | FromDealer | Opening
@@ -436,12 +406,12 @@ class Party:
         outgoing = {q: self._proof(q) + self._transcript + commitments[self._rank] for q in self._others}
         found = yield Exchange("proofs", outgoing, {q: len(message) for q, message in outgoing.items()})
         for other in self._others:
-            proof, transcript, theirs = (bytes(part) for part in _cut(found[other], (2 * _WORD, _HASH, _HASH)))
+            proof, transcript, theirs = (bytes(part) for part in cut(found[other], (2 * _WORD, _HASH, _HASH)))
             check_same(other, "rows", self._transcript, transcript)
             alpha = _EndKeys.of(self._key, other).alpha
             check_proof(other, proof, alpha, self._stated[other], self._keyed[other])
             commitments[other] = theirs
-        return (yield from _opened(self._statement, self._rank, opening, commitments))
+        return (yield from open_committed(self._statement.digest(), PRIME, self._rank, opening, commitments))
 
     def _proof(self, verifier: int) -> bytes:
         value = (self._said - _blind(self._key, verifier)) % PRIME
@@ -458,36 +428,6 @@ class Party:
         return f"Party({self._rank})"
 
 
-def _opened(
-    statement: VerifiedTables | VerifiedSum, rank: int, opening: bytes, commitments: Mapping[int, bytes]
-) -> Generator[Step, Any, np.ndarray]:
-    """(4): nobody opens before all have the same commitments."""
-    others = statement.others(rank)
-    digest = hash_of(*(commitments[q] for q in sorted(commitments)))
-    theirs = yield Exchange("agreed", dict.fromkeys(others, digest), dict.fromkeys(others, _HASH))
-    for other in others:
-        check_same(other, "commitments", digest, bytes(theirs[other]))
-    messages = yield Opening(opening, statement.digest(), commitments)
-    return result(statement.digest(), commitments, {**messages, rank: opening})
-
-
-def add_up(statement: VerifiedSum, rank: int, noisy_share: np.ndarray) -> Generator[Step, Any, np.ndarray]:
-    """A party: the sum of everybody's shares, int64 within p / 2.
-
-    :param noisy_share: of tables that were verified, its noise in it: integers modulo p.
-    :raises CheckFailedError: another party did not open what it had committed to.
-    """
-    others = statement.others(rank)
-    sent = {other: fresh_key() for other in others}
-    received = yield Exchange("keys", sent, dict.fromkeys(others, KEY_BYTES))
-    zero = ZeroSums(sent, {other: bytes(theirs) for other, theirs in received.items()})
-    opening = fresh_key() + field.to_bytes(field.add(noisy_share, zero.share(noisy_share.shape)))
-    own = commitment(statement.digest(), rank, opening)
-    found = yield Exchange("commitments", dict.fromkeys(others, own), dict.fromkeys(others, _HASH))
-    commitments = {**{other: bytes(theirs) for other, theirs in found.items()}, rank: own}
-    return (yield from _opened(statement, rank, opening, commitments))
-
-
 @final
 class Nobody:
     """What a party of a dry run hears in the place of the dealer and of the others: all of it passes.
@@ -495,19 +435,20 @@ class Nobody:
     It knows nothing but the party's own numbers, so it is the proof's simulator, too.
     """
 
-    def __init__(self, statement: VerifiedTables | VerifiedSum, rank: int, party: Party | None = None) -> None:
+    def __init__(self, statement: VerifiedTables, rank: int, party: Party) -> None:
         self._statement, self._rank, self._party = statement, rank, party
         self._key, self._number = fresh_key(), -1
         self._opening = bytes(KEY_BYTES + _WORD * statement.num_values)
 
     def answer(self, step: Step) -> Any:
         """To any step."""
-        others = self._statement.others(self._rank)
         if isinstance(step, FromDealer):
             return self._dealt(step)
-        if isinstance(step, Opening):
-            return dict.fromkeys(others, self._opening)
-        return {other: self._said(step, other) for other in others}
+        if isinstance(step, Exchange) and step.name == "challenge":
+            return {other: self._part(other) for other in step.sizes}
+        if isinstance(step, Exchange) and step.name == "proofs":
+            return {other: self._proof(other, message) for other, message in step.outgoing.items()}
+        return nobodys_answer(self._statement, self._rank, step)
 
     def _dealt(self, step: FromDealer) -> bytes:
         if step.name == "key":
@@ -516,47 +457,12 @@ class Nobody:
         hashes = [hash_of(self._part(other)) for other in range(self._statement.num_parties)]
         return b"".join(hashes if step.name == "block" else []).ljust(step.size, b"\0")
 
-    def _committed(self, other: int) -> bytes:
-        return commitment(self._statement.digest(), other, self._opening)
-
     def _part(self, other: int) -> bytes:
         return _part(self._key, self._number) if other == self._rank else bytes(_HASH)
 
-    def _said(self, step: Exchange, other: int) -> bytes:
-        match step.name:
-            case "challenge":
-                return self._part(other)
-            case "commitments":
-                return self._committed(other)
-            case "proofs":
-                assert self._party is not None
-                committed = self._committed(other)
-                return self._party.own_proof_of(other) + step.outgoing[other][2 * _WORD : 2 * _WORD + _HASH] + committed
-            case "agreed":
-                return step.outgoing[other]
-        return bytes(step.sizes[other])
-
-
-def commitment(digest: bytes, rank: int, opening: bytes) -> bytes:
-    """To a salt and a share of this statement, which only the party of this number can open."""
-    return hash_of(digest, b"%d" % rank, opening)
-
-
-def result(digest: bytes, commitments: Mapping[int, bytes], messages: Mapping[int, bytes]) -> np.ndarray:
-    """The opened sum of what was committed to, int64.
-
-    :raises CheckFailedError: a party opened something else.
-    """
-    shares = []
-    for rank, message in sorted(messages.items()):
-        if commitment(digest, rank, message) != commitments[rank]:
-            raise CheckFailedError("opened another share than it had committed to; the release is spent", rank)
-        share = memoryview(message)[KEY_BYTES:]
-        try:
-            shares.append(field.from_bytes(share, (len(share) // _WORD,)))
-        except CheckFailedError as error:
-            raise CheckFailedError("opened a share that is none; the release is spent", rank) from error
-    return field.to_integers(functools.reduce(field.add, shares))
+    def _proof(self, other: int, own: bytes) -> bytes:
+        committed = commitment(self._statement.digest(), other, self._opening)
+        return self._party.own_proof_of(other) + own[2 * _WORD : 2 * _WORD + _HASH] + committed
 
 
 def _digits_of(codes: np.ndarray, digits: Digits) -> np.ndarray:
@@ -567,8 +473,3 @@ def _digits_of(codes: np.ndarray, digits: Digits) -> np.ndarray:
 
 def _doubled(a: np.ndarray) -> np.ndarray:
     return field.add(a, a)
-
-
-def _cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    ends = list(itertools.accumulate(sizes))
-    return [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]

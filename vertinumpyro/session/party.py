@@ -73,10 +73,26 @@ def _own_records(
     """
     own, ids = task.read_records(schema)
     if task.holders:
-        counted = end.noisy_sum(np.array([own.num_records], np.int64), np.zeros(1, np.int64))
-        return own, own.num_records if communicator.is_dry_run else int(counted[0]), ()
+        return own, own.num_records if communicator.is_dry_run else _records_of_all(end, task, own.num_records), ()
     check_alike(communicator, ids, list(schema.parties), end.all_hold)
     return own, own.num_records, ids
+
+
+def _records_of_all(end: PartyProtocol, task: PartyTask, own: int) -> int:
+    """N, which no holder's own number may pass: how often a batch is cut is bounded by N.
+
+    :raises CheckFailedError: it does, or a holder failed a check; nothing else was computed.
+    """
+    try:
+        counted = int(end.noisy_sum(np.array([own], np.int64), np.zeros(1, np.int64))[0])
+    except CheckFailedError as error:
+        raise error.named(task.parties) from None
+    if counted < own:
+        raise CheckFailedError(
+            f"the holders' numbers of records add up to fewer than {task.party!r} has: another one gave a number that "
+            "is none; nothing was computed"
+        )
+    return counted
 
 
 def check_alike(
@@ -265,7 +281,7 @@ class Party:
         return widths, values
 
     def _charged(self, step: int | None, error: CheckFailedError) -> CheckFailedError:
-        """Closes the plan after a failed check, of which each is a draw of the soundness error; and says so.
+        """Closes the plan after a failed check, of which each may be a draw of a soundness error; and says so.
 
         After the opening the step counts already, and what was sent may be sent again as it was.
         """
@@ -282,7 +298,7 @@ class Party:
     def _is_verified(self, request: Multiply | Sum, work: PartyComputation) -> bool:
         if not self._end.verifies_tables:
             return False
-        return work.adds_shares(request) if isinstance(request, Sum) else work.input_form(request) is not None
+        return isinstance(request, Sum) or work.input_form(request) is not None
 
     def _iterate(self, request: Iterate, arrays: Arrays) -> Reply:
         """Steps of an iterative method; each chunk is on record before it begins."""
@@ -298,7 +314,10 @@ class Party:
         if not self._task.holders:
             batches.check(plan.num_records, plan.sampling.max_batch_size)
         run.ledger.reserve(count)
-        reached = work.iterate(self._end, batches, arrays)
+        try:
+            reached = work.iterate(self._end, batches, arrays)
+        except CheckFailedError as error:
+            raise self._charged(request.step + count - 1, error.named(self._task.parties)) from None
         return self._reply({"digest": _digest_of(reached.arrays)}, reached.arrays)
 
     def _reveal(self, request: Reveal) -> Reply:

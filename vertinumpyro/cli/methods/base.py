@@ -40,6 +40,12 @@ CHEATS = (
     "the tables all hear whether they hold the same ids, and no more. A check that fails ends the plan, which is then "
     "spent. Finding common ids, a linkage, holds against parties that follow the protocol"
 )
+HOLDERS_CHEAT = (
+    "parties that cheat, up to all but one: whatever they send, they learn no more than their row says, or the run "
+    "stops. One that cheats chooses what its own records add up to, and how many it says it has, before it sees a sum. "
+    "It may leave out its noise: read every other row as that of one more colluding party. A check that fails ends the "
+    "plan, which is then spent"
+)
 FOLLOWS = (
     "parties that follow the protocol. One that sends made-up numbers could learn single records of the others, and "
     "nobody would notice: take part only with parties that you trust not to"
@@ -88,8 +94,8 @@ class CommandMethod(abc.ABC):
 
     @classmethod
     def is_verified(cls, plan: Any) -> bool:
-        """Whether all that its parties compute together are tables that a backend can verify."""
-        return False
+        """Whether all that its parties compute together can be verified: tables, bounded numbers, holders' sums."""
+        return cls.for_holders
 
     @final
     @classmethod
@@ -98,7 +104,8 @@ class CommandMethod(abc.ABC):
         facts = cls.plan_facts(plan, backend.info().name)
         if not isinstance(backend, BetweenProcesses):
             return facts
-        return {**facts, "rows hold against": FOLLOWS if cls.unverified(plan, backend) else CHEATS}
+        against = FOLLOWS if cls.unverified(plan, backend) else HOLDERS_CHEAT if cls.for_holders else CHEATS
+        return {**facts, "rows hold against": against}
 
     @final
     @classmethod

@@ -13,6 +13,7 @@ from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.validation import check_fields
 from vertinumpyro.secure.backend import BackendInfo
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, OnRecord, PartyProtocol, Watch, dry_run
+from vertinumpyro.secure.committed_sum import is_opening
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
 from vertinumpyro.secure.crypten import compat, number_formats
 from vertinumpyro.secure.crypten.dealer import Correlations, DealerClient, FirstPartyDealer, serve
@@ -93,7 +94,7 @@ class CryptenEnd(PartyProtocol):
         """See `PartyProtocol.open`."""
         from vertinumpyro.secure.crypten import verified
 
-        if verified.is_opening(message):
+        if is_opening(message):
             return verified.open_again(self._engine, message)
         return self._engine.open(message).numpy()
 
@@ -126,7 +127,7 @@ class CryptenEnd(PartyProtocol):
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
         from vertinumpyro.secure.crypten import protocol, verified
 
-        if computation.of_shares:
+        if self.verifies_tables:
             return verified.noisy_sum(self._engine, computation, noisy_vector)
         return protocol.noisy_sum(self._engine, noisy_vector)
 
@@ -157,10 +158,11 @@ class Crypten(BetweenProcesses):
     :ivar dealer: "third_party", a process of its own; or "first_party" in a rehearsal, to measure what that process
         costs: party 0 deals and could read everything.
     :ivar prefetch: ask the dealer a step ahead; False asks at every product, to measure the gain in a rehearsal.
-    :ivar security: "malicious" holds tables across parties against parties that do not follow the protocol, whatever
-        else they do (`secure.verified_tables`); "semi-honest" leaves that out: a party that sends made-up numbers in
-        the place of its columns then reads others' records, and nobody notices. All other computations are
-        semi-honest with either.
+    :ivar security: "malicious" holds tables across parties, products of numbers within public bounds (moments) and
+        sums against parties that do not follow the protocol, whatever else they do (`secure.verified_tables`,
+        `secure.committed_sum`); "semi-honest" leaves that out: a party that sends made-up numbers in the place of its
+        columns then reads others' records, and nobody notices. Steps, comparisons and predictions are semi-honest with
+        either.
     """
 
     option: ClassVar[str] = "crypten"
@@ -180,9 +182,14 @@ class Crypten(BetweenProcesses):
         return self.security == "malicious" and self.dealer == "third_party"
 
     def info(self) -> BackendInfo:
-        """Semi-honest parties but for tables, third-party dealer."""
+        """Semi-honest parties but for what is verified, third-party dealer."""
         third_party = self.dealer == "third_party"
-        tables = ", and for tables across parties any that do not follow the protocol" if self.verifies_tables else ""
+        tables = (
+            ", and for tables across parties, products of numbers within public bounds and sums, but not for steps and "
+            "predictions, any that do not follow the protocol"
+            if self.verifies_tables
+            else ""
+        )
         return BackendInfo(
             name="crypten",
             security_model=f"semi-honest parties{tables}; one process each, and a dealer that colludes with no party"

@@ -1,38 +1,32 @@
-"""Verified tables over an engine's links and its dealer's, and their opening again after a crash.
+"""Verified tables and committed sums over an engine's links and its dealer's, and their opening again after a crash.
 
-Short, since `secure.verified_tables` has the protocol, without a link.
+Short, since `secure.verified_tables` and `secure.committed_sum` have the protocols, without a link.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Generator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from vertinumpyro.core.row_blocks import Factor
+from vertinumpyro.secure.committed_sum import (
+    RING,
+    SumStep,
+    VerifiedSum,
+    add_up,
+    answered,
+    driven,
+    nobodys_answer,
+)
+from vertinumpyro.secure.committed_sum import open_again as open_committed_again
 from vertinumpyro.secure.computation import CrossProducts, VectorSum, described
 from vertinumpyro.secure.crypten.dealer import DealerClient
 from vertinumpyro.secure.crypten.engine import Engine
 from vertinumpyro.secure.input_form import codes_of
-from vertinumpyro.secure.prime_field import from_integers
-from vertinumpyro.secure.verified_tables import (
-    Exchange,
-    FromDealer,
-    Nobody,
-    Opening,
-    Party,
-    Step,
-    VerifiedSum,
-    add_up,
-    result,
-    statement_of,
-)
-
-_MARK = b"an opening of verified tables   "  # no share of a sum begins so but one in 2^256
-_HASH = 32
+from vertinumpyro.secure.prime_field import PRIME
+from vertinumpyro.secure.verified_tables import FromDealer, Nobody, Party, Step, statement_of
 
 
 def noisy_cross_products(
@@ -42,65 +36,45 @@ def noisy_cross_products(
 
     :raises CheckFailedError: a party failed a check; says which.
     """
-    assert isinstance(engine.dealer, DealerClient)
+    dealer = _dealer(engine)
     statement = statement_of(computation)
     party = Party(statement, engine.rank)
     steps = party.follow(functools.partial(codes_of, matrix, statement.digits[engine.rank]), noise_share)
-    engine.dealer.ask_tables(described(computation))
-    return _driven(engine, steps, Nobody(statement, engine.rank, party))
+    nobody = Nobody(statement, engine.rank, party)
+
+    def hear(step: Step) -> bytearray | Mapping[int, bytes | bytearray]:
+        heard = dealer.next_of_tables(step.size) if isinstance(step, FromDealer) else _heard(engine, step)
+        return nobody.answer(step) if dealer.is_dry_run else heard
+
+    dealer.ask_tables(described(computation))
+    return driven(steps, hear)
 
 
 def noisy_sum(engine: Engine, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
-    """The sum of everybody's shares of such tables, noise in them; int64 [num_values].
+    """The sum of everybody's vectors, or shares of such tables, noise in them; int64 [num_values].
 
     :raises CheckFailedError: a party opened something else than it had committed to.
     """
-    statement = VerifiedSum(num_parties=engine.num_parties, num_values=computation.num_values)
-    steps = add_up(statement, engine.rank, from_integers(noisy_vector))
-    return _driven(engine, steps, Nobody(statement, engine.rank))
+    dealer = _dealer(engine)
+    modulus = PRIME if computation.of_shares else RING
+    statement = VerifiedSum(num_parties=engine.num_parties, num_values=computation.num_values, modulus=modulus)
 
-
-def _driven(engine: Engine, steps: Generator[Step, Any, np.ndarray], nobody: Nobody) -> np.ndarray:
-    """What the steps come to; in a dry run, with what nobody answers."""
-    assert isinstance(engine.dealer, DealerClient)
-    answer: Any = None
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration as end:
-            return end.value
+    def hear(step: SumStep) -> Mapping[int, bytes | bytearray]:
         heard = _heard(engine, step)
-        answer = nobody.answer(step) if engine.dealer.is_dry_run else heard
+        return nobodys_answer(statement, engine.rank, step) if dealer.is_dry_run else heard
 
-
-def _heard(engine: Engine, step: Step) -> bytearray | Mapping[int, bytearray]:
-    match step:
-        case FromDealer():
-            assert isinstance(engine.dealer, DealerClient)
-            return engine.dealer.next_of_tables(step.size)
-        case Exchange():
-            return engine.swap_bytes(step.name, step.outgoing, step.sizes)
-        case Opening():
-            if engine.on_record is not None:
-                everybodys = b"".join(step.commitments[rank] for rank in sorted(step.commitments))
-                engine.on_record(b"".join([_MARK, step.digest, everybodys, step.message]))
-            return _opened(engine, step.message)
-
-
-def _opened(engine: Engine, message: bytes) -> Mapping[int, bytearray]:
-    others = engine.links
-    return engine.swap_bytes("opening", dict.fromkeys(others, message), dict.fromkeys(others, len(message)))
-
-
-def is_opening(record: bytes) -> bool:
-    """Whether `open_again` is for it."""
-    return record.startswith(_MARK)
+    return driven(add_up(statement, engine.rank, noisy_vector), hear)
 
 
 def open_again(engine: Engine, record: bytes) -> np.ndarray:
     """The result, by the message that was on record before any party sent one."""
-    ends = len(_MARK) + _HASH * np.arange(engine.num_parties + 2)
-    digest, *commitments = (record[start:end] for start, end in itertools.pairwise(ends.tolist()))
-    message = record[ends[-1] :]
-    messages = {**_opened(engine, message), engine.rank: message}
-    return result(digest, dict(enumerate(commitments)), {rank: bytes(data) for rank, data in messages.items()})
+    return open_committed_again(record, engine.rank, engine.num_parties, engine.swap_bytes)
+
+
+def _heard(engine: Engine, step: SumStep) -> Mapping[int, bytes | bytearray]:
+    return answered(step, engine.swap_bytes, engine.on_record)
+
+
+def _dealer(engine: Engine) -> DealerClient:
+    assert isinstance(engine.dealer, DealerClient)
+    return engine.dealer

@@ -6,7 +6,10 @@ nodes at once, all but the opening can be had without messages: each two of them
     s_i = x_i + sum_j F(k_ij) - F(k_ji)    (modulo 2^64)
 
 to all others, F being AES-256 in counter mode. That is x_i's sum of shares as the nodes would have opened it; the
-pseudo-random terms add up to zero over all holders. One round of D words to each other holder.
+pseudo-random terms add up to zero over all holders.
+
+Holders may cheat, all but one of them: before anybody sends its s_i, all have committed to theirs and compared what the
+others committed to (`secure.committed_sum`). Four rounds, of which the last has the D words to each other holder.
 """
 
 from __future__ import annotations
@@ -21,9 +24,18 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.secure.backend import BackendInfo
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, OnRecord, PartyProtocol, Watch, dry_run
+from vertinumpyro.secure.committed_sum import (
+    RING,
+    SumStep,
+    VerifiedSum,
+    add_up,
+    answered,
+    driven,
+    nobodys_answer,
+    open_again,
+)
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
 from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
-from vertinumpyro.secure.keystream import ZeroSharing, exchanged_keys
 from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Communicator, Link, LoopbackLink, Member, Traffic, all_gather, exchange
@@ -37,17 +49,23 @@ class SecureAggregation(BetweenProcesses):
 
     Formal guarantee: what is revealed equals the sum of the holders' vectors and noise shares modulo 2^64, bit for
     bit. A coalition of holders learns that sum, so the noisy sum of the others' vectors, and nothing else, as long as
-    AES-256 is a pseudo-random permutation: what the others send is uniform among all that have their sum.
-    Semi-honest: who does not follow the protocol can spoil the sum. Whoever stays away stops it.
+    AES-256 is a pseudo-random permutation: what the others send is uniform among all that have their sum. That is so
+    whatever the coalition sends: it can choose its own summand, before it sees the sum, and stop the run, and nothing
+    else. Who gets a result gets the same one. Whoever stays away stops it.
     """
 
     option: ClassVar[str] = "dca"
 
+    @property
+    def verifies_tables(self) -> bool:
+        """Sums are all that it has, and those are committed to."""
+        return True
+
     def info(self) -> BackendInfo:
-        """Semi-honest holders."""
+        """Holders that may cheat."""
         return BackendInfo(
             name="dca",
-            security_model="semi-honest holders, one process each; any of them may collude",
+            security_model="holders that may do anything, all but one of them, and collude; one process each",
             who_learns_what="every holder learns the noisy sum; links within one machine are not encrypted, those "
             "between organisations are",
             dealer="none",
@@ -92,13 +110,14 @@ class SecureAggregation(BetweenProcesses):
 class _SumEnd(PartyProtocol):
     """A holder's end, in its own process."""
 
+    verifies_tables = True
+
     def __init__(self, rank: int, links: Mapping[int, Link], watch: Watch | None = None) -> None:
         self.rank, self.num_parties = rank, len(links) + 1
         self._links, self._watch, self._on_record = links, watch, None
         self._traffic = Traffic()
         for link in links.values():
             link.traffic = self._traffic
-        self._zero = ZeroSharing(*exchanged_keys(links))
 
     @property
     def traffic(self) -> Traffic:
@@ -115,23 +134,28 @@ class _SumEnd(PartyProtocol):
 
     def open(self, message: bytes) -> np.ndarray:
         """See `PartyProtocol.open`."""
-        received = exchange(self._links, dict.fromkeys(self._links, message), dict.fromkeys(self._links, len(message)))
-        total = np.frombuffer(message, "<i8").copy()
-        for theirs in received.values():
-            total += np.frombuffer(theirs, "<i8")
-        if self._watch is not None:
-            self._watch("reveal", total)
-        return total
+        return self._watched(open_again(message, self.rank, self.num_parties, self._send))
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
         return all_gather(self._links, self.rank, digest)
 
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
-        share = noisy_vector + self._zero.share(noisy_vector.shape)
-        message = np.ascontiguousarray(share, "<i8").tobytes()
-        if self._on_record is not None:
-            self._on_record(message)
-        return self.open(message)
+        statement = VerifiedSum(num_parties=self.num_parties, num_values=computation.num_values, modulus=RING)
+        is_dry_run = all(isinstance(link, LoopbackLink) for link in self._links.values())
+
+        def hear(step: SumStep) -> Mapping[int, bytes | bytearray]:
+            heard = answered(step, self._send, self._on_record)
+            return nobodys_answer(statement, self.rank, step) if is_dry_run else heard
+
+        return self._watched(driven(add_up(statement, self.rank, noisy_vector), hear))
+
+    def _send(self, name: str, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
+        return exchange(self._links, outgoing, sizes)
+
+    def _watched(self, total: np.ndarray) -> np.ndarray:
+        if self._watch is not None:
+            self._watch("reveal", total)
+        return total
 
     def _clipped_noisy_sum(
         self,
