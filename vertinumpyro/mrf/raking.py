@@ -24,6 +24,9 @@ from scipy.sparse import csr_matrix
 
 from vertinumpyro.mrf.measurements import Measurement
 
+_POPULATION = (2**14, 2**17)  # records, at least and at most
+_MOST_SHARES = 2**23  # of the widest column's cells, of all records: the memory
+_MOST_WORK = 2**29  # of all tables' last columns, of all records: the time of a cycle, a few seconds
 _CYCLES = 10
 CLEARLY = 3.0
 """Standard deviations of its noise's squares that a table is off by, beyond what noise would give."""
@@ -34,13 +37,21 @@ _LARGEST = 1e3  # factor of one step
 Drawn = Mapping[str, np.ndarray]
 
 
+def population_size(measurements: Sequence[Measurement], sizes: Mapping[str, int], num_records: int) -> int:
+    """Records that factors are fitted on: as many as the twin's, where memory and time allow."""
+    least, most = _POPULATION
+    work = sum(max(m.values.shape) for m in measurements if len(m.columns) > 1)
+    wanted = min(max(least, num_records), most, max(least, _MOST_WORK // max(work, 1)))
+    return max(1, min(wanted, _MOST_SHARES // max(sizes.values())))
+
+
 @final
 class Tilt(NamedTuple):
     """Factors of one table.
 
     :ivar columns: the earlier columns of the table.
     :ivar shape: their cells.
-    :ivar factors: float32 `[cells of the earlier columns, cells of the column]`.
+    :ivar factors: float64 `[cells of the earlier columns, cells of the column]`.
     """
 
     columns: tuple[str, ...]
@@ -108,7 +119,7 @@ def _fitted(shares: np.ndarray, tables: Sequence[_Table]) -> np.ndarray:
     """The population's probabilities once they are raked to all tables in turn; the tables keep their factors."""
     for _ in range(_CYCLES):
         for table in tables:
-            shares = shares * table.step(shares)
+            shares *= table.step(shares)
             shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return shares
 

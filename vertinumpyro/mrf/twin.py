@@ -31,10 +31,9 @@ from vertinumpyro.mrf.field import GraphicalModel
 from vertinumpyro.mrf.marginals import Marginals, held_release, held_words, named, pack_model, unpack_model
 from vertinumpyro.mrf.measurements import Measurement
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.raking import CLEARLY, Raking, Tilt
+from vertinumpyro.mrf.raking import CLEARLY, Raking, Tilt, population_size
 from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.session import PRIVACY_RECORD
-
 
 Tilts = Callable[[str, np.ndarray, np.ndarray, Mapping[str, np.ndarray]], Sequence[Tilt]]
 """A column, its weights by the field `[rows, cells]`, every record's row, the columns drawn before: their factors."""
@@ -125,7 +124,6 @@ ROWS_DRAWN = 2**19
 """Records that are drawn at a time at most, where a table is written block by block."""
 
 _WEIGHTS_AT_A_TIME = 2**20
-_POPULATION = (2**14, 2**17)  # records that raking is fitted on, at least and at most
 _VALUES_DRAWN = 2**24  # so at a time: fewer records of many columns
 
 
@@ -171,9 +169,9 @@ class MarkovTwin:
     @functools.cached_property
     def _raking(self) -> Raking:
         """What the field misses of its tables, on a population that is the same for every key."""
-        raking, (least, most) = Raking(merged(self.measurements), self.plan.num_records), _POPULATION
-        widest = max(column.num_cells for column in self.columns)
-        size = min(max(least, self.plan.num_records), most, max(1, _VALUES_DRAWN // widest))
+        tables, sizes = merged(self.measurements), {column.name: column.num_cells for column in self.columns}
+        raking = Raking(tables, self.plan.num_records)
+        size = population_size(tables, sizes, self.plan.num_records)
         draw_cells(self.model, size, np.random.default_rng(0), raking)
         return raking
 
