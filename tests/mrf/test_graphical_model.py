@@ -10,7 +10,8 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.mrf.factor_engine import FactorEngine
 from vertinumpyro.mrf.field import fit_graphical_model, junction_tree_cells, require_engine
-from vertinumpyro.mrf.measurements import Measurement, one_way
+from vertinumpyro.mrf.measurements import Measurement, count_table, one_way
+from vertinumpyro.mrf.raking import Raking
 from vertinumpyro.mrf.table_selection import check_clique_limit, select_measurements, strong_measurements
 from vertinumpyro.mrf.twin import draw_cells
 
@@ -189,3 +190,55 @@ def at_the_end(measured):
             return np.asarray(model.project(columns).datavector(flatten=False)) / N
 
     return margin
+
+
+@pytest.fixture(scope="module")
+def dense():
+    """Five columns that all hang together: codes, their cells, and all pairs of them."""
+    rng = np.random.default_rng(3)
+    sizes, codes = dict.fromkeys("abcde", 5), {}
+    for name in sizes:
+        effects = [rng.normal(scale=1.2, size=(5, 5)) for _ in codes]
+        scores = sum((e[c] for e, c in zip(effects, codes.values(), strict=True)), rng.gumbel(size=(20_000, 5)))
+        codes[name] = scores.argmax(axis=1)
+    return codes, sizes, list(itertools.combinations(sizes, 2))
+
+
+def distances(codes, drawn, pairs, sizes):
+    """Total variation of each pair's table."""
+    tables = [[count_table([c[n] for n in pair], [sizes[n] for n in pair]) for c in (codes, drawn)] for pair in pairs]
+    return [np.abs(one / one.sum() - two / two.sum()).sum() / 2 for one, two in tables]
+
+
+def test_tables_that_no_clique_holds_are_kept_and_more_budget_makes_no_worse_twin(dense):
+    codes, sizes, pairs = dense
+    of_field, raked = [], []
+    for stddev in (100.0, 10.0, 1.0):
+        rng = np.random.default_rng(0)
+        exact = [(p, count_table([codes[n] for n in p], [sizes[n] for n in p])) for p in pairs]
+        tables = [
+            Measurement(columns=p, values=t + stddev * rng.standard_normal(t.shape), stddev=stddev) for p, t in exact
+        ]
+        singles = [one_way(name, tables, 20_000) for name in sizes]
+        chosen = select_measurements(tables, singles, sizes, 150)
+        assert len(chosen) < len(tables)
+        model = fit_graphical_model(sizes, chosen, 20_000, singles=singles)
+        of_field.append(np.mean(distances(codes, draw_cells(model, 20_000, rng), pairs, sizes)))
+        raking = Raking(tables, 20_000)
+        draw_cells(model, 20_000, np.random.default_rng(0), raking)
+        drawn = draw_cells(model, 20_000, rng, lambda name, *_, found=raking: found.tilts.get(name, ()))
+        raked.append(np.mean(distances(codes, drawn, pairs, sizes)))
+        assert raking.gaps.keys() == set(pairs)
+    assert raked[0] >= raked[1] >= raked[2], raked
+    assert raked[2] < of_field[2] / 3
+    assert all(one <= other for one, other in zip(raked, of_field, strict=True))
+
+
+def test_a_field_that_holds_every_table_is_drawn_from_as_it_is(chain):
+    _, measured, model = chain
+    raking = Raking(measured, N)
+    drawn = draw_cells(model, N, np.random.default_rng(0), raking)
+    assert not raking.tilts
+    assert all(gap.of_field == gap.remaining for gap in raking.gaps.values())
+    plain = draw_cells(model, N, np.random.default_rng(0))
+    assert all(np.array_equal(drawn[name], plain[name]) for name in plain)

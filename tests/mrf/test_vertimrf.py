@@ -12,8 +12,10 @@ from tests.mrf.conftest import SCHEMA, frame
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset, load_nltcs
 from vertinumpyro.evaluation import k_way_tvd, pairwise_tvd
-from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf import MarkovTwin, VertiMRF
+from vertinumpyro.mrf.raking import Gap
 from vertinumpyro.privacy import PrivacyWarning
+from vertinumpyro.reports.release import _missed
 
 SYSTEM = VertiMRF(max_cells=6, iterations=100, clique_limit=3_000)
 KEY = jax.random.key(0)
@@ -24,6 +26,19 @@ def fitted(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     plan = SYSTEM.plan(dataset, epsilon=3.0)
     return plan, SYSTEM.fit(dataset, plan, run_dir=folder), folder
+
+
+def test_a_fit_says_which_tables_it_misses_and_what_limits_it(fitted, monkeypatch):
+    twin = MarkovTwin.of(fitted[1].marginals, fitted[1].model, {})
+    assert (twin.missed, twin.limited_by) == ({}, "noise")
+    assert _missed(twin).startswith("none, beyond noise")
+    held, other = next(c for c in twin.model.cliques if len(c) > 1)[:2], ("smoker", "nowhere")
+    for far, near, limit in ((held, other, "steps"), (other, held, "capacity")):
+        gaps = {near: Gap(9.0, 4.0, 0.1), far: Gap(9.0, 5.0, 0.2), ("a", "b"): Gap(9.0, 2.0, 0.3)}
+        monkeypatch.setattr(twin._raking, "gaps", gaps)
+        assert list(twin.missed.items()) == [(far, 0.2), (near, 0.1)]
+        assert twin.limited_by == limit
+        assert "2 of" in _missed(twin)
 
 
 @pytest.mark.promise

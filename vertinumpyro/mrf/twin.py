@@ -9,10 +9,11 @@ probability says, up to one record. So tables of the twin are closer to the mode
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
 import jax
 import numpy as np
@@ -31,15 +32,26 @@ from vertinumpyro.mrf.field import GraphicalModel
 from vertinumpyro.mrf.marginals import Marginals, held_release, held_words, named, pack_model, unpack_model
 from vertinumpyro.mrf.measurements import Measurement
 from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.raking import CLEARLY, Raking, Tilt, population_size
+from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.session import PRIVACY_RECORD
 
+Tilts = Callable[[str, np.ndarray, np.ndarray, Mapping[str, np.ndarray]], Sequence[Tilt]]
+"""A column, its weights by the field `[rows, cells]`, every record's row, the columns drawn before: their factors."""
 
-def draw_cells(model: GraphicalModel, num_records: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+
+def draw_cells(
+    model: GraphicalModel,
+    num_records: int,
+    rng: np.random.Generator,
+    tilts: Tilts = lambda name, weights, given, drawn: (),
+) -> dict[str, np.ndarray]:
     """Cells of synthetic records, int64 `[num_records]` for every column.
 
     :param model: the fitted field.
     :param num_records: how many.
     :param rng: public randomness; the model is released, so draws protect nothing.
+    :param tilts: what columns' weights are multiplied by; see `raking`.
     """
     drawn: dict[str, np.ndarray] = {}
     for clique, table in zip(model.cliques, model.tables, strict=True):
@@ -50,7 +62,8 @@ def draw_cells(model: GraphicalModel, num_records: int, rng: np.random.Generator
         for position, name in enumerate(fresh):
             axis = len(known) + position
             counts = table.sum(axis=tuple(range(axis + 1, table.ndim))).reshape(-1, table.shape[axis])
-            drawn[name] = _stratified(counts, given, rng)
+            factors = [(tilt.factors, tilt.rows(drawn)) for tilt in tilts(name, counts, given, drawn)]
+            drawn[name] = _stratified(counts, given, rng, factors)
             given = given * table.shape[axis] + drawn[name]
     return drawn
 
@@ -59,19 +72,44 @@ def _flat(codes: list[np.ndarray], shape: tuple[int, ...], num_records: int) -> 
     return np.ravel_multi_index(tuple(codes), shape) if codes else np.zeros(num_records, np.int64)
 
 
-def _stratified(weights: np.ndarray, given: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One cell for each record from its row of weights `[rows, cells]`, by systematic draws within each row."""
+def _stratified(
+    weights: np.ndarray,
+    given: np.ndarray,
+    rng: np.random.Generator,
+    factors: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+) -> np.ndarray:
+    """One cell for each record from its row of weights `[rows, cells]`, by systematic draws within each row.
+
+    :param factors: what a record's weights are multiplied by: tables, and every record's row of each.
+    """
     order = np.lexsort((rng.random(len(given)), given))
     rows, first, counts = np.unique(given[order], return_index=True, return_counts=True)
     rank = np.arange(len(given)) - np.repeat(first, counts)
     unit = (rank + rng.random(len(given))) / np.repeat(counts, counts)
+    if factors:
+        units = np.empty(len(given))
+        units[order] = unit
+        return _tilted(weights, given, units, factors)
+    cells = np.empty(len(given), np.int64)
     cumulative = _cumulative(weights[rows])
     # rows as consecutive intervals of length one, so that a single search serves all of them
     edges = (cumulative[:, :-1] + np.arange(len(rows))[:, None]).ravel()
     index = np.repeat(np.arange(len(rows)), counts)
     below = np.searchsorted(edges, index + unit, side="right") - index * (weights.shape[1] - 1)
-    cells = np.empty(len(given), np.int64)
     cells[order] = np.clip(below, 0, weights.shape[1] - 1)
+    return cells
+
+
+def _tilted(
+    weights: np.ndarray, given: np.ndarray, unit: np.ndarray, factors: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> np.ndarray:
+    """Where each record's number from 0 to 1 falls in its own distribution function."""
+    cells = np.empty(len(given), np.int64)
+    for block in slices(len(given), max(1, _WEIGHTS_AT_A_TIME // weights.shape[1])):
+        own = weights[given[block]]
+        for table, rows in factors:
+            own = own * table[rows[block]]
+        cells[block] = (_cumulative(own)[:, :-1] <= unit[block, None]).sum(axis=1)
     return cells
 
 
@@ -86,6 +124,7 @@ FIELD = "field.npz"
 ROWS_DRAWN = 2**19
 """Records that are drawn at a time at most, where a table is written block by block."""
 
+_WEIGHTS_AT_A_TIME = 2**20
 _VALUES_DRAWN = 2**24  # so at a time: fewer records of many columns
 
 
@@ -127,6 +166,36 @@ class MarkovTwin:
     def marginals(self) -> Marginals:
         """The release that the field was made from, for other models (`MarginalInference`)."""
         return Marginals(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Marginals)})
+
+    @functools.cached_property
+    def _raking(self) -> Raking:
+        """What the field misses of its tables, on a population that is the same for every key."""
+        tables, sizes = merged(self.measurements), {column.name: column.num_cells for column in self.columns}
+        raking = Raking(tables, self.plan.num_records)
+        size = population_size(tables, sizes, self.plan.num_records)
+        draw_cells(self.model, size, np.random.default_rng(0), raking)
+        return raking
+
+    @property
+    def missed(self) -> dict[tuple[str, ...], float]:
+        """The released tables that the twin is off by clearly more than their noise, the worst first.
+
+        Each with its total variation distance, less what noise would give. Post-processing of the tables.
+        """
+        clear = {columns: gap.distance for columns, gap in self._raking.gaps.items() if gap.remaining > CLEARLY}
+        return dict(sorted(clear.items(), key=lambda item: -item[1]))
+
+    @property
+    def limited_by(self) -> Literal["noise", "capacity", "steps"]:
+        """What a nearer twin would take: more budget; larger cliques, as no clique holds what is missed; or more steps.
+
+        The latter two as the larger part of the distances in `missed` says, where there are any.
+        """
+        missed, held = self.missed, [{*clique} for clique in self.model.cliques]
+        if not missed:
+            return "noise"
+        within = sum(far for columns, far in missed.items() if any({*columns} <= clique for clique in held))
+        return "steps" if 2 * within > sum(missed.values()) else "capacity"
 
     @checked
     def sample_synthetic(self, num_records: int | None = None, *, rng_key: jax.Array) -> pd.DataFrame:
@@ -176,7 +245,8 @@ class MarkovTwin:
         return drawn_within(lambda _: self._drawn_freely(num_records, rng), known, self.schema.columns)
 
     def _drawn_freely(self, num_records: int, rng: np.random.Generator) -> pd.DataFrame:
-        cells = draw_cells(self.model, num_records, rng)
+        raked = self._raking.tilts
+        cells = draw_cells(self.model, num_records, rng, lambda name, *_: raked.get(name, ()))
         arrays: dict[str, np.ndarray] = {}
         for column in self.columns:
             weights = self.fine.get(column.name)

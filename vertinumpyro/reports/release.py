@@ -44,6 +44,11 @@ _DISTANCE = "Distance from what was released, beyond noise"
 _PALE = 0.05  # at least the dark end of the scale of distances
 _FOLLOWS = ", and all that follows from them"
 _FOR_MODELS = "the noisy tables; further models cost nothing"
+_LIMITS = {
+    "noise": "more budget would make a nearer twin",
+    "capacity": "larger cliques would make a nearer twin",
+    "steps": "more iterations would make a nearer twin",
+}
 
 
 @final
@@ -100,7 +105,7 @@ class FieldReport(RunReport):
 
     def configuration(self) -> Mapping[str, str]:
         """See `RunReport`."""
-        return {"field": repr(self.result)}
+        return {"field": repr(self.result), "tables that the twin misses": _missed(self.result)}
 
     def result_warnings(self) -> Sequence[str]:
         """What a crash lost."""
@@ -185,6 +190,15 @@ def verdict(released: Marginals | None, what: str) -> list[str]:
     """A report's first line: how many pairs of columns are more than noise; none where no pairs were released."""
     found = None if released is None else held(released)
     return [f"{what} {found.verdict}."] if found is not None and found.num_pairs else []
+
+
+def _missed(twin: MarkovTwin) -> str:
+    """The released tables that the twin is off by more than their noise, and what limits it."""
+    missed, limit = twin.missed, _LIMITS[twin.limited_by]
+    if not missed:
+        return f"none, beyond noise; {limit}"
+    worst, far = next(iter(missed.items()))
+    return f"{len(missed)} of {len(twin.measurements)}, {' × '.join(worst)} the most, by {far:.3f}; {limit}"
 
 
 def table_facts(plan: MRFPlan, backend: str, method: str) -> dict[str, str]:
