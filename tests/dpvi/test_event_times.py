@@ -84,5 +84,6 @@ def test_a_plan_of_a_survival_forecasts_all_but_the_baseline_which_no_step_learn
     dpvi = DPVI(survival, warm_start=SecondMoments(events=EVENTS))
     few, many = (dpvi.plan(TableFacts(SCHEMA, number), epsilon=1.0).forecast for number in (2_000, 200_000))
     assert many.names == ("intercept", "slope")
-    assert (many.std_error < few.std_error / 5).all() and (many.std_error > many.sampling).all()
+    assert (many.std_error < few.std_error / 5).all()
+    assert (many.std_error > many.sampling).all()
     assert not many.little

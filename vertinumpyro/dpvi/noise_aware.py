@@ -38,7 +38,8 @@ below half of nu sqrt(d) to almost 0, so that a direction that the noise hides i
 
 **The posterior** is the model's prior, whatever it is, times that: in closed form where the prior is Gaussian. Where it
 is Gaussian given the latents that no party's part reads, as the scales of a hierarchy, NUTS draws these, all others
-integrated out, and the others are drawn given them; else NUTS draws all.
+integrated out, and the others are drawn given them; a single one is drawn by its distribution function, exactly. Else
+NUTS draws all.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ _ROUNDS, _ROUNDS_A_SLOPE = 20, 5
 _SIZES = np.array([1.0, 0.5, 0.25, 0.1, 0.03])
 _LEAST = 1e-9  # of N: the smallest eigenvalue of moments
 _WARMUP = 1000
+_WIDE, _POINTS, _CLOSER, _NOTHING = 40.0, 513, 4, 30.0  # of grids for one number: first ends, and e^-30 of its density
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _PAIRS = np.stack(np.meshgrid(_NODES, _NODES, indexing="ij"), -1).reshape(-1, 2)
@@ -476,11 +478,13 @@ def _by_nuts(split: SplitModel, found: Information, rng_key: jax.Array) -> Noise
     """
     if "noise-aware nuts" not in split.compiled:
         split.compiled["noise-aware nuts"] = _sampler(split)
-    sampler, conditional, read, rest = split.compiled["noise-aware nuts"]
+    sampler, density, conditional, read, rest = split.compiled["noise-aware nuts"]
     nuts_key, exact_key = jax.random.split(rng_key)
-    sampler.run(nuts_key, found.precision, found.linear, init_params={"rest": found.centre[rest]})
+    drawn = _of_one(density, found, nuts_key) if len(rest) == 1 else None
+    if drawn is None:
+        sampler.run(nuts_key, found.precision, found.linear, init_params={"rest": found.centre[rest]})
+        drawn = sampler.get_samples()["rest"]
     draws = np.zeros((NUM_DRAWS, split.num_parameters))
-    drawn = sampler.get_samples()["rest"]
     normal = jax.random.normal(exact_key, (NUM_DRAWS, len(read)), float)
     draws[:, rest], draws[:, read] = drawn, conditional(drawn, normal, found.precision, found.linear)
     bends = -np.asarray(jax.hessian(split.log_prior)(jnp.asarray(draws.mean(0))))
@@ -489,8 +493,31 @@ def _by_nuts(split: SplitModel, found: Information, rng_key: jax.Array) -> Noise
     return NoiseAwareDraws(draws, np.minimum(np.sqrt(np.maximum(np.diag(without), 0.0)), draws.std(0)))
 
 
-def _sampler(split: SplitModel) -> tuple[MCMC, Callable[..., jax.Array], np.ndarray, np.ndarray]:
-    """NUTS over the rest, draws of what is read given them, and the places of both."""
+def _of_one(density: Callable[..., jax.Array], found: Information, rng_key: jax.Array) -> np.ndarray | None:
+    """Draws of the only number of the rest `[S, 1]`, as the scale of a hierarchy, by its distribution function.
+
+    On grids that close in on where its density is; None where that is wider than the first.
+    """
+    low, high = -_WIDE, _WIDE
+    for number in range(_CLOSER):
+        grid = np.linspace(low, high, _POINTS)
+        known = np.nan_to_num(np.asarray(density(grid[:, None], found.precision, found.linear)), nan=-np.inf)
+        inside = np.flatnonzero(known > known.max() - _NOTHING)
+        if number == 0 and (inside[0] == 0 or inside[-1] == len(grid) - 1):
+            return None
+        low, high = grid[max(inside[0] - 1, 0)], grid[min(inside[-1] + 1, len(grid) - 1)]
+    chances = np.exp(known - known.max())
+    below = np.concatenate([[0.0], np.cumsum(chances[1:] + chances[:-1])])
+    within, order = jax.random.split(rng_key)
+    strata = (np.arange(NUM_DRAWS) + np.asarray(jax.random.uniform(within, (NUM_DRAWS,)))) / NUM_DRAWS
+    drawn = np.interp(strata, below / below[-1], grid)
+    return np.asarray(jax.random.permutation(order, drawn))[:, None]
+
+
+def _sampler(
+    split: SplitModel,
+) -> tuple[MCMC, Callable[..., jax.Array], Callable[..., jax.Array], np.ndarray, np.ndarray]:
+    """NUTS over the rest, their log density, draws of what is read given them, and the places of both."""
     size = split.num_parameters
     read = np.unique(split.gather_index) if _normal_given_rest(split) else np.zeros(0, int)
     rest = np.setdiff1d(np.arange(size), read)
@@ -524,7 +551,8 @@ def _sampler(split: SplitModel) -> tuple[MCMC, Callable[..., jax.Array], np.ndar
 
     kernel = NUTS(model, target_accept_prob=0.95, dense_mass=True)
     sampler = MCMC(kernel, num_warmup=_WARMUP, num_samples=NUM_DRAWS, progress_bar=False, jit_model_args=True)
-    return sampler, conditional, read, rest
+    densities = jax.jit(jax.vmap(lambda *of: given(*of)[0], (0, None, None)))
+    return sampler, densities, conditional, read, rest
 
 
 def _normal_given_rest(split: SplitModel) -> bool:
