@@ -11,7 +11,7 @@ defaults, epsilon = 1 for everyone, delta = 1e-5, one record replaced.
 A model whose posterior has no interval is in the printed `left_out`, with its reason, and nowhere else. What
 `MarginalGLM` needs a minute a table for is apart, `--only peers`, and joins the keys of the JSON file. Survival has its
 event and time at the bank, a baseline hazard of three intervals, and a table of when events were
-(`SecondMoments(events=...)`); no forecast.
+(`SecondMoments(events=...)`).
 
 Keys: coverage           {model: {n: share of 95% intervals that hold the truth, over all parameters}}
       coverage_by        {model: {n: {parameter: the same of one}}}
@@ -163,7 +163,7 @@ def simulated(job: Job) -> list[Tried] | str:
         if not fitted.posterior.is_interval:
             return fitted.posterior.spread_note
         rows, forecast = fitted.rows, fitted.plan.forecast
-        stddevs = None if forecast is None else pd.Series(forecast.std_error)
+        stddevs = None if forecast is None else forecast.table["std_error"]
         found.append(
             Tried(rows, pooled.summary(table).loc[rows.index], flat(table.truth, rows.index),
                   stddevs, fitted.seconds, fitted.plan.worst.epsilon)

@@ -55,6 +55,7 @@ from vertinumpyro.core.rng import InsecureSeededSource, RandomSource
 from vertinumpyro.data import TableFacts
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi import second_moments as moments
+from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf import party_work as tables_work
@@ -177,16 +178,19 @@ def _functional(draws: Draws, values: Sequence[Record], plan: FunctionalMechanis
     return audit_once(draws, VerticalLogisticRegression().work, plan, asked, values)
 
 
-def second_moments(draws: Draws, values: Sequence[Record], relation: NeighbouringRelation = REPLACE) -> Audit:
+def second_moments(
+    draws: Draws, values: Sequence[Record], relation: NeighbouringRelation = REPLACE, events: EventTimes | None = None
+) -> Audit:
     split = DPVI(regression("logistic")).split(SCHEMA)
     plan = MomentsPlan(
         noise_multiplier=1.0, num_records=NUM_RECORDS, parties=PARTIES, widths=moments.widths_of(split),
         clip_parts=(1, 1), radius=0.3, delta=DELTA, noise=NoiseSource(num_parties=2), relation=relation,
+        cells=() if events is None else events.cells(SCHEMA),
     )  # fmt: skip
     asked = [Publish(0, moments.OWN), Multiply(1, moments.ACROSS)]
 
     def work(facts: Any, party: str, own: Any, plan: Any, source: RandomSource) -> PartyComputation:
-        return moments.MomentsWork(split, plan, party, own, source)
+        return moments.MomentsWork(split, plan, party, own, source, events)
 
     return audit_once(draws, work, plan, asked, values)
 
@@ -262,6 +266,9 @@ def methods(draws: Draws, quick: bool) -> dict[str, Callable[[], Rows]]:
     add("linear_clients", linear_of_clients, quick)
     add("second_moments", second_moments, values)
     add("second_moments_add_remove", second_moments, values, ADD_REMOVE)
+    events = EventTimes("smoker", "age", "")
+    add("second_moments_events", second_moments, values, events=events)
+    add("second_moments_events_add_remove", second_moments, values, ADD_REMOVE, events=events)
     add("dpvi_mixture", dpvi, values, quick, mixture())
     add("dpvi_mixture_add_remove", dpvi, values, quick, mixture(), relation="add_remove")
     for outcome in ("logistic", "linear"):

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 CHEAP = ("vertimrf", "vertimrf_add_remove", "vertimrf_workload", "vertimrf_adaptive", "functional_gaussian",
          "functional_gaussian_add_remove", "functional_pure", "functional_pure_add_remove", "functional_bottom_up",
          "linear_holders", "linear_holders_projection", "linear_clients", "dpvi_linear_joint",
-         "randomised_response")  # fmt: skip
+         "second_moments_events", "second_moments_events_add_remove", "randomised_response")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

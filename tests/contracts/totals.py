@@ -25,6 +25,7 @@ from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinaryColumn, Column, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, second_moments
+from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.dpvi.horizontal import ClientSteps, HolderWork, HorizontalDPVI
 from vertinumpyro.dpvi.party_steps import StepsWork
 from vertinumpyro.dpvi.second_moments import MomentsPlan, widths_of
@@ -152,16 +153,18 @@ def statistics_total(schema: Schema, pool: Table) -> Total:
     return once(works_of(system, facts, system.plan(facts)), asked, pool)
 
 
-def moments_total(schema: Schema, pool: Table) -> Total:
+def moments_total(schema: Schema, pool: Table, events: EventTimes | None = None) -> Total:
     split = DPVI(regression(schema)).split(schema)
     plan = MomentsPlan(
         noise_multiplier=1.0, num_records=NUM_RECORDS, parties=split.parties, widths=widths_of(split),
         clip_parts=(2, 3), radius=2.0, delta=0.01, noise=NoiseSource(num_parties=2),
+        cells=() if events is None else events.cells(schema),
     )  # fmt: skip
     asked = [Publish(0, second_moments.OWN), Multiply(1, second_moments.ACROSS)]
 
     def works(table: Table) -> list[PartyComputation]:
-        return [second_moments.MomentsWork(split, plan, p, own, InsecureSeededSource(0)) for p, own in table.items()]
+        source = InsecureSeededSource(0)
+        return [second_moments.MomentsWork(split, plan, p, own, source, events) for p, own in table.items()]
 
     return once(works, asked, pool)
 
@@ -314,6 +317,12 @@ _TYPES = (*_KINDS, "groups", "category", "days")
 
 
 @functools.cache
+def _survival() -> Schema:
+    """Whether an event was seen, and when, at one party; a number at the other."""
+    own, other = {"y": CLASSES, "time": RealColumn(bounds=(0, 4))}, {"x": TARGET}
+    return Schema({PARTIES[0]: PartySchema(own), PARTIES[1]: PartySchema(other)})
+
+
 def cases() -> dict[str, Case]:
     """Every work of the library, with the columns that its method takes."""
     everything, functional, complete_ = dealt(COLUMNS), _functional(), _complete()
@@ -335,6 +344,9 @@ def cases() -> dict[str, Case]:
         "functional mechanism": Case(objective.MomentsWork, functional, partial(functional_total, "y")),
         "linear regression of holders": Case(StatisticsWork, _linear(), statistics_total),
         "second moments": Case(second_moments.MomentsWork, complete_, moments_total),
+        "second moments, and when events were": Case(
+            second_moments.MomentsWork, _survival(), partial(moments_total, events=EventTimes("y", "time", ""))
+        ),
         "steps of a mixture": Case(StepsWork, mixed, partial(steps_total, mixture, {"clip_norm": 2.0})),
         "steps of a mixture, in process": Case(StepsWork, _mixed(_KINDS), partial(in_process_total, mixture)),
         "steps of a regression": Case(

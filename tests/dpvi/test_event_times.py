@@ -1,12 +1,17 @@
 """A survival's table of events: what it says of the baseline hazard, and the law of what is lived until an event."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 from vertinumpyro.core import compat
-from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts
+from vertinumpyro.dpvi import DPVI, SecondMoments
 from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
+from vertinumpyro.model import PiecewiseHazard, party_plate, party_sum
 
 SCHEMA = Schema(
     {
@@ -41,6 +46,10 @@ def test_the_baseline_is_found_although_who_has_a_large_hazard_leaves_early(spre
     assert (np.abs(found.log_ratios - LOG_RATIOS) < 3 * np.sqrt(np.diag(found.covariance))).all()
     assert (np.abs(crude.log_ratios - LOG_RATIOS).max() > 0.4) == (spread > 0)
     assert (np.diag(found.covariance) > np.diag(found.without_noise)).all()
+    if spread:
+        with compat.x64():
+            surer = table.shape((spread,), num_parts=3.0)  # a sum of several columns is nearer to a Gaussian
+        assert (np.diag(surer.covariance) < np.diag(found.covariance) / 2).all()
 
 
 def test_residuals_at_the_truth_have_mean_0_and_the_law_of_what_is_lived():
@@ -58,3 +67,23 @@ def test_residuals_at_the_truth_have_mean_0_and_the_law_of_what_is_lived():
     assert (probabilities * (values > 0)).sum(-1)[0] == pytest.approx(seen.mean(), abs=0.01)
     assert (probabilities * residual).sum(-1)[0] == pytest.approx(cut.mean(), abs=0.01)
     assert (probabilities * residual**2).sum(-1)[0] == pytest.approx((cut**2).mean(), abs=0.02)
+
+
+def survival(data, num_records):
+    intercept = numpyro.sample("intercept", dist.Normal(0.0, 0.6))
+    baseline = numpyro.sample("baseline", dist.Normal(0.0, 0.6).expand([2]).to_event(1))
+    slope = numpyro.sample("slope", dist.Normal(0.0, 0.6))
+    shape = jnp.concatenate([jnp.zeros(1), jax.lax.stop_gradient(baseline)])
+    clinic = intercept + PiecewiseHazard((1.0, 2.5)).log_cumulative(shape, 6 * data["time"])
+    eta = party_sum("eta", {"clinic": clinic, "insurer": slope * (2 * data["visits"] - 1)})
+    with party_plate("clinic", num_records):
+        numpyro.sample("seen", dist.Poisson(jnp.exp(eta)), obs=data["seen"])
+
+
+def test_a_plan_of_a_survival_forecasts_all_but_the_baseline_which_no_step_learns():
+    dpvi = DPVI(survival, warm_start=SecondMoments(events=EVENTS))
+    few, many = (dpvi.plan(TableFacts(SCHEMA, number), epsilon=1.0).forecast for number in (2_000, 200_000))
+    assert many.names == ("intercept", "slope")
+    assert (many.std_error < few.std_error / 5).all()
+    assert (many.std_error > many.sampling).all()
+    assert not many.little

@@ -45,7 +45,7 @@ from vertinumpyro.dpvi.forecast import StandIns, drawn_prior, forecast_stddevs, 
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, noise_aware_draws, why_not
+from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, noise_aware_draws, usual_trust, why_not
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
     NUM_STEPS,
@@ -361,10 +361,12 @@ class MomentsStart(Start):
 
     def forecast(self, split: SplitModel, plan: GradientPlan) -> Forecast | None:
         """See `Start.forecast`."""
-        if why_not(split):
+        events, (summed,) = self.settings.events, split.structure.summed
+        if why_not(split, knows_times=events is not None):
             return None
-        (summed,) = split.structure.summed
-        read, (gather, times) = np.unique(split.gather_index), _gathered(split)
+        law = summed.outcome if events is None else events.supposed_lifetimes(split.schema)
+        held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
+        read, (gather, times) = np.setdiff1d(np.unique(split.gather_index), held), _gathered(split)
         coefficients, precision = drawn_prior(split)
         given = StandIns(
             scores=_stand_in_scores(split) @ gather.T[:, read],
@@ -374,8 +376,9 @@ class MomentsStart(Start):
             noise=_noise_stddev(plan) * np.sqrt(times[read]),
             num_steps=plan.num_gradients,
             moments_noise=moments_of(plan).stddev * times.max(),
+            trust=usual_trust(law),
         )
-        stddev, sampling = forecast_stddevs(summed.outcome, _longest_residual(split, plan.residual_bound), given)
+        stddev, sampling = forecast_stddevs(law, _longest_residual(split, plan.residual_bound), given)
         return Forecast(tuple(np.array(split.names, object)[read]), stddev, sampling, prior_stddev(split)[read])
 
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:

@@ -16,7 +16,8 @@ are expected to have their event in it, L_k' in its middle. The hazards of the i
 expected in each as there are; a few events are supposed beside them, at the usual hazard, a quarter of what the noise
 has. That who has a large hazard ratio leaves early is in S. With s = 0 they are the crude hazards, from which the steps
 start, and where they stay: only their level moves, with the intercept. The posterior has those at its own coefficients,
-and what leaving early makes of them with a standard deviation of .3 of itself, as predictors are not Gaussian.
+and what leaving early makes of them with a standard deviation of .3 / m of itself, as predictors are not Gaussian: less
+so, the more parts m, alike in variance and along principal axes of the released moments, they are a sum of.
 
 **Assumed**: those who leave without an event do so regardless of predictors (as in Kaplan and Meier's estimate), and
 within a bin halfway; hazards are constant between cut points, as the model says.
@@ -35,11 +36,11 @@ import numpy as np
 from vertinumpyro.data import Schema
 from vertinumpyro.model.hazards import table_numbers
 
-_LEAST_BINS = 10
+_LEAST_BINS, _SUPPOSED_CELLS = 10, 20
 _SWEEPS = 60
 _LARGEST = 30.0  # of a log rate, and of what is lived in a cell: so that no derivative overflows
 _FARTHEST = 6.0  # of a log hazard from the usual one
-_TRUST = 0.3  # on simulated tables of half binary columns it is off by up to .2
+_TRUST = 0.3  # of predictors of one column, binary or uniform, it is off by .1 to .5; of three or more below .08
 _MOST_LEAVING = 0.95  # of those who reach a bin's middle
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
@@ -90,6 +91,13 @@ class EventTimes:
         middles = (np.array(edges)[1:] + np.array(edges)[:-1]) / 2
         return Bins(np.array(edges), np.searchsorted(self.cutpoints, middles), len(self.cutpoints) + 1)
 
+    def supposed_lifetimes(self, schema: Schema) -> Lifetimes:
+        """Before anything is known: a hazard that is the same at all times, and half leave early without an event."""
+        grid = np.linspace(0.0, self.bins(schema).edges[-1], _SUPPOSED_CELLS + 1)
+        leaving = np.full(_SUPPOSED_CELLS, 1 - 0.5 ** (1 / _SUPPOSED_CELLS))
+        leaving[-1] = 1.0
+        return Lifetimes(jnp.asarray(grid), jnp.asarray(grid), jnp.asarray(leaving))
+
     def cells(self, schema: Schema) -> tuple[int, ...]:
         """How many cells each party publishes."""
         owner = schema.party_of(self.event)
@@ -134,14 +142,18 @@ class HazardTable(NamedTuple):
     num_records: int
     bins: Bins
 
-    def shape(self, spreads: Any = (0.0,)) -> Shape:
-        """The baseline, at predictors of these standard deviations, as draws of the coefficients have them."""
+    def shape(self, spreads: Any = (0.0,), num_parts: float = 1.0) -> Shape:
+        """The baseline, at predictors of these standard deviations, as draws of the coefficients have them.
+
+        :param num_parts: of how many parts, alike in variance, predictors are sums.
+        """
         contrast = np.eye(self.bins.num_intervals)[1:] - np.eye(self.bins.num_intervals)[0]
         rates = jnp.exp(jnp.asarray(spreads)[:, None] * _NODES)
         each, by_cells = self._ratios(rates), self._slope(rates)
         events = np.asarray(self._known_events(self.cells))
         chance, noise = contrast @ np.diag(1 / events) @ contrast.T, self.stddev * contrast @ by_cells
-        apart, left_early = each - each.mean(0), _TRUST * (each.mean(0) - self._ratios(jnp.ones((1, len(_NODES))))[0])
+        apart, crude = each - each.mean(0), self._ratios(jnp.ones((1, len(_NODES))))[0]
+        left_early = _TRUST / num_parts * (each.mean(0) - crude)
         doubted = apart.T @ apart / len(each) + np.outer(left_early, left_early)
         return Shape(each.mean(0), chance + noise @ noise.T + doubted, chance, events[1:] / events.sum())
 
@@ -238,6 +250,9 @@ class Lifetimes(NamedTuple):
     hazard: the true one, but for its level.
     censored: of those at risk at the end of a grid's cell, the part that leaves `[I]`; all at the last.
     """
+
+    is_loose = True  # not annotated, or they were fields
+    usual = (0.0, 1.0)
 
     lived: Any
     hazard: Any

@@ -28,7 +28,8 @@ import numpy as np
 from numpyro.infer.initialization import init_to_sample
 
 from vertinumpyro.core import compat
-from vertinumpyro.dpvi.noise_aware import TRUST, gaussian_prior
+from vertinumpyro.dpvi.event_times import Lifetimes
+from vertinumpyro.dpvi.noise_aware import gaussian_prior
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.outcomes import Outcome
 
@@ -49,6 +50,7 @@ class StandIns(NamedTuple):
     noise: of a step's sum, standard deviations `[d]`.
     num_steps: T.
     moments_noise: of the entries of the second moments.
+    trust: rho.
     """
 
     scores: np.ndarray
@@ -58,9 +60,10 @@ class StandIns(NamedTuple):
     noise: np.ndarray
     num_steps: int
     moments_noise: float
+    trust: float
 
 
-def forecast_stddevs(outcome: Outcome, cut: float, given: StandIns) -> tuple[np.ndarray, np.ndarray]:
+def forecast_stddevs(outcome: Outcome | Lifetimes, cut: float, given: StandIns) -> tuple[np.ndarray, np.ndarray]:
     """Standard deviations `[d]` of the posterior, and of the same without the noise of privacy.
 
     :param cut: where residuals are cut, in their own units.
@@ -83,7 +86,7 @@ def _dependent(scores: np.ndarray) -> np.ndarray:
     return middle + spread * (apart @ np.linalg.cholesky(correlated).T)
 
 
-def _weights(outcome: Outcome, cut: float, predictors: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def _weights(outcome: Outcome | Lifetimes, cut: float, predictors: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """At some predictors, E[psi d log p / d eta], Var(psi) and that of residuals that nothing cuts."""
     eta = np.linspace(predictors.min() - 1e-6, predictors.max() + 1e-6, _NODES)
     known = outcome.support(jnp.asarray(eta))
@@ -104,7 +107,9 @@ def _stddevs(given: StandIns, said: np.ndarray, spread: np.ndarray, whole: np.nd
     kappa = given.moments_noise * said.mean()
     covariance = np.linalg.inv(given.precision)
     for _ in range(_ROUNDS):
-        apart = kappa**2 * np.trace(covariance) * np.eye(len(noise)) + TRUST**2 * np.sum(steep * covariance) * steep
+        apart = (
+            kappa**2 * np.trace(covariance) * np.eye(len(noise)) + given.trust**2 * np.sum(steep * covariance) * steep
+        )
         information = steep @ np.linalg.solve(spreads + noise + apart, steep)
         covariance = np.linalg.inv(information + given.precision)
     without = np.linalg.inv(exact + given.precision)

@@ -60,7 +60,7 @@ def hazard_aware_draws(
             if len(held) and turn < _TURNS - 1:
                 some = drawn(split, found, rng_key).draws[:: NUM_DRAWS // _DRAWS]
                 some[:, [*held, *level]] = 0.0  # levels do not change a shape
-                shape = table.shape(predictor_spreads(split, trace, some, _NORMAL))
+                shape = table.shape(*predictor_spreads(split, trace, some, _NORMAL))
         return drawn(split, _with_shape(found, shape, held, level) if len(held) else found, rng_key)
 
 
