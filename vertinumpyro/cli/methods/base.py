@@ -46,11 +46,16 @@ FOLLOWS = (
 )
 
 
+OF_CELLS = ("bins", "max_cells", "memory_limit", "workload")
+"""Of `[mrf]`, what the score of a twin reads too, whatever method drew the twin."""
+
+
 class CommandMethod(abc.ABC):
     """A method as a configuration describes it. No table is opened here.
 
     :cvar plan_class: of its plans.
     :cvar own_settings: for sections of the file, the keys that the method reads; others there are refused by name.
+    :cvar own_sections: of the file, those that no other method reads but those that name them too.
     :cvar for_holders: whether the parties hold whole records, each other ones, and not columns of the same.
     :ivar method: what a session runs.
     """
@@ -58,6 +63,7 @@ class CommandMethod(abc.ABC):
     name: ClassVar[str]
     plan_class: ClassVar[type[Plan]]
     own_settings: ClassVar[Mapping[str, tuple[str, ...]]]
+    own_sections: ClassVar[tuple[str, ...]] = ()
     for_holders: ClassVar[bool] = False
 
     method: Any
@@ -184,3 +190,22 @@ def _refuse_other_settings(method: CommandMethod) -> None:
                     f"[{section}] {name} is nothing that --method {method.name} reads; leave it out, or choose another "
                     "method"
                 )
+
+
+def refuse_unread(method: CommandMethod, why: str | None) -> None:
+    """Whole sections that the method does not read; of what was agreed on or stored before, nobody asks.
+
+    :param why: the method was chosen; None where somebody named it.
+    :raises ArgumentError: names the section, the key, and why the method is another.
+    """
+    config = method.config
+    scored = () if config.quality.part is None else OF_CELLS
+    settings = {"mrf": config.mrf, "regression": config.regression, "quality": config.quality}
+    for section in settings.keys() - set(method.own_sections):
+        read = {"mrf": scored, "quality": ("part",)}.get(section, ())
+        for key in (key for key in given(settings[section]) if key not in read):
+            chosen = "" if why is None else f" (taken as {why})"
+            raise ArgumentError(
+                f"[{section}] {key} is nothing that --method {method.name} reads{chosen}; leave it out, or choose "
+                "another method"
+            )
