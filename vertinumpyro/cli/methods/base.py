@@ -193,19 +193,22 @@ def _refuse_other_settings(method: CommandMethod) -> None:
 
 
 def refuse_unread(method: CommandMethod, why: str | None) -> None:
-    """Whole sections that the method does not read; of what was agreed on or stored before, nobody asks.
+    """Whole sections of a file that the method which the same file leads to does not read.
 
-    :param why: the method was chosen; None where somebody named it.
+    Not where the command line names the method, as a file may serve several; nor of what was agreed on or stored.
+
+    :param why: the file leads to it; None where the command line named it.
     :raises ArgumentError: names the section, the key, and why the method is another.
     """
+    if why is None:
+        return
     config = method.config
     scored = () if config.quality.part is None else OF_CELLS
     settings = {"mrf": config.mrf, "regression": config.regression, "quality": config.quality}
-    for section in settings.keys() - set(method.own_sections):
+    for section in sorted(settings.keys() - set(method.own_sections)):
         read = {"mrf": scored, "quality": ("part",)}.get(section, ())
         for key in (key for key in given(settings[section]) if key not in read):
-            chosen = "" if why is None else f" (taken as {why})"
             raise ArgumentError(
-                f"[{section}] {key} is nothing that --method {method.name} reads{chosen}; leave it out, or choose "
-                "another method"
+                f"[{section}] {key} is nothing that --method {method.name} reads (taken as {why}); leave it out, or "
+                "choose another method"
             )
