@@ -191,9 +191,8 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         """
         if resume and plan is None:
             plan = recorded_plan(run_dir, BayesianLinearPlan)
-        if isinstance(X, VerticalDataset | Session) and sample_weight is not None:
-            refuse_weights(sample_weight)
         if isinstance(X, Session):
+            refuse_weights(sample_weight)
             return self._fit_session(X, y, plan, run_dir, resume)
         _require_whole_records(X)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=LEAST_RECORDS)
