@@ -27,9 +27,9 @@ schema draft` proposes a schema, `vertinumpyro schema json` writes a JSON schema
 `[parties.NAME.rows]` says how one record follows from several rows of one id, and `[parties.NAME.rows.take.COLUMN]`
 how each column does: [Several rows of a person](../own_tables.md#several-rows-of-a-person).
 
-`[[constraint]]` says what is publicly known of every record, and every twin keeps: `impossible`, a table of columns with
-labels, or with `{ min = ..., max = ... }`, that no record has all at once; `order`, columns none of which lies behind
-the next; or `column`, `by` and `values`, a column that another one determines.
+`[[constraint]]` says what is publicly known of every record, and every twin keeps: `impossible`, a table of columns
+with labels, or with `{ min = ..., max = ... }`, that no record has all at once; `order`, columns none of which lies
+behind the next; or `column`, `by` and `values`, a column that another one determines.
 
 `confirmed = false` marks a domain that was read from a private table; every command refuses it until a person has
 replaced or confirmed it.

@@ -26,9 +26,7 @@ from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.dpvi.training_loop import OnEstimate
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
-from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.mrf.field import has_engine
-from vertinumpyro.mrf.table_selection import bins_within
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PrivacyWarning
 
@@ -198,8 +196,8 @@ def _method(
 def _candidates(model: Model | None, schema: Schema, on_estimate: OnEstimate) -> Iterator[_Candidate]:
     field = VertiMRF()
     if model is None and has_engine():
-        bins = bins_within({column.name: column.num_cells for column in cell_columns(schema)}, field.clique_limit)
-        grouped = VertiMRF(bins=bins)
+        grouped = field.grouped(schema)
+        bins = grouped.bins
         groups = f", with {', '.join(map(repr, bins))} in {min(bins.values())} groups of neighbours" if bins else ""
         yield (
             f"Markov field of noisy tables{groups}",

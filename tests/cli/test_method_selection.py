@@ -71,10 +71,9 @@ def test_without_the_engine_the_mixture_and_what_to_install(project, engine):
     [
         ("epsilon = 3.0", "noise_multiplier = 8.0", r"\[privacy\] noise_multiplier"),
         ("epsilon = 3.0", "epsilon = 3.0\n[fit]\nnum_steps = 3", r"\[fit\] num_steps"),
-        ("epsilon = 3.0", "epsilon = 3.0\n[mrf]\nmemory_limit = 1000", "marginals cannot be had here: .*memory_limit"),
     ],
 )
-def test_dpvi_where_the_settings_are_its_own_or_tables_do_not_fit(project, engine, old, new, why):
+def test_dpvi_where_the_settings_are_its_own(project, engine, old, new, why):
     project.replace(old, new)
     assert of(project).name == "dpvi"
     assert re.search(why, of(project).why)
@@ -89,6 +88,44 @@ def test_a_model_that_reads_what_it_does_not_draw_has_no_tables(project, engine,
     project.replace("num_components = 2", f'function = "model_{name}:health"')
     assert of(project).name == name
     assert name == "marginals" or "'plan'" in of(project).why
+
+
+@pytest.mark.parametrize("engine", [True], indirect=True)
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ('[mrf]\nworkload = ["star:il"]', "workload: the schema has no column 'il'"),
+        ("[mrf]\nmemory_limit = 1000", "memory_limit"),
+        ('[fit]\nnum_steps = 3\n[mrf]\nworkload = ["star:ill"]', r"\[mrf\] workload .*taken as \[fit\] num_steps"),
+        ('[run]\nmethod = "dpvi"\n[mrf]\nmax_cells = 4', r"\[mrf\] max_cells is nothing that --method dpvi reads"),
+        ('[run]\nmethod = "vertimrf"\n[regression]\nridge = 2.0', r"\[regression\] ridge .*vertimrf"),
+        ('[run]\nmethod = "logistic"\n[regression]\nlabel = "ill"\n[mrf]\nmax_cells = 4', r"\[mrf\] max_cells"),
+        ('[run]\nmethod = "dpvi"\n[quality]\ntwin = "twin.csv"', r"\[quality\] twin"),
+    ],
+)
+def test_no_other_method_is_taken_for_a_setting_that_it_would_not_read(project, engine, setting, why):
+    project.replace("num_components = 2", "")
+    project.replace("epsilon = 3.0", f"epsilon = 3.0\n{setting}")
+    for command in ("plan", "check", "fit"):
+        found = project.run(command, project.config)
+        assert found.exit_code != 0
+        assert re.search(why, one_line(found.stderr).replace("│ ", ""))
+    assert not (project.folder / "run").exists()
+
+
+@pytest.mark.parametrize("engine", [True], indirect=True)
+def test_a_column_too_wide_for_tables_is_counted_in_groups_and_named(project, engine):
+    project.replace("num_components = 2", "")
+    schema = project.folder / "schema.toml"
+    wide = ", ".join(f'"v{i}"' for i in range(2000))
+    columns = [
+        f'[parties.clinic.columns.{name}]\ntype = "categorical"\ncategories = [{wide}]' for name in ("town", "code")
+    ]
+    schema.write_text("\n".join([schema.read_text(), *columns]))
+    project.replace("[data.files]", "[data]\nnum_records = 500\n[data.files]")
+    text = one_line(project.run("plan", project.config).output)
+    assert "Method: vertimrf" in text
+    assert re.search(r"counted in groups *\d+ of neighbours: town, code", text)
 
 
 def test_the_configuration_may_name_it_and_a_regression_must_be_named(project):

@@ -278,7 +278,8 @@ def test_decimals_round_inside_the_bounds():
 
 @given(binned(), st.integers(0, 3), st.integers(0, 2**32 - 1))
 def test_decimals_of_a_bin_stay_in_it(column, decimals, seed):
-    if not binning.have_decimals(column.bin_edges, decimals):
+    edges = column.bin_edges if column.edges is not None else binning.to_decimals(column.bin_edges, decimals)
+    if not binning.have_decimals(edges, decimals):
         with pytest.raises(SchemaError, match="a bin holds no such number"):
             dataclasses.replace(column, decimals=decimals)
         return
@@ -288,6 +289,14 @@ def test_decimals_of_a_bin_stay_in_it(column, decimals, seed):
     np.testing.assert_array_equal(encode(column, decoded), codes)
     values, edges = decoded.dropna().to_numpy(), set(column.bin_edges)
     assert all(value in edges or value == round(value, decimals) for value in values)
+
+
+def test_equal_bins_as_wide_as_a_decimal_hold_one_number_each():
+    column = BinnedColumn(bounds=(0, 1), bins=10, decimals=1)
+    tenths = np.round(np.arange(10) / 10, 1)
+    assert encode(column, pd.Series(tenths)).tolist() == list(range(10))
+    assert set(column.decode(np.repeat(np.arange(10), 50), rng())) <= {*tenths, 1.0}
+    assert encode(dataclasses.replace(column, decimals=None), pd.Series(tenths)).tolist()[:3] == [0, 1, 2]
 
 
 def test_decimals_leave_the_zeros_to_their_bin():

@@ -390,3 +390,10 @@ def test_a_name_that_needs_quotes_is_quoted():
 def test_what_is_no_table_of_people_is_refused(frame, settings, error, why):
     with pytest.raises(error, match=why):
         draft_schema(frame, "p", **settings)
+
+
+@pytest.mark.parametrize("value", ["می\u200cخ", "\U0001f468\u200d\U0001f467"])  # a non-joiner, and a joiner
+def test_a_value_with_a_character_that_no_schema_takes_is_not_drafted(value):
+    made = draft_schema(pd.DataFrame({"id": range(100), "name": [value, "b"] * 50}), "a").to_toml()
+    assert "a value holds a character that is not seen, \\u200" in made
+    assert "categories" not in made

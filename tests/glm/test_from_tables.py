@@ -11,7 +11,7 @@ import pytest
 from numpyro import handlers
 from scipy import stats
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.data import (
     BinaryColumn,
     BinnedColumn,
@@ -99,6 +99,7 @@ def test_with_almost_no_noise_it_is_maximum_likelihood_with_its_standard_errors(
     assert table["ratio low"]["age"] == pytest.approx(np.exp(table["low"]["age"]))
     with pytest.raises(ArgumentError, match="level=95 must be between 0 and 1"):
         found.summary(95)
+    assert [line.split()[0] for line in str(found).splitlines() if "0." in line][1:3] == ["(intercept)", "state=fair"]
     records = VerticalDataset.example(regression.schema, 50, np.random.default_rng(3))
     told: Any = regression.predictor(found, allow_not_dp=True).predict(records)
     mean, codes = table["mean"], records.pooled()
@@ -231,3 +232,17 @@ def test_what_is_of_another_schema_or_no_release_is_refused():
         glm().release(SCHEMA, None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="release must be tables"):
         glm().fit(SCHEMA, KEY)  # type: ignore[arg-type]
+
+
+def test_features_may_be_called_as_the_models_own_sites_are():
+    schema = Schema(
+        {"a": PartySchema({"z": BinaryColumn(), "intercept": BinaryColumn()}), "b": PartySchema({"y": BinaryColumn()})}
+    )
+    dataset = VerticalDataset.example(schema, 400, np.random.default_rng(0))
+    regression = MarginalGLM(schema=schema, family="bernoulli", label="y")
+    plan = regression.plan(dataset, epsilon=5.0)
+    found = regression.fit(dataset, plan=plan, num_samples=50)  # one call, as of the other estimators
+    assert list(found.summary().index) == ["intercept", "z=1", "intercept=1"]
+    for wrong, said in (({}, "plan: records need one"), ({"plan": plan}, "")):
+        with pytest.raises((ArgumentError, PlanSpentError), match=said):
+            regression.fit(dataset, **wrong)

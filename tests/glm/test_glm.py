@@ -227,7 +227,12 @@ def test_a_family_is_a_classifier_or_a_regressor(fitted, frame):
 def test_what_was_fitted_is_described(fitted, dataset):
     _, model = fitted
     times = ("until", "since") if model.family == "survival" else ()
-    assert model.feature_names() == ["income", "years", "usage", "tariff=0", "tariff=1", "tariff=2"]
+    assert model.feature_names() == ["income", "years", "usage", "tariff=x", "tariff=y", "tariff=z"]
+    summary = model.summary()
+    assert list(summary.frame.index) == ["(intercept)", *model.feature_names()]
+    assert np.array_equal(summary.frame["coef"], [model.intercept_, *model.coef_])
+    assert ("std err" in summary.frame) == model.posterior_.is_interval
+    assert f"family {model.family}" in str(summary)
     assert model.coef_.shape == (6,)
     assert (model.n_features_in_, list(model.feature_names_in_)) == (4, list(FEATURES))
     assert model.schema_.columns.keys() == {*FEATURES, model.label, *times}
@@ -451,7 +456,7 @@ def test_an_integer_has_a_coefficient_for_each_value_unless_it_is_linear(dataset
 def test_a_missing_value_of_a_feature_has_a_coefficient_of_its_own():
     schema = Schema({"a": PartySchema({"s": BinaryColumn(missing="category"), "y": BinaryColumn()})})
     (term,) = terms_of(schema, "y")
-    assert term.names == ["s=0", "s=1", "s=2"]
+    assert term.names == ["s=0", "s=1", "s=missing"]
     assert np.array_equal(term.added(np.array([1.0, 2.0, 3.0]), np.array([0, 2])), [1.0, 3.0])
 
 

@@ -60,7 +60,7 @@ def posterior(release):
 def test_fits_to_one_release_are_compared_by_the_tables_that_they_predict(posterior, release):
     """Age and plan depend on each other: 5 parameters have all of their table, 3 have none of that."""
     others = MarginalInference(apart, law="tables", num_steps=300, num_starts=1)
-    with pytest.warns(InferenceWarning, match="times as far"):
+    with pytest.warns(InferenceWarning, match="times as far"), pytest.warns(TwinWarning, match="'weight'"):
         other = others.fit(release, KEY, num_samples=300, progress_bar=False)
     scores = {"apart": other.elpd(release), "by age": posterior.elpd(release)}
     assert [scores[name].p for name in scores] == pytest.approx([3, 5], abs=0.3)

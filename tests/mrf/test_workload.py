@@ -186,3 +186,18 @@ def test_models_and_fields_are_made_of_what_there_is(dataset):
     for twin in (field, model.fit(released, jax.random.key(0), progress_bar=False)):
         table = twin.sample_synthetic(2000, rng_key=jax.random.key(1))
         assert np.corrcoef(table["ill"], table["visits"])[0, 1] > 0.3
+
+
+@pytest.mark.parametrize(
+    "words", ["ill:visits", "ill, visits", "visits x ill", "ill × visits", "ill*visits", "ill - visits"]
+)
+def test_a_pair_may_be_written_as_people_do(words):
+    columns = cell_columns(Schema({"a": PartySchema({"ill": BinaryColumn(), "visits": BinaryColumn()})}))
+    assert named_tables(columns, [words]) == named_tables(columns, [("ill", "visits")])
+
+
+def test_a_name_with_such_a_character_is_no_pair_by_itself():
+    columns = cell_columns(Schema({"a": PartySchema(dict.fromkeys(("a-b", "a", "b", "b-c", "c"), BinaryColumn()))}))
+    for words in ("a-b", "a-b-c"):  # a column; a-b with c, or a with b-c
+        with pytest.raises(ArgumentError, match="neither a pair of columns"):
+            named_tables(columns, [words])

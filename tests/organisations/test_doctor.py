@@ -305,3 +305,18 @@ def test_one_that_does_not_come_is_named(approved):
     assert code == 2
     assert "clinic" in text
     assert "links" in text
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_clock_that_is_no_number_is_refused_with_the_members_name(number):
+    class Peer:
+        peer = "clinic"
+
+        def send(self, message):
+            pass
+
+        def receive(self, size):
+            return checkup._STAMP.pack(number)
+
+    with pytest.raises(BackendError, match="clinic sent no measure"):
+        checkup._asked(Peer())

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn", reason="the estimators are scikit-learn's: extra 
 
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError, SkipTestWarning
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -87,9 +87,11 @@ def test_cross_validation_works_and_says_once_that_budgets_add_up(case):
     scores, messages = told(lambda: cross_val_score(model, X, y, cv=5))
     assert scores.shape == (5,)
     assert np.all(scores > 0.1)
-    assert len(messages) == 1
-    assert "have spent 2 budgets" in messages[0]
-    assert "add up, to epsilon = 16 so far" in messages[0]
+    assert len(messages) == 2
+    assert "this will fit" in messages[0]
+    assert "5 times epsilon = 8" in messages[0]
+    assert "have spent 2 budgets" in messages[1]
+    assert "add up, to epsilon = 16 so far" in messages[1]
     assert model.own_budgets == pytest.approx(OwnBudgets(5, 40.0, 5 * DELTA))
 
 
@@ -97,11 +99,20 @@ def test_a_grid_counts_every_fold_of_every_setting_and_the_refit(case):
     model, X, y = case
     grid = GridSearchCV(model, {"epsilon": [2.0, 8.0]}, cv=3)
     search, messages = told(lambda: grid.fit(X, y))
-    assert len(messages) == 1
+    assert [words in message for words, message in zip(("7 times", "2 budgets"), messages, strict=True)] == [True] * 2
     refit = search.best_params_["epsilon"]
     assert model.own_budgets == pytest.approx(OwnBudgets(7, 3 * 2.0 + 3 * 8.0 + refit, 7 * DELTA))
     assert search.best_estimator_.own_budgets == model.own_budgets
     assert search.predict(X).shape == (len(X),)
+
+
+def test_a_warning_that_is_an_error_stops_a_grid_before_anything_is_spent(case):
+    model, X, y = case
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        with pytest.raises(PrivacyWarning, match="nothing is spent so far"):
+            GridSearchCV(model, {"epsilon": [2.0, 8.0]}, cv=3, error_score="raise").fit(X, y)
+    assert model.own_budgets.count == 0
 
 
 def test_a_first_fit_says_nothing_and_later_ones_are_announced_as_they_mount_up(case):
@@ -190,7 +201,17 @@ def test_scikit_learns_checks_of_an_estimator_without_a_table(kind):
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([BayesianLinearRegression(epsilon=8.0, insecure_seed=0)], expected_failed_checks=None)
+@parametrize_with_checks(
+    [BayesianLinearRegression(epsilon=8.0, insecure_seed=0)],
+    expected_failed_checks=lambda _: dict.fromkeys(
+        (
+            "check_sample_weights_list",
+            "check_sample_weights_not_overwritten",
+            "check_sample_weight_equivalence_on_dense_data",
+        ),
+        "weights lie from 0 to 1, as the noise is for records that count once",
+    ),
+)
 def test_scikit_learns_checks_of_an_estimator_of_arrays(estimator, check):
     """All of them; the seed is for the one that wants two fits to be alike."""
     check(estimator)
@@ -222,8 +243,85 @@ def test_a_pipeline_is_validated_on_the_pooled_side(frame):
     folds = StratifiedKFold(3).split(frame, frame["late"])
     scores, messages = told(lambda: cross_val_score(pipeline, frame, cv=list(folds)))
     assert np.all(scores > 0.5)
-    assert len(messages) == 1
+    assert len(messages) == 2
     assert model.own_budgets.count == 3
+
+
+@pytest.mark.parametrize("kind", VERTICAL)
+def test_weights_are_refused_with_the_reason(kind, frame):
+    with pytest.raises(ArgumentError, match="sample_weight: a record counts once here"):
+        vertical(kind).fit(frame, sample_weight=np.ones(len(frame)))
+
+
+@seeded
+def test_weights_of_whole_records_within_bounds_are_those_records_scaled():
+    rng = np.random.default_rng(0)
+    x, weights = rng.uniform(-1, 1, (400, 2)), rng.random(400)
+    y = x @ [0.6, -0.3]
+    model, other = (BayesianLinearRegression(epsilon=8.0, projection=False, insecure_seed=1) for _ in range(2))
+    root = np.sqrt(weights)
+    weighted, scaled = model.fit(x, y, sample_weight=weights), other.fit(x * root[:, None], y * root)
+    assert np.array_equal(weighted.coef_, scaled.coef_)
+    for wrong, said in (
+        ([2.0] * 400, "must lie from 0 to 1"),
+        ([0.0] * 400, "not all be zero"),
+        ([1.0], "has shape"),
+        ([np.nan] * 400, "from 0 to 1"),
+    ):
+        with pytest.raises(ArgumentError, match=f"sample_weight.*{said}"):
+            model.fit(x, y, sample_weight=wrong)
+
+
+def test_text_labels_are_predicted_under_cross_validation():
+    rng = np.random.default_rng(0)
+    schema = Schema(
+        {"a": PartySchema({"age": AGE}), "b": PartySchema({"late": BinaryColumn(categories=("no", "yes"))})}
+    )
+    table = pd.DataFrame({"age": rng.uniform(0, 90, 2000)})
+    late = pd.Series(np.where(table["age"] > 45, "yes", "no"), name="late")
+    model = VerticalLogisticRegression(schema=schema, label="late", epsilon=8.0, delta=DELTA, backend=Plaintext())
+    found, _ = told(lambda: cross_val_predict(model, table, late, cv=2, method="predict_proba"))
+    assert np.mean((found[:, 1] > 0.5) == (late == "yes")) > 0.9
+
+
+# -- the results table ----------------------------------------------------------------------------
+
+
+@seeded
+@pytest.mark.parametrize("kind", VERTICAL)
+def test_a_results_table_names_coefficients_by_their_values(kind, dataset):
+    model = vertical(kind, insecure_seed=1).fit(dataset)
+    found = model.summary(0.9)
+    names = ["(intercept)", "age", "bmi", "ward=day", "ward=night", "ward=none", "income", "owner"]
+    assert list(found.frame.index) == names
+    assert list(found.frame) == ["coef", "std err", "[0.05", "0.95]"]
+    assert np.array_equal(found.frame["coef"], [model.intercept_, *model.coef_])
+    assert np.allclose(found.frame[["[0.05", "0.95]"]], model.intervals(0.9))
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert f"label: {LABELS[kind]}" in " ".join(str(found).split())
+    assert sum(set(line) == {"="} for line in lines) == 3
+    trimmed = vertical(kind, estimator="minimiser").fit(dataset).summary()
+    assert list(trimmed.frame) == ["coef"]
+    assert "has no intervals" in str(trimmed)
+    with pytest.raises(ArgumentError, match="level=95"):
+        model.summary(95)
+
+
+def test_a_results_table_of_arrays_and_of_frames():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (400, 2))
+    for records, names in ((x, ["x1", "x2"]), (pd.DataFrame(x, columns=["dose", "age"]), ["dose", "age"])):
+        model = BayesianLinearRegression(epsilon=8.0, posterior="plug_in").fit(records, x[:, 0])
+        assert list(model.summary().frame.index) == names
+        assert "leave out the noise of privacy" in str(model.summary())
+
+
+def test_columns_at_several_parties_are_not_taken_for_holders(dataset):
+    model = BayesianLinearRegression(target="debt")
+    for call in (lambda: model.plan(dataset, epsilon=1.0), lambda: model.fit(dataset)):
+        with pytest.raises(ArgumentError, match="take VerticalLinearRegression"):
+            call()
 
 
 # -- tables ---------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> 
     :returns: both for programs.
     """
     job = Job.load(path, method, backend=backend)
+    job.refuse_unread()
     with console.status("[dim]privacy plan …"):
         facts = job.facts()
         plan = job.method.plan(facts)
@@ -76,6 +77,7 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
     """
     with checklist_item("settings") as found:
         job = Job.load(path, method, backend=backend)
+        job.refuse_unread()
         found += [path.name, job.method.name, job.method.about(), *([] if job.why is None else [job.why])]
     with checklist_item("schema") as found:
         found += [count(len(job.schema.parties), "party").replace("partys", "parties")]
@@ -150,6 +152,7 @@ def fit(
         plan = plan_to_continue(run_dir, job.method.name)
         refuse_changed(job.config, run_dir)
     else:
+        job.refuse_unread()
         refuse_started(run_dir)
         if config.quality.part is not None:
             refuse_started(run_dir / SCORE)

@@ -13,7 +13,7 @@ from typing import NamedTuple, final
 import pandas as pd
 
 from vertinumpyro.cli.config import CONFIG_COPY, Config, load_config
-from vertinumpyro.cli.methods.base import METHODS, CommandMethod, given, method_of
+from vertinumpyro.cli.methods.base import METHODS, CommandMethod, given, method_of, refuse_unread
 from vertinumpyro.core.errors import ArgumentError, ModelContractError, PlanSpentError
 from vertinumpyro.core.workers import Workers, workers_of
 from vertinumpyro.data import CsvFormat, Schema, TableFacts, VerticalDataset, align, read_ids, read_table
@@ -48,7 +48,7 @@ def chosen(config: Config) -> Choice:
 
     One release of tables pays once where DPVI pays for every step, so its twins are nearer at the same ε wherever the
     model has tables: through a Markov field where no model is given, through the model where one is. DPVI is for all
-    other models, for tables too wide to be measured, and where the settings are DPVI's own.
+    other models, for tables too wide to be measured where nobody set any, and where the settings are DPVI's own.
     """
     if config.run.method is not None:
         return Choice(config.run.method, "[run] method says so")
@@ -68,6 +68,8 @@ def chosen(config: Config) -> Choice:
     else:
         why = "tables are paid for once, where DPVI pays for every step"
         wanted = Choice("marginals", why if has_engine() else f"{why}; {_ENGINE} makes nearer twins")
+    if given(config.mrf):  # who sets tables wants tables: where they cannot be had, their plan says why
+        return wanted
     refused = _refusal(wanted, config)
     return wanted if refused is None else Choice("dpvi", f"{wanted.name} cannot be had here: {refused}")
 
@@ -110,6 +112,10 @@ class Job:
                 "records: take bayesian_linear or horizontal"
             )
         return cls(config=config, method=found(config), why=why)
+
+    def refuse_unread(self) -> None:
+        """See `methods.base.refuse_unread`."""
+        refuse_unread(self.method, self.why)
 
     @property
     def schema(self) -> Schema:

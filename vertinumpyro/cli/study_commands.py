@@ -63,6 +63,7 @@ def draft(
     if sources is not None:
         sources.guard()
     job = Job.of(config, method)
+    job.refuse_unread()
     if config.quality.part is not None or job.method.name == "quality":
         raise ArgumentError(
             "[quality]: organisations approve one plan at a time, and compare no table yet; leave it out, and release "

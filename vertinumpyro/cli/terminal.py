@@ -181,7 +181,8 @@ _POLL_S = 0.5
 
 
 class ProgressLines:
-    """A callback `(step, total)` that says a line when a tenth more is done, or ten seconds or longer have passed."""
+    """A callback `(step, total)` that says a line when a tenth more is done or ten seconds or longer have passed, after
+    the first at most one every ten seconds."""
 
     def __init__(
         self, noun: str, say: Callable[[str], object] = console.print, clock: Callable[[], float] = time.monotonic
@@ -189,19 +190,22 @@ class ProgressLines:
         self._noun, self._say, self._clock = noun, say, clock
         self._started = self._said_at = clock()
         self._said_step: int | None = None
+        self._is_first = True
 
     def __call__(self, step: int, total: int) -> None:
         """Say where the run stands, if that is worth a line."""
         if self._said_step is None:
             self._said_step = step  # a run that continues does not begin at 0
         now = self._clock()
-        due = max(_SHORTEST_S, (now - self._started) / _PARTS_OF_TIME)
-        if step - self._said_step >= max(1, _PART * total) or now - self._said_at >= due:
+        passed = now - self._said_at
+        is_more = step - self._said_step >= max(1, _PART * total)
+        due = _SHORTEST_S if is_more else max(_SHORTEST_S, (now - self._started) / _PARTS_OF_TIME)
+        if passed >= due or (is_more and self._is_first):
             self.say(step, total)
 
     def say(self, step: int, total: int) -> None:
         """Say where the run stands."""
-        self._said_at, self._said_step = self._clock(), step
+        self._said_at, self._said_step, self._is_first = self._clock(), step, False
         share = f"{step / max(total, 1):.0%}"
         passed = duration(self._said_at - self._started)
         self._say(f"{step:,} of {count(total, self._noun)} recorded as spent ({share}), {passed}")

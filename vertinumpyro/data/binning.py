@@ -51,6 +51,12 @@ def equal_width_edges(bounds: tuple[float, float], bins: int, transform: Transfo
     return edges
 
 
+def to_decimals(edges: Array, decimals: int) -> Array:
+    """Return the edges, those that miss a number of so many decimals by floating point alone moved onto it."""
+    short = np.round(edges, decimals)
+    return np.where(np.abs(short - edges) <= 1e-12 * np.abs(edges).max(), short, edges)
+
+
 def real_codes(edges: Array, values: Array) -> Array:
     """Return the bin of each value; values lie within the outer edges."""
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)

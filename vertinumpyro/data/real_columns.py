@@ -170,8 +170,8 @@ class BinnedColumn(CodedColumn):
         if self.bins is not None:
             require_bins(self.bins, MAX_CELLS)
         _check_scale(self.bounds or self._outer(), self.transform, self.out_of_bounds)
-        _check_edges(self.bin_edges)
         _check_decimals(self.decimals)
+        _check_edges(self.bin_edges)
         if self.decimals is not None:
             fit = binning.have_decimals(self.bin_edges, self.decimals)
             require(fit, f"decimals = {self.decimals}: a bin holds no such number; give more, or wider bins")
@@ -194,7 +194,8 @@ class BinnedColumn(CodedColumn):
             return np.asarray(self.edges, np.float64)
         assert self.bounds is not None  # __post_init__ saw to it
         assert self.bins is not None
-        return binning.equal_width_edges(self.bounds, self.bins, self.transform)
+        edges = binning.equal_width_edges(self.bounds, self.bins, self.transform)
+        return edges if self.decimals is None else binning.to_decimals(edges, self.decimals)
 
     @property
     def num_cells(self) -> int:

@@ -331,6 +331,7 @@ def draft_schema(
     else:
         columns = {name: _draft(own, how) for name, own in series.items()}
     columns |= {name: ColumnDraft({}, _UNSEEN.format(hidden)) for name in columns if (hidden := hidden_in(name))}
+    columns |= {name: ColumnDraft({}, text) for name, draft in columns.items() if (text := _unseen_value(draft))}
     return SchemaDraft(party, id_column, columns)
 
 
@@ -339,6 +340,12 @@ class _Drafting(NamedTuple):
 
     decimal: str
     cells: int
+
+
+def _unseen_value(draft: ColumnDraft) -> str:
+    """Why no schema takes a column's categories: two that look alike would be two."""
+    hidden = next(filter(None, (hidden_in(str(text)) for text in draft.fields.get("categories", ()))), "")
+    return hidden and f"a value holds a character that is not seen, {hidden}: take it out of the file, and draft again"
 
 
 def _drafts_of_rows(series: Mapping[str, pd.Series], person: pd.Series, how: _Drafting) -> dict[str, ColumnDraft]:
@@ -531,12 +538,10 @@ def _of_atoms(values: np.ndarray, atoms: Sequence[float]) -> str:
 
 def _have_decimals(fields: Mapping[str, Any], decimals: int) -> bool:
     """Whether the drafted bins hold numbers of so many decimals."""
-    edges = (
-        fields["edges"]
-        if "edges" in fields
-        else binning.equal_width_edges(fields["bounds"], fields["bins"], "identity")
-    )
-    return binning.have_decimals(np.asarray(edges, np.float64), decimals)
+    if "edges" in fields:
+        return binning.have_decimals(np.asarray(fields["edges"], np.float64), decimals)
+    edges = binning.equal_width_edges(fields["bounds"], fields["bins"], "identity")
+    return binning.have_decimals(binning.to_decimals(edges, decimals), decimals)
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -37,6 +37,7 @@ from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import require_engine
 from vertinumpyro.posterior.guide import GuideFactory
 from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
+from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.session import Session
 
 LawName = Literal["tables", "field"]
@@ -261,7 +262,7 @@ class MarginalInference:
     def fit(
         self, release: Marginals, rng_key: jax.Array, *, num_samples: int = 1000, progress_bar: bool = True
     ) -> MarginalPosterior:
-        """The posterior of the model's latents given the tables.
+        """The posterior of the model's latents given the tables; `TwinWarning` says what its twins will lack.
 
         :param release: of `release_marginals`, or `MarkovTwin.marginals`.
         :param num_samples: draws to keep; of NUTS, after half as many of warm-up.
@@ -273,6 +274,7 @@ class MarginalInference:
         start_key, law_key, fit_key = jax.random.split(checked_key(rng_key), 3)
         program = self._program(release)
         split, cells = program.of.split, program.of.cells(release)
+        rehearse_twin(split).warn(stacklevel=3)
         law, why = self._law(program.of, cells, start_key, law_key)
         if law is None:
             found = self._from_field(split, release, fit_key, num_samples, progress_bar)

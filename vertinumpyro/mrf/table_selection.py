@@ -28,6 +28,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -148,6 +149,9 @@ MOST_PAIRS = 20_000
 
 _MOST_NAMES = 20  # in a message
 
+_BETWEEN = re.compile(r"[:,*×-]|\bx\b")
+"""What people write between the names of a pair."""
+
 NamedTable = tuple[str, str, str, str]
 """(party, column, party, column)."""
 
@@ -156,15 +160,17 @@ def named_tables(columns: Sequence[CellColumn], entries: str | Sequence[str | Se
     """The tables of some pairs of columns, in the order of the columns.
 
     :param columns: all parties' columns.
-    :param entries: pairs of names, and words for many of them: `"star:COLUMN"`, a column with each other one;
-        `"chains"`, each party's columns with their neighbours in the schema; `"blocks:K"`, all pairs of each K columns
-        of a party that follow each other. What several words name is measured once.
+    :param entries: pairs of names, in one text as "a:b", "a, b", "a x b", "a * b" or "a - b"; and words for many of
+        them: `"star:COLUMN"`, a column with each other one; `"chains"`, each party's columns with their neighbours in
+        the schema; `"blocks:K"`, all pairs of each K columns of a party that follow each other. What several words
+        name is measured once.
     :raises ArgumentError: names the entry that is neither a pair of different columns nor such a word, or is there
         twice, or the columns that no table would tell anything of.
     """
     entries = [entries] if isinstance(entries, str) else entries
     require_collection("workload", entries, "pairs of columns")
     places = {column.name: place for place, column in enumerate(columns)}
+    entries = [_pair_in_words(places, entry) if isinstance(entry, str) else entry for entry in entries]
     found = {pair for entry in entries if isinstance(entry, str) for pair in _in_words(columns, places, entry)}
     seen: set[tuple[int, int]] = set()
     for entry in (entry for entry in entries if not isinstance(entry, str)):
@@ -184,6 +190,14 @@ def named_tables(columns: Sequence[CellColumn], entries: str | Sequence[str | Se
     return tuple((columns[a].party, columns[a].name, columns[b].party, columns[b].name) for a, b in sorted(found))
 
 
+def _pair_in_words(places: Mapping[str, int], words: str) -> str | tuple[str, str]:
+    """The two columns of a pair written as a text, where that names two in one way; the text itself otherwise."""
+    cuts = [found.span() for found in _BETWEEN.finditer(words)]
+    pairs = [(words[:start].strip(), words[end:].strip()) for start, end in cuts]
+    pairs = [pair for pair in pairs if pair[0] in places and pair[1] in places]
+    return pairs[0] if len(pairs) == 1 and words not in places else words
+
+
 def _in_words(columns: Sequence[CellColumn], places: Mapping[str, int], word: str) -> Iterator[tuple[int, int]]:
     """The pairs of a structure that has a name."""
     kind, _, rest = word.partition(":")
@@ -199,7 +213,7 @@ def _in_words(columns: Sequence[CellColumn], places: Mapping[str, int], word: st
         return (pair for block in blocks for pair in itertools.combinations(block, 2))
     raise ArgumentError(
         f'workload: {shown(word)} is neither a pair of columns nor one of "star:COLUMN", "chains" and "blocks:K", '
-        "K columns of a party at a time, 2 or more"
+        'K columns of a party at a time, 2 or more; a pair is ["a", "b"] or "a:b"'
     )
 
 

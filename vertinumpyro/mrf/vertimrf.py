@@ -47,6 +47,7 @@ from vertinumpyro.mrf.table_selection import (
     Estimate,
     NamedTable,
     across,
+    bins_within,
     check_clique_limit,
     crossing,
     merged,
@@ -271,6 +272,11 @@ class VertiMRF:
         for name in ("num_rounds", "tables_per_round", "num_keys", "clique_limit", "memory_limit", "iterations"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def grouped(self, schema: Schema) -> VertiMRF:
+        """The same, with columns too wide for a table of two counted in groups of neighbours: `bins` names them."""
+        sizes = {column.name: column.num_cells for column in cell_columns(schema, self.bins, self.max_cells)}
+        return dataclasses.replace(self, bins={**self.bins, **bins_within(sizes, self.clique_limit)})
 
     def columns(self, schema: Schema) -> tuple[CellColumn, ...]:
         """The schema's columns in cells.

@@ -12,9 +12,10 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.validation import check_fields
-from vertinumpyro.data import DatasetInfo, Schema
+from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.bayesian_linear_plan import LEAST_RECORDS, BayesianLinearPlan, Calibration
+from vertinumpyro.regression.dataframe_input import refuse_weights, weights_within
 from vertinumpyro.regression.holder_statistics import StatisticsWork, feature_columns, schema_bounds
 from vertinumpyro.regression.posteriors import (
     POSTERIORS,
@@ -23,6 +24,7 @@ from vertinumpyro.regression.posteriors import (
     marginal_stddevs,
     optimal_thresholds,
 )
+from vertinumpyro.regression.results_table import RegressionSummary, facts_of_plan, normal_rows
 from vertinumpyro.regression.sklearn_compat import RegressorMixin, SpendsOwnBudgets, check_is_fitted, validate_data
 from vertinumpyro.regression.statistics_release import GRID_BITS, Mechanism, scaled, statistic_vectors, unpacked
 from vertinumpyro.secure import Backend
@@ -146,6 +148,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         holders: tuple[str, ...] = ()
         if not isinstance(num_records, int | np.integer):
             facts = num_records
+            _require_whole_records(facts)
             holders, num_records = facts.parties, facts.num_records
             num_features = len(self.features(facts.schema))
         elif num_features is None:
@@ -170,6 +173,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         plan: BayesianLinearPlan | None = None,
         run_dir: str | Path | None = None,
         resume: bool = False,
+        sample_weight: Any = None,
     ) -> BayesianLinearRegression:
         """Spend a plan on the records `X` `[n, d]`, `y` `[n]`.
 
@@ -180,21 +184,26 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         :param run_dir: folder for `privacy.json`, written before anything is released, which keeps the plan from being
             spent twice, and `statistics.npz`, what is released.
         :param resume: go on with the run of `run_dir`, under its plan; what it released is not released again.
+        :param sample_weight: `[n]` from 0 to 1: a record of weight w counts as w records. Weights are part of the
+            records: x and y are multiplied by √w, which stays within the bounds, so the guarantee is the same.
         :raises ArgumentError: a setting is wrong, or the plan was made for other sizes; nothing is spent.
         :raises PlanSpentError: the plan was spent before.
         """
         if resume and plan is None:
             plan = recorded_plan(run_dir, BayesianLinearPlan)
         if isinstance(X, Session):
+            refuse_weights(sample_weight)
             return self._fit_session(X, y, plan, run_dir, resume)
+        _require_whole_records(X)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=LEAST_RECORDS)
         bounds = self._checked_settings(X.shape[1])
         spent = self.plan(*X.shape) if plan is None else self._checked_plan(plan, X.shape)
         self._rehearse(bounds, spent)
+        roots = np.sqrt(weights_within(sample_weight, len(X)))
+        columns = np.column_stack([X, np.asarray(y, np.float64)]) * roots[:, None]
         if plan is None:
             self._warn_of_another(spent)
         secure = self.insecure_seed is None
-        columns = np.column_stack([X, np.asarray(y, np.float64)])
         opened = Run.opened(spent, run_dir, results=STATISTICS, resume=resume, secure_noise=secure)
         with self._counting(opened, spent, plan is None) as run:
             source = CipherSource() if secure else party_sources(1, self.insecure_seed, run.first_step)[0]
@@ -309,6 +318,24 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         )
         return Posterior(found.mean * ratio, found.covariance * np.outer(ratio, ratio))
 
+    def summary(self, level: float = 0.95) -> RegressionSummary:
+        """Coefficients with posterior standard deviations and intervals, as statsmodels prints them.
+
+        :param level: of the intervals.
+        :raises ArgumentError: level does not lie between 0 and 1.
+        """
+        check_is_fitted(self, "coef_")
+        known = getattr(self, "feature_names_in_", None)
+        names = [f"x{place + 1}" for place in range(len(self.coef_))] if known is None else list(known)
+        forgets = 'intervals leave out the noise of privacy: posterior="plug_in"'
+        return RegressionSummary(
+            title=type(self).__name__,
+            facts=facts_of_plan(self.plan_, self.target),
+            frame=normal_rows(names, self.coef_, self.covariance_, level),
+            notes=["there is no intercept: centre features and target, or give a column of ones"]
+            + ([forgets] if self.posterior == "plug_in" else []),
+        )
+
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior predictive mean `[n]`, and its standard deviation √(x'Vx + λ) `[n]` where asked for."""
         check_is_fitted(self, "coef_")
@@ -341,3 +368,17 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
                 f"plan was made for {plan.num_records} records and {plan.num_features} features, got {shape}"
             )
         return plan
+
+
+def _require_whole_records(data: Any) -> None:
+    """Refuses a table whose columns are at several parties; arrays, frames and holders of whole records pass.
+
+    :raises ArgumentError: says which estimator is for it.
+    """
+    if isinstance(data, DatasetInfo) and len(data.schema.parties) > 1:
+        raise ArgumentError(
+            f"data: its columns are at {', '.join(data.schema.parties)}, and BayesianLinearRegression is for whole "
+            "records, of clients or of holders; take VerticalLinearRegression"
+        )
+    if isinstance(data, VerticalDataset):
+        raise ArgumentError("X: give the records as an array or a DataFrame of numbers, X = dataset.to_frame()[...]")

@@ -34,6 +34,12 @@ def values_of(column: Column) -> np.ndarray:
     return np.array(values)
 
 
+def value_texts(column: Column) -> list[str]:
+    """A text for each code of a column, of a bin its lower edge; the codes where two would be the same text."""
+    texts = [*column.cell_texts(column.num_categories), "missing"][: column.num_categories]
+    return texts if len(set(texts)) == len(texts) else [str(code) for code in range(column.num_categories)]
+
+
 def class_codes(column: Column) -> np.ndarray:
     """The code of each of `classes_of`."""
     return np.argsort(values_of(column), kind="stable")
@@ -219,6 +225,38 @@ def told_apart(y: Any, plan: Any, kind: type[Plan]) -> tuple[Any, Any]:
     if plan is not None:
         raise ArgumentError("plan was given twice: as the second argument and as plan=; leave one out")
     return None, y
+
+
+def refuse_weights(sample_weight: Any) -> None:
+    """Refuses weights of single records.
+
+    :raises ArgumentError: says why, and what to do.
+    """
+    if sample_weight is not None:
+        raise ArgumentError(
+            "sample_weight: a record counts once here. The noise is for that, and what a weight multiplies lies at "
+            "several parties, of which none may know another's weights. Leave it out: exposure= of VerticalGLM takes "
+            "unequal times of observation, further features what the weights depend on, and BayesianLinearRegression "
+            "weights from 0 to 1 of whole records"
+        )
+
+
+def weights_within(sample_weight: Any, num_records: int) -> np.ndarray:
+    """Weights `[N]` from 0 to 1; ones where there are none.
+
+    :raises ArgumentError: there are more or fewer than records, one lies outside, or all are 0.
+    """
+    if sample_weight is None:
+        return np.ones(num_records)
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.shape != (num_records,):
+        raise ArgumentError(f"sample_weight has shape {weights.shape}, and X {num_records} records")
+    if not ((weights >= 0) & (weights <= 1)).all() or not weights.any():
+        raise ArgumentError(
+            "sample_weight: they must lie from 0 to 1, and not all be zero, as the noise is for records that count "
+            "once; divide them by a public upper bound"
+        )
+    return weights
 
 
 def with_labels(X: Any, label: str, y: Any) -> Any:

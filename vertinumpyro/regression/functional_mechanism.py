@@ -34,7 +34,15 @@ from scipy.stats import norm
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema
-from vertinumpyro.regression.dataframe_input import Records, class_codes, classes_of, in_table_units, r2, values_of
+from vertinumpyro.regression.dataframe_input import (
+    Records,
+    class_codes,
+    classes_of,
+    in_table_units,
+    r2,
+    refuse_weights,
+    values_of,
+)
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 from vertinumpyro.regression.noisy_moments import Quadratic, Solution
@@ -234,6 +242,7 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
     def fit(
         self, X: Table, y: Any = None, *, plan: FunctionalMechanismPlan | None = None,
         run_dir: str | Path | None = None, resume: bool = False,
+        sample_weight: Any = None,
     ) -> VerticalLinearRegression:  # fmt: skip
         """Spend a plan on the parties' records.
 
@@ -245,9 +254,11 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
             estimator or its clones did so before.
         :param run_dir: folder for `privacy.json`, written before anything is released, and `moments.npz`, the release.
         :param resume: go on with the run of `run_dir`; what it released is not released again.
+        :param sample_weight: refused, as a record counts once.
         :raises ArgumentError: plan and records do not fit together, or a setting is wrong; nothing is spent.
         :raises PlanSpentError: the plan was spent before.
         """
+        refuse_weights(sample_weight)
         found = self._solve(self._release(X, y, plan, run_dir, resume))
         low, high = self.schema_.columns[self.plan_.layout.label].encoded_range
         self._store(found, (high - low) / 2, (high + low) / 2)
@@ -317,8 +328,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
     def fit(
         self, X: Table, y: Any = None, *, plan: FunctionalMechanismPlan | None = None,
         run_dir: str | Path | None = None, resume: bool = False,
+        sample_weight: Any = None,
     ) -> VerticalLogisticRegression:  # fmt: skip
         """Spend a plan on the parties' records; see `VerticalLinearRegression.fit`."""
+        refuse_weights(sample_weight)
         if self.surrogate not in ("taylor", "range", "fitted"):
             raise ArgumentError(f'surrogate must be "taylor", "range" or "fitted", got {self.surrogate!r}')
         if self.threshold not in ("zero", "expected"):

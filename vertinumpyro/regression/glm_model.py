@@ -20,6 +20,7 @@ from vertinumpyro.data.schema import check_schema
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.hazards import OwnFactor, table_numbers
+from vertinumpyro.regression.dataframe_input import value_texts
 from vertinumpyro.regression.families import Survival, family_of
 
 INTERCEPT = "intercept"
@@ -38,12 +39,14 @@ class Term:
     :ivar column: its name.
     :ivar size: how many coefficients: one of a number, one for each value of all others.
     :ivar ends: of a number, the smallest and the largest encoded value; None of all others.
+    :ivar values: of all others, a text for each value.
     """
 
     party: str
     column: str
     size: int
     ends: tuple[float, float] | None
+    values: tuple[str, ...] = ()
 
     @property
     def site(self) -> str:
@@ -52,8 +55,8 @@ class Term:
 
     @property
     def names(self) -> list[str]:
-        """A name for each coefficient: the column, with the value's number where there is one for each."""
-        return [self.column] if self.ends is not None else [f"{self.column}={code}" for code in range(self.size)]
+        """A name for each coefficient: the column, with the value where there is one for each."""
+        return [self.column] if self.ends is not None else [f"{self.column}={value}" for value in self.values]
 
     def scaled(self, values: Any) -> Any:
         """A number's encoded values in [-1, 1], by its public bounds."""
@@ -184,7 +187,7 @@ def _term(party: str, name: str, column: Column, *, linear: bool) -> Term:
     if column.kind in ("real", "count"):
         return Term(party, name, 1, column.encoded_range)
     if not linear:
-        return Term(party, name, column.num_categories, None)
+        return Term(party, name, column.num_categories, None, tuple(value_texts(column)))
     if not column.ordered or column.missing == "category":
         raise ArgumentError(f"linear: {Place(party, name)} has a value outside any order; leave it out")
     return Term(party, name, 1, column.encoded_range)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.validation import check_fields, require_collection, shown
@@ -29,11 +31,13 @@ from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, TableELPD, release_marginals
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
+from vertinumpyro.posterior import TwinWarning
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.dataframe_input import facts_of
 from vertinumpyro.regression.families import FAMILIES
 from vertinumpyro.regression.glm_predictions import VerticalPredictor
 from vertinumpyro.regression.glm_settings import Regression
+from vertinumpyro.regression.results_table import INTERCEPT_ROW, RegressionSummary, facts_of_plan, interval_names
 from vertinumpyro.regression.saturated_model import (
     COUNTS,
     LARGEST_COUNT,
@@ -44,6 +48,7 @@ from vertinumpyro.regression.saturated_model import (
     count_groups,
     counted,
     design_of,
+    free_name,
 )
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
@@ -114,7 +119,11 @@ class GLMPosterior:
 
     @property
     def _sites(self) -> Mapping[str, Any]:
-        return jax.vmap(self.posterior.model.constrain)(jnp.asarray(self.posterior.draws))
+        """Draws by the names that `cell_model` gives its sites where no column has them."""
+        draws = jax.vmap(self.posterior.model.constrain)(jnp.asarray(self.posterior.draws))
+        columns = self.posterior.model.schema.columns
+        names = {name: free_name(name, columns) for name in ("coefficients_in_units", "intercept", "cutpoints")}
+        return {name: draws[own] for name, own in names.items() if own in draws}
 
     def means(self) -> dict[str, float]:
         """Posterior means of the columns of `draws`, by name."""
@@ -137,6 +146,15 @@ class GLMPosterior:
         :param release: what it was fitted to.
         """
         return self.posterior.elpd(release)
+
+    def __str__(self) -> str:
+        """The coefficients as statsmodels prints them, with 95% intervals."""
+        rows, (low, high) = self.summary(), interval_names(0.95)
+        columns = {"mean": "coef", "sd": "std err", "low": low, "high": high}
+        frame = rows.rename(columns=columns, index={"intercept": INTERCEPT_ROW}).filter(items=list(columns.values()))
+        title, notes = f"MarginalGLM, family {self.family}", self.posterior.reading_notes
+        facts = facts_of_plan(self.posterior.plan, None)
+        return str(RegressionSummary(title=title, facts=facts, frame=frame, notes=notes))
 
     def summary(self, level: float = 0.95) -> pd.DataFrame:
         """Mean, standard deviation and interval of every coefficient; odds or rate ratios with theirs beside it.
@@ -311,19 +329,36 @@ class MarginalGLM:
 
     # -- what is learned -------------------------------------------------------------------------
 
-    def fit(self, release: Marginals, rng_key: jax.Array, *, num_samples: int = 2000) -> GLMPosterior:
-        """The coefficients' posterior, given the tables; costs nothing.
+    def fit(
+        self, release: Marginals | VerticalDataset | Session, rng_key: jax.Array | None = None, *,
+        plan: MRFPlan | None = None, run_dir: str | Path | None = None, resume: bool = False, num_samples: int = 2000,
+    ) -> GLMPosterior:  # fmt: skip
+        """The coefficients' posterior, given the tables; costs nothing where these are released already.
 
-        :param release: of `release`, by this regression or one with the same label and features; or `Marginals.load`.
-        :param rng_key: of the fit.
+        :param release: of `release`, by this regression or one with the same label and features, or `Marginals.load`;
+            or records with `plan`, whose tables are released first, as the other estimators do.
+        :param rng_key: of the fit; None takes one that is always the same.
+        :param plan, run_dir, resume: of records, as in `release`; the plan is spent.
         :param num_samples: draws to keep.
-        :raises ArgumentError: `release` is none, or of other columns.
+        :raises ArgumentError: `release` is none, or of other columns, or records without a plan.
+        :raises PlanSpentError: the plan was spent before.
         """
+        if isinstance(release, VerticalDataset | Session):
+            if plan is None:
+                raise ArgumentError("plan: records need one, of MarginalGLM.plan(dataset, epsilon=...)")
+            release = self.release(release, plan, run_dir=run_dir, resume=resume)
+        elif plan is not None or run_dir is not None or resume:
+            raise ArgumentError("plan: these tables were released already; leave plan, run_dir and resume out")
         if not isinstance(release, Marginals):
-            raise ArgumentError("release must be tables: of MarginalGLM.release, or Marginals.load(folder)")
+            raise ArgumentError(
+                "release must be tables: of MarginalGLM.release, or Marginals.load(folder); or records with plan="
+            )
         if release.schema != self._joined:
             raise ArgumentError("release: it is of other columns; take one of a MarginalGLM of this label and features")
-        posterior = self._inference.fit(release, rng_key, num_samples=num_samples, progress_bar=False)
+        rng_key = compat.random_key(0) if rng_key is None else rng_key
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TwinWarning)  # nobody asks a regression for a table
+            posterior = self._inference.fit(release, rng_key, num_samples=num_samples, progress_bar=False)
         return GLMPosterior(self.family, self._design.names, posterior, num_samples)
 
     def predictor(

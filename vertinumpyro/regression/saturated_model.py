@@ -6,9 +6,10 @@ What `MarginalGLM` counts at each party: combinations of its own features, made 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast, final
 
 import jax
@@ -21,6 +22,7 @@ from numpyro.distributions.transforms import OrderedTransform
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.model import party_plate
 from vertinumpyro.privacy import Plan
+from vertinumpyro.regression.dataframe_input import value_texts
 from vertinumpyro.session import Method, Run, Session, SessionWrapper
 
 _CERTAIN = 20.0
@@ -54,14 +56,12 @@ def design_of(schema: Schema, label: str, features: tuple[str, ...], linear: Ite
     codes = np.array(list(itertools.product(*map(range, sizes))))
     parts, names = [], []
     for place, name in enumerate(features):
-        column = schema.columns[name]
         if name in linear:
             parts.append(codes[:, place : place + 1])
             names.append(name)
         else:
             parts.append(np.eye(sizes[place])[codes[:, place]][:, 1:])
-            texts = [*column.cell_texts(sizes[place]), "missing"][: sizes[place]]
-            names += [f"{name}={text}" for text in texts[1:]]
+            names += [f"{name}={text}" for text in value_texts(schema.columns[name])[1:]]
     of_parties = {}
     for party in schema.parties:
         own = {features[i]: codes[:, i] for i in range(len(features)) if schema.party_of(features[i]) == party}
@@ -87,6 +87,13 @@ def count_groups(upper: int) -> np.ndarray:
     return np.array(starts)
 
 
+def free_name(name: str, columns: Iterable[str]) -> str:
+    """A site's name that no column has."""
+    while name in columns:
+        name += "_"
+    return name
+
+
 def cell_model(
     data: Mapping[str, Any], num_records: int, *, schema: Schema, label: str, family: str,
     features: tuple[str, ...], linear: tuple[str, ...], prior_scale: float,
@@ -101,13 +108,14 @@ def cell_model(
     :param schema, label, family, features, linear, prior_scale: as in `MarginalGLM`.
     """
     design = design_of(schema, label, features, linear)
-    weights: Any = numpyro.sample("combination_weights", dist.Dirichlet(jnp.ones(len(design.matrix))))
+    free = functools.partial(free_name, columns=(*features, label))
+    weights: Any = numpyro.sample(free("combination_weights"), dist.Dirichlet(jnp.ones(len(design.matrix))))
     of_units = dist.Normal(0.0, prior_scale / UNIT).expand([len(design.names)]).to_event(1)
-    in_units: Any = numpyro.sample("coefficients_in_units", of_units)
-    outcome = _outcome(schema.columns[label], family, UNIT * jnp.asarray(design.matrix) @ in_units, prior_scale)
+    in_units: Any = numpyro.sample(free("coefficients_in_units"), of_units)
+    outcome = _outcome(free, schema.columns[label], family, UNIT * jnp.asarray(design.matrix) @ in_units, prior_scale)
     combinations = cast(dist.Distribution, dist.Categorical(weights))
-    with numpyro.plate("records", num_records, dim=-1):
-        z: Any = numpyro.sample("z", combinations, infer={"enumerate": "parallel"})
+    with numpyro.plate(free("records"), num_records, dim=-1):
+        z: Any = numpyro.sample(free("z"), combinations, infer={"enumerate": "parallel"})
     for party in schema.parties:
         with party_plate(party, num_records):
             for name, codes in design.parts.get(party, {}).items():
@@ -117,14 +125,14 @@ def cell_model(
                 numpyro.sample(label, outcome(z), obs=data.get(label))
 
 
-def _outcome(column: Column, family: str, eta: Any, prior_scale: float) -> Any:
+def _outcome(free: Callable[[str], str], column: Column, family: str, eta: Any, prior_scale: float) -> Any:
     """From z to the label's distribution; draws what the family has besides the coefficients."""
     if family == "ordinal":
         spread = dist.Normal(0.0, 2.0 * prior_scale).expand([column.num_categories - 1]).to_event(1)
-        cutpoints: Any = numpyro.sample("cutpoints", dist.TransformedDistribution(spread, OrderedTransform()))
+        cutpoints: Any = numpyro.sample(free("cutpoints"), dist.TransformedDistribution(spread, OrderedTransform()))
         return lambda z: dist.OrderedLogistic(eta[z], cutpoints)
     centre = {"normal": 0.5, "gamma": -1.0, **dict.fromkeys(COUNTS, 0.5)}.get(family, 0.0)
-    eta = eta + numpyro.sample("intercept", dist.Normal(centre, 2.0 * prior_scale))
+    eta = eta + numpyro.sample(free("intercept"), dist.Normal(centre, 2.0 * prior_scale))
     if family == "bernoulli":
         return lambda z: dist.Bernoulli(logits=eta[z])
     if family == "probit":
@@ -132,10 +140,10 @@ def _outcome(column: Column, family: str, eta: Any, prior_scale: float) -> Any:
     if family == "cloglog":
         return lambda z: dist.Bernoulli(probs=jnp.clip(-jnp.expm1(-jnp.exp(eta)), 1e-6, 1 - 1e-6)[z])
     if family == "gamma":
-        shape: Any = numpyro.sample("concentration", dist.LogNormal(0.5, 1.0))
+        shape: Any = numpyro.sample(free("concentration"), dist.LogNormal(0.5, 1.0))
         return lambda z: dist.Gamma(shape, shape * jnp.exp(-eta[z]))
     if family == "normal":
-        scale: Any = numpyro.sample("scale", dist.LogNormal(math.log(0.15), 1.0))
+        scale: Any = numpyro.sample(free("scale"), dist.LogNormal(math.log(0.15), 1.0))
         return lambda z: dist.Normal(eta[z], scale)
     # So far above what can be recorded that no descent is held there.
     upper = int(column.encoded_range[1])
@@ -143,10 +151,10 @@ def _outcome(column: Column, family: str, eta: Any, prior_scale: float) -> Any:
     if family.endswith("poisson"):
         counts: Any = dist.Poisson(rate)
     else:
-        concentration: Any = numpyro.sample("concentration", dist.LogNormal(0.0, 1.5))
+        concentration: Any = numpyro.sample(free("concentration"), dist.LogNormal(0.0, 1.5))
         counts = dist.NegativeBinomial2(rate, concentration)
     if family.startswith("zero"):
-        counts = dist.ZeroInflatedDistribution(counts, gate=numpyro.sample("zeros", dist.Beta(1.0, 2.0)))
+        counts = dist.ZeroInflatedDistribution(counts, gate=numpyro.sample(free("zeros"), dist.Beta(1.0, 2.0)))
     starts = count_groups(upper)
     below = jnp.exp(counts.log_prob(jnp.arange(starts[-1])))  # [K, values] below the last group
     number = len(starts) - 1

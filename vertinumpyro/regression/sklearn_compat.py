@@ -10,11 +10,14 @@ count together.
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from vertinumpyro.evaluation.plot_style import missing_extra
 from vertinumpyro.privacy import Plan, PrivacyWarning
@@ -121,6 +124,14 @@ class SpendsOwnBudgets(BaseEstimator):
         """Before it is spent, so that a warning that is an error stops it."""
         spent = self.own_budgets
         number = spent.count + 1
+        if spent.count == 0 and (fits := fits_of_model_selection()):
+            warnings.warn(
+                f"this will fit {type(self).__name__} {fits} times, and every fit makes a privacy budget of its own: "
+                f"{fits} times epsilon = {_epsilon(plan):g}, where all settings have this one, and nothing is spent so "
+                "far. On the same people they add up. Its scores read real labels, which is not DP",
+                PrivacyWarning,
+                stacklevel=5,
+            )
         if number not in _ANNOUNCED:
             return
         warnings.warn(
@@ -136,6 +147,41 @@ class SpendsOwnBudgets(BaseEstimator):
         with _lock:
             count, epsilon, delta = self.own_budgets
             _spent[self._named_origin()] = OwnBudgets(count + 1, epsilon + _epsilon(plan), delta + plan.delta)
+
+
+# scikit-learn tells an estimator neither how many fits are to come nor how it numbered labels: its frames have both.
+# Under a release that names them otherwise nothing is found, and nothing is said.
+
+
+def fits_of_model_selection() -> int | None:
+    """How many fits of a search, `cross_validate` or `cross_val_predict` this one is the first of."""
+    fits, refit = 1, False
+    for name, found in _frames_of_model_selection():
+        if name == "_fit_and_score":
+            for progress in ("split_progress", "candidate_progress"):
+                fits *= (found.get(progress) or (0, 1))[1]
+        elif name in ("cross_validate", "cross_val_predict") and hasattr(found.get("cv"), "get_n_splits"):
+            groups = (found.get("params") or {}).get("groups")
+            fits *= found["cv"].get_n_splits(found.get("X"), found.get("y"), groups)
+        refit = refit or any(bool(getattr(found.get(key), "refit", False)) for key in ("caller", "self"))
+    return None if fits == 1 else fits + refit
+
+
+def labels_as_given(y: Any) -> Any:
+    """Labels as the table has them, where `cross_val_predict` has numbered them by its encoder."""
+    if isinstance(y, np.ndarray) and y.dtype.kind in "iu":
+        for name, found in _frames_of_model_selection():
+            if name == "cross_val_predict" and found.get("le") is not None:
+                return found["le"].classes_[y]
+    return y
+
+
+def _frames_of_model_selection() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The names and variables of scikit-learn's functions that call, the innermost first."""
+    frame = sys._getframe()
+    while (frame := frame.f_back) is not None:
+        if frame.f_globals.get("__name__", "").startswith("sklearn.model_selection."):
+            yield frame.f_code.co_name, frame.f_locals
 
 
 def _epsilon(plan: Any) -> float:

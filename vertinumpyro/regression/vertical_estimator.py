@@ -29,6 +29,7 @@ from vertinumpyro.regression.dataframe_input import (
     part_of,
     schema_of,
     told_apart,
+    value_texts,
     with_labels,
 )
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
@@ -44,7 +45,14 @@ from vertinumpyro.regression.noisy_moments import (
     noisy_moments,
     quadratic,
 )
-from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, check_is_fitted
+from vertinumpyro.regression.results_table import (
+    INTERCEPT_ROW,
+    RegressionSummary,
+    facts_of_plan,
+    interval_names,
+    normal_rows,
+)
+from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, check_is_fitted, labels_as_given
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Session, recorded_plan, session_of
@@ -177,7 +185,7 @@ class VerticalEstimator(SpendsOwnBudgets):
         """The records under the plan's columns, and the plan, made here if there is none."""
         X = as_records(X, self.features)
         schema = schema_of(X, self.schema)
-        label, y = label_of(y, self.label if plan is None else self._own_kind(plan).layout.label)
+        label, y = label_of(labels_as_given(y), self.label if plan is None else self._own_kind(plan).layout.label)
         if plan is None:
             plan = self.plan(schema, label, num_records=len(X) if isinstance(X, pd.DataFrame) else X.num_records)
         if isinstance(X, VerticalDataset | Session):
@@ -253,14 +261,33 @@ class VerticalEstimator(SpendsOwnBudgets):
         half = norm.isf((1 - level) / 2) * np.sqrt(np.maximum(np.diag(self.posterior_covariance_), 0.0))
         return np.column_stack([self.posterior_mean_ - half, self.posterior_mean_ + half])
 
+    def summary(self, level: float = 0.95) -> RegressionSummary:
+        """Coefficients as statsmodels prints them, with intervals that know the noise where the fit has some.
+
+        Units are `coef_`'s; of a one-hot group the rows are deviations from the group's mean.
+
+        :param level: of the intervals.
+        :raises ArgumentError: level does not lie between 0 and 1.
+        """
+        interval_names(level)
+        names = [INTERCEPT_ROW, *self.feature_names()]
+        notes = [f"{self.kept_directions_} of {self.directions_} directions stand out from the noise: {self.status_}"]
+        if self.estimator == "noise_aware":
+            frame = normal_rows(names, self.posterior_mean_, self.posterior_covariance_, level)
+            frame["coef"] = [self.intercept_, *self.coef_]
+        else:
+            frame = pd.DataFrame({"coef": [self.intercept_, *self.coef_]}, index=pd.Index(names))
+            notes.append('estimator="minimiser" has no intervals; "noise_aware" has')
+        title, facts = type(self).__name__, facts_of_plan(self.plan_, self.plan_.layout.label)
+        return RegressionSummary(title=title, facts=facts, frame=frame, notes=notes)
+
     def feature_names(self) -> list[str]:
-        """A name for each coefficient: the column, with the category's number where it was expanded."""
+        """A name for each coefficient: the column, with the value where it was expanded."""
         check_is_fitted(self, "coef_")
-        return [
-            group.column if group.shape != "one_hot" else f"{group.column}={code}"
-            for group in self.plan_.layout.feature_groups
-            for code in range(group.size)
-        ]
+        groups = self.plan_.layout.feature_groups
+        values = {g.column: value_texts(self.schema_.columns[g.column]) for g in groups if g.shape == "one_hot"}
+        named = [[f"{g.column}={v}" for v in values[g.column]] if g.column in values else [g.column] for g in groups]
+        return [name for names in named for name in names]
 
     # -- predictions -----------------------------------------------------------------------------
 

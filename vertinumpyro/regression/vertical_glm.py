@@ -24,13 +24,14 @@ from vertinumpyro.regression.dataframe_input import (
     classes_of,
     facts_of,
     label_of,
+    refuse_weights,
     schema_of,
     told_apart,
     with_labels,
 )
 from vertinumpyro.regression.glm_predictions import GLMPredictions
 from vertinumpyro.regression.glm_settings import GuideName, Regression, inference_of
-from vertinumpyro.regression.sklearn_compat import check_is_fitted
+from vertinumpyro.regression.sklearn_compat import check_is_fitted, labels_as_given
 from vertinumpyro.regression.vertical_estimator import Table
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
@@ -255,6 +256,7 @@ class VerticalGLM(GLMPredictions):
     def fit(
         self, X: Table, y: Any = None, *, plan: GradientPlan | None = None, run_dir: str | Path | None = None,
         resume: bool = False,
+        sample_weight: Any = None,
     ) -> VerticalGLM:  # fmt: skip
         """Spend a plan on the parties' records.
 
@@ -266,9 +268,11 @@ class VerticalGLM(GLMPredictions):
             estimator or its clones did so before.
         :param run_dir: folder for `privacy.json`, which counts every step before anybody sees it, and a checkpoint.
         :param resume: go on with the run of `run_dir` at its recorded step; a run that is complete costs nothing.
+        :param sample_weight: refused, as a record counts once.
         :raises ArgumentError: plan and records do not fit together, or a setting is wrong; nothing is spent.
         :raises PlanSpentError: the plan was spent before.
         """
+        refuse_weights(sample_weight)
         y, plan = told_apart(y, plan, GradientPlan)
         if resume and plan is None:
             plan = recorded_plan(run_dir, GradientPlan)
@@ -291,7 +295,7 @@ class VerticalGLM(GLMPredictions):
         """The records under the model's columns, and the model."""
         X = as_records(X, self.features)
         schema = schema_of(X, self.schema)
-        named, y = label_of(y, self.label)
+        named, y = label_of(labels_as_given(y), self.label)
         regression = self._regression(schema, named)
         if isinstance(X, VerticalDataset | Session):
             if y is not None:

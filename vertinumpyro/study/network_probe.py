@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import platform
 import statistics
 import struct
@@ -106,7 +107,7 @@ def check_network(communicator: Communicator, facts: Mapping[str, str]) -> dict[
             clock = -_answered(link)
             received = _received(link)
             sent = _sent(link)
-            (round_trip,) = _STAMP.unpack(link.receive(size=_STAMP.size))
+            (round_trip,) = _numbers(link, _STAMP, positive=True)
         found[other if first else one] = Measured(
             round_trip_s=round_trip, sent=sent, received=received, clock_s=clock, facts=theirs
         )
@@ -128,7 +129,7 @@ def _asked(link: Link) -> tuple[float, float]:
     for _ in range(_PINGS):
         clock, started = time.time(), time.perf_counter()
         link.send(_STAMP.pack(clock))
-        (theirs,) = _STAMP.unpack(link.receive(size=_STAMP.size))
+        (theirs,) = _numbers(link, _STAMP)
         trips.append(time.perf_counter() - started)
         ahead.append(theirs - clock - trips[-1] / 2)
     clock = statistics.median(ahead)
@@ -141,7 +142,18 @@ def _answered(link: Link) -> float:
     for _ in range(_PINGS):
         link.receive(size=_STAMP.size)
         link.send(_STAMP.pack(time.time()))
-    return float(_STAMP.unpack(link.receive(size=_STAMP.size))[0])
+    return _numbers(link, _STAMP)[0]
+
+
+def _numbers(link: Link, of: struct.Struct, *, positive: bool = False) -> tuple[float, ...]:
+    """What the other measured.
+
+    :raises BackendError: names it, where that is no measure.
+    """
+    found = of.unpack(link.receive(size=of.size))
+    if not all(math.isfinite(number) and (number > 0 or not positive) for number in found):
+        raise BackendError(f"{link.peer} sent no measure of time or speed; are both of one version?")
+    return found
 
 
 def _sent(link: Link) -> Speed:
@@ -151,7 +163,7 @@ def _sent(link: Link) -> Speed:
             raise BackendError(f"{link.peer} asks for a block of {size} bytes; are both of one version?")
         link.send(bytes(_HEAD if size == _SHORT else size))
         link.send(bytes(size))
-    return Speed(*_SPEED.unpack(link.receive(size=_SPEED.size)))
+    return Speed(*_numbers(link, _SPEED, positive=True))
 
 
 def _received(link: Link) -> Speed:

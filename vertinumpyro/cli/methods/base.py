@@ -52,11 +52,16 @@ FOLLOWS = (
 )
 
 
+OF_CELLS = ("bins", "max_cells", "memory_limit", "workload")
+"""Of `[mrf]`, what the score of a twin reads too, whatever method drew the twin."""
+
+
 class CommandMethod(abc.ABC):
     """A method as a configuration describes it. No table is opened here.
 
     :cvar plan_class: of its plans.
     :cvar own_settings: for sections of the file, the keys that the method reads; others there are refused by name.
+    :cvar own_sections: of the file, those that no other method reads but those that name them too.
     :cvar for_holders: whether the parties hold whole records, each other ones, and not columns of the same.
     :ivar method: what a session runs.
     """
@@ -64,6 +69,7 @@ class CommandMethod(abc.ABC):
     name: ClassVar[str]
     plan_class: ClassVar[type[Plan]]
     own_settings: ClassVar[Mapping[str, tuple[str, ...]]]
+    own_sections: ClassVar[tuple[str, ...]] = ()
     for_holders: ClassVar[bool] = False
 
     method: Any
@@ -195,3 +201,25 @@ def _refuse_other_settings(method: CommandMethod) -> None:
                     f"[{section}] {name} is nothing that --method {method.name} reads; leave it out, or choose another "
                     "method"
                 )
+
+
+def refuse_unread(method: CommandMethod, why: str | None) -> None:
+    """Whole sections of a file that the method which the same file leads to does not read.
+
+    Not where the command line names the method, as a file may serve several; nor of what was agreed on or stored.
+
+    :param why: the file leads to it; None where the command line named it.
+    :raises ArgumentError: names the section, the key, and why the method is another.
+    """
+    if why is None:
+        return
+    config = method.config
+    scored = () if config.quality.part is None else OF_CELLS
+    settings = {"mrf": config.mrf, "regression": config.regression, "quality": config.quality}
+    for section in sorted(settings.keys() - set(method.own_sections)):
+        read = {"mrf": scored, "quality": ("part",)}.get(section, ())
+        for key in (key for key in given(settings[section]) if key not in read):
+            raise ArgumentError(
+                f"[{section}] {key} is nothing that --method {method.name} reads (taken as {why}); leave it out, or "
+                "choose another method"
+            )

@@ -46,6 +46,7 @@ class BayesianLinearCommand(CommandMethod):
         "mrf": (),
         "regression": ("label", "noise_variance", "prior_variance", "projection"),
     }
+    own_sections = ("regression",)
     for_holders = True
 
     def __init__(self, config: Config) -> None:

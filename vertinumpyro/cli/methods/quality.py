@@ -10,6 +10,7 @@ import pandas as pd
 
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.config_sections import FitSettings, ModelSettings, MRFSettings, QualitySettings
+from vertinumpyro.cli.methods.base import OF_CELLS
 from vertinumpyro.cli.methods.tables import TABLE_PRIVACY, TablesCommand
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
@@ -19,14 +20,13 @@ from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.release import ReleaseReport
 from vertinumpyro.session import Session
 
-_OF_CELLS = ("bins", "max_cells", "memory_limit", "workload")
-
 
 class QualityCommand(TablesCommand):
     """Noisy tables, compared with a twin that was not learned from them."""
 
     name = "quality"
     what = "noisy tables, compared with a twin"
+    own_sections = ("mrf", "quality")
     own_settings: Mapping[str, tuple[str, ...]] = {**TablesCommand.own_settings, "model": ()}
 
     def __init__(self, config: Config) -> None:
@@ -68,7 +68,7 @@ def config_of_part(config: Config, run_dir: Path) -> Config:
     assert config.quality.part is not None  # the caller asks
     part = config.part_of_budget(config.quality.part)
     unread = [f.name for f in dataclasses.fields(part) if f.name not in (*TABLE_PRIVACY, "allow_unproven")]
-    tables = {name: getattr(config.mrf, name) for name in _OF_CELLS}
+    tables = {name: getattr(config.mrf, name) for name in OF_CELLS}
     return dataclasses.replace(
         config,
         privacy=dataclasses.replace(part, **dict.fromkeys(unread)),

@@ -32,6 +32,7 @@ class _RegressionCommand(CommandMethod):
         "model": (),
         "regression": ("label", *_OF_THE_PLAN, *_OF_THE_ESTIMATORS),
     }
+    own_sections = ("regression",)
     estimator: ClassVar[type]
 
     def __init__(self, config: Config) -> None:

@@ -42,6 +42,7 @@ class TablesCommand(CommandMethod):
 
     plan_class = MRFPlan
     what: ClassVar[str]
+    own_sections = ("mrf",)
     own_settings: Mapping[str, tuple[str, ...]] = {
         "privacy": (*TABLE_PRIVACY, "allow_unproven"),
         "fit": ("backend", "security"),
@@ -99,9 +100,20 @@ class VertiMRFCommand(TablesCommand):
     what = "VertiMRF"
     own_settings: Mapping[str, tuple[str, ...]] = {**TablesCommand.own_settings, "model": ()}
 
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if not {"bins", "max_cells", "clique_limit", "encoder"} & given(config.mrf).keys():
+            self.method = self.method.grouped(config.schema)
+
     def about(self) -> str:
         """See `CommandMethod`."""
         return f"encoder {self.method.encoder}"
+
+    def facts(self, plan: MRFPlan) -> dict[str, str]:
+        """With the columns that nobody binned, and that are too wide as they are."""
+        grouped = {} if self.config.mrf.bins else self.method.bins
+        words = {"counted in groups": f"{min(grouped.values())} of neighbours: {', '.join(grouped)}"} if grouped else {}
+        return {**super().facts(plan), **words}
 
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarkovTwin:
         """See `CommandMethod`."""
