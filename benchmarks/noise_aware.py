@@ -163,7 +163,7 @@ def simulated(job: Job) -> list[Tried] | str:
         if not fitted.posterior.is_interval:
             return fitted.posterior.spread_note
         rows, forecast = fitted.rows, fitted.plan.forecast
-        stddevs = None if forecast is None else forecast.table["std_error"]
+        stddevs = None if forecast is None else pd.Series(forecast.std_error, list(forecast.names))
         found.append(
             Tried(rows, pooled.summary(table).loc[rows.index], flat(table.truth, rows.index),
                   stddevs, fitted.seconds, fitted.plan.worst.epsilon)
