@@ -399,6 +399,8 @@ def test_what_does_not_fit_is_refused_at_home():
         protocol.VerifiedTables(num_records=2**50, form=InputForm.of_tables(TWO, 6))
     with pytest.raises(ArgumentError, match="codes"):
         protocol.one_hot(np.array([[3]]), (3,))
+    with pytest.raises(RangeError, match="blocks of records have as many chances to cheat"):
+        protocol.VerifiedTables(num_records=2**20, form=InputForm.of_tables(((2,), (2,)), 0), block_rows=1)
 
 
 def made_up(group, how):

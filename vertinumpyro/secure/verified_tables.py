@@ -49,6 +49,7 @@ from vertinumpyro.secure.one_hot_proof import Challenge, check_parts, check_proo
 from vertinumpyro.secure.prime_field import PRIME, ZeroSums, uniform
 
 _BLOCK_ROWS = 2**16
+_SOUNDNESS_BITS = 40
 _WORD, _HASH = 8, HASH_BYTES
 
 Codes: TypeAlias = Callable[[slice], np.ndarray]
@@ -73,6 +74,8 @@ class VerifiedTables:
             raise RangeError(
                 f"{self.num_records} records' products of up to {self.form.largest_product} do not fit into 59 bits"
             )
+        if (4 * len(self.blocks) + 1) * (self.num_parties - 1) > PRIME >> _SOUNDNESS_BITS:  # Statement 13.2
+            raise RangeError(f"{len(self.blocks)} blocks of records have as many chances to cheat; take larger blocks")
         _ = self.digits  # refuses numbers that are too large
 
     @property
