@@ -106,7 +106,7 @@ def test_a_draft_names_dates_that_stand_for_missing_ones(stored):
     texts = pd.Series([*(f"2020-{month:02}-15" for month in range(1, 13)), "9999-12-31", *["1900-01-01"] * 10])
     values = texts.astype("datetime64[s]").astype(stored) if stored is not str else texts
     frame = pd.DataFrame({"id": range(len(values)), "seen": values})
-    draft = draft_schema(frame, "p")
+    draft = draft_schema(frame, "p", epsilon=1e6)
     assert draft.columns["seen"].fields["missing_codes"] == ["1900-01-01", "9999-12-31"]
     schema = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true"))
     assert schema.columns["seen"].bounds == ("2020-01-01", "2020-12-31")
@@ -145,7 +145,7 @@ def test_a_draft_of_times_with_zones_reads_them():
     tables |= {"a format": [f"{time:%d.%m.%Y %H:%M %z}" for time in MIDNIGHTS * 20]}
     for name, values in tables.items():
         frame = pd.DataFrame({"id": range(len(values)), "seen": values})
-        draft = draft_schema(frame, "p")
+        draft = draft_schema(frame, "p", epsilon=1e6)
         assert draft.columns["seen"].fields["bounds"] == ["2022-01-01", "2022-12-31"], name
         assert ("keeps its own date" in draft.columns["seen"].note) == (name != "days")
         schema = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true"))
@@ -244,7 +244,7 @@ def test_tables_with_dates_are_compared():
 )
 def test_a_draft_proposes_whole_years(texts, expected):
     frame = pd.DataFrame({"id": range(40), "day": texts * 20})
-    draft = draft_schema(frame, "clinic")
+    draft = draft_schema(frame, "clinic", epsilon=1e6)
     fields = dict(draft.columns["day"].fields)
     assert fields == {"type": "date", "out_of_bounds": "clip", **expected}
     confirmed = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true"))

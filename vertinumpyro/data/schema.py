@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, final, runtime_checkable
@@ -135,21 +135,23 @@ class Schema:
 
     def restrict(self, party: str) -> Schema:
         """Return the schema of one party alone."""
-        return self.select(self._party(party).columns)
+        part = self._party(party)
+        return Schema({party: part}, self.id_column, self._known_of(part.columns))
 
     def select(self, columns: Iterable[str]) -> Schema:
-        """Return the schema of some columns; parties without one are not in it, nor constraints that need others."""
+        """Return the schema of some columns of the records; parties without one are not in it, nor rules for rows, nor
+        constraints that need other columns.
+        """
         kept = set(columns)
         parts = {
             party: {name: column for name, column in part.columns.items() if name in kept}
             for party, part in self.parties.items()
         }
-        whole = {
-            party: part if len(parts[party]) == len(part.columns) else PartySchema(parts[party])
-            for party, part in self.parties.items()
-            if parts[party]
-        }
-        return Schema(whole, self.id_column, tuple(one for one in self.constraints if kept.issuperset(one.names)))
+        kept_parties = {party: PartySchema(own) for party, own in parts.items() if own}
+        return Schema(kept_parties, self.id_column, self._known_of(kept))
+
+    def _known_of(self, columns: Collection[str]) -> tuple[Constraint, ...]:
+        return tuple(one for one in self.constraints if set(one.names) <= set(columns))
 
     def _party(self, party: str) -> PartySchema:
         if party not in self.parties:
