@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -155,4 +156,4 @@ def _values(spec: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    write_pages(Path(__file__).parent / "reference")
+    write_pages(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "reference")
