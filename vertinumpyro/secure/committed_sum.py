@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final, runtime_checkable
 
 import numpy as np
 
@@ -64,6 +64,7 @@ class Opening(NamedTuple):
         return b"".join([_MARKS[self.modulus], self.digest, *everybodys, self.message])
 
 
+@runtime_checkable
 class Statement(Protocol):
     """What parties agree on before they open a sum."""
 
