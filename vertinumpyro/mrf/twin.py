@@ -215,7 +215,7 @@ class MarkovTwin:
         By default 524,288, and fewer from 32 columns on, so that a block has 16 million values.
 
         Draws are stratified within each block. A table of up to `rows` records is `sample_synthetic`'s with the same
-        key; counts of a longer one are off the model's by up to a record in each block, either way.
+        key; where nothing is raked, counts of a longer one are off the model's by a record in each block at most.
 
         :raises ArgumentError: a number is below 1.
         """
