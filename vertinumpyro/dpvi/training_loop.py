@@ -162,9 +162,7 @@ def spread_over(num_devices: int) -> NamedSharding | None:
 
 CHECKPOINT = "checkpoint.npz"
 
-_UNKNOWN = {".optimizer_state.points": np.nan, ".optimizer_state.descents": np.nan}
-_NO_LONGER = {".optimizer_state.noise": 0.0, ".optimizer_state.loose": 0.0}
-_KEPT_LATER = _UNKNOWN | _NO_LONGER
+_KEPT_LATER = {"points": np.nan, "descents": np.nan, "noise": 0.0, "loose": 0.0}
 """Leaves of a `NewtonState` that earlier versions did not store, and what stands in their place: a trace that is not
 known, and steps that are no longer than H has them, as theirs were."""
 
@@ -189,7 +187,8 @@ def restored(run: Run, state: DPVIState) -> DPVIState:
     if stored is None:
         return state
     leaves = tree_arrays(state)
-    earlier = {name: np.full_like(leaves[name], value) for name, value in _KEPT_LATER.items() if name in leaves}
+    known = {f".optimizer_state.{name}": value for name, value in _KEPT_LATER.items()}
+    earlier = {name: np.full_like(leaves[name], value) for name, value in known.items() if name in leaves}
     return tree_of({**earlier, **stored}, state, CHECKPOINT)
 
 

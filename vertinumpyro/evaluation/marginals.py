@@ -136,11 +136,7 @@ def pairwise_tvd(
     :raises ArgumentError: a table lacks a column or has no rows, or `max_bins` is out of range.
     """
     tables = TableCells.of(real, schema, "real", max_bins), TableCells.of(synthetic, schema, "synthetic", max_bins)
-    size = len(schema.columns)
-    matrix = np.zeros((size, size))
-    for i, j in itertools.combinations_with_replacement(range(size), 2):
-        matrix[i, j] = matrix[j, i] = _subset_tvd(*tables, sorted({i, j}))
-    return _square(matrix, schema)
+    return pairwise_tvd_of_cells(*tables, schema)
 
 
 def cross_party_pairs(schema: "Schema") -> tuple[tuple[str, str], ...]:
@@ -265,6 +261,15 @@ def draw_subsets(num_columns: int, k: int, count: int, rng: np.random.Generator)
     while len(chosen) < count:
         chosen.add(tuple(sorted(rng.choice(num_columns, size=k, replace=False).tolist())))
     return sorted(chosen)
+
+
+def pairwise_tvd_of_cells(real: TableCells, synthetic: TableCells, schema: "Schema") -> pd.DataFrame:
+    """See `pairwise_tvd`."""
+    size = len(schema.columns)
+    matrix = np.zeros((size, size))
+    for i, j in itertools.combinations_with_replacement(range(size), 2):
+        matrix[i, j] = matrix[j, i] = _subset_tvd(real, synthetic, sorted({i, j}))
+    return _square(matrix, schema)
 
 
 def mean_tvd(real: TableCells, synthetic: TableCells, subsets: Sequence[tuple[int, ...]]) -> float:

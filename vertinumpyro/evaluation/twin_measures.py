@@ -25,7 +25,7 @@ from vertinumpyro.evaluation.marginals import (
     mean_tvd,
     num_occupied,
     one_way_tvd,
-    pairwise_tvd,
+    pairwise_tvd_of_cells,
     within_party_tvd,
 )
 from vertinumpyro.evaluation.plot_style import missing_extra
@@ -121,9 +121,10 @@ def evaluate_twin(
     k = min(_K, len(schema.columns))
     subsets = draw_subsets(len(schema.columns), k, num_marginals, generator)
     perfect = tables[0].iloc[generator.integers(len(tables[0]), size=len(tables[1]))]
-    cells = [TableCells.of(table, schema, "synthetic", max_bins) for table in (*tables, perfect)]
+    names = "real", "synthetic", "real"
+    cells = [TableCells.of(t, schema, name, max_bins) for t, name in zip((*tables, perfect), names, strict=True)]
     rows: dict[str, tuple[float, float]] = {}
-    matrices = [pairwise_tvd(tables[0], other, schema, max_bins=max_bins) for other in (tables[1], perfect)]
+    matrices = [pairwise_tvd_of_cells(cells[0], other, schema) for other in cells[1:]]
     for name, mean in _OF_PAIRS.items():
         rows[name] = mean(matrices[0], schema), mean(matrices[1], schema)
     rows[f"TVD of {k} columns"] = mean_tvd(cells[0], cells[1], subsets), mean_tvd(cells[0], cells[2], subsets)

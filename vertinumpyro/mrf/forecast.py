@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
 import numpy as np
@@ -65,17 +65,23 @@ class Held(NamedTuple):
         return of + (": of little use for relations; fewer columns or coarser cells would hold more" if few else "")
 
 
-def significances(released: Marginals) -> dict[tuple[str, ...], float]:
-    """How many standard deviations of noise each pair's table stands above it. Post-processing."""
-    tables = merged(released.measurements)
-    names = dict.fromkeys(name for m in tables for name in m.columns)
-    known = {name: one_way(name, tables, released.num_records).values for name in names}
+def single_tables(tables: Sequence[Measurement], num_records: int) -> dict[str, Measurement]:
+    """The table of each column, by all that tables say of it."""
+    return {name: one_way(name, tables, num_records) for name in dict.fromkeys(n for m in tables for n in m.columns)}
+
+
+def significances(tables: Sequence[Measurement], num_records: int) -> dict[tuple[str, ...], float]:
+    """How many standard deviations of noise each pair's table stands above it. Post-processing.
+
+    :param tables: merged, one for each set of columns.
+    """
+    known = {name: m.values for name, m in single_tables(tables, num_records).items()}
     return {m.columns: significance(m, known) for m in tables if len(m.columns) == 2}
 
 
 def held(released: Marginals) -> Held:
     """The pairs that a release holds. Post-processing."""
-    found = significances(released)
+    found = significances(merged(released.measurements), released.num_records)
     return Held(sum(z >= LEARNED for z in found.values()), len(found))
 
 

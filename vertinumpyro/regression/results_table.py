@@ -1,4 +1,7 @@
-"""A fitted regression's results as statisticians print them: what was fitted, a row for each coefficient, notes."""
+"""A fitted regression's results as statisticians print them: what was fitted, a row for each coefficient, notes.
+
+Short because it is a table and its columns: every estimator prints this one.
+"""
 
 from __future__ import annotations
 

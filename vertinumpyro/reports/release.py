@@ -17,9 +17,9 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.evaluation import ReleasedShares, ReportFigure, ReportTable, plot_beside_release, plot_pairwise_tvd
 from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, TwinQuality, twin_quality
 from vertinumpyro.mrf.encoders import encoder_of
-from vertinumpyro.mrf.forecast import LEARNED, held
+from vertinumpyro.mrf.forecast import LEARNED, held, significances, single_tables
 from vertinumpyro.mrf.marginals import MARGINALS
-from vertinumpyro.mrf.measurements import Measurement, count_table, noise_per_cell, one_way, significance
+from vertinumpyro.mrf.measurements import Measurement, count_table, noise_per_cell
 from vertinumpyro.mrf.quality import Kept
 from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.mrf.twin import FIELD
@@ -273,7 +273,7 @@ def _lost(missing: Sequence[str]) -> list[str]:
 
 def share_errors(released: Marginals) -> dict[str, float]:
     """For each column, the standard deviation of the noise in the share of one of its cells."""
-    singles = _singles(released.measurements, released.num_records)
+    singles = single_tables(released.measurements, released.num_records)
     return {name: m.stddev / released.num_records for name, m in singles.items()}
 
 
@@ -285,21 +285,15 @@ def beside_the_release(released: Marginals, twin: pd.DataFrame) -> Iterator[Repo
     sizes = {column.name: column.num_cells for column in released.columns}
     tables = [m for m in merged(released.measurements) if set(m.columns) <= set(cells)]
     pairs = [m for m in tables if len(m.columns) == 2]
-    singles = _singles(tables, released.num_records)
+    singles = single_tables(tables, released.num_records)
     if can_draw():
         yield from _columns(singles, schema, cells, sizes, released.num_records)
         yield from _pairs(pairs, schema, cells, sizes, released.num_records)
-    yield from _dependence(pairs, singles)
+    yield from _dependence(significances(tables, released.num_records))
 
 
 def _learned(released: Marginals) -> Iterator[ReportTable]:
-    tables = merged(released.measurements)
-    return _dependence([m for m in tables if len(m.columns) == 2], _singles(tables, released.num_records))
-
-
-def _singles(tables: Sequence[Measurement], num_records: int) -> dict[str, Measurement]:
-    names = dict.fromkeys(name for m in tables for name in m.columns)
-    return {name: one_way(name, tables, num_records) for name in names}
+    return _dependence(significances(merged(released.measurements), released.num_records))
 
 
 def _columns(
@@ -354,11 +348,9 @@ def _pairs(
     )
 
 
-def _dependence(pairs: Sequence[Measurement], singles: Mapping[str, Measurement]) -> Iterator[ReportTable]:
-    if not pairs:
+def _dependence(above: Mapping[tuple[str, ...], float]) -> Iterator[ReportTable]:
+    if not above:
         return
-    counts = {name: m.values for name, m in singles.items()}
-    above = {m.columns: significance(m, counts) for m in pairs}
     unknown = [" and ".join(columns) for columns, z in above.items() if z < LEARNED]
     strongest = sorted((c for c, z in above.items() if z >= LEARNED), key=lambda c: -above[c])[:_STRONGEST]
     rows = {" and ".join(columns): {"above its noise, in standard deviations": above[columns]} for columns in strongest}
