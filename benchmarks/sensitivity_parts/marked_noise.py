@@ -55,6 +55,10 @@ class Draws:
 def drawing() -> Iterator[Draws]:
     """Draws in the place of every sampler of noise, and of one-time pads, which are infinite noise."""
     draws = Draws()
+
+    def pads(size: int, source: Any, *, verified: bool = False) -> np.ndarray:
+        return draws(math.inf, size)
+
     samplers = {
         "sample_discrete_gaussian": lambda variance, count, source: draws(variance, count),
         "draw_noise_share": lambda variance, count, source: draws(variance, count),
@@ -64,7 +68,7 @@ def drawing() -> Iterator[Draws]:
         for module in [m for name, m in sys.modules.items() if name.startswith("vertinumpyro.")]:
             for name in samplers.keys() & vars(module).keys():
                 stack.enter_context(mock.patch.object(module, name, samplers[name]))
-        stack.enter_context(mock.patch.object(tables_work, "pads", lambda count, source: draws(math.inf, count)))
+        stack.enter_context(mock.patch.object(tables_work, "pads", pads))
         yield draws
 
 
