@@ -192,6 +192,13 @@ def test_an_id_that_others_do_not_have_is_unmatched_as_ever():
     assert found.arrays("clinic")["x"].tolist() == [1, 0, 0]
 
 
+def test_who_has_no_row_has_a_cell_of_the_count():
+    rows = pd.DataFrame({"id": np.repeat(np.arange(400), np.arange(400) % 40 + 1), "x": 0.5})
+    rows["x"] += np.arange(len(rows)) % 7
+    edges = draft_schema(rows, "clinic", num_columns=40).columns["num_rows"].fields["edges"]
+    assert edges[:2] == [0, 1] and sorted(set(edges)) == edges
+
+
 def test_a_draft_of_repeated_ids_proposes_rules_that_the_rows_keep():
     rng = np.random.default_rng(1)
     person = np.repeat(np.arange(300), rng.integers(1, 6, 300))

@@ -16,6 +16,7 @@ from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.core.validation import shown
 from vertinumpyro.data.column import Column, plain
 from vertinumpyro.data.date_columns import DateColumn, read_moments
+from vertinumpyro.data.row_rules import Rows
 from vertinumpyro.data.schema_checks import require, suggest
 
 _ROUNDS = 50  # so that one record in ten that holds is enough
@@ -165,7 +166,55 @@ class Determined:
         return {"column": self.column, "by": self.by, "values": dict(self.values)}
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class WithoutRows:
+    """What a person without rows has: it follows from the rules about a party's rows, and nobody writes it.
+
+    :param count: the column that counts rows.
+    :param values: what other columns of the party are where it is 0; None where they are missing.
+    """
+
+    count: str
+    values: Mapping[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it speaks of."""
+        return self.count, *self.values
+
+    def repaired(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The records, the other columns as they follow."""
+        without = (pd.to_numeric(plain(pd.Series(frame[self.count]))) == 0).fillna(False).to_numpy(bool)
+        return frame.assign(**{
+            name: pd.Series(frame[name]).mask(without, pd.NA if value is None else value).astype(frame[name].dtype)
+            for name, value in self.values.items()
+        })  # fmt: skip
+
+    def kept(self, frame: pd.DataFrame, columns: Mapping[str, Column]) -> np.ndarray:
+        """Every record does: what is drawn is written, and what is given stays."""
+        return np.ones(len(frame), bool)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain."""
+        return {"count": self.count, "values": dict(self.values)}
+
+
 Constraint: TypeAlias = Impossible | Order | Determined
+
+
+def without_rows(rows: Rows, columns: Mapping[str, Column]) -> WithoutRows | None:
+    """What follows from a party's rules about rows; None where no column counts them."""
+    counts = [name for name, take in rows.take.items() if take.source(name) is None and take.without_rows == 0]
+    if not counts:
+        return None
+    others = {name: take.without_rows for name, take in rows.take.items() if name != counts[0]}
+    written = {
+        name: value
+        for name, value in others.items()
+        if (columns[name].missing == "category" if value is None else not isinstance(columns[name], DateColumn))
+    }
+    return WithoutRows(counts[0], written) if written else None
 
 
 def constraint_of(fields: Any) -> Constraint:
@@ -193,8 +242,8 @@ def check_constraints(constraints: Iterable[Constraint], columns: Mapping[str, C
 
 
 def drawn_within(
-    draw: Callable[[int], pd.DataFrame], constraints: Sequence[Constraint], columns: Mapping[str, Column], *,
-    given: Collection[str] = (),
+    draw: Callable[[int], pd.DataFrame], constraints: Sequence[Constraint | WithoutRows],
+    columns: Mapping[str, Column], *, given: Collection[str] = (),
 ) -> pd.DataFrame:  # fmt: skip
     """Records that hold: what determines others is written down, and records that do not hold are drawn again.
 
@@ -209,6 +258,7 @@ def drawn_within(
     if not own:
         return frame
     follow = [one for one in own if isinstance(one, Determined) and one.column not in given]
+    follow = [*follow, *(one for one in own if isinstance(one, WithoutRows) and not set(one.values) & set(given))]
     frame = _repaired(frame, follow)
     good = _kept(frame, own, columns)
     for number in range(1, _ROUNDS):
@@ -229,13 +279,15 @@ def drawn_within(
     return _with_rows(frame, broken, frame, np.resize(np.flatnonzero(good), len(broken)))
 
 
-def _repaired(frame: pd.DataFrame, constraints: Sequence[Determined]) -> pd.DataFrame:
+def _repaired(frame: pd.DataFrame, constraints: Sequence[Determined | WithoutRows]) -> pd.DataFrame:
     for one in constraints:
         frame = one.repaired(frame)
     return frame
 
 
-def _kept(frame: pd.DataFrame, constraints: Sequence[Constraint], columns: Mapping[str, Column]) -> np.ndarray:
+def _kept(
+    frame: pd.DataFrame, constraints: Sequence[Constraint | WithoutRows], columns: Mapping[str, Column]
+) -> np.ndarray:
     return np.all([one.kept(frame, columns) for one in constraints], axis=0)
 
 

@@ -16,7 +16,7 @@ from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.core.validation import check_fields, shown
 from vertinumpyro.data import toml
 from vertinumpyro.data.column import Column
-from vertinumpyro.data.constraints import Constraint, check_constraints, constraint_of
+from vertinumpyro.data.constraints import Constraint, WithoutRows, check_constraints, constraint_of, without_rows
 from vertinumpyro.data.row_rules import Rows
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.data.schema_parsing import (
@@ -101,6 +101,12 @@ class Schema:
     def columns(self) -> dict[str, Column]:
         """Every column of every party, in order."""
         return {name: column for part in self.parties.values() for name, column in part.columns.items()}
+
+    @property
+    def kept_by_twins(self) -> tuple[Constraint | WithoutRows, ...]:
+        """The constraints, and what follows from the parties' rules about rows."""
+        found = (without_rows(part.rows, part.columns) for part in self.parties.values() if part.rows is not None)
+        return *self.constraints, *(one for one in found if one is not None)
 
     @property
     def dtypes(self) -> dict[str, str | None]:

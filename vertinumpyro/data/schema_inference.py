@@ -352,9 +352,11 @@ def _drafts_of_rows(series: Mapping[str, pd.Series], person: pd.Series, how: _Dr
     """Rules that make a record of each person's rows, and domains of the records; first how many rows there are."""
     rows = person.value_counts().to_numpy(np.float64)
     fields, _ = _amounts(rows, (0.0, _rounded(0.0, float(rows.max()))[1]), how.cells, whole=True)
+    if "edges" in fields:  # who has no row is not in the file, and no less frequent for it
+        fields["edges"] = [0, 1, *(edge for edge in fields["edges"] if edge > 1)]
     counted = {**fields, "out_of_bounds": "clip"}
     name = "num_rows" if "num_rows" not in series else "num_rows_of_a_person"
-    found = {name: ColumnDraft(counted, "how many rows a person has", {"rule": "count"})}
+    found = {name: ColumnDraft(counted, "how many rows a person has; 0 stands for a person without", {"rule": "count"})}
     return found | {name: _draft_of_rows(own, person, how) for name, own in series.items()}
 
 

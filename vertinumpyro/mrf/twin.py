@@ -241,7 +241,7 @@ class MarkovTwin:
         return num_records
 
     def _drawn(self, num_records: int, rng: np.random.Generator) -> pd.DataFrame:
-        known = self.schema.constraints
+        known = self.schema.kept_by_twins
         return drawn_within(lambda _: self._drawn_freely(num_records, rng), known, self.schema.columns)
 
     def _drawn_freely(self, num_records: int, rng: np.random.Generator) -> pd.DataFrame:

@@ -328,7 +328,7 @@ class PredictivePosterior(abc.ABC):
                 found = self._records.draw(latents, of_attempt, block.stop - block.start, own, stratified=stratified)
                 return twin_frame(schema, twin, found, rng, beside)
 
-            return drawn_within(freely, schema.constraints, schema.columns, given=twin.given)
+            return drawn_within(freely, schema.kept_by_twins, schema.columns, given=twin.given)
 
         size = num_records if rows is None else rows
         return (drawn(number, block) for number, block in enumerate(slices(num_records, size)))
