@@ -7,7 +7,7 @@ from scipy.stats import norm
 from vertinumpyro.data import BinnedColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.forecast import USUAL, Held, forecast_pairs, held
-from vertinumpyro.mrf.measurements import Measurement, dependence, one_way, significance
+from vertinumpyro.mrf.measurements import Measurement, dependence, one_way, shrunk, significance
 from vertinumpyro.mrf.table_selection import merged
 
 N = 10_000
@@ -87,3 +87,21 @@ def test_significance_counts_the_noise_s_standard_deviations():
     singles = {"a": N * apart.sum(1), "b": N * apart.sum(0)}
     sure, less = (significance(noisy(("a", "b"), apart, s, rng), singles) for s in (50.0, 500.0))
     assert sure > 10 * less > 100
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 6), (5, 20)])
+def test_a_table_is_drawn_towards_independence_as_far_as_its_noise_asks_for(shape):
+    """Of independent columns the error falls, of dependent ones it does not rise, whatever the noise."""
+    rng = np.random.default_rng(0)
+    independent = np.outer(joint(rng, shape[0]), joint(rng, shape[1]))
+    for truth, most in ((independent, 0.8), (0.5 * independent + 0.5 * joint(rng, *shape), 1.0)):
+        singles = {"a": noisy(("a",), truth.sum(1), 0.0, rng), "b": noisy(("b",), truth.sum(0), 0.0, rng)}
+        for stddev in (20.0, 200.0):
+            tables = [noisy(("a", "b"), truth, stddev, rng) for _ in range(100)]
+            errors = [
+                [((m.values - N * truth) ** 2).sum() for m in (table, shrunk(table, singles))] for table in tables
+            ]
+            before, after = np.mean(errors, axis=0)
+            assert after < most * before
+    exact = noisy(("a", "b", "c"), joint(rng, 2, 3, 4), 5.0, rng)
+    assert shrunk(exact, {}) is exact

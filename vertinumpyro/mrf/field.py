@@ -20,8 +20,8 @@ import numpy as np
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
-from vertinumpyro.mrf.factor_engine import FactorEngine, JunctionTree, margin
-from vertinumpyro.mrf.measurements import Measurement
+from vertinumpyro.mrf.factor_engine import FactorEngine, margin
+from vertinumpyro.mrf.measurements import Measurement, one_way, shrunk
 from vertinumpyro.mrf.mirror_descent import SteinRisk
 from vertinumpyro.mrf.tree_engine import TreeEngine
 from vertinumpyro.mrf.triangulation import tree_cells
@@ -98,30 +98,33 @@ def fit_graphical_model(
     num_records: int,
     *,
     singles: Sequence[Measurement] = (),
-    fewer: Sequence[Measurement] = (),
     released: Sequence[Measurement] = (),
     iterations: int = DEFAULT_ITERATIONS,
 ) -> GraphicalModel:
     """The field of `num_records` records that has the least risk along mirror descent's path, or the better of two.
 
     All tables of a path stop together. Where most hold noise alone, the best moment for all of them comes before the
-    few others are learned, so a second path can be given that has these alone.
+    few others are learned. So a second path leads to tables that are each drawn towards independence as far as their
+    own noise asks for. Neither is always the nearest: where two columns depend on each other by way of others, noise
+    hides that in their own table and not in the field.
 
     :param sizes: cells of every column; columns that no table has come out uniform.
     :param measurements: released tables.
     :param num_records: N, public.
-    :param singles: what is known of single columns; the path begins at their product.
-    :param fewer: the tables of a second path, if there is to be one; it is taken where its risk is clearly less.
-    :param released: all tables, by which two paths are compared.
+    :param singles: what is known of single columns; the paths begin at their product. Without, there is no second path.
+    :param released: all tables, which `singles` follow from; by default the measurements.
     :param iterations: the most steps of mirror descent; a path that they cut short warns.
     """
-    task = _Task(require_engine(), sizes, float(num_records), tuple(singles), SteinRisk(released or measurements))
+    risk = SteinRisk(released or measurements)
+    held = {name for m in risk.tables for name in m.columns}
+    moved = [one_way(m.columns[0], risk.moved(), num_records) if m.columns[0] in held else m for m in singles]
+    task = _Task(require_engine(), sizes, float(num_records), (tuple(singles), tuple(moved)), risk)
     with compat.x64():
-        best = task.descend(measurements, iterations)
-        if fewer:
-            second = task.descend(fewer, iterations)
-            if task.risk_of_all(second) < task.risk_of_all(best) - task.risk.stddev:
-                best = second
+        paths = [
+            task.descend(measurements, iterations, shrinks=shrinks)
+            for shrinks in ((False, True) if singles else (False,))
+        ]
+        best = min(paths, key=lambda path: path.risk)
         if not best.has_ended:
             warnings.warn(
                 f"the field has not converged: after {iterations} steps of mirror descent the error that is expected "
@@ -129,70 +132,73 @@ def fit_graphical_model(
                 InferenceWarning,
                 stacklevel=4,
             )
-        return best.field(0)
+        return GraphicalModel(*best.engine.field(best.model))
 
 
 class _Path(NamedTuple):
     """Where a path is best.
 
     :ivar engine: what its fields were made with.
-    :ivar models: its two fields in the engine's words.
-    :ivar as_begun: single columns that stand there as the path began, which the moved path shares: what they take from
-        the noise, a degree of freedom for each cell, is in no estimate yet.
+    :ivar model: its field in the engine's words.
+    :ivar risk: of its tables.
     :ivar has_ended: whether the path went on to its end.
     """
 
     engine: FactorEngine | TreeEngine
-    models: tuple[Any, Any]
-    as_begun: tuple[Measurement, ...]
+    model: Any
+    risk: float
     has_ended: bool = True
-
-    def field(self, which: int) -> GraphicalModel:
-        """One of its fields."""
-        return GraphicalModel(*self.engine.field(self.models[which]))
 
 
 class _Task(NamedTuple):
-    """What two paths have in common; `risk` is of all released tables."""
+    """What paths have in common.
+
+    :ivar singles: what is known of single columns, from the tables and from the moved ones.
+    :ivar risk: of all released tables.
+    """
 
     mbi: ModuleType
     sizes: Sizes
     num_records: float
-    singles: tuple[Measurement, ...]
+    singles: tuple[tuple[Measurement, ...], tuple[Measurement, ...]]
     risk: SteinRisk
 
-    def descend(self, used: Sequence[Measurement], iterations: int) -> _Path:
-        """Two paths side by side, that of the tables and that of the moved ones; where the first is best."""
-        alone = [m for m in used if len(m.columns) == 1]  # as the path begins, and stays
+    def descend(self, used: Sequence[Measurement], iterations: int, *, shrinks: bool = False) -> _Path:
+        """Two paths side by side, that of the tables and that of the moved ones; where the first is best.
+
+        The risk is of the tables as they were released, whether the path leads to them or to what they shrink to.
+        """
         risk = self.risk.of([m for m in used if len(m.columns) > 1])
+        sides = [self._side(used, tables, singles, shrinks=shrinks)
+                 for tables, singles in zip((risk.tables, risk.moved()), self.singles, strict=True)]  # fmt: skip
         kind = TreeEngine if len(self.sizes) > FEW_COLUMNS else FactorEngine
-        engine, best, least, done = (
-            kind(self.mbi, self.sizes, [*risk.tables, *alone], self.num_records),
-            None,
-            math.inf,
-            0,
-        )
-        losses = [engine.loss([*tables, *alone]) for tables in (risk.tables, risk.moved())]
-        models = [engine.begin(losses[0], self.singles)] * 2
+        engine = kind(self.mbi, self.sizes, sides[0], self.num_records)
+        losses = [engine.loss(side) for side in sides]
+        models = [engine.begin(loss, singles) for loss, singles in zip(losses, self.singles, strict=True)]
+        best, least = None, math.inf
         for steps in (0, *_blocks(iterations)):
             models = [engine.descend(loss, model, steps) for loss, model in zip(losses, models, strict=True)]
-            done += steps
             found = risk(*(engine.fitted(model, len(risk.tables)) for model in models))
             gain = least - found
             if gain > 0 or best is None:
-                best, least = _Path(engine, (models[0], models[1]), tuple(alone if done else self.singles)), found
+                best, least = _Path(engine, models[0], found), found
             if steps and gain <= _TOLERANCE * max(abs(least), _SMALL_RISK):
                 return best
         assert best is not None
         return best._replace(has_ended=iterations <= _BLOCK)
 
-    def risk_of_all(self, path: _Path) -> float:
-        """The risk of all released tables, whether a path was fitted to them or not."""
-        fields = (path.field(which) for which in range(2))
-        trees = [JunctionTree(field.cliques, field.tables) for field in fields]
-        fitted = ([self.num_records * tree.project(m.columns).values for m in self.risk.tables] for tree in trees)
-        freedom = sum(m.values.size for m in path.as_begun)
-        return self.risk(*fitted) + 2 * freedom / self.risk.num_cells
+    def _side(
+        self,
+        used: Sequence[Measurement],
+        tables: Sequence[Measurement],
+        singles: Sequence[Measurement],
+        *,
+        shrinks: bool,
+    ) -> list[Measurement]:
+        """What one of the two paths leads to: the tables, and single columns that none of them has, as it begins."""
+        known = {m.columns[0]: m for m in singles}
+        alone = [known.get(m.columns[0], m) for m in used if len(m.columns) == 1]
+        return [*(shrunk(m, known) if shrinks else m for m in tables), *alone]
 
 
 def _blocks(iterations: int) -> Iterator[int]:

@@ -71,11 +71,6 @@ class SteinRisk:
             for m, b in zip(self._tables, self._directions, strict=True)
         ]
 
-    @property
-    def stddev(self) -> float:
-        """Of the estimate at the exact tables: what the noise's own squares differ by."""
-        return (2 / max(self.num_cells, 1)) ** 0.5
-
     def __call__(self, fitted: Sequence[np.ndarray], moved: Sequence[np.ndarray]) -> float:
         """Squared error per cell, in units of the noise's variance; 1 is the released tables' own.
 

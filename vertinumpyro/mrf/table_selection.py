@@ -3,8 +3,7 @@
 GraphCom of the VertiMRF paper (section 5.1) over local and cross-party tables alike: each is kept if the triangulated
 graph's maximal cliques still have at most `clique_limit` cells together. The paper takes them in descending R-score,
 in which a wide table's noise counts as dependence; here a table's place is how many standard deviations its
-dependence is above its noise, so that strength, noise and cells all count. Weak tables do harm where they are many:
-the fit ends before it learns their noise, and with them the strong ones. So the strong alone are a second choice.
+dependence is above its noise, so that strength, noise and cells all count.
 
 A workload: the tables that a user names, in the place of those of all pairs of columns.
 
@@ -44,7 +43,6 @@ from vertinumpyro.mrf.measurements import Measurement, significance
 
 DEFAULT_CLIQUE_LIMIT = 300_000
 
-_STRONG = 2.0  # standard deviations of its noise
 _MOST_REFUSED = 50
 
 
@@ -71,13 +69,6 @@ def bins_within(sizes: Mapping[str, int], clique_limit: int) -> dict[str, int]:
         fits = fits * 9 // 10
     fits = max(2, fits)
     return {name: fits for name, size in sizes.items() if size > fits}
-
-
-def strong_measurements(measurements: Sequence[Measurement], singles: Sequence[Measurement]) -> list[Measurement]:
-    """The tables whose dependence stands clear of their noise; empty where that is all of them."""
-    known = {m.columns[0]: m.values for m in singles}
-    strong = [m for m in measurements if significance(m, known) >= _STRONG]
-    return strong if len(strong) < len(measurements) else []
 
 
 def select_measurements(

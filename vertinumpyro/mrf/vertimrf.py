@@ -55,7 +55,6 @@ from vertinumpyro.mrf.table_selection import (
     require_workload,
     run_rounds,
     select_measurements,
-    strong_measurements,
 )
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
@@ -544,13 +543,11 @@ class VertiMRF:
         known = {name for m in tables for name in m.columns}
         singles = [one_way(name, tables, plan.num_records) for name in sizes if name in known]
         chosen = select_measurements(tables, singles, sizes, self.clique_limit)
-        strong = strong_measurements(tables, singles)
         return fit_graphical_model(
             sizes,
             chosen,
             plan.num_records,
             singles=singles,
-            fewer=select_measurements(strong, singles, sizes, self.clique_limit) if strong else (),
             released=tables,
             iterations=iterations or self.iterations,
         )
