@@ -2,8 +2,9 @@
 
 The default leaves to the whole run, from what a whole run recorded, functions whose one item takes long, and of a
 function with many items those beyond its share. `pytest -m whole` runs what it leaves out, and `pytest -m "whole or
-not whole"` everything, as do tests that the command line names. A function that stands for a promise of the library
-carries `@pytest.mark.promise`: one of its items always runs. What has no record runs.
+not whole"` everything, as do tests that the command line names; `-m "not whole"` holds for folders and files that it
+names, but not for a test that it names with `::`. A function that stands for a promise of the library carries
+`@pytest.mark.promise`: one of its items always runs. What has no record runs.
 
 `pytest -m "whole or not whole" --record-durations` writes the record: processor seconds, of the processes that a test
 waits for too, so that a busy machine does not lengthen them; and what XLA's cache saved, as if a test ran alone.
@@ -87,17 +88,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     functions, files = defaultdict(list), defaultdict(float)
     for item in items:
         functions[_function(item)].append(item)
-        files[item.path] += recorded.get(_function(item), 0.0)
     kept = {item for name, own in functions.items() for item in _by_default(own, recorded.get(name, 0.0))}
+    asked = tuple(argument for argument in config.args if "::" in argument)
     for item in items:
-        if item not in kept:
+        if item not in kept and not (asked and item.nodeid.startswith(asked)):
             item.add_marker("whole")
-    items.sort(key=lambda item: -files[item.path])
     if not _is_named(config):
         left = [item for item in items if item not in kept]
         items[:] = [item for item in items if item in kept]
         config.hook.pytest_deselected(items=left)
         config.stash[_LEFT] = (len(left), sum(recorded[_function(item)] for item in left))
+    for item in items:
+        files[item.path] += recorded.get(_function(item), 0.0)
+    items.sort(key=lambda item: -files[item.path])
 
 
 def pytest_collection_finish() -> None:

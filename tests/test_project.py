@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -172,8 +173,9 @@ def run_tiers(folder: Path, *arguments: str) -> str:
     seconds = {"long": 50.0, "promise": 50.0, "grid": 0.45, "gone": 70.0}
     recorded = {f"tests/test_a.py::test_{name}": value for name, value in seconds.items()}
     (folder / "tests" / "durations.json").write_text(json.dumps(recorded))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist.plugin", *arguments]
+    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}  # plugins import libraries
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_default_leaves_what_takes_long_to_the_whole_run_and_says_so(tmp_path):
@@ -181,6 +183,7 @@ def test_the_default_leaves_what_takes_long_to_the_whole_run_and_says_so(tmp_pat
         assert "9 passed" in by_default  # one of the promise, two of the grid, all that has no record
         assert "10 tests, about 302 s of a processor, are left to the whole run: pytest -m whole" in by_default
     assert "10 passed" in run_tiers(tmp_path, "-m", "whole")
+    assert "10 passed" in run_tiers(tmp_path, "-m", "not whole", "tests", "tests/test_a.py::test_long")
     for everything in (("-m", "whole or not whole"), ("tests/test_a.py",)):
         assert "19 passed" in (said := run_tiers(tmp_path, *everything))
         assert "left to the whole run" not in said
