@@ -26,8 +26,8 @@ if "XLA_FLAGS" not in os.environ:
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
-# Workers share the machine, and threads of OpenBLAS and OpenMP spin while they wait for each other: scikit-learn's trees
-# took ten times their processor time. Before NumPy is read.
+# Workers share the machine, and threads of OpenBLAS and OpenMP spin while they wait for each other: boosted trees took
+# ten times their processor time. Before NumPy is read.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -222,7 +222,7 @@ def test_the_first_chunk_is_one_step_and_a_checkpoint_follows_every_chunk(
 def test_whenever_it_dies_a_step_is_lost_to_nobody_and_released_once(
     dpvi: DPVI, dataset: VerticalDataset, tmp_path: Any, before: bool, monkeypatch: Any
 ) -> None:
-    """The process dies in its third chunk: once the state is staged, or once it is counted; while it computes, above."""
+    """The process dies in its third chunk: once the state is staged or once it is counted; while it computes, above."""
     plan, calls = make_plan(dpvi, dataset, num_steps=20), []
 
     class DeadError(BaseException):
