@@ -2,8 +2,11 @@
 
 The default leaves to the whole run, from what a whole run recorded, functions whose one item takes long, and of a
 function with many items those beyond its share. `pytest -m whole` runs what it leaves out, and `pytest -m "whole or
-not whole"` everything, as do tests that the command line names. A function that stands for a promise of the library
-carries `@pytest.mark.promise`: one of its items always runs. What has no record runs.
+not whole"` everything, as do tests that the command line names; `-m "not whole"` holds for folders and files that it
+names, but not for a test that it names with `::`. A function that stands for a promise of the library carries
+`@pytest.mark.promise`: one of its items always runs. A fixture that several tests share and that takes long is made by
+default for a promise alone; without one, whoever reads it is left too, or both runs would make it. What has no record
+runs.
 
 `pytest -m "whole or not whole" --record-durations` writes the record: processor seconds, of the processes that a test
 waits for too, so that a busy machine does not lengthen them; and what XLA's cache saved, as if a test ran alone.
@@ -25,8 +28,8 @@ _ENGINE = ("arithmetic", "engine", "protocol", "verified")
 collect_ignore = [] if _HERE else [f"vertinumpyro/secure/crypten/{n}.py" for n in _ENGINE]
 
 DURATIONS = Path(__file__).parent / "tests" / "durations.json"
-# Processor seconds: of one item that the default still runs, and of all items of one function that it runs.
-LONGEST_ITEM = 2.5
+# Processor seconds: of one item, and of one shared fixture, that the default still runs; of all items of a function.
+LONGEST_ITEM = 1.5
 SHARE = 1.0
 # What a function takes altogether from which on it is recorded.
 RECORDED_FROM = 0.5
@@ -34,6 +37,7 @@ RECORDED_FROM = 0.5
 
 _LEFT = pytest.StashKey[Any]()  # how many tests were left out, and their seconds
 _CLOCK = pytest.StashKey[float]()
+_SHARED: dict[str, float] = {}  # what fixtures took that others share, since the last report
 
 
 _SAVED = [0.0]  # seconds that XLA's cache has saved in this process
@@ -80,6 +84,19 @@ def _by_default(items: list[pytest.Item], seconds: float) -> list[pytest.Item]:
     return [items[place * len(items) // number] for place in range(number)]
 
 
+def _shared(item: pytest.Item) -> set[str]:
+    """The fixtures of a test that outlive it, by file or folder and name."""
+    found = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 (pytest has no public name for it)
+    return {f"{own[-1].baseid}::{name}" for name, own in found.items() if own[-1].scope != "function"}
+
+
+def _reads_what_is_made(items: list[pytest.Item], recorded: dict[str, float]) -> list[pytest.Item]:
+    """Without those that would have a shared fixture made which takes long, and which no promise needs."""
+    promises = (_shared(item) for item in items if item.get_closest_marker("promise"))
+    made = set().union(*promises)
+    return [item for item in items if all(recorded.get(n, 0.0) <= LONGEST_ITEM for n in _shared(item) - made)]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is left to the whole run, and leaves it out by default; the longest files come first."""
@@ -87,17 +104,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     functions, files = defaultdict(list), defaultdict(float)
     for item in items:
         functions[_function(item)].append(item)
-        files[item.path] += recorded.get(_function(item), 0.0)
-    kept = {item for name, own in functions.items() for item in _by_default(own, recorded.get(name, 0.0))}
+    cheap = [item for name, own in functions.items() for item in _by_default(own, recorded.get(name, 0.0))]
+    kept = set(_reads_what_is_made(cheap, recorded))
+    asked = tuple(argument for argument in config.args if "::" in argument)
     for item in items:
-        if item not in kept:
+        if item not in kept and not (asked and item.nodeid.startswith(asked)):
             item.add_marker("whole")
-    items.sort(key=lambda item: -files[item.path])
     if not _is_named(config):
         left = [item for item in items if item not in kept]
         items[:] = [item for item in items if item in kept]
         config.hook.pytest_deselected(items=left)
-        config.stash[_LEFT] = (len(left), sum(recorded[_function(item)] for item in left))
+        config.stash[_LEFT] = (len(left), sum(recorded.get(_function(item), 0.0) for item in left))
+    for item in items:
+        files[item.path] += recorded.get(_function(item), 0.0)
+    items.sort(key=lambda item: -files[item.path])
 
 
 def pytest_collection_finish() -> None:
@@ -132,11 +152,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any) -> Any:
+    """What others share is not on the account of the first test that reads it."""
+    begun = _processor()
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function":
+            _SHARED[f"{fixturedef.baseid}::{fixturedef.argname}"] = _processor() - begun
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
-    """A report carries the processor seconds since the one before."""
+    """A report carries the processor seconds since the one before, and those of shared fixtures apart."""
     report = yield
     begun, item.stash[_CLOCK] = item.stash.get(_CLOCK, _processor()), _processor()
-    report.processor = item.stash[_CLOCK] - begun
+    report.shared = dict(_SHARED)
+    _SHARED.clear()
+    report.processor = item.stash[_CLOCK] - begun - sum(report.shared.values())
     return report
 
 
@@ -147,13 +180,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 class _Record:
-    """Adds up, for each function, what its items took, and writes what one takes."""
+    """Adds up, for each function and shared fixture, what its items took, and writes what one takes."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid.partition("[")[0]][report.nodeid] += getattr(report, "processor", 0.0)
+        for name, seconds in getattr(report, "shared", {}).items():
+            self.seconds[name][report.nodeid] += seconds
 
     def pytest_sessionfinish(self) -> None:
         old = {name: seconds for name, seconds in _recorded().items() if Path(name.partition("::")[0]).exists()}

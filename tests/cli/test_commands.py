@@ -232,7 +232,7 @@ def test_synthesize_draws_further_tables(fitted: Project, tmp_path, elsewhere, s
 def test_synthesize_repeats_a_seed_only(fitted: Project, tmp_path):
     texts = []
     for seed in (["--seed", 1], ["--seed", 1], []):
-        assert invoke("synthesize", fitted.run_dir, "-n", 20, "--out", tmp_path / "t.csv", *seed).exit_code == 0
+        assert invoke("synthesize", fitted.run_dir, "-n", 30, "--out", tmp_path / "t.csv", *seed).exit_code == 0
         texts.append((tmp_path / "t.csv").read_text())
     assert texts[0] == texts[1] != texts[2]
 

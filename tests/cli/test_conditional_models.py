@@ -99,6 +99,6 @@ def test_a_table_of_some_columns_is_written_as_it_is(project: Project, function:
     assert fitted.exit_code == 0, fitted.stderr
     assert "will lack" in one_line(fitted.stderr)
     assert list(pd.read_csv(project.run_dir / "synthetic.csv").columns) == columns
-    drawn = project.run("synthesize", project.run_dir, "-n", 5, "--out", project.folder / "t.csv", "--trust-model")
+    drawn = project.run("synthesize", project.run_dir, "-n", 200, "--out", project.folder / "t.csv", "--trust-model")
     assert drawn.exit_code == 0, drawn.stderr
     assert list(pd.read_csv(project.folder / "t.csv").columns) == columns

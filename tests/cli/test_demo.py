@@ -47,7 +47,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, result.output
 
 
-@pytest.mark.promise
 def test_all_files_are_written(shown: tuple[Path, str]):
     out, _ = shown
     assert all((out / name).is_file() for name in POSTERIOR_FILES)

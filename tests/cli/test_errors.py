@@ -103,7 +103,7 @@ def test_a_model_of_ones_own_is_found_again_from_the_run(project: Project, elsew
     project.replace("[model]", '[model]\nfunction = "own_model:health"\nkwargs = {prior = 2.0}')
     fitted = project.run("fit", project.config)
     assert fitted.exit_code == 0, fitted.stderr
-    drawn = project.run("synthesize", project.run_dir, "-n", 10, "--out", elsewhere / "t.csv", "--trust-model")
+    drawn = project.run("synthesize", project.run_dir, "-n", 200, "--out", elsewhere / "t.csv", "--trust-model")
     assert drawn.exit_code == 0, drawn.stderr
 
 

@@ -58,7 +58,7 @@ def test_a_refused_fit_leaves_nothing_behind(project: Project):
 
 
 def test_a_posterior_of_another_plan_is_refused(fitted: Project, project: Project):
-    project.replace("num_steps = 4", "num_steps = 2")
+    project.replace("noise_multiplier = 8.0", "noise_multiplier = 9.0")
     assert project.run("fit", project.config).exit_code == 0
     shutil.copy(fitted.run_dir / "posterior.npz", project.run_dir / "posterior.npz")
     for command in (("fit", project.config, "--resume"), ("synthesize", project.run_dir, "--out", "t.csv")):
@@ -99,14 +99,14 @@ def test_drawing_a_table_runs_no_code_of_a_folder_unasked(project: Project):
     assert result.exit_code == 0, result.stderr
     (project.folder / "trace").unlink()
     out = project.folder / "t.csv"
-    refused = invoke("synthesize", project.run_dir, "--out", out, "-n", 5)
+    refused = invoke("synthesize", project.run_dir, "--out", out, "-n", NUM_RECORDS)
     assert refused.exit_code == 2
     assert "--trust-model" in one_line(refused.stderr)
     assert not (project.folder / "trace").exists(), "the model's file was run"
     for options in (["--trust-model"], ["--config", project.config]):
-        drawn = invoke("synthesize", project.run_dir, "--out", out, "-n", 5, *options)
+        drawn = invoke("synthesize", project.run_dir, "--out", out, "-n", NUM_RECORDS, *options)
         assert drawn.exit_code == 0, drawn.stderr
-        assert len(out.read_text().splitlines()) == 6
+        assert len(out.read_text().splitlines()) == 1 + NUM_RECORDS
 
 
 def test_a_library_model_needs_no_trust(fitted: Project, tmp_path):

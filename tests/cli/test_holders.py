@@ -94,9 +94,9 @@ def test_a_model_from_plan_to_twin(project):
     assert fitted.exit_code == 0, fitted.output + fitted.stderr
     assert "the holders have whole records" in one_line(fitted.output).lower()
     assert len(pd.read_parquet(project.run_dir / "synthetic.parquet")) == 250
-    drawn = project.run("synthesize", project.run_dir, "-n", 7, "--out", project.folder / "t.csv")
+    drawn = project.run("synthesize", project.run_dir, "-n", 250, "--out", project.folder / "t.csv")
     assert drawn.exit_code == 0, drawn.output + drawn.stderr
-    assert len(pd.read_csv(project.folder / "t.csv")) == 7
+    assert len(pd.read_csv(project.folder / "t.csv")) == 250
     resumed = project.run("fit", project.config, "--resume")
     assert resumed.exit_code == 0, resumed.output + resumed.stderr
     assert "This run is complete" in resumed.output

@@ -47,8 +47,8 @@ def test_a_fit_and_a_further_table(project: Project):
     assert found["folder"] == str(project.run_dir)
     assert {"synthetic.csv", "report.html"} <= set(found["files"])
     assert all((project.run_dir / name).exists() for name in found["files"])
-    more = answered(project.run("synthesize", project.run_dir, "-n", 7, "--out", project.folder / "m.csv", "--json"))
-    assert more == {"ok": True, "file": str(project.folder / "m.csv"), "num_records": 7}
+    more = answered(project.run("synthesize", project.run_dir, "-n", 200, "--out", project.folder / "m.csv", "--json"))
+    assert more == {"ok": True, "file": str(project.folder / "m.csv"), "num_records": 200}
 
 
 def test_an_error(project: Project):

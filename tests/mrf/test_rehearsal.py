@@ -152,9 +152,9 @@ def test_it_is_refused_before_anything_is_spent_too(few, tmp_path):
 @pytest.mark.parametrize("system", [SYSTEM, ADAPTIVE], ids=["all", "adaptive"])
 def test_the_bound_counts_every_table(dataset, monkeypatch, system):
     plan = system.plan(dataset, epsilon=30.0)
-    twin = system.fit(dataset, plan)
-    cells = sum(m.values.size for m in twin.measurements) + sum(values.size for values in twin.fine.values())
-    assert cells <= rehearsal._table_cells(twin.columns, plan) < 10 * cells
+    found = system.release(dataset, plan)
+    cells = sum(m.values.size for m in found.measurements) + sum(values.size for values in found.fine.values())
+    assert cells <= rehearsal._table_cells(found.columns, plan) < 10 * cells
 
 
 SCRIPT = """

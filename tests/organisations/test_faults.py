@@ -141,25 +141,6 @@ def test_a_clock_an_hour_off_makes_certificates_that_hold_already(tmp_path, monk
     assert made.expires > now
 
 
-def test_nothing_but_masked_words_and_releases_is_received(two, tmp_path):  # noqa: F811
-    """Every byte that a party gets, of every kind of method: none of them holds a column of the other's."""
-    for name in ("linear", "all", "dpvi"):
-        (tmp_path / name).mkdir()
-        study = Study(two, tmp_path / name, name)
-        codes, said = study.run(changes={p: {"keep_received": True} for p in study.parties})
-        assert codes[:-1] == [0, 0], said
-        for party, other in (("clinic", "bank"), ("bank", "clinic")):
-            received = (study.out(party) / "received.bin").read_bytes()
-            assert len(received) > 500
-            frame = two.dataset.restrict(other).to_frame()
-            for column in frame.columns:
-                codes_of = frame[column].astype("category").cat.codes.to_numpy()
-                for kind in ("int8", "int32", "int64", "float32", "float64"):
-                    assert codes_of.astype(kind).tobytes() not in received
-            ids = two.files[other].read_text().splitlines()[1].split(",")[0]
-            assert ids.encode() not in received
-
-
 def test_a_second_start_at_one_party_is_refused(two, tmp_path):  # noqa: F811
     """The ledger of a plan is one process's at a time."""
     study = Study(two, tmp_path, "linear")

@@ -69,7 +69,7 @@ OWN = Schema(
 def test_twins_from_tables_have_the_missing_values_of_the_records():
     dataset, settings = VerticalDataset.from_pooled(schema(), table()), VertiMRF(max_cells=6)
     release = release_marginals(dataset, settings.plan(dataset, epsilon=20.0), settings, insecure_seed=0)
-    posterior = MarginalInference(num_components=6, num_starts=1).fit(release, jax.random.key(0))
+    posterior = MarginalInference(num_components=6, num_starts=1, num_steps=500).fit(release, jax.random.key(0))
     twin = posterior.sample_synthetic(20_000, rng_key=jax.random.key(1))
     assert set(posterior.twin_columns.masks) == {"dose", "visits"}
     assert shares(twin) == pytest.approx(shares(table()), abs=0.04)

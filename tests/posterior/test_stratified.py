@@ -1,5 +1,7 @@
 """Records drawn together: each is an exact draw, and together they are nearer to the model than independent ones."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,10 +28,15 @@ def mixture():
         numpyro.sample("late", dist.Bernoulli(jnp.where(old, 0.8, 0.3)))
 
 
-def draws(seed, stratified):
+@functools.partial(jax.jit, static_argnums=1)
+def traced(seed, stratified):
     model = Stratified(mixture, jax.random.key(seed), N, "z", []) if stratified else mixture
     trace = handlers.trace(handlers.seed(model, jax.random.key(seed))).get_trace()
-    return {name: np.asarray(site["value"]) for name, site in trace.items() if site["type"] == "sample"}
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
+
+
+def draws(seed, stratified):
+    return {name: np.asarray(values) for name, values in traced(seed, stratified).items()}
 
 
 def exact(names):

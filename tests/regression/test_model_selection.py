@@ -1,6 +1,7 @@
 """The regressions under scikit-learn's model selection, on pooled DataFrames, and what that spends."""
 
 import copy
+import functools
 import pickle
 import warnings
 
@@ -27,6 +28,7 @@ from vertinumpyro.regression import (
     PooledTable,
     VerticalLinearRegression,
     VerticalLogisticRegression,
+    bayesian_linear,
 )
 from vertinumpyro.secure.plaintext import Plaintext
 
@@ -200,6 +202,14 @@ def test_scikit_learns_checks_of_an_estimator_without_a_table(kind):
         check(kind.__name__, kind())
 
 
+@pytest.fixture
+def few_auxiliary_tables(monkeypatch):
+    """Every check makes a table of another size, whose clips are searched anew: on one auxiliary table, not on 20."""
+    few = functools.partial(bayesian_linear.optimal_thresholds, repeats=1)
+    monkeypatch.setattr(bayesian_linear, "optimal_thresholds", few)
+
+
+@pytest.mark.usefixtures("few_auxiliary_tables")
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     [BayesianLinearRegression(epsilon=8.0, insecure_seed=0)],

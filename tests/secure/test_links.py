@@ -120,14 +120,18 @@ def by_outcome(link, slopes):
     return jnp.stack(of_each, axis=-1) / jnp.asarray(link.units)
 
 
+def slopes_by_outcome(link, z):
+    """In one program: each operation alone would be one."""
+    return jax.jit(lambda z: by_outcome(link, jax.vmap(jax.grad(link.log_density))(z)))(z)
+
+
 @every_link
 def test_the_weights_are_the_derivative_of_the_log_density(link):
     with compat.x64():
         z = tried(link, 50)
-        e = link.weights(FloatArithmetic(), z)
+        e = np.asarray(jax.jit(functools.partial(link.weights, FloatArithmetic()))(z))
         den = e.sum(-1, keepdims=True) if link.normalised else 1.0
-        slopes = jax.vmap(jax.grad(link.log_density))(z)
-        slopes = by_outcome(link, slopes)
+        slopes = slopes_by_outcome(link, z)
         np.testing.assert_allclose(e / den, slopes, rtol=0, atol=1e-12)
 
 
@@ -135,6 +139,8 @@ def test_the_weights_are_the_derivative_of_the_log_density(link):
 def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
     sizes = sizes_of(link, n=2)
     one = 1 << ring.EXP_FRACTIONAL_BITS
+    on_ring = jax.jit(functools.partial(link.weights, RingArithmetic()))
+    on_floats = jax.jit(lambda z: link.weights(FloatArithmetic(), decoded(link, z)))
 
     @settings(max_examples=30, deadline=None)
     @given(problems.hostile(**sizes))
@@ -144,10 +150,7 @@ def test_weights_keep_their_bounds_whatever_the_parties_contribute(link):
             assert all(np.isfinite(x).all() and np.abs(x).max() <= 1024 for x in own)
             assert all(np.abs(x[:, link.sums_of(sizes["K"]) :]).max(initial=0) <= 1 for x in own)
             z = sum(link.encoded(x, RING_LOG_BITS, ring.EXP_FRACTIONAL_BITS) for x in own)
-            e, exact = (
-                np.asarray(link.weights(RingArithmetic(), z)),
-                np.asarray(link.weights(FloatArithmetic(), decoded(link, z))),
-            )
+            e, exact = np.asarray(on_ring(z)), np.asarray(on_floats(z))
         assert np.abs(e - exact * one).max() <= link.error_factor * ring.EXP_MAX_ERROR_ULP
         assert np.abs(e).max() <= one
         assert link.signed or e.min() >= 0
@@ -176,7 +179,7 @@ def exact_sum(link, clip_norm, problem):
     plated = [index % 2 == 1 for index in range(len(scores))]
     theta = [jnp.zeros(s.shape[1:] if rows else s.shape[2:]) for s, rows in zip(scores, plated, strict=True)]
     each = [jnp.broadcast_to(s, (len(z), *s.shape[1:])) for s in scores]
-    gradients = jax.vmap(jax.grad(log_density, argnums=2), in_axes=(0, 0, None))(z, each, theta)
+    gradients = jax.jit(jax.vmap(jax.grad(log_density, argnums=2), in_axes=(0, 0, None)))(z, each, theta)
     g = np.concatenate([np.asarray(block).reshape(len(z), -1) for block in gradients], axis=1)
     return (g / np.maximum(1, np.linalg.norm(g, axis=1, keepdims=True) / clip_norm)).sum(0)
 
@@ -208,7 +211,7 @@ def exact_local_sum(shape, problem):
     """Residuals by automatic differentiation, cut to b, times each party's scores under its part of C."""
     link, (contributions, prior, _) = shape.link, problem
     z = link.total(prior.log_weights, [c.log_density for c in contributions])
-    e, b = np.asarray(by_outcome(link, jax.vmap(jax.grad(link.log_density))(z))), np.array(shape.residual_bounds)
+    e, b = np.asarray(slopes_by_outcome(link, z)), np.array(shape.residual_bounds)
     W = np.clip(e, -b, b)
     sums = []
     for part, c in zip(shape.clip_parts, contributions, strict=True):
