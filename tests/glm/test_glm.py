@@ -37,7 +37,7 @@ from vertinumpyro.data import (
 from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.model import PiecewiseHazard
-from vertinumpyro.model.outcomes import OUTCOMES, Gamma, OwnFactor
+from vertinumpyro.model.outcomes import OUTCOMES, OwnFactor
 from vertinumpyro.privacy import GradientPlan, PrivacyWarning
 from vertinumpyro.privacy.ledger import begun
 from vertinumpyro.regression import OwnBudgets
@@ -48,6 +48,7 @@ from vertinumpyro.session import PRIVACY_RECORD, InProcessSession
 
 KEY = jax.random.key(0)
 QUICK = {"num_steps": 3}
+REALS = {family: SCHEMA.columns[LABELS[family]].bounds for family in ("normal", "gamma")}
 pytestmark = pytest.mark.filterwarnings(
     "ignore::vertinumpyro.core.rng.InsecureRandomnessWarning",
     "ignore::vertinumpyro.core.errors.InferenceWarning",
@@ -60,8 +61,8 @@ def glm(family="bernoulli", **settings) -> Any:
                 "linear": ["years"], "epsilon": 2.0, "insecure_seed": 0}  # fmt: skip
     if family == "ordinal":
         defaults["cutpoints"] = CUTPOINTS
-    if family == "negative_binomial":
-        defaults["concentration"] = 4.0
+    if family in ("negative_binomial", "gamma"):
+        defaults["concentration"] = 4.0 if family == "negative_binomial" else 2.0
     if family == "survival":
         defaults |= {"cutpoints": TIMES, "time": "until", "entry": "since"}
     return VerticalGLM(**{**defaults, **settings})
@@ -115,7 +116,7 @@ def quick(dataset):
 
 
 def test_every_outcome_of_a_sum_has_a_family():
-    assert {family.outcome for family in FAMILIES.values()} == set(OUTCOMES) - {OwnFactor, Gamma}
+    assert {family.outcome for family in FAMILIES.values()} == set(OUTCOMES) - {OwnFactor}
 
 
 def test_with_almost_no_noise_it_is_the_model_without_privacy(fitted, dataset):
@@ -145,7 +146,7 @@ def test_a_report_says_how_well_it_predicts_and_that_this_is_not_dp(fitted, fram
     (numbers,) = (table.frame for table in tables)
     assert len(numbers) == (2 if family == "ordinal" else 1)
     if not FAMILIES[family].classes:
-        share = numbers["R²" if family == "normal" else "D²"].iloc[0]
+        share = numbers["R²" if family in REALS else "D²"].iloc[0]
         assert share == pytest.approx(model.score(frame), abs=1e-6)
     elif family != "ordinal":
         probability = model.predict_proba(frame)[:, 1]
@@ -186,11 +187,11 @@ def test_predictions_are_the_models_own(fitted, dataset, frame):
             concordance(model.predict(dataset), frame["left"].to_numpy(), *times)
         )
     else:
-        low, high = (-10.0, 30.0) if family == "normal" else (0.0, 1.0)
+        low, high = REALS.get(family, (0.0, 1.0))
         mean = low + (high - low) * np.asarray(own.mean)
         np.testing.assert_allclose(model.predict(dataset), mean, rtol=2e-4, atol=1e-3)
         truth, predicted = frame[model.label], model.predict(frame)
-        score = r2_score(truth, predicted) if family == "normal" else d2_tweedie_score(truth, predicted, power=1)
+        score = r2_score(truth, predicted) if family in REALS else d2_tweedie_score(truth, predicted, power=1)
         assert model.score(frame) == pytest.approx(score, abs=1e-4)
     columns = [*FEATURES, "until", "since"]
     assert model.score(dataset) == pytest.approx(model.score(frame[columns], frame[model.label]), abs=1e-6)
@@ -206,6 +207,7 @@ def test_it_learns_what_there_is_to_learn(fitted):
         "normal": 0.35,
         "poisson": 0.15,
         "negative_binomial": 0.13,
+        "gamma": 0.25,
         "survival": 0.6,
     }
     assert model.score(test) > least[family]
@@ -545,6 +547,9 @@ NAMESAKE = Schema({"a": PartySchema({"x": RealColumn(bounds=(0, 1)), "intercept"
             {"family": "negative_binomial", "label": "visits", "concentration": None},
             "concentration=None: .*MarginalGLM",
         ),
+        ({"family": "gamma", "label": "debt", "concentration": 1.0}, "bounds from 0 on and no transform"),
+        ({"family": "gamma", "label": "visits", "concentration": 1.0}, "is no real"),
+        ({"family": "gamma", "label": "cost", "concentration": None}, "variance mean² / concentration; MarginalGLM"),
         ({"family": "survival"}, "cutpoints: .*public times"),
         ({"family": "survival", "cutpoints": [2.0, 1.0]}, "rising"),
         ({"family": "survival", "cutpoints": [-1.0]}, "cutpoints must be positive"),
