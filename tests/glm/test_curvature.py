@@ -105,8 +105,9 @@ def test_what_second_moments_are_not_for_is_refused(settings, message):
         glm(curvature=True, **settings).plan(num_records=3000)
 
 
-def test_a_run_that_dies_keeps_the_moments_and_goes_on(dataset, tmp_path, monkeypatch):
-    model, calls = glm(), []
+@pytest.mark.parametrize("settings", [{}, {"family": "survival", "entry": None}])
+def test_a_run_that_dies_keeps_the_moments_and_goes_on(dataset, tmp_path, monkeypatch, settings):
+    model, calls = glm(**settings), []
     with monkeypatch.context() as patch:
         run = ChunkRunner.__call__
 
@@ -130,6 +131,7 @@ def test_a_run_that_dies_keeps_the_moments_and_goes_on(dataset, tmp_path, monkey
     assert model.plan_.num_steps == model.plan_.start.num_steps + 20
     assert np.array_equal(kept[-1], calls[-1])
     assert not np.array_equal(kept[-1], np.eye(len(kept[-1])))
+    assert model.posterior_.is_interval  # of a survival by the table of events, which was released before, too
 
 
 @needs_crypten

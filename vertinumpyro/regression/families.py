@@ -369,13 +369,13 @@ def family_of(
                 f"concentration={concentration}: family={name!r} needs a public one, positive and finite, which makes "
                 f"the variance {_VARIANCES[kind]}; MarginalGLM learns it"
             )
-        return kind(float(concentration))
+        return (Gamma if kind is Gamma else NegativeBinomial)(float(concentration))
     if kind is Survival:
         return Survival(PiecewiseHazard(_rising(cutpoints, _TIMES)).cutpoints)
     return Ordinal(_rising(cutpoints, _LOG_ODDS)) if kind is Ordinal else kind()
 
 
-_VARIANCES: dict[Any, str] = {
+_VARIANCES: dict[type[Family], str] = {
     NegativeBinomial: "mean + mean² / concentration",
     Gamma: "mean² / concentration",
 }

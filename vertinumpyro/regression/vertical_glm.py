@@ -62,8 +62,8 @@ class VerticalGLM(GLMPredictions):
     :param cutpoints: of family="ordinal", public and rising, one fewer than the label has values; of "survival" the
         public times, in the table's units, at which the baseline hazard may change, () for never.
     :param offset: a column, of any party, that is added to the linear predictor as it is, in the table's own units.
-    :param concentration: public: of "negative_binomial" the variance is mean + mean² / concentration, of "gamma" mean² /
-        concentration.
+    :param concentration: public; the variance is mean + mean² / concentration of "negative_binomial", and mean² /
+        concentration of "gamma".
     :param exposure: of counts, "gamma" and "survival", a column of which the logarithm is added, as statsmodels has it.
     :param time: of "survival", the column of the label's party with the time of the event, or until when none was seen.
     :param entry: of "survival", a column there with the time from which on an event would have been seen, where that is
