@@ -35,6 +35,7 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.evaluation.run_plots import plot_survival
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.model import PiecewiseHazard
 from vertinumpyro.model.outcomes import OUTCOMES, OwnFactor
@@ -44,6 +45,7 @@ from vertinumpyro.regression import OwnBudgets
 from vertinumpyro.regression.dataframe_input import concordance
 from vertinumpyro.regression.glm_model import terms_of
 from vertinumpyro.regression.glm_settings import default_steps
+from vertinumpyro.reports.files import write_report
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession
 
 KEY = jax.random.key(0)
@@ -305,7 +307,7 @@ def test_a_hazard_that_never_changes_is_one_sum_and_takes_few_steps(dataset):
         glm("survival", curvature=True).plan(dataset)
 
 
-def test_a_baseline_from_a_table_of_events_has_intervals_and_few_steps(dataset):
+def test_a_baseline_from_a_table_of_events_has_intervals_and_few_steps(dataset, frame, quick, tmp_path, monkeypatch):
     model = glm("survival", entry=None, epsilon=20.0)
     plan = model.plan(dataset)
     assert (plan.num_gradients, plan.start.cells) == (20, (21, 0))
@@ -326,6 +328,24 @@ def test_a_baseline_from_a_table_of_events_has_intervals_and_few_steps(dataset):
     assert curves.loc[("reference", 2.0), "lower"] < curves.loc[("reference", 2.0), "estimate"] < 1.0
     assert model.baseline_hazard_[1] / model.baseline_hazard_[0] == pytest.approx(
         np.exp(table.loc["baseline[0]", "estimate"]), rel=1e-3)  # fmt: skip
+    profiles = frame[list(FEATURES)].iloc[:2].set_axis(["one of them", "another"])
+    drawn = []
+
+    def drawing(curves, **settings):
+        drawn.append(curves)
+        return plot_survival(curves, **settings)
+
+    monkeypatch.setattr("vertinumpyro.reports.regression.plot_survival", drawing)
+    write_report(model, tmp_path / "run", profiles=profiles)
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "Survival of the chosen profiles" in report
+    assert all(list(curves.index.unique("profile")) == list(profiles.index) for curves in drawn)
+    assert drawn[0].equals(model.survival_curves(profiles))
+    with pytest.raises(ArgumentError, match=r"profiles are for curves of VerticalGLM\(family=\"survival\"\)"):
+        write_report(quick, tmp_path / "other", profiles=profiles)
+    with pytest.raises(ArgumentError, match="usage"):
+        write_report(model, tmp_path / "third", profiles=profiles.drop(columns="usage"))
+    assert not list(tmp_path.glob("third/report*"))
 
 
 @pytest.mark.parametrize("argument", ["offset", "exposure"])
