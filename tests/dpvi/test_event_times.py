@@ -80,10 +80,11 @@ def survival(data, num_records):
         numpyro.sample("seen", dist.Poisson(jnp.exp(eta)), obs=data["seen"])
 
 
-def test_a_plan_of_a_survival_forecasts_all_but_the_baseline_which_no_step_learns():
+def test_a_plan_of_a_survival_forecasts_its_baseline_which_no_step_learns_too():
     dpvi = DPVI(survival, warm_start=SecondMoments(events=EVENTS))
     few, many = (dpvi.plan(TableFacts(SCHEMA, number), epsilon=1.0).forecast for number in (2_000, 200_000))
-    assert many.names == ("intercept", "slope")
+    assert many.names == ("baseline[0]", "baseline[1]", "intercept", "slope")
+    assert few.std_error[2] > few.std_error[0] / 4  # what no step says of the shape, the level has its part of
     assert (many.std_error < few.std_error / 5).all()
     assert (many.std_error > many.sampling).all()
     assert not many.little

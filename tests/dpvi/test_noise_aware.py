@@ -15,6 +15,7 @@ from tests.dpvi.test_regression import UNIT, dataset_of
 from vertinumpyro.core import compat
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, SecondMoments
+from vertinumpyro.dpvi.forecast import drawn_precisions, drawn_prior, usual_values
 from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
 from vertinumpyro.dpvi.posterior import Residual
 from vertinumpyro.model import party_plate, party_sum
@@ -162,6 +163,17 @@ def test_a_plan_says_before_anything_is_spent_what_its_fit_will_know():
     assert ratio.between(1 / 3, 3).all()
 
 
+def test_a_forecast_is_of_records_that_are_no_more_in_the_middle_of_their_domains_than_peoples_are():
+    """An intercept where nothing is known of the slopes is known where the columns are."""
+    rng, common = np.random.default_rng(0), np.random.default_rng(1).normal(size=4000)
+    even = rng.uniform(-1, 1, 4000)
+    one, other = (usual_values(even, sign * common, rng) for sign in (1, -1))
+    assert -0.3 < one.mean() < -0.15
+    assert one.std() < even.std()
+    assert set(one) <= set(even)
+    assert -0.35 < np.corrcoef(one, other)[0, 1] < -0.15
+
+
 def test_a_posterior_says_first_whether_its_steps_ended_and_what_noise_hides(tmp_path):
     dpvi, posterior = fitted(logistic, dataset_of("logit"), epsilon=0.005)
     ended, little, *_ = notes = posterior.reading_notes
@@ -221,6 +233,14 @@ def test_a_hierarchys_draws_are_of_its_posterior_and_its_prior_counts_once():
     spread = grid[:, None] ** 2 + 1 / 8
     density = np.exp(-(grid**2) / 2 - (np.array([-1.0, 0.0, 1.0]) ** 2 / spread + np.log(spread)).sum(1) / 2)
     assert scales.mean() == pytest.approx((grid * density).sum() / density.sum(), abs=0.06)
+
+
+def test_a_forecast_takes_the_prior_of_groups_as_it_is_given_the_scale_of_each_draw():
+    split = DPVI(hierarchy, warm_start=SecondMoments()).split(groups_of(8).schema)
+    draws = drawn_prior(split)[0][:4]
+    found = np.diagonal(drawn_precisions(split, draws), axis1=1, axis2=2)
+    groups, scale = (np.array([n.startswith(site) for n in split.names]) for site in ("groups", "scale"))
+    np.testing.assert_allclose(found[:, groups], np.exp(-2 * draws[:, scale]).repeat(3, 1), rtol=1e-3)
 
 
 def with_offset(data, num_records):

@@ -17,7 +17,7 @@ from vertinumpyro.data import (
 
 UNIT = RealColumn(bounds=(-1.0, 1.0))
 LABELS = {"bernoulli": "late", "probit": "refused", "ordinal": "grade", "normal": "debt", "poisson": "visits",
-          "negative_binomial": "visits", "survival": "left"}  # fmt: skip
+          "negative_binomial": "visits", "gamma": "cost", "survival": "left"}  # fmt: skip
 SCHEMA = Schema(
     {
         "bank": PartySchema(
@@ -32,6 +32,7 @@ SCHEMA = Schema(
                 "left": BinaryColumn(),
                 "since": RealColumn(bounds=(0.0, 5.0)),
                 "until": RealColumn(bounds=(0.0, 5.0)),
+                "cost": RealColumn(bounds=(0.0, 200.0)),
             }
         ),
         "telco": PartySchema({"usage": UNIT, "tariff": CategoricalColumn(categories=("x", "y", "z"))}),
@@ -61,6 +62,7 @@ def draw(num_records, seed):
     censored = rng.uniform(1.0, 5.0, num_records)
     table["left"], table["until"] = (event <= censored).astype(int), np.minimum(event, censored)
     table["since"] = table["until"] * rng.uniform(0.0, 0.5, num_records) * (rng.random(num_records) < 0.3)
+    table["cost"] = np.clip(rng.gamma(2.0, 5 * np.exp(0.8 * eta)), 0.001, 200)  # of a mean of 10 at 0
     return pd.DataFrame(table)
 
 

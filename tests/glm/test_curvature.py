@@ -25,7 +25,7 @@ needs_crypten = pytest.mark.skipif(Crypten().missing() is not None, reason=str(C
 
 HELD = {"bank": ["income", "years", "late"], "telco": ["usage", "tariff"]}
 BUILD = functools.partial(VerticalGLM, label="late", linear=["years"], backend=Crypten())
-CURVED = [family for family in FAMILIES if family not in ("poisson", "negative_binomial", "survival")]
+CURVED = [family for family in FAMILIES if family not in ("poisson", "negative_binomial", "gamma", "survival")]
 pytestmark = pytest.mark.filterwarnings(
     "ignore::vertinumpyro.core.rng.InsecureRandomnessWarning", "ignore::vertinumpyro.core.errors.InferenceWarning"
 )
@@ -55,7 +55,7 @@ def test_h_bounds_the_hessian_of_the_potential_wherever_one_looks(dataset, famil
     assert roots.max() > 0.05, "and is no wild overestimate"
 
 
-@pytest.mark.parametrize("family", [*CURVED, "poisson"])
+@pytest.mark.parametrize("family", [*CURVED, "poisson", "gamma"])
 def test_the_defaults_few_steps_come_where_the_model_without_privacy_is(dataset, family):
     model = glm(family, epsilon=2000.0)
     plan = model.plan(dataset, clip_norm=4 * model.plan(dataset).clip_norm)
@@ -105,8 +105,9 @@ def test_what_second_moments_are_not_for_is_refused(settings, message):
         glm(curvature=True, **settings).plan(num_records=3000)
 
 
-def test_a_run_that_dies_keeps_the_moments_and_goes_on(dataset, tmp_path, monkeypatch):
-    model, calls = glm(), []
+@pytest.mark.parametrize("settings", [{}, {"family": "survival", "entry": None}])
+def test_a_run_that_dies_keeps_the_moments_and_goes_on(dataset, tmp_path, monkeypatch, settings):
+    model, calls = glm(**settings), []
     with monkeypatch.context() as patch:
         run = ChunkRunner.__call__
 
@@ -130,6 +131,7 @@ def test_a_run_that_dies_keeps_the_moments_and_goes_on(dataset, tmp_path, monkey
     assert model.plan_.num_steps == model.plan_.start.num_steps + 20
     assert np.array_equal(kept[-1], calls[-1])
     assert not np.array_equal(kept[-1], np.eye(len(kept[-1])))
+    assert model.posterior_.is_interval  # of a survival by the table of events, which was released before, too
 
 
 @needs_crypten

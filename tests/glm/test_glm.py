@@ -35,19 +35,22 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.evaluation.run_plots import plot_survival
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
 from vertinumpyro.model import PiecewiseHazard
-from vertinumpyro.model.outcomes import OUTCOMES, Gamma, OwnFactor
+from vertinumpyro.model.outcomes import OUTCOMES, OwnFactor
 from vertinumpyro.privacy import GradientPlan, PrivacyWarning
 from vertinumpyro.privacy.ledger import begun
 from vertinumpyro.regression import OwnBudgets
 from vertinumpyro.regression.dataframe_input import concordance
 from vertinumpyro.regression.glm_model import terms_of
 from vertinumpyro.regression.glm_settings import default_steps
+from vertinumpyro.reports.files import write_report
 from vertinumpyro.session import PRIVACY_RECORD, InProcessSession
 
 KEY = jax.random.key(0)
 QUICK = {"num_steps": 3}
+REALS = {family: SCHEMA.columns[LABELS[family]].bounds for family in ("normal", "gamma")}
 pytestmark = pytest.mark.filterwarnings(
     "ignore::vertinumpyro.core.rng.InsecureRandomnessWarning",
     "ignore::vertinumpyro.core.errors.InferenceWarning",
@@ -60,8 +63,8 @@ def glm(family="bernoulli", **settings) -> Any:
                 "linear": ["years"], "epsilon": 2.0, "insecure_seed": 0}  # fmt: skip
     if family == "ordinal":
         defaults["cutpoints"] = CUTPOINTS
-    if family == "negative_binomial":
-        defaults["concentration"] = 4.0
+    if family in ("negative_binomial", "gamma"):
+        defaults["concentration"] = 4.0 if family == "negative_binomial" else 2.0
     if family == "survival":
         defaults |= {"cutpoints": TIMES, "time": "until", "entry": "since"}
     return VerticalGLM(**{**defaults, **settings})
@@ -115,7 +118,7 @@ def quick(dataset):
 
 
 def test_every_outcome_of_a_sum_has_a_family():
-    assert {family.outcome for family in FAMILIES.values()} == set(OUTCOMES) - {OwnFactor, Gamma}
+    assert {family.outcome for family in FAMILIES.values()} == set(OUTCOMES) - {OwnFactor}
 
 
 def test_with_almost_no_noise_it_is_the_model_without_privacy(fitted, dataset):
@@ -145,7 +148,7 @@ def test_a_report_says_how_well_it_predicts_and_that_this_is_not_dp(fitted, fram
     (numbers,) = (table.frame for table in tables)
     assert len(numbers) == (2 if family == "ordinal" else 1)
     if not FAMILIES[family].classes:
-        share = numbers["R²" if family == "normal" else "D²"].iloc[0]
+        share = numbers["R²" if family in REALS else "D²"].iloc[0]
         assert share == pytest.approx(model.score(frame), abs=1e-6)
     elif family != "ordinal":
         probability = model.predict_proba(frame)[:, 1]
@@ -186,11 +189,11 @@ def test_predictions_are_the_models_own(fitted, dataset, frame):
             concordance(model.predict(dataset), frame["left"].to_numpy(), *times)
         )
     else:
-        low, high = (-10.0, 30.0) if family == "normal" else (0.0, 1.0)
+        low, high = REALS.get(family, (0.0, 1.0))
         mean = low + (high - low) * np.asarray(own.mean)
         np.testing.assert_allclose(model.predict(dataset), mean, rtol=2e-4, atol=1e-3)
         truth, predicted = frame[model.label], model.predict(frame)
-        score = r2_score(truth, predicted) if family == "normal" else d2_tweedie_score(truth, predicted, power=1)
+        score = r2_score(truth, predicted) if family in REALS else d2_tweedie_score(truth, predicted, power=1)
         assert model.score(frame) == pytest.approx(score, abs=1e-4)
     columns = [*FEATURES, "until", "since"]
     assert model.score(dataset) == pytest.approx(model.score(frame[columns], frame[model.label]), abs=1e-6)
@@ -206,6 +209,7 @@ def test_it_learns_what_there_is_to_learn(fitted):
         "normal": 0.35,
         "poisson": 0.15,
         "negative_binomial": 0.13,
+        "gamma": 0.25,
         "survival": 0.6,
     }
     assert model.score(test) > least[family]
@@ -303,7 +307,7 @@ def test_a_hazard_that_never_changes_is_one_sum_and_takes_few_steps(dataset):
         glm("survival", curvature=True).plan(dataset)
 
 
-def test_a_baseline_from_a_table_of_events_has_intervals_and_few_steps(dataset):
+def test_a_baseline_from_a_table_of_events_has_intervals_and_few_steps(dataset, frame, quick, tmp_path, monkeypatch):
     model = glm("survival", entry=None, epsilon=20.0)
     plan = model.plan(dataset)
     assert (plan.num_gradients, plan.start.cells) == (20, (21, 0))
@@ -324,6 +328,24 @@ def test_a_baseline_from_a_table_of_events_has_intervals_and_few_steps(dataset):
     assert curves.loc[("reference", 2.0), "lower"] < curves.loc[("reference", 2.0), "estimate"] < 1.0
     assert model.baseline_hazard_[1] / model.baseline_hazard_[0] == pytest.approx(
         np.exp(table.loc["baseline[0]", "estimate"]), rel=1e-3)  # fmt: skip
+    profiles = frame[list(FEATURES)].iloc[:2].set_axis(["one of them", "another"])
+    drawn = []
+
+    def drawing(curves, **settings):
+        drawn.append(curves)
+        return plot_survival(curves, **settings)
+
+    monkeypatch.setattr("vertinumpyro.reports.regression.plot_survival", drawing)
+    write_report(model, tmp_path / "run", profiles=profiles)
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "Survival of the chosen profiles" in report
+    assert all(list(curves.index.unique("profile")) == list(profiles.index) for curves in drawn)
+    assert drawn[0].equals(model.survival_curves(profiles))
+    with pytest.raises(ArgumentError, match=r"profiles are for curves of VerticalGLM\(family=\"survival\"\)"):
+        write_report(quick, tmp_path / "other", profiles=profiles)
+    with pytest.raises(ArgumentError, match="usage"):
+        write_report(model, tmp_path / "third", profiles=profiles.drop(columns="usage"))
+    assert not list(tmp_path.glob("third/report*"))
 
 
 @pytest.mark.parametrize("argument", ["offset", "exposure"])
@@ -545,6 +567,9 @@ NAMESAKE = Schema({"a": PartySchema({"x": RealColumn(bounds=(0, 1)), "intercept"
             {"family": "negative_binomial", "label": "visits", "concentration": None},
             "concentration=None: .*MarginalGLM",
         ),
+        ({"family": "gamma", "label": "debt", "concentration": 1.0}, "bounds from 0 on and no transform"),
+        ({"family": "gamma", "label": "visits", "concentration": 1.0}, "is no real"),
+        ({"family": "gamma", "label": "cost", "concentration": None}, "variance mean² / concentration; MarginalGLM"),
         ({"family": "survival"}, "cutpoints: .*public times"),
         ({"family": "survival", "cutpoints": [2.0, 1.0]}, "rising"),
         ({"family": "survival", "cutpoints": [-1.0]}, "cutpoints must be positive"),

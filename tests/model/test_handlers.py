@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -283,6 +284,8 @@ def test_the_page_has_these_rows_and_verdicts():
     taken = {name.partition(",")[0] for name in TAKEN}
     assert found["Taken"] == taken | {start.__name__ for start in STARTS} | {"Predictive"}
     assert found["Refused"] == rows - taken
+    for module, name in re.findall(r"\b(vnp|vertinumpyro\.model)\.(\w+)", page):
+        assert hasattr(importlib.import_module(module.replace("vnp", "vertinumpyro")), name)
 
 
 STARTS = {

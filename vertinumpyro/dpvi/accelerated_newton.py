@@ -25,6 +25,7 @@ predictor's root mean square by more than half a unit: as far as a residual that
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, final
@@ -41,11 +42,19 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
 from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
-from vertinumpyro.dpvi.forecast import StandIns, drawn_prior, forecast_stddevs, prior_draws, prior_stddev
-from vertinumpyro.dpvi.hazard_posterior import baseline_places, hazard_aware_draws
+from vertinumpyro.dpvi.forecast import (
+    StandIns,
+    drawn_precisions,
+    drawn_prior,
+    forecast_stddevs,
+    prior_draws,
+    prior_stddev,
+    usual_values,
+)
+from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, noise_aware_draws, usual_trust, why_not
+from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, expected_trust, noise_aware_draws, why_not
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
     NUM_STEPS,
@@ -188,7 +197,7 @@ def _positive(precision: np.ndarray) -> np.ndarray:
 
 
 _TRIED, _TOLERANCE = 32, 1e-4
-_NUM_FORECAST, _FORECAST_BLOCKS = 16, 16
+_NUM_FORECAST, _FORECAST_BLOCKS = 32, 16
 
 
 @final
@@ -367,18 +376,22 @@ class MomentsStart(Start):
         law = summed.outcome if events is None else events.supposed_lifetimes(split.schema)
         held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
         read, (gather, times) = np.setdiff1d(np.unique(split.gather_index), held), _gathered(split)
-        coefficients, precision = drawn_prior(split)
+        draws = drawn_prior(split)[0][:_NUM_FORECAST]
         given = StandIns(
             scores=_stand_in_scores(split) @ gather.T[:, read],
-            coefficients=coefficients[:_NUM_FORECAST, read],
-            precision=precision[np.ix_(read, read)],
+            coefficients=draws[:, read],
+            precisions=drawn_precisions(split, draws)[:, read[:, None], read],
             num_records=plan.num_records,
             noise=_noise_stddev(plan) * np.sqrt(times[read]),
             num_steps=plan.num_gradients,
             moments_noise=moments_of(plan).stddev * times.max(),
-            trust=usual_trust(law),
+            trust=expected_trust(law),
         )
         stddev, sampling = forecast_stddevs(law, _longest_residual(split, plan.residual_bound), given)
+        if events is not None and len(held):
+            parts = forecast_with_baseline(split, events, given, read, moments_of(plan), (stddev, sampling))
+            read = np.union1d(read, held)
+            stddev, sampling = (of_all[read] for of_all in parts)
         return Forecast(tuple(np.array(split.names, object)[read]), stddev, sampling, prior_stddev(split)[read])
 
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
@@ -429,15 +442,17 @@ def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stand_in_scores(split: SplitModel) -> np.ndarray:
-    """Of stand-in records `[n, D]`, every party's side by side."""
+    """Of stand-in records as people's are usually `[n, D]`, every party's side by side."""
     zeros = jnp.asarray(np.zeros(split.num_parameters), float)
 
     def of_block(block: int) -> np.ndarray:
-        found = []
+        found, rng = [], np.random.default_rng(50 + block)
+        common, signs = rng.normal(size=_TRIED), itertools.cycle((1, -1))
         for place, party in enumerate(split.parties):
             seed = 100 + block * len(split.parties) + place  # or parties' columns would be each other's
             own = stand_in_columns(split.schema.restrict(party), _TRIED, seed=seed)
-            found.append(scores_of(split, party)(zeros, {name: jnp.asarray(column) for name, column in own.items()}))
+            usual = {name: jnp.asarray(usual_values(column, next(signs) * common, rng)) for name, column in own.items()}
+            found.append(scores_of(split, party)(zeros, usual))
         return np.concatenate(found, axis=1)
 
     return np.concatenate([of_block(block) for block in range(_FORECAST_BLOCKS)]).astype(np.float64)

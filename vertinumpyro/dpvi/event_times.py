@@ -98,6 +98,19 @@ class EventTimes:
         leaving[-1] = 1.0
         return Lifetimes(jnp.asarray(grid), jnp.asarray(grid), jnp.asarray(leaving))
 
+    def supposed_table(self, schema: Schema, predictors: np.ndarray, stddev: float, num_records: int) -> HazardTable:
+        """The table to expect of people who live so, at some predictors `[n]`, before anything is known.
+
+        :param stddev: of the noise in a cell.
+        """
+        bins, supposed = self.bins(schema), self.supposed_lifetimes(schema)
+        chances = np.asarray(supposed.support(jnp.asarray(predictors))[1]).mean(0)
+        grid, num_bins = np.asarray(supposed.lived), len(bins.interval)
+        seen = np.searchsorted(bins.edges[1:-1], (grid[1:] + grid[:-1]) / 2)
+        left = np.append(np.searchsorted(bins.edges[1:-1], grid[1:-1]), num_bins)
+        cells = np.bincount(np.concatenate([seen, num_bins + left]), chances, bins.num_cells)
+        return HazardTable(num_records * cells, stddev, num_records, bins)
+
     def cells(self, schema: Schema) -> tuple[int, ...]:
         """How many cells each party publishes."""
         owner = schema.party_of(self.event)

@@ -18,6 +18,7 @@ from scipy.stats import norm
 
 from vertinumpyro.core import compat
 from vertinumpyro.dpvi.event_times import EventTimes, HazardTable, Shape
+from vertinumpyro.dpvi.forecast import StandIns
 from vertinumpyro.dpvi.noise_aware import (
     NUM_DRAWS,
     Information,
@@ -27,6 +28,7 @@ from vertinumpyro.dpvi.noise_aware import (
     information_of,
     predictor_spreads,
 )
+from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.model import SplitModel
 
 _TURNS, _DRAWS = 3, 40
@@ -62,6 +64,33 @@ def hazard_aware_draws(
                 some[:, [*held, *level]] = 0.0  # levels do not change a shape
                 shape = table.shape(*predictor_spreads(split, trace, some, _NORMAL))
         return drawn(split, _with_shape(found, shape, held, level) if len(held) else found, rng_key)
+
+
+def forecast_with_baseline(
+    split: SplitModel, events: EventTimes, given: StandIns, read: np.ndarray, plan: MomentsPlan,
+    stddevs: tuple[np.ndarray, np.ndarray],
+) -> list[np.ndarray]:  # fmt: skip
+    """Standard deviations of all latents `[theta]`, with and without noise, from those of what the steps learn.
+
+    By the table to expect at the draw of the coefficients whose predictors are as far spread as most, joined as in
+    `_with_shape`.
+
+    :param read: places of what the steps learn.
+    """
+    predictors = given.coefficients @ given.scores.T
+    middle = predictors[np.argsort(predictors.std(1))[len(predictors) // 2]]
+    parts = np.linalg.eigvalsh(np.cov(given.scores.T)).clip(0)
+    table = events.supposed_table(split.schema, middle, plan.cell_stddev, plan.num_records)
+    with compat.x64():
+        shape = table.shape((float(middle.std()),), parts.sum() ** 2 / np.square(parts).sum())
+    held, level, found = baseline_places(split, events), _places(split, events.intercept), []
+    for of_steps, covariance in zip(stddevs, (shape.covariance, shape.without_noise), strict=True):
+        variances = np.zeros(split.num_parameters)
+        variances[read] = of_steps**2
+        variances[level] += shape.shares @ covariance @ shape.shares
+        variances[held] = np.diag(covariance)
+        found.append(np.sqrt(variances))
+    return found
 
 
 def _with_shape(found: Information, shape: Shape, held: np.ndarray, level: np.ndarray) -> Information:

@@ -301,6 +301,11 @@ def usual_trust(outcome: Outcome | Lifetimes) -> float:
     return LEARNED_TRUST if outcome.is_loose else TRUST
 
 
+def expected_trust(outcome: Outcome | Lifetimes) -> float:
+    """The root of what rho^2 is on average, where a trace says nothing of it."""
+    return usual_trust(outcome) * (math.exp(_TRUST_SPREAD**2) if outcome.is_loose else 1.0)
+
+
 class _Basis(NamedTuple):
     """What the covariances of the trace's coordinates are made of.
 
@@ -519,7 +524,7 @@ def _sampler(
 ) -> tuple[MCMC, Callable[..., jax.Array], Callable[..., jax.Array], np.ndarray, np.ndarray]:
     """NUTS over the rest, their log density, draws of what is read given them, and the places of both."""
     size = split.num_parameters
-    read = np.unique(split.gather_index) if _normal_given_rest(split) else np.zeros(0, int)
+    read = np.unique(split.gather_index) if normal_given_rest(split) else np.zeros(0, int)
     rest = np.setdiff1d(np.arange(size), read)
 
     def given(others: Any, precision: jax.Array, linear: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -555,7 +560,7 @@ def _sampler(
     return sampler, densities, conditional, read, rest
 
 
-def _normal_given_rest(split: SplitModel) -> bool:
+def normal_given_rest(split: SplitModel) -> bool:
     """Whether the prior of what parts read is Gaussian given the rest, if there is one, as its Hessian says."""
     read, rng = np.unique(split.gather_index), np.random.default_rng(10)
     if len(read) == split.num_parameters:

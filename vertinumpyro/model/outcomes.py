@@ -565,8 +565,8 @@ _ZEROS = (
     'MarginalGLM(family="zero_inflated_poisson") learns the zeros\' share'
 )
 _POSITIVE = (
-    "a positive real is Gamma(r, r * jnp.exp(-eta)) with a public r in a NumPyro model, or Normal(eta, scale) of a "
-    'RealColumn with transform="log1p"; MarginalGLM(family="gamma") learns r'
+    'a positive real is VerticalGLM(family="gamma"), or in a NumPyro model Gamma(r, r * jnp.exp(-eta)), with a public '
+    'r, or Normal(eta, scale) of a RealColumn with transform="log1p"; MarginalGLM(family="gamma") learns r'
 )
 _ZERO_OR_MORE = (
     "of an amount that may be 0 observe in one model whether it is, Bernoulli(logits=eta), and in another one, of the "

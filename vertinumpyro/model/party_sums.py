@@ -205,7 +205,7 @@ def _check_reads_the_sum_alone(name: str, site: str, party: str, reads: Reads) -
         raise ModelContractError(
             f"site '{site}' of party '{party}' reads latents {latents} besides party_sum '{name}'; what belongs to the "
             f"predictor goes into the sum's part of '{party}', and any other parameter, as a scale, must be a public "
-            "number; MarginalGLM learns a normal's scale, a count's and an amount's concentration"
+            "number; MarginalGLM learns a normal's scale, a count's and an amount's concentration, and a share of zeros"
         )
     columns = sorted(reads.distribution_columns[site])
     masks = [column for column in columns if column.endswith(OBSERVED_SUFFIX)]

@@ -8,6 +8,7 @@
 | "normal" | a real | around eta, with a public scale |
 | "poisson" | a count | rate exp(eta) |
 | "negative_binomial" | a count | the same rate, and a variance of mean + mean² / a public concentration |
+| "gamma" | a positive real | mean exp(eta), and a variance of mean² / a public concentration |
 | "survival" | two values, whether an event was seen | hazard exp(eta) times a baseline that changes at public times |
 """
 
@@ -27,10 +28,11 @@ from scipy.special import expit, ndtr
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.validation import require_collection, shown
-from vertinumpyro.data import Column
+from vertinumpyro.data import Column, RealColumn
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.model.hazards import PiecewiseHazard, table_numbers
 from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome, elsewhere
+from vertinumpyro.model.outcomes import Gamma as GammaOutcome
 from vertinumpyro.model.outcomes import NegativeBinomial as NegativeBinomialOutcome
 from vertinumpyro.model.outcomes import Normal as NormalOutcome
 from vertinumpyro.model.outcomes import Poisson as PoissonOutcome
@@ -239,6 +241,43 @@ class NegativeBinomial(_Counts):
 
 @final
 @dataclasses.dataclass(frozen=True)
+class Gamma(Family):
+    """Positive amounts, by the log of their mean, which in model units are parts of the upper bound.
+
+    :ivar concentration: public; the variance is mean² / concentration.
+    """
+
+    outcome: ClassVar[type[Outcome]] = GammaOutcome
+    classes: ClassVar[bool] = False
+
+    concentration: float
+
+    def distribution(self, eta: Any) -> Any:
+        """By the log of its mean."""
+        return dist.Gamma(self.concentration, self.concentration * jnp.exp(-eta))
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Of the upper bound."""
+        return np.exp(eta)
+
+    def check(self, place: Place, column: Column) -> None:
+        """See `Family.check`."""
+        if not isinstance(column, RealColumn):
+            _refuse(place, "is no real", 'set type = "real" with bounds from 0 on, or take another family')
+        elif column.bounds[0] != 0 or column.transform != "identity":
+            _refuse(place, "is no real from 0 on as it is", "give it bounds from 0 on and no transform")
+
+    def residual(self, column: Column) -> float:
+        """So that the clip, 0.4 of it, cuts amounts two standard deviations above their mean."""
+        return 5.0 * math.sqrt(self.concentration)
+
+    def centre(self, column: Column) -> float:
+        """The logarithmic middle of means from a hundredth of the upper bound on."""
+        return -math.log(100.0) / 2
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Survival(_TwoValues):
     """Proportional hazards: eta is the log of the cumulative hazard until the time, of which the mean has no baseline.
 
@@ -294,6 +333,7 @@ FAMILIES: dict[str, type[Family]] = {
     "normal": Normal,
     "poisson": Poisson,
     "negative_binomial": NegativeBinomial,
+    "gamma": Gamma,
     "survival": Survival,
 }
 """By the names that `VerticalGLM(family=...)` takes."""
@@ -310,7 +350,7 @@ def family_of(
     :param name: one of `FAMILIES`.
     :param scale: of "normal".
     :param cutpoints: of "ordinal" and "survival".
-    :param concentration: of "negative_binomial".
+    :param concentration: of "negative_binomial" and "gamma".
     :raises ArgumentError: names the argument and the fix.
     """
     if name not in FAMILIES:
@@ -323,18 +363,22 @@ def family_of(
         if not 0 < scale < math.inf:
             raise ArgumentError(f"scale must be positive and finite, got {scale}")
         return Normal(float(scale))
-    if kind is NegativeBinomial:
+    if kind in _VARIANCES:
         if concentration is None or not 0 < concentration < math.inf:
             raise ArgumentError(
                 f"concentration={concentration}: family={name!r} needs a public one, positive and finite, which makes "
-                "the variance mean + mean² / concentration; MarginalGLM learns it"
+                f"the variance {_VARIANCES[kind]}; MarginalGLM learns it"
             )
-        return NegativeBinomial(float(concentration))
+        return (Gamma if kind is Gamma else NegativeBinomial)(float(concentration))
     if kind is Survival:
         return Survival(PiecewiseHazard(_rising(cutpoints, _TIMES)).cutpoints)
     return Ordinal(_rising(cutpoints, _LOG_ODDS)) if kind is Ordinal else kind()
 
 
+_VARIANCES: dict[type[Family], str] = {
+    NegativeBinomial: "mean + mean² / concentration",
+    Gamma: "mean² / concentration",
+}
 _LOG_ODDS = (
     'family="ordinal" needs public ones, one fewer than the label has values; from public shares of the values, the '
     "log odds of their running sums"

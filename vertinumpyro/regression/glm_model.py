@@ -226,7 +226,7 @@ def glm_model(
     :param prior_scale: of every coefficient, and half of the intercept's.
     :param scale: of a normal label.
     :param cutpoints: of an ordinal one; of survival the times at which the baseline hazard changes.
-    :param concentration: of a negative binomial label.
+    :param concentration: of a negative binomial or gamma label.
     :param time, entry: of survival, when an event was seen or until when none was, and from when on it would have been.
     :param held_baseline: leave out what says where the baseline hazard is: of steps that have it from a table
         (`dpvi.event_times`).

@@ -409,7 +409,7 @@ class VerticalPredictor(PrivateOutput):
     def _ends(self) -> tuple[float, float]:
         """Between which a mean can lie."""
         family, column = self.regression.family, self.regression.column
-        if family == "normal":
+        if column.kind == "real":
             low, high = in_table_units(column, np.array([0.0, 1.0]))
             return float(low), float(high)
         return 0.0, math.inf if family in ("poisson", "negative_binomial", "survival") else 1.0

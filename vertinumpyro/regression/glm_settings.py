@@ -140,7 +140,7 @@ class Regression:
         self._check_times()
         _ = self.terms  # validates the columns' names
         self.of_label.check(self.place, self.column)
-        if self.exposure is not None and self.family not in ("poisson", "negative_binomial", "survival"):
+        if self.exposure is not None and self.family not in ("poisson", "negative_binomial", "gamma", "survival"):
             raise ArgumentError(f"exposure={self.exposure!r}: family={self.family!r} has no rate; leave it out")
         if self.offset is not None and self.family == "normal":
             raise ArgumentError(f'offset={self.offset!r}: family="normal" needs none; take it off the label')

@@ -49,8 +49,8 @@ class VerticalGLM(GLMPredictions):
     the steps are those of second moments (`curvature`). After Adam's they are a point, the mode under the prior, or
     with `guide="normal"` have the guide's own widths, which are no intervals (`posterior_.is_interval`).
 
-    :param family: "bernoulli" (log odds), "probit", "ordinal", "normal", "poisson", "negative_binomial" or "survival"
-        (proportional hazards); `families` has the labels they take.
+    :param family: "bernoulli" (log odds), "probit", "ordinal", "normal", "poisson", "negative_binomial", "gamma" or
+        "survival" (proportional hazards); `families` has the labels they take.
     :param schema, label, features, epsilon, delta: what a fit without `plan=` makes its own plan from; that, and
         `schema` for DataFrames, is what `cross_val_score` and `GridSearchCV` need, on pooled DataFrames. Every such fit
         is a budget of its own: see `own_budgets`.
@@ -62,8 +62,9 @@ class VerticalGLM(GLMPredictions):
     :param cutpoints: of family="ordinal", public and rising, one fewer than the label has values; of "survival" the
         public times, in the table's units, at which the baseline hazard may change, () for never.
     :param offset: a column, of any party, that is added to the linear predictor as it is, in the table's own units.
-    :param concentration: of "negative_binomial", public: the variance is mean + mean² / concentration.
-    :param exposure: of counts and "survival", a column of which the logarithm is added, as statsmodels has it.
+    :param concentration: public; the variance is mean + mean² / concentration of "negative_binomial", and mean² /
+        concentration of "gamma".
+    :param exposure: of counts, "gamma" and "survival", a column of which the logarithm is added, as statsmodels has it.
     :param time: of "survival", the column of the label's party with the time of the event, or until when none was seen.
     :param entry: of "survival", a column there with the time from which on an event would have been seen, where that is
         not 0 (left truncation).
