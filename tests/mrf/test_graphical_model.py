@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -85,6 +86,17 @@ def test_clique_limit_keeps_the_strongest(chain):
     assert 0 < len([m for m in tight if len(m.columns) == 2]) < 3
     assert junction_tree_cells(SIZES, [m.columns for m in tight]) <= 20
     assert {name for m in tight for name in m.columns} == set(SIZES)
+
+
+def test_only_a_table_that_pays_for_its_noise_enlarges_the_cliques(chain):
+    table, measured, _ = chain
+    rng, weak = np.random.default_rng(0), ("a", "d")
+    noisy = Measurement(columns=weak, values=N * onto(table, weak) + rng.normal(0, 500, (2, 2)), stddev=500.0)
+    tables = [*measured, noisy]
+    singles = [one_way(name, measured, N) for name in SIZES]
+    assert {m.columns for m in select_measurements(tables, singles, SIZES, 10**6)} == {m.columns for m in measured}
+    clear = [dataclasses.replace(m, stddev=1.0, values=N * onto(table, m.columns)) for m in tables]
+    assert len(select_measurements(clear, singles, SIZES, 10**6)) == 4
 
 
 def test_a_domain_beyond_the_limit_names_the_columns_and_what_to_bin():
@@ -232,6 +244,28 @@ def test_tables_that_no_clique_holds_are_kept_and_more_budget_makes_no_worse_twi
     assert raked[0] >= raked[1] >= raked[2], raked
     assert raked[2] < of_field[2] / 3
     assert all(one <= other for one, other in zip(raked, of_field, strict=True))
+
+
+def test_no_step_of_raking_is_too_many_where_tables_contradict_each_other(dense, monkeypatch):
+    codes, sizes, pairs = dense
+    rng = np.random.default_rng(0)
+    tables = [
+        Measurement(columns=p, values=t + 20 * rng.standard_normal(t.shape), stddev=1.0)
+        for p in pairs
+        for t in [count_table([codes[n] for n in p], [sizes[n] for n in p])]
+    ]
+    model = fit_graphical_model(sizes, tables[:1], 20_000, singles=[one_way(n, tables, 20_000) for n in sizes])
+    found = []
+    for steps in (3, 30, 300):
+        monkeypatch.setattr("vertinumpyro.mrf.raking._STEPS", steps)
+        raking = Raking(tables, 20_000)
+        draw_cells(model, 20_000, np.random.default_rng(0), raking)
+        drawn = draw_cells(
+            model, 20_000, np.random.default_rng(1), lambda name, *_, found=raking: found.tilts.get(name, ())
+        )
+        found.append(np.mean(distances(codes, drawn, pairs, sizes)))
+    assert found[0] > found[1]
+    assert found[2] < 1.01 * found[1], found
 
 
 def test_a_field_that_holds_every_table_is_drawn_from_as_it_is(chain):
