@@ -39,7 +39,7 @@ from scipy.sparse import csr_matrix
 from vertinumpyro.mrf.measurements import Measurement
 
 _POPULATION = (2**14, 2**16)  # records, at least and at most
-_MOST_SHARES = 2**23  # of the widest column's cells, of all records: the memory
+_MOST_SHARES = 2**23  # of the widest column's cells, or of all columns, of all records: the memory
 _MOST_WORK = 2**28  # of all tables' last columns, of all records: the time of a step, a second or so
 _STEPS = 100
 _LITTLE = 1e-4  # of what was gained so far; less ends the steps
@@ -54,12 +54,16 @@ def population_size(measurements: Sequence[Measurement], sizes: Mapping[str, int
     least, most = _POPULATION
     work = sum(max(m.values.shape) for m in measurements if len(m.columns) > 1)
     wanted = min(max(least, num_records), most, max(least, _MOST_WORK // max(work, 1)))
-    return max(1, min(wanted, _MOST_SHARES // max(sizes.values())))
+    return min(wanted, _most_records(sizes))
+
+
+def _most_records(sizes: Mapping[str, int]) -> int:
+    return max(1, _MOST_SHARES // max(len(sizes), *sizes.values()))
 
 
 def raking_bytes(sizes: Mapping[str, int]) -> int:
     """What a column takes at most while it is raked: shares, logarithms and copies, and records' rows of the tables."""
-    population = min(_POPULATION[1], max(1, _MOST_SHARES // max(sizes.values())))
+    population = min(_POPULATION[1], _most_records(sizes))
     return population * (8 * 4 * max(sizes.values()) + 32 * len(sizes))
 
 
