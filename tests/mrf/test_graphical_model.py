@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 
 import numpy as np
@@ -86,17 +85,6 @@ def test_clique_limit_keeps_the_strongest(chain):
     assert 0 < len([m for m in tight if len(m.columns) == 2]) < 3
     assert junction_tree_cells(SIZES, [m.columns for m in tight]) <= 20
     assert {name for m in tight for name in m.columns} == set(SIZES)
-
-
-def test_only_a_table_that_pays_for_its_noise_enlarges_the_cliques(chain):
-    table, measured, _ = chain
-    rng, weak = np.random.default_rng(0), ("a", "d")
-    noisy = Measurement(columns=weak, values=N * onto(table, weak) + rng.normal(0, 500, (2, 2)), stddev=500.0)
-    tables = [*measured, noisy]
-    singles = [one_way(name, measured, N) for name in SIZES]
-    assert {m.columns for m in select_measurements(tables, singles, SIZES, 10**6)} == {m.columns for m in measured}
-    clear = [dataclasses.replace(m, stddev=1.0, values=N * onto(table, m.columns)) for m in tables]
-    assert len(select_measurements(clear, singles, SIZES, 10**6)) == 4
 
 
 def test_a_domain_beyond_the_limit_names_the_columns_and_what_to_bin():

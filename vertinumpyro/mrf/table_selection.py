@@ -1,13 +1,10 @@
 """Which tables the global field is built on: the surest dependences first, as long as its cliques stay within a limit.
 
 GraphCom of the VertiMRF paper (section 5.1) over local and cross-party tables alike: each is kept if the triangulated
-graph's maximal cliques still have at most `clique_limit` cells together, and if its noise pays for larger cliques. The
-paper takes them in descending R-score, in which a wide table's noise counts as dependence; here a table's place is how
-many standard deviations its dependence is above its noise, so that strength, noise and cells all count. Fitted, a table
-of K cells costs a squared error of K s², its noise's, and without it the field is off by its dependence: so it enlarges
-cliques where its squares are above the noise's K s² by more than that, √(K / 2) of their standard deviations. Weak
-tables within the cliques do harm where they are many: the fit ends before it learns their noise, and with them the
-strong ones. So the strong alone are a second choice. What does not enter is not lost: the twin is raked to it.
+graph's maximal cliques still have at most `clique_limit` cells together. The paper takes them in descending R-score,
+in which a wide table's noise counts as dependence; here a table's place is how many standard deviations its
+dependence is above its noise, so that strength, noise and cells all count. Weak tables do harm where they are many:
+the fit ends before it learns their noise, and with them the strong ones. So the strong alone are a second choice.
 
 A workload: the tables that a user names, in the place of those of all pairs of columns.
 
@@ -107,11 +104,8 @@ def select_measurements(
     :return: Pairs before wider tables, and those of single columns that would otherwise have none.
     """
     known = {m.columns[0]: m.values for m in singles}
-    clear = {m.columns: significance(m, known) for m in measurements}
-    ranked = sorted(measurements, key=lambda m: (len(m.columns) > 2, -clear[m.columns]))
-    paying = [m for m in ranked if clear[m.columns] > math.sqrt(m.values.size / 2)]
-    chosen = (_one_by_one if len(sizes) <= FEW_COLUMNS else _in_blocks)(paying, sizes, clique_limit)
-    chosen += _inside(ranked, chosen)
+    ranked = sorted(measurements, key=lambda m: (len(m.columns) > 2, -significance(m, known)))
+    chosen = (_one_by_one if len(sizes) <= FEW_COLUMNS else _in_blocks)(ranked, sizes, clique_limit)
     covered = {name for m in chosen for name in m.columns}
     return chosen + [m for m in singles if m.columns[0] not in covered]
 
@@ -124,13 +118,6 @@ def _one_by_one(ranked: Sequence[Measurement], sizes: Mapping[str, int], clique_
         if inside or junction_tree_cells(sizes, [*cliques, m.columns]) <= clique_limit:
             chosen.append(m)
     return chosen
-
-
-def _inside(ranked: Sequence[Measurement], chosen: Sequence[Measurement]) -> list[Measurement]:
-    """The other tables that lie within one that was chosen: they enlarge nothing."""
-    taken = {m.columns for m in chosen}
-    held = [{*columns} for columns in taken if len(columns) > 2]
-    return [m for m in ranked if m.columns not in taken and any({*m.columns} <= columns for columns in held)]
 
 
 def _in_blocks(ranked: Sequence[Measurement], sizes: Mapping[str, int], clique_limit: int) -> list[Measurement]:

@@ -246,7 +246,7 @@ class VertiMRF:
     :ivar bins: cells of single columns; see `cell_columns`.
     :ivar max_cells: cells of reals, counts and integers.
     :ivar clique_limit: most cells of all maximal cliques of the model together. None takes what `memory_limit` leaves
-        for them, and no more than a core fits in about a minute; and only tables whose noise pays for it enlarge them.
+        for them, and no more than a core fits in about a minute.
     :ivar memory_limit: bytes that tables, estimates and field may take, records aside; what may take more is refused
         before anything is spent.
     :ivar iterations: the most steps of mirror descent, which ends where Stein's estimate of its tables' risk is least.
