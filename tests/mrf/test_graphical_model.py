@@ -232,6 +232,28 @@ def test_tables_that_no_clique_holds_are_kept_and_more_budget_makes_no_worse_twi
     assert all(one <= other for one, other in zip(raked, of_field, strict=True))
 
 
+def test_no_step_of_raking_is_too_many_where_tables_contradict_each_other(dense, monkeypatch):
+    codes, sizes, pairs = dense
+    rng = np.random.default_rng(0)
+    tables = [
+        Measurement(columns=p, values=t + 20 * rng.standard_normal(t.shape), stddev=1.0)
+        for p in pairs
+        for t in [count_table([codes[n] for n in p], [sizes[n] for n in p])]
+    ]
+    model = fit_graphical_model(sizes, tables[:1], 20_000, singles=[one_way(n, tables, 20_000) for n in sizes])
+    found = []
+    for steps in (3, 30, 300):
+        monkeypatch.setattr("vertinumpyro.mrf.raking._STEPS", steps)
+        raking = Raking(tables, 20_000)
+        draw_cells(model, 20_000, np.random.default_rng(0), raking)
+        drawn = draw_cells(
+            model, 20_000, np.random.default_rng(1), lambda name, *_, found=raking: found.tilts.get(name, ())
+        )
+        found.append(np.mean(distances(codes, drawn, pairs, sizes)))
+    assert found[0] > found[1]
+    assert found[2] < 1.01 * found[1], found
+
+
 def test_a_field_that_holds_every_table_is_drawn_from_as_it_is(chain):
     _, measured, model = chain
     raking = Raking(measured, N)

@@ -125,6 +125,17 @@ def wide_facts(*sizes, num_records=2000):
     return TableFacts(Schema({f"p{name}": PartySchema({name: c}) for name, c in columns.items()}), num_records)
 
 
+def test_cliques_take_what_memory_leaves_and_a_minute_unless_a_limit_says_otherwise():
+    facts, few, many = wide_facts(*[20] * 8), VertiMRF(memory_limit=2**30), VertiMRF(memory_limit=2**34)
+    plan = planned(few, facts, epsilon=3.0)
+    cells = [s._most_cells(s.columns(facts.schema), plan) for s in (few, many, VertiMRF(clique_limit=5_000))]
+    assert cells == [120_000, 120_000, 5_000]
+    tight = dataclasses.replace(few, memory_limit=few.memory(facts.schema, plan) - 2**20)
+    assert 400 < tight._most_cells(tight.columns(facts.schema), plan) < 120_000
+    assert tight.memory(facts.schema, plan) <= tight.memory_limit
+    planned(tight, facts, epsilon=3.0)
+
+
 @pytest.mark.parametrize(
     ("system", "facts", "remedy"),
     [

@@ -232,7 +232,8 @@ class MRFSettings:
         columns with their neighbours), "blocks:K" (all pairs of K neighbours); only their tables are released.
     :param bins: by column, how many cells it is cut into.
     :param max_cells: the most cells of one column.
-    :param clique_limit: the most cells of all maximal cliques of the field together.
+    :param clique_limit: the most cells of all maximal cliques of the field together; by default what `memory_limit`
+        leaves for them, and a core fits in about a minute.
     :param memory_limit: bytes that tables, estimates and field may take; what may take more is refused before it is
         spent.
     :param iterations: the most steps of the field's fit.

@@ -183,9 +183,6 @@ def takes_all_records(sampling: Sampling | None, batch_size: int | None, num_rec
     return isinstance(sampling, PoissonSampling) and sampling.full_batch
 
 
-_CLIQUE_LIMIT = 100_000  # a third of the default's cells takes half the time, and the steps make up for the rest
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class TableStart(Start):
@@ -211,8 +208,7 @@ class TableStart(Start):
 
         :param settings: guide, init_loc_fn, required.
         """
-        tables = VertiMRF(clique_limit=_CLIQUE_LIMIT)
-        inference = MarginalInference(model, num_components=num_components, model_kwargs=model_kwargs, settings=tables)
+        inference = MarginalInference(model, num_components=num_components, model_kwargs=model_kwargs)
         return cls(inference, **settings)
 
     @property

@@ -26,8 +26,7 @@ from tqdm.auto import tqdm
 from vertinumpyro.core import compat
 from vertinumpyro.marginals.expected_tables import ModelTables, Sums
 from vertinumpyro.model import SplitModel
-from vertinumpyro.mrf import Marginals, VertiMRF
-from vertinumpyro.mrf.twin import draw_cells
+from vertinumpyro.mrf import Marginals, MarkovTwin, VertiMRF
 from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide, chosen_init
 
 _NUM_RECORDS = 200_000  # of the field: their own chance should be small beside that of the N real ones
@@ -145,11 +144,6 @@ def _run(
 
 
 def _records(release: Marginals, settings: VertiMRF, rng_key: jax.Array) -> dict[str, np.ndarray]:
-    """Encoded records of the field. Public."""
-    rng = compat.numpy_generator(rng_key)
-    cells = draw_cells(settings.field(release), _NUM_RECORDS, rng)
-    arrays: dict[str, np.ndarray] = {}
-    for column in release.columns:
-        weights = release.fine.get(column.name)
-        arrays |= column.values(cells[column.name], rng, None if weights is None else np.maximum(weights, 0.0))
-    return arrays
+    """Encoded records of the field, raked to the tables that it does not hold. Public."""
+    twin = MarkovTwin.of(release, settings.field(release), {})
+    return twin.encoded_records(_NUM_RECORDS, compat.numpy_generator(rng_key))

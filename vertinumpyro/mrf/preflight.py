@@ -26,8 +26,17 @@ from vertinumpyro.mrf.marginals import Marginals, Released, pack_model, pack_rel
 from vertinumpyro.mrf.measurements import Measurement, useful_cells
 from vertinumpyro.mrf.party_work import OWN, TablesWork
 from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.raking import raking_bytes
 from vertinumpyro.mrf.table_batches import MATRIX_BYTES
-from vertinumpyro.mrf.table_selection import Estimate, across, crossing, worst_fitted
+from vertinumpyro.mrf.table_selection import (
+    CELLS_A_SECOND,
+    FIT_SECONDS,
+    Estimate,
+    across,
+    crossing,
+    widest_pair,
+    worst_fitted,
+)
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.session import Publish
 
@@ -51,17 +60,29 @@ def require_memory(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: i
         )
 
 
+def field_cells(columns: Sequence[CellColumn], plan: MRFPlan, memory_limit: int) -> int:
+    """Of all maximal cliques together: what memory leaves, and a minute of a core; the widest pair in any case."""
+    left = memory_limit - sum(memory_parts(columns, plan, 0).values())
+    allowed = min(left // _cell_bytes(columns), FIT_SECONDS * CELLS_A_SECOND)
+    return max(allowed, widest_pair({column.name: column.num_cells for column in columns}))
+
+
+def _cell_bytes(columns: Sequence[CellColumn]) -> int:
+    return _PER_CELL_OF_MANY if len(columns) > FEW_COLUMNS else _PER_FIELD_CELL
+
+
 def memory_parts(columns: Sequence[CellColumn], plan: MRFPlan, clique_limit: int) -> dict[str, int]:
     """Bytes that each part of a fit in one process may take at most, beside the encoded columns; in words, by part."""
     field = min(clique_limit, math.prod(c.num_cells for c in columns))
-    many = len(columns) > FEW_COLUMNS
-    of_field = _PER_CELL_OF_MANY * field if many else MATRIX_BYTES + _PER_FIELD_CELL * field
+    of_field = _cell_bytes(columns) * field + (0 if len(columns) > FEW_COLUMNS else MATRIX_BYTES)
+    sizes = {column.name: column.num_cells for column in columns}
     return {
         "the field's cliques (lower clique_limit)": _ENGINE + of_field,
         f"the tables ({_widest(columns)}; set bins or lower max_cells)": _PER_TABLE_CELL * _table_cells(columns, plan),
         "the estimates from reports (lower num_keys or set bins)": (
             0 if plan.encoding is None else plan.encoding.estimator_bytes(columns)
         ),
+        "raking the twin": raking_bytes(sizes),
         "a block of records": rows_at_a_time(len(columns)) * 8 * 4 * len(columns),
     }
 

@@ -41,7 +41,14 @@ from vertinumpyro.mrf.contingency import Pair
 from vertinumpyro.mrf.field import FEW_COLUMNS, GraphicalModel, junction_tree_cells
 from vertinumpyro.mrf.measurements import Measurement, significance
 
-DEFAULT_CLIQUE_LIMIT = 300_000
+CELLS_A_SECOND = 2_000
+"""Cells of cliques for each second that a core fits a field: up to 12,000 steps, of 40 ns a cell."""
+
+FIT_SECONDS = 60
+"""What a field's cliques may take, unless `clique_limit` says more or less."""
+
+WIDEST_TABLE = 150 * CELLS_A_SECOND
+"""Cells of a pair of columns, which nothing takes apart; a wider one is refused unless `clique_limit` says more."""
 
 _MOST_REFUSED = 50
 
@@ -54,12 +61,17 @@ def check_clique_limit(sizes: Mapping[str, int], clique_limit: int) -> None:
     if len(sizes) < 2:
         return
     (first, a), (second, b) = sorted(sizes.items(), key=lambda item: -item[1])[:2]
-    if a * b + sum(sizes.values()) > clique_limit:
+    if widest_pair(sizes) > clique_limit:
         example = {name: cells for name, cells in bins_within(sizes, clique_limit).items() if name in (first, second)}
         raise ArgumentError(
             f"columns {first!r} ({a} cells) and {second!r} ({b} cells) make a table beyond "
             f"clique_limit={clique_limit}; bin them, for instance bins={example}, or raise clique_limit"
         )
+
+
+def widest_pair(sizes: Mapping[str, int]) -> int:
+    """Cells of a field that has the table of the two widest columns."""
+    return math.prod(sorted(sizes.values())[-2:]) + sum(sizes.values())
 
 
 def bins_within(sizes: Mapping[str, int], clique_limit: int) -> dict[str, int]:

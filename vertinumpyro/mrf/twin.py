@@ -245,6 +245,10 @@ class MarkovTwin:
         return drawn_within(lambda _: self._drawn_freely(num_records, rng), known, self.schema.columns)
 
     def _drawn_freely(self, num_records: int, rng: np.random.Generator) -> pd.DataFrame:
+        return decode_table(self.schema, self.encoded_records(num_records, rng), rng)
+
+    def encoded_records(self, num_records: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Records as models see them, whatever the schema's constraints are."""
         raked = self._raking.tilts
         cells = draw_cells(self.model, num_records, rng, lambda name, *_: raked.get(name, ()))
         arrays: dict[str, np.ndarray] = {}
@@ -252,7 +256,7 @@ class MarkovTwin:
             weights = self.fine.get(column.name)
             weights = None if weights is None else np.maximum(weights, 0.0)
             arrays |= column.values(cells[column.name], rng, weights)
-        return decode_table(self.schema, arrays, rng)
+        return arrays
 
     def save(self, folder: str | Path) -> None:
         """Write the field to ``folder/field.npz``: arrays and JSON, no pickles; `load` reads it.

@@ -41,9 +41,16 @@ from vertinumpyro.mrf.marginals import Marginals, Released, columns_to_list, nam
 from vertinumpyro.mrf.measurements import Measurement, one_way
 from vertinumpyro.mrf.party_work import ACROSS, OWN, PADS, ROUND, TablesWork
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.preflight import memory_parts, rehearse_field, rehearse_tables, require_memory, stand_in
+from vertinumpyro.mrf.preflight import (
+    field_cells,
+    memory_parts,
+    rehearse_field,
+    rehearse_tables,
+    require_memory,
+    stand_in,
+)
 from vertinumpyro.mrf.table_selection import (
-    DEFAULT_CLIQUE_LIMIT,
+    WIDEST_TABLE,
     Estimate,
     NamedTable,
     across,
@@ -237,7 +244,8 @@ class VertiMRF:
     :ivar tables_per_round: tables that each round measures again.
     :ivar bins: cells of single columns; see `cell_columns`.
     :ivar max_cells: cells of reals, counts and integers.
-    :ivar clique_limit: most cells of all maximal cliques of the model together.
+    :ivar clique_limit: most cells of all maximal cliques of the model together. None takes what `memory_limit` leaves
+        for them, and no more than a core fits in about a minute.
     :ivar memory_limit: bytes that tables, estimates and field may take, records aside; what may take more is refused
         before anything is spent.
     :ivar iterations: the most steps of mirror descent, which ends where Stein's estimate of its tables' risk is least.
@@ -255,7 +263,7 @@ class VertiMRF:
     tables_per_round: int = 5
     bins: Mapping[str, int] = dataclasses.field(default_factory=dict)
     max_cells: int = DEFAULT_MAX_CELLS
-    clique_limit: int = DEFAULT_CLIQUE_LIMIT
+    clique_limit: int | None = None
     memory_limit: int = 2 * 2**30
     iterations: int = DEFAULT_ITERATIONS
     recovery: bool = True
@@ -269,13 +277,13 @@ class VertiMRF:
         if self.encoder != SECURE_MARGINALS and self.selection != "all":
             raise ArgumentError('selection="adaptive" needs encoder="secure_marginals": others report once')
         for name in ("num_rounds", "tables_per_round", "num_keys", "clique_limit", "memory_limit", "iterations"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if (given := getattr(self, name)) is not None and given < 1:
+                raise ArgumentError(f"{name} must be at least 1, got {given}")
 
     def grouped(self, schema: Schema) -> VertiMRF:
         """The same, with columns too wide for a table of two counted in groups of neighbours: `bins` names them."""
         sizes = {column.name: column.num_cells for column in cell_columns(schema, self.bins, self.max_cells)}
-        return dataclasses.replace(self, bins={**self.bins, **bins_within(sizes, self.clique_limit)})
+        return dataclasses.replace(self, bins={**self.bins, **bins_within(sizes, self.clique_limit or WIDEST_TABLE)})
 
     def columns(self, schema: Schema) -> tuple[CellColumn, ...]:
         """The schema's columns in cells.
@@ -283,7 +291,7 @@ class VertiMRF:
         :raises ArgumentError: `bins` does not fit the schema, or two columns are too wide for `clique_limit`.
         """
         columns = cell_columns(schema, self.bins, self.max_cells)
-        check_clique_limit({column.name: column.num_cells for column in columns}, self.clique_limit)
+        check_clique_limit({column.name: column.num_cells for column in columns}, self.clique_limit or WIDEST_TABLE)
         return columns
 
     @checked
@@ -345,7 +353,7 @@ class VertiMRF:
         )
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
         plan.warn_if_narrowed()
-        require_memory(columns, plan, self.clique_limit, self.memory_limit)
+        require_memory(columns, plan, self._most_cells(columns, plan), self.memory_limit)
         return plan
 
     def _workload(self, columns: Sequence[CellColumn]) -> tuple[NamedTable, ...] | None:
@@ -427,7 +435,7 @@ class VertiMRF:
         columns = self.columns(session.schema)
         self.check(session, plan)
         self._check_encoder(session)
-        require_memory(columns, plan, self.clique_limit, self.memory_limit)
+        require_memory(columns, plan, self._most_cells(columns, plan), self.memory_limit)
         rehearsed(session.schema, columns, plan, partial(self._field, plan, iterations=1))
         started = time.perf_counter()
         facts = {"columns": columns_to_list(columns)}
@@ -489,7 +497,11 @@ class VertiMRF:
 
     def memory(self, schema: Schema, plan: MRFPlan) -> int:
         """Bytes that a fit in one process takes at most beside the parties' encoded columns, whatever N is."""
-        return sum(memory_parts(self.columns(schema), plan, self.clique_limit).values())
+        columns = self.columns(schema)
+        return sum(memory_parts(columns, plan, self._most_cells(columns, plan)).values())
+
+    def _most_cells(self, columns: Sequence[CellColumn], plan: MRFPlan) -> int:
+        return self.clique_limit or field_cells(columns, plan, self.memory_limit)
 
     def work(
         self, facts: DatasetInfo, party: str, columns: Mapping[str, np.ndarray], plan: MRFPlan, source: RandomSource
@@ -542,7 +554,8 @@ class VertiMRF:
         tables = merged(measurements)
         known = {name for m in tables for name in m.columns}
         singles = [one_way(name, tables, plan.num_records) for name in sizes if name in known]
-        chosen = select_measurements(tables, singles, sizes, self.clique_limit)
+        most_cells = self._most_cells(columns, plan)
+        chosen = select_measurements(tables, singles, sizes, most_cells)
         return fit_graphical_model(
             sizes,
             chosen,
