@@ -66,7 +66,6 @@ class SystemRandomSource(RandomSource):
         return tuple(SystemRandomSource() for _ in range(num_sources))
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return "SystemRandomSource()"
 
 
@@ -124,7 +123,6 @@ class InsecureSeededSource(RandomSource):
         return child
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return "InsecureSeededSource(insecure_seed=<hidden>)"
 
 

@@ -101,10 +101,6 @@ class StepsWork(PartyComputation):
         ]
         return Payload({}, {"released_norm": np.asarray(norms), **state_leaves(self._steps.state)})
 
-    def __repr__(self) -> str:
-        """Nothing secret."""
-        return f"StepsWork({self._party!r})"
-
 
 class _PartyStep:
     """The compiled halves of a step at one party."""

@@ -32,7 +32,6 @@ class Chunk(NamedTuple):
         return int(self.active.sum())
 
     def __repr__(self) -> str:
-        """Nothing secret."""
         return f"Chunk(num_active={self.num_active})"
 
 

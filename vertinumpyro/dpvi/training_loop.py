@@ -120,10 +120,6 @@ class ChunkRunner:
             info, internal = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[: chunk.num_active], infos)
         return state, info, internal
 
-    def __repr__(self) -> str:
-        """Nothing secret."""
-        return "ChunkRunner()"
-
 
 def _scan(
     kernel: Kernel, state: DPVIState, columns: Columns, inputs: StepInput, active: jax.Array

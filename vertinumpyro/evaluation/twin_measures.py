@@ -56,7 +56,6 @@ class TwinMeasures:
     is_dp: bool = dataclasses.field(default=False, init=False)
 
     def __repr__(self) -> str:
-        """Show what is there and the mark "not DP"."""
         return f"TwinMeasures({len(self.measures)} measures, {len(self.groups)} groups, not DP)"
 
     def __str__(self) -> str:

@@ -273,7 +273,6 @@ class Normal(Outcome):
 
     @property
     def scale(self) -> float:
-        """See `Outcome.scale`."""
         return 1 / (self.WIDTH * self.deviation)
 
     def offsets(self, value: jax.Array) -> jax.Array:

@@ -307,7 +307,6 @@ class Account:
             database.execute("COMMIT")
 
     def __repr__(self) -> str:
-        """Nothing secret."""
         return f"Account({self.data_set!r} at {self.party!r})"
 
 

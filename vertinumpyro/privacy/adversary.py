@@ -213,7 +213,6 @@ class NoisySum(Release):
 
     @property
     def name(self) -> str:
-        """See `Release.name`."""
         return "a noisy sum"
 
     @property

@@ -81,5 +81,4 @@ class Forecast:
         return "\n".join([*([self.note + "."] if self.note else []), "Standard errors to expect:", *lines])
 
     def __repr__(self) -> str:
-        """In short."""
         return f"Forecast({len(self.names)} coefficients, median width {np.median(self.table['width']):.3g})"

@@ -104,7 +104,6 @@ class NoisySumPlan(Plan):
 
     @property
     def covered(self) -> tuple[Adversary, ...]:
-        """See `Plan.covered`."""
         return self.noise.covered(self.observers)
 
     @property
@@ -113,7 +112,6 @@ class NoisySumPlan(Plan):
         return (self.noisy_sum,)
 
     def event(self, observer: Adversary) -> PrivacyEvent:
-        """See `Plan.event`."""
         return self.noisy_sum.event(observer)
 
     @property

@@ -63,7 +63,6 @@ class Batches(NamedTuple):
         return self
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return f"Batches(num_steps={self.mask.shape[0]}, max_batch_size={self.mask.shape[1]})"
 
 
@@ -98,7 +97,6 @@ class BatchStream(abc.ABC):
     def _draw(self, num_steps: int) -> Batches: ...
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return f"{type(self).__name__}(step={self._step})"
 
 

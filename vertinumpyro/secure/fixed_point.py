@@ -80,7 +80,6 @@ class FixedPoint(InProcess):
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
-        """See `Backend.error_bound`."""
         return fixed_point_error_bound(shape, score_norm=score_norm)
 
     def clipped_noisy_sum(
@@ -91,7 +90,6 @@ class FixedPoint(InProcess):
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
-        """See `InProcess.clipped_noisy_sum`."""
         bits = self.grid_bits(shape)
 
         def summed(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:

@@ -115,7 +115,6 @@ class Plaintext(InProcess):
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
-        """See `InProcess.clipped_noisy_sum`."""
         bits = self.grid_bits(shape)
 
         def summed(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
@@ -127,11 +126,9 @@ class Plaintext(InProcess):
             return exact + ring.decode(total(noise_shares), bits).astype(exact.dtype)
 
     def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
-        """See `InProcess.noisy_cross_products`."""
         return cross_products(matrices, noise_shares)
 
     def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """See `InProcess.noisy_sum`."""
         return vector_sum(vectors, noise_shares)
 
 

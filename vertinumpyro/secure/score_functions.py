@@ -49,7 +49,6 @@ class SoftmaxLink(ScoreFunction):
         return renormalised(contribution)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return arithmetic.exp_below_max(z)
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -77,7 +76,6 @@ class BernoulliLogitLink(ScoreFunction):
     own_inputs: ClassVar[int] = 1
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return z[..., 1:] - arithmetic.sigmoid_sum(z[..., :1])
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -101,7 +99,6 @@ class OrderedLogitLink(ScoreFunction):
     error_factor: ClassVar[float] = 2.0
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return arithmetic.plus(-arithmetic.sigmoid_sum(z), 1)
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -138,7 +135,6 @@ class NormalLink(ScoreFunction):
         return self.width**2
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return arithmetic.clip(-z)
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -176,7 +172,6 @@ class PoissonLink(ScoreFunction):
         return self.most
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return z[..., 1:] - arithmetic.capped_exp(z[..., :1])
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -215,7 +210,6 @@ class NegativeBinomialLink(ScoreFunction):
         return max(self.most, self.concentration) * (1 + 2.0**-16)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         both = arithmetic.plus(z[..., 1:], self.concentration / self.unit)
         return z[..., 1:] - arithmetic.portion(both, arithmetic.sigmoid_sum(z[..., :1]))
 
@@ -252,7 +246,6 @@ class GammaLink(ScoreFunction):
         return self.concentration * self.most
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return arithmetic.plus(arithmetic.capped_exp(-z), -1 / self.most)
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -274,7 +267,6 @@ class OwnFactorLink(ScoreFunction):
     own_inputs: ClassVar[int] = 1
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return z[..., 1:]
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -308,7 +300,6 @@ class BernoulliProbitLink(ScoreFunction):
         return jnp.concatenate([numbers[..., :1], jnp.where(numbers[..., 1:] < 0.5, 0.0, 1.0)], axis=-1)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         sign = arithmetic.sign(z[..., 1:])
         return arithmetic.times(sign, arithmetic.mills_ratio(arithmetic.times(sign, z[..., :1])))
 
@@ -434,7 +425,6 @@ class JointLink(ScoreFunction):
         return sum((link.log_density(numbers) for link, numbers in pairs), start=jnp.zeros(z.shape[:-1], z.dtype))
 
     def described(self) -> dict[str, Any]:
-        """See `ScoreFunction.described`."""
         return {"name": self.name, "links": [link.described() for link in self.links], "owners": list(self.owners)}
 
     def _of_links(self, z: Any, beside: Callable[..., Any]) -> list[Any]:

@@ -107,7 +107,6 @@ class InsecureSimulation(InProcess):
             return ring.decode(summed, bits)
 
     def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
-        """See `InProcess.noisy_cross_products`."""
         own = [np.asarray(matrix).astype(np.int64) for matrix in matrices]
         widths = tuple(matrix.shape[1] for matrix in own)
         hot = [matrix.one_hot for matrix in matrices if isinstance(matrix, RowBlocks) and matrix.one_hot is not None]
@@ -179,15 +178,12 @@ class InsecureSimulation(InProcess):
             return jnp.asarray(self.processes(computation.num_parties).run(computation, inputs))
 
     def __enter__(self) -> InsecureSimulation:
-        """Returns itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Ends all processes."""
         self.close()
 
     def __repr__(self) -> str:
-        """The backend."""
         return f"InsecureSimulation({self.backend!r})"
 
 

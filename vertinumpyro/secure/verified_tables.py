@@ -426,10 +426,6 @@ class Party:
         tag = _EndKeys.of(self._key, prover).alpha * value + self._keyed[prover]
         return field.to_bytes(np.array([value, tag % PRIME], np.int64))
 
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return f"Party({self._rank})"
-
 
 @final
 class Nobody:

@@ -50,7 +50,6 @@ class DistributedSession(Session):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """See `Session.parties`."""
         return self._parties
 
     @abc.abstractmethod
@@ -121,11 +120,9 @@ class DistributedSession(Session):
         return released
 
     def cross_products(self, request: Multiply) -> dict[tuple[int, int], np.ndarray]:
-        """See `Session.cross_products`."""
         return by_pair(*self.values(request))
 
     def sum(self, request: Sum) -> np.ndarray:
-        """See `Session.sum`."""
         return self.values(request)[0]
 
     @staticmethod
@@ -138,11 +135,9 @@ class DistributedSession(Session):
             raise BackendError("the parties' states differ after the same releases; run one version everywhere")
 
     def __enter__(self: _Self) -> _Self:
-        """Returns itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """See `close`."""
         self.close()
 
 
@@ -202,7 +197,6 @@ class ProcessSession(DistributedSession):
         return self._group.pids
 
     def begin(self, plan: Plan, *, resume: bool) -> int:
-        """See `DistributedSession.begin`."""
         for rank in self._ranks:
             self._group.command(rank, Begin(plan.to_dict(), resume).to_dict())
         replies = self._group.replies(self._ranks, within_s=_START_S)
@@ -215,12 +209,10 @@ class ProcessSession(DistributedSession):
         return stored
 
     def publish(self, request: Publish) -> list[Payload]:
-        """See `Session.publish`."""
         replies = self._asked(request)
         return [Payload(replies[rank][0]["words"], replies[rank][1]) for rank in self._ranks]
 
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
-        """See `Session.iterate`."""
         replies = self._asked(Iterate(step, count), arrays)
         self.check_states({words["words"]["digest"] for words, _ in replies.values()})
         return Payload({}, replies[0][1])
@@ -255,7 +247,6 @@ class ProcessSession(DistributedSession):
         return {rank: replies[rank] for rank in self._ranks}
 
     def __repr__(self) -> str:
-        """Public facts alone."""
         return f"ProcessSession({self.num_records} records at {', '.join(self.parties)})"
 
 

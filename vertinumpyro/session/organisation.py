@@ -65,13 +65,11 @@ class OrganisationSession(DistributedSession):
         return all(found["stored"] for found, _ in self._all_gather({"stored": stored}))
 
     def publish(self, request: Publish) -> list[Payload]:
-        """See `Session.publish`."""
         replied, arrays = self._do(request)
         found = self._all_gather({"words": replied["words"]}, arrays)
         return [Payload(theirs["words"], held) for theirs, held in found]
 
     def broadcast(self, count: int) -> int:
-        """See `Session.broadcast`."""
         return int.from_bytes(self._communicator.broadcast(count.to_bytes(_COUNT, "little"), limit=_COUNT), "little")
 
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
@@ -84,7 +82,6 @@ class OrganisationSession(DistributedSession):
         return Payload({}, reached)
 
     def reveal_to(self, method: PrivateOutput) -> pd.DataFrame | None:
-        """See `Session.reveal_to`."""
         self._do(Reveal(method.digest()))
         return self._party.answers
 
@@ -96,7 +93,6 @@ class OrganisationSession(DistributedSession):
             link.close()
 
     def values(self, request: Multiply | Sum) -> tuple[np.ndarray, tuple[int, ...]]:
-        """See `DistributedSession.values`."""
         replied, arrays = self._do(request)
         return arrays["values"], tuple(replied["words"].get("widths", ()))
 
@@ -126,7 +122,6 @@ class OrganisationSession(DistributedSession):
         return found
 
     def __repr__(self) -> str:
-        """Public facts alone."""
         return f"OrganisationSession({self._task.party!r} of {', '.join(self.parties)}, {self.num_records} records)"
 
 

@@ -197,7 +197,3 @@ class SharedRandomSource(RandomSource):
     def spawn(self, num_sources: int) -> tuple[SharedRandomSource, ...]:
         """Returns sources under keys of their own, alike at every party."""
         return tuple(SharedRandomSource(self._children.update(bytes(SEED_BYTES))) for _ in range(num_sources))
-
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "SharedRandomSource()"

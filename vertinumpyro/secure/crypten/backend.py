@@ -91,7 +91,6 @@ class CryptenEnd(PartyProtocol):
         self._engine.on_record = on_record
 
     def open(self, message: bytes) -> np.ndarray:
-        """See `PartyProtocol.open`."""
         from vertinumpyro.secure.crypten import verified
 
         if is_opening(message):
@@ -137,7 +136,6 @@ class CryptenEnd(PartyProtocol):
         return dealer.all_hold(digest) if isinstance(dealer, DealerClient) else None
 
     def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
-        """See `PartyProtocol.bands`."""
         from vertinumpyro.secure.crypten import comparison
 
         return comparison.bands(self._engine, vector, thresholds, bits)
@@ -221,7 +219,6 @@ class Crypten(BetweenProcesses):
         return [Member(name="the dealer", run=run_dealer)] if self.dealer == "third_party" else []
 
     def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
-        """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()
         third_party = self.dealer == "third_party"
@@ -250,5 +247,4 @@ class Crypten(BetweenProcesses):
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
-        """See `number_formats`."""
         return number_formats.error_bound(shape, score_norm=score_norm)

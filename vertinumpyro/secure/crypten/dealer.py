@@ -362,7 +362,6 @@ class DealerClient(Correlations):
         self._due = self._words[program]
 
     def drawn(self, request: Request) -> tuple[np.ndarray, ...]:
-        """See `Correlations`."""
         assert self._stream is not None
         if self._rank == 0 and self._due is None and self._corrections is None:
             self._words[self._program] += correction_size(request)
@@ -370,7 +369,6 @@ class DealerClient(Correlations):
         return drawn(request, self._stream, self._rank)
 
     def corrected(self, request: Request) -> tuple[np.ndarray, ...]:
-        """See `Correlations`."""
         assert self._stream is not None
         return corrected(request, self._stream, self._correction(request) if self._rank == 0 else None)
 
@@ -429,10 +427,6 @@ class DealerClient(Correlations):
     def _receive(self, words: int) -> np.ndarray:
         return np.frombuffer(self._link.receive(size=8 * words), "<i8")
 
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "DealerClient()"
-
 
 @final
 class FirstPartyDealer(Correlations):
@@ -456,18 +450,12 @@ class FirstPartyDealer(Correlations):
         self._streams = _streams(self._keys, self._call, program)
 
     def drawn(self, request: Request) -> tuple[np.ndarray, ...]:
-        """See `Correlations`."""
         assert self._stream is not None
         return drawn(request, self._stream, self._rank)
 
     def corrected(self, request: Request) -> tuple[np.ndarray, ...]:
-        """See `Correlations`."""
         assert self._stream is not None
         return corrected(request, self._stream, deal(request, self._streams) if self._rank == 0 else None)
-
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "FirstPartyDealer()"
 
 
 def _request(fields: list) -> Request:

@@ -86,7 +86,6 @@ class SecureAggregation(BetweenProcesses):
         return []
 
     def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
-        """See `BetweenProcesses.end`."""
         return _SumEnd(communicator.rank, communicator.peers, watch)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
@@ -133,7 +132,6 @@ class _SumEnd(PartyProtocol):
         self._on_record = on_record
 
     def open(self, message: bytes) -> np.ndarray:
-        """See `PartyProtocol.open`."""
         return self._watched(open_again(message, self.rank, self.num_parties, self._send))
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:

@@ -89,10 +89,6 @@ class CipherSource(RandomSource):
         self._encryptor = cipher.encryptor()
         self._left, self._owner = _BYTES_PER_KEY, os.getpid()
 
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "CipherSource()"
-
 
 def words_buffer(size: int) -> np.ndarray:
     """uint64 `[size + 2]`: `CipherSource.refresh` makes the first `size` of them uniform."""
@@ -215,7 +211,6 @@ class NodeSums:
         return self.sums.sum(axis=0, dtype=np.uint64).view(np.int64)
 
     def __repr__(self) -> str:
-        """Public sizes alone."""
         nodes, values = self.sums.shape
         return f"NodeSums(num_nodes={nodes}, num_values={values}, num_clients={self.num_clients})"
 

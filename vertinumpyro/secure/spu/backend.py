@@ -80,7 +80,6 @@ class Spu(BetweenProcesses):
         return [Member(name=name, run=run_helper, arguments=(nodes, self.protocol)) for name in names]
 
     def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
-        """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()
         return SpuEnd(communicator, program.check_nodes(self.protocol, num_parties), self.protocol, watch)
