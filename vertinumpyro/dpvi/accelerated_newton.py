@@ -44,7 +44,6 @@ from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
 from vertinumpyro.dpvi.forecast import StandIns, drawn_prior, forecast_stddevs, prior_draws, prior_stddev
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, noise_aware_draws, usual_trust, why_not
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
@@ -61,12 +60,12 @@ from vertinumpyro.dpvi.second_moments import (
     widths_of,
 )
 from vertinumpyro.dpvi.settings import default_guide, default_init
+from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, is_point
 from vertinumpyro.privacy import GradientPlan, NoiseSource, neighbouring
-from vertinumpyro.privacy.forecast import Forecast
-from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
+from vertinumpyro.privacy.gradient_plan import Forecast, bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
 
