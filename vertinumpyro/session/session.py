@@ -25,8 +25,7 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.schema_checks import NO_DATASET
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import Backend, in_process
-from vertinumpyro.session.party_computation import Method, PartyComputation, party_sources
-from vertinumpyro.session.requests import Multiply, Publish, Sum
+from vertinumpyro.session.party_computation import Method, Multiply, PartyComputation, Publish, Sum, party_sources
 from vertinumpyro.session.reveal_to_one import PrivateOutput, reveal_in_process
 from vertinumpyro.session.run import Payload, Run
 
@@ -166,12 +165,10 @@ class InProcessSession(Session):
 
     @property
     def schema(self) -> Schema:
-        """The public schema."""
         return self.dataset.schema
 
     @property
     def num_records(self) -> int:
-        """N, public."""
         return self.dataset.num_records
 
     def open(
