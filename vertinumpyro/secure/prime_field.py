@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from vertinumpyro.core.errors import CheckFailedError
-from vertinumpyro.core.integer_product import threads_for
+from vertinumpyro.core.row_blocks import threads_for
 from vertinumpyro.secure.keystream import KeyStream
 
 PRIME_BITS = 61

@@ -69,11 +69,9 @@ class InsecureSimulation(InProcess):
         )
 
     def grid_bits(self, shape: BatchShape) -> int:
-        """The backend's."""
         return self.backend.grid_bits(shape)
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
-        """The backend's."""
         return self.backend.error_bound(shape, score_norm=score_norm)
 
     def clipped_noisy_sum(

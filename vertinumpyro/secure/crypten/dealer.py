@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 import numpy as np
 
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.core.integer_product import pair_products
+from vertinumpyro.core.row_blocks import pair_products
 from vertinumpyro.secure.computation import computation_of
 from vertinumpyro.secure.crypten.number_formats import (
     NUM_WAVES,
@@ -341,7 +341,6 @@ class DealerClient(Correlations):
         self._stream: KeyStream | None = None
 
     def begin(self, program: str) -> None:
-        """Start a computation. `program` names all that its requests depend on; all parties use the same name."""
         self._read_due()  # of a computation that needed none of it
         self._call, self._program = self._call + 1, program
         self._stream = _stream(self._key, self._call, program)
@@ -444,7 +443,6 @@ class FirstPartyDealer(Correlations):
         self._streams: list[KeyStream] = []
 
     def begin(self, program: str) -> None:
-        """Start a computation."""
         self._call += 1
         self._stream = _stream(self._key, self._call, program)
         self._streams = _streams(self._keys, self._call, program)
