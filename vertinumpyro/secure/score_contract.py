@@ -94,11 +94,13 @@ class Arithmetic(Protocol):
         """A public number added, rounded to the format of e."""
         ...
 
-    def stack(self, arrays: Sequence[Any], axis: int) -> Any:
+    @staticmethod
+    def stack(arrays: Sequence[Any], axis: int, /) -> Any:
         """As NumPy's."""
         ...
 
-    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+    @staticmethod
+    def concatenate(arrays: Sequence[Any], axis: int, /) -> Any:
         """As NumPy's."""
         ...
 

@@ -60,9 +60,8 @@ def _clipped_sum(
     """This party's share of the clipped sum over one block."""
     shape, layout = computation.shape, computation.layout
     own = PartyInputs(*(_tensor(array) for array in own))
-    z = arithmetic.public(
-        engine, own.log_density, _tensor(prior.log_weights)
-    )  # the parties' contributions are shares of it
+    # the parties' contributions are shares of it
+    z = arithmetic.public(engine, own.log_density, _tensor(prior.log_weights))
     e = shape.link.weights(ShareArithmetic(engine), z)
     if shape.clips_locally:
         W = _cut_weights(engine, shape, e)
