@@ -33,8 +33,7 @@ from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSourc
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.data.datasets import load_adult
 from vertinumpyro.dpvi import DPVI, DPVIState, Kernel, StepInput
-from vertinumpyro.dpvi.step_inputs import Chunk
-from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.dpvi.training_loop import Chunk, ChunkRunner
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import GradientPlan

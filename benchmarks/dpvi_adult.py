@@ -95,7 +95,7 @@ from vertinumpyro.core.rng import RandomSource, SystemRandomSource
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.settings import default_batch
-from vertinumpyro.dpvi.step_inputs import chunks
+from vertinumpyro.dpvi.training_loop import chunks
 from vertinumpyro.evaluation import plot_curves, plot_nll_boxes
 from vertinumpyro.marginals import MarginalInference, release_marginals
 from vertinumpyro.mrf import VertiMRF

@@ -51,7 +51,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.step_inputs import chunks
+from vertinumpyro.dpvi.training_loop import chunks
 from vertinumpyro.evaluation import plot_curves
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
 from vertinumpyro.session import PartyTask, ProcessSession

@@ -78,7 +78,7 @@ from tqdm.auto import tqdm
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.step_inputs import Chunk, chunk_length_of, chunks
+from vertinumpyro.dpvi.training_loop import Chunk, chunk_length_of, chunks
 from vertinumpyro.secure import Backend, FixedPoint, Plaintext
 
 try:

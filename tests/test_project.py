@@ -96,6 +96,20 @@ def test_modules_are_short():
     assert not long, f"modules past {MAX_LINES} lines: is there a second idea in each?"
 
 
+def test_every_public_method_says_what_it_does_or_a_base_class_does():
+    classes = [
+        n for path in MODULES for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.ClassDef)
+    ]
+    methods = [(c, m) for c in classes for m in c.body if isinstance(m, ast.FunctionDef) and not m.name.startswith("_")]
+    said = {(c.name, m.name) for c, m in methods if ast.get_docstring(m) or ".setter" in ast.unparse(m)}
+
+    def says(name: str, method: str) -> bool:
+        bases = (ast.unparse(base).split("[")[0] for c in classes if c.name == name for base in c.bases)
+        return (name, method) in said or any(says(base.rpartition(".")[2], method) for base in bases)
+
+    assert not [f"{c.name}.{m.name}" for c, m in methods if not c.name.startswith("_") and not says(c.name, m.name)]
+
+
 def test_only_the_command_line_prints():
     printing = []
     for path in MODULES:

@@ -16,7 +16,7 @@ import numpy as np
 from vertinumpyro.core.row_blocks import Factor, factor_rows
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.regression.marginal_glm import MarginalGLM
-from vertinumpyro.secure import Crypten, verified_tables
+from vertinumpyro.secure import Crypten, committed_sum, verified_tables
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_form import Digits
 from vertinumpyro.secure.prime_field import PRIME
@@ -93,7 +93,7 @@ def _replace(where: Any, name: str, change: Callable[..., Any]) -> None:
 
 def _install(attack: str, rank: int) -> None:
     """Rows, noise, shares, and what it checks of the others."""
-    from vertinumpyro.secure.crypten import protocol, verified
+    from vertinumpyro.secure.crypten import protocol
 
     what, _, how = attack.partition(" ")
     if what == "rows" or (attack, rank) == ("colluding large", 1):
@@ -101,7 +101,7 @@ def _install(attack: str, rank: int) -> None:
         _replace(verified_tables, "_digits_of", lambda real, codes, form: _made_digits(made, real(codes, form), form))
         _replace_method("_squared", _squared)
     if what == "order":
-        _replace(verified, "codes_of", lambda real, *arguments: real(*arguments)[::-1])
+        _replace(protocol, "codes_of", lambda real, *arguments: real(*arguments)[::-1])
     if what == "noise" or attack == "colluding shift":
         size, follow = 0 if how == "omitted" else _FIELD, verified_tables.Party.follow
         _replace_method("follow", lambda party, codes, noise: follow(party, codes, np.full_like(noise, size)))
@@ -109,7 +109,9 @@ def _install(attack: str, rank: int) -> None:
         opened = verified_tables.Party.open
         _replace_method("open", lambda party, share: opened(party, _of_own_pairs(party, share)))
     if attack == "sums shifted":
-        _replace(verified, "add_up", lambda real, statement, me, share: real(statement, me, (share + _FIELD) % PRIME))
+        _replace(
+            committed_sum, "add_up", lambda real, statement, me, share: real(statement, me, (share + _FIELD) % PRIME)
+        )
     if what == "colluding":  # of each other they believe all
         for name in ("check_same", "check_proof"):
             setattr(verified_tables, name, lambda *_: None)

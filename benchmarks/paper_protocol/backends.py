@@ -11,18 +11,8 @@ import jax
 from paper_protocol import formulation
 from paper_protocol.ring import PAPER_BITS
 from vertinumpyro.core import compat, ring
-from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure.backend import (
-    AnyArray,
-    BackendInfo,
-    Contributions,
-    InProcess,
-    cross_products,
-    over_blocks,
-    total,
-    vector_sum,
-)
+from vertinumpyro.secure.backend import AnyArray, BackendInfo, Contributions, InProcess, over_blocks, total
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.shape import BatchShape
 
@@ -85,11 +75,3 @@ class Paper(InProcess):
             if self.fixed_point:
                 return ring.decode(found + total(noise_shares), bits)
             return found + ring.decode(total(noise_shares), bits).astype(found.dtype)
-
-    def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
-        """The library's."""
-        return cross_products(matrices, noise_shares)
-
-    def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """The library's."""
-        return vector_sum(vectors, noise_shares)

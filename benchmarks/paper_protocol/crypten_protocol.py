@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from paper_protocol.ring import NEWTON_STEPS, PAPER_BITS
-from vertinumpyro.secure.crypten import arithmetic
+from vertinumpyro.secure.crypten import arithmetic, comparison
 from vertinumpyro.secure.crypten.engine import Engine, torch
-from vertinumpyro.secure.crypten.number_formats import EXP_BITS, LOG_BITS, WEIGHT_BITS
+from vertinumpyro.secure.crypten.number_formats import EXP_BITS, LARGEST_BIT, LOG_BITS, WEIGHT_BITS
 from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
 from vertinumpyro.secure.shape import BatchShape
 
@@ -84,10 +84,16 @@ def _clipped_sum(
     return mult(records, factor[:, None]).sum(0)
 
 
+def is_negative(engine: Engine, x: Any) -> Any:
+    """[x < 0]; needs |x| < 2^62."""
+    bits = comparison.below(engine, x.contiguous().numpy(), LARGEST_BIT + 1)
+    return torch.from_numpy(comparison.as_integers(engine, bits._replace(shape=tuple(x.shape))))
+
+
 def mult(engine: Engine, a: Any, b: Any) -> Any:
     """Algorithm 2, elementwise with broadcasting: signs, then magnitudes."""
     both = torch.cat([a.reshape(-1), b.reshape(-1)])
-    signs = arithmetic.public(engine, -2 * arithmetic.is_negative(engine, both), 1)
+    signs = arithmetic.public(engine, -2 * is_negative(engine, both), 1)
     s_a, s_b = _apart(signs, a, b)
     magnitude = signed_mult(engine, *_apart(arithmetic.multiply(signs, both), a, b))
     return arithmetic.multiply(arithmetic.multiply(s_a, s_b), magnitude)

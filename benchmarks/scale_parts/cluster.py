@@ -17,9 +17,8 @@ from scale_parts.shared import DELTA, EPSILON, full_batch, read, seconds_of
 from scale_parts.tables import LABEL, PARTIES
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.integer_product import ring_product
 from vertinumpyro.core.rng import SystemRandomSource
-from vertinumpyro.core.row_blocks import factor_rows, products
+from vertinumpyro.core.row_blocks import factor_rows, products, ring_product
 from vertinumpyro.core.workers import HERE, Workers, workers_of
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import VertiMRF

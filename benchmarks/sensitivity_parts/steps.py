@@ -33,7 +33,7 @@ from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import ClientSteps, HorizontalDataset, HorizontalDPVI
-from vertinumpyro.dpvi.party_steps import state_leaves
+from vertinumpyro.dpvi.posterior import state_leaves
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.privacy import Batches
 from vertinumpyro.secure import fixed_point

@@ -22,7 +22,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.kernel import DPVIState
+from vertinumpyro.dpvi.training_loop import DPVIState
 from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import GradientPlan, PoissonSampling
 from vertinumpyro.secure import fixed_point

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.cli.conftest import NUM_RECORDS, Project, draw_tables, invoke, one_line
-from vertinumpyro.dpvi import step_inputs, training_loop
+from vertinumpyro.dpvi import training_loop
 from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE
 from vertinumpyro.reports.plain_language import rounded_up
 from vertinumpyro.reports.run_report import POSTERIOR_FILES
@@ -170,7 +170,7 @@ def test_resume_of_a_complete_run_writes_its_outputs_again(fitted: Project, proj
 @pytest.mark.promise
 def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pytest.MonkeyPatch):
     project.replace("num_steps = 4", "num_steps = 6")
-    monkeypatch.setattr(step_inputs, "_MAX_CHUNK", 2)
+    monkeypatch.setattr(training_loop, "_MAX_CHUNK", 2)
     step, calls = training_loop.ChunkRunner.__call__, []
 
     def interrupted(self, *arguments):

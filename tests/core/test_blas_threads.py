@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from vertinumpyro.core import integer_product as blas_threads
-from vertinumpyro.core.integer_product import ring_product, threads_for
+from vertinumpyro.core import row_blocks as blas_threads
+from vertinumpyro.core.row_blocks import ring_product, threads_for
 
 BLAS = blas_threads._controller()
 pytestmark = pytest.mark.skipif(not BLAS.lib_controllers, reason="NumPy's BLAS has no threads that can be set")

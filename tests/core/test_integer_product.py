@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from vertinumpyro.core import integer_product
-from vertinumpyro.core.integer_product import pair_products, ring_product
+from vertinumpyro.core import row_blocks
+from vertinumpyro.core.row_blocks import pair_products, ring_product
 
 
 def wrapped(integers):
@@ -30,8 +30,8 @@ def test_a_product_of_any_words_is_exact_modulo_2_64(shape):
 @pytest.mark.parametrize("num_records", [0, 1, 1024, 1025, 5000])
 @pytest.mark.parametrize("num_cores", [1, 3, 64])
 def test_threads_give_the_same_product(num_records, num_cores, monkeypatch):
-    monkeypatch.setattr(integer_product, "_WORTH_THREADS", 0)
-    monkeypatch.setattr(integer_product.os, "cpu_count", lambda: num_cores)
+    monkeypatch.setattr(row_blocks, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(row_blocks.os, "cpu_count", lambda: num_cores)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-(2**63), 2**63 - 1, (num_records, width)) for width in (3, 4))
     np.testing.assert_array_equal(ring_product(a, b), a.T @ b)  # NumPy's own wraps around

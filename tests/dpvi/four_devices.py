@@ -10,8 +10,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
-from vertinumpyro.dpvi.step_inputs import Pace, chunks
-from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.dpvi.training_loop import ChunkRunner, Pace, chunks
 from vertinumpyro.posterior.predictive import device_columns
 
 NUM_RECORDS = 121  # no multiple of four

@@ -28,7 +28,7 @@ from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
-from vertinumpyro.dpvi.party_steps import state_leaves, state_of
+from vertinumpyro.dpvi.posterior import state_leaves, state_of
 from vertinumpyro.dpvi.training_loop import CHECKPOINT
 from vertinumpyro.model import party_plate
 from vertinumpyro.privacy import GradientPlan

@@ -32,8 +32,7 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError, RangeError, 
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, StepInput
-from vertinumpyro.dpvi.step_inputs import Chunk, Pace, chunk_length, chunks
-from vertinumpyro.dpvi.training_loop import CHECKPOINT, ChunkRunner
+from vertinumpyro.dpvi.training_loop import CHECKPOINT, Chunk, ChunkRunner, Pace, chunk_length, chunks
 from vertinumpyro.model import mixture_model
 from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import DisjointBatches, GradientPlan, Ledger, LedgerRegistry, PrivacyWarning, ledger

@@ -17,9 +17,7 @@ from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSourc
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import ClientSteps, HorizontalDataset, HorizontalDPVI
-from vertinumpyro.dpvi.kernel import StepInput
-from vertinumpyro.dpvi.step_inputs import Chunk
-from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.dpvi.training_loop import Chunk, ChunkRunner, StepInput
 from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.secure import FixedPoint, Plaintext
 from vertinumpyro.secure.fixed_point import clipped_sum

@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.secure import BackendInfo, InProcess
-from vertinumpyro.secure.backend import cross_products, over_blocks, total, vector_sum
+from vertinumpyro.secure.backend import over_blocks, total
 from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.plaintext import clipped_sum
 
@@ -30,8 +30,5 @@ class Backwards(InProcess):
             noise = ring.decode(total(noise_shares), self.grid_bits(shape))
             return over_blocks(lambda c, m: clipped_sum(shape, c, prior, m), contributions, mask) + noise
 
-    def noisy_cross_products(self, matrices, noise_shares):
-        return cross_products(matrices, noise_shares)
-
     def noisy_sum(self, vectors, noise_shares):
-        return vector_sum(vectors[::-1], noise_shares)
+        return super().noisy_sum(vectors[::-1], noise_shares)

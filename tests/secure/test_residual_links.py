@@ -21,11 +21,11 @@ from vertinumpyro.secure import (
     OwnFactorLink,
     PoissonLink,
 )
-from vertinumpyro.secure.arithmetic import MOST_MILLS
 from vertinumpyro.secure.crypten import number_formats, sigmoid
 from vertinumpyro.secure.crypten.number_formats import EXP_BITS, EXP_ERROR, LOG_BITS
 from vertinumpyro.secure.fixed_point import RingArithmetic
 from vertinumpyro.secure.plaintext import FloatArithmetic
+from vertinumpyro.secure.score_contract import MOST_MILLS
 from vertinumpyro.secure.spu.program import SpuArithmetic
 
 LINKS = [BernoulliLogitLink(), OrderedLogitLink(), NormalLink(width=3.0), PoissonLink(most=7.0)]

@@ -13,7 +13,8 @@ from tests.secure.problems import run
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, InsecureSimulation, Plaintext, in_process
 from vertinumpyro.secure.input_encoding import Layout
-from vertinumpyro.secure.spu import Spu, end, is_installed, node, program
+from vertinumpyro.secure.spu import Spu, is_installed, node, program
+from vertinumpyro.secure.spu.backend import inputs_of
 
 needs_spu = pytest.mark.skipif(not is_installed(), reason="SPU is not installed: pip install 'vertinumpyro[spu]'")
 
@@ -129,7 +130,7 @@ def test_the_compiled_clip_takes_secrets_gives_a_secret_and_reveals_nothing_betw
     sizes = {"d": 2, "s": 1} | kinds
     shape, problem = problems.shape_of(**sizes), problems.benign(**sizes)
     layout = Layout.of(*problem[:2])
-    inputs = end.inputs_of(ClippedSum(shape=shape, layout=layout), 0, {})
+    inputs = inputs_of(ClippedSum(shape=shape, layout=layout), 0, {})
     code = node.compiled(program.clipped_noisy_sum(shape, layout), inputs).code.decode()
     assert set(re.findall(r"pphlo\.(\w+)", code)) <= NO_VALUE_COMES_OUT
     arguments, results = re.search(r"@main\((.*?)\) -> (\S+)", code, re.DOTALL).groups()

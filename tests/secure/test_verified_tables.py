@@ -23,7 +23,7 @@ from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.privacy.account import ACCOUNT, Account
 from vertinumpyro.privacy.ledger import read_record
-from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation, committed_sum, one_hot_proof
+from vertinumpyro.secure import CrossProducts, Crypten, InsecureSimulation, committed_sum, input_form
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure import verified_tables as protocol
 from vertinumpyro.secure.computation import described
@@ -88,7 +88,7 @@ class Group:
         ranks = range(self.statement.num_parties)
         dealer = protocol.deal(self.statement, self.keys)
         parties = [
-            protocol.follow(self.statement, rank, functools.partial(np.ndarray.__getitem__, codes), noise)
+            protocol.Party(self.statement, rank).follow(functools.partial(np.ndarray.__getitem__, codes), noise)
             for rank, codes, noise in zip(ranks, self.codes, self.noise, strict=True)
         ]
         found, steps = {}, {}
@@ -345,8 +345,10 @@ def without(check, digits, cells, columns, ones):
 )
 def test_planted_without_one_check_the_numbers_that_it_refuses_are_multiplied(check, form, how, planted, monkeypatch):
     if planted:
-        real = one_hot_proof._weights
-        monkeypatch.setattr(one_hot_proof, "_weights", lambda stream, one: without(check, one, *real(stream, one)))
+        real = input_form._challenge_weights
+        monkeypatch.setattr(
+            input_form, "_challenge_weights", lambda stream, one: without(check, one, *real(stream, one))
+        )
     group = Group(form)
     evil = wrong_digits(group, how)
     found = group.run(proving(evil, 0))
@@ -800,7 +802,7 @@ def test_the_dealer_says_whether_all_hold_the_same_and_nothing_else(digests):
 
 @needs_crypten
 def test_an_opening_on_record_is_opened_again_as_it_was():
-    from vertinumpyro.secure.crypten import verified
+    from vertinumpyro.secure.crypten.protocol import open_again
 
     group = Group()
     (result, _), (_, messages) = group.run(), group.sent[-1]
@@ -819,11 +821,11 @@ def test_an_opening_on_record_is_opened_again_as_it_was():
     engine = Engine()
     assert committed_sum.is_opening(record)
     engine.message = messages[1, 0]
-    np.testing.assert_array_equal(verified.open_again(engine, record), result)
+    np.testing.assert_array_equal(open_again(engine, record), result)
     engine.message = bytes([*messages[1, 0][:-1], messages[1, 0][-1] ^ 1])
     with pytest.raises(BackendError, match="another share"):
-        verified.open_again(engine, record)
+        open_again(engine, record)
 
 
 def test_nothing_secret_is_shown():
-    assert repr(field.ZeroSums({}, {})) == "ZeroSums()"
+    assert "key" not in repr(field.ZeroSums({}, {}))

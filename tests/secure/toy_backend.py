@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 
 from vertinumpyro.core import compat, ring
-from vertinumpyro.secure import backend
 from vertinumpyro.secure.backend import BackendInfo, InProcess, check_shape, over_blocks, total
 from vertinumpyro.secure.input_bounds import SCORE_BOUND, bounded, bounded_prior
 from vertinumpyro.secure.number_formats import fixed_point_format
@@ -41,6 +40,3 @@ class Toy(InProcess):
 
         with compat.x64():
             return ring.decode(over_blocks(summed, contributions, mask) + total(noise_shares), bits)
-
-    noisy_cross_products = staticmethod(backend.cross_products)
-    noisy_sum = staticmethod(backend.vector_sum)

@@ -10,7 +10,7 @@ from tests.recipes.toy_outcome import LogisticNoiseLink
 from vertinumpyro.secure import ScoreFunction, score_functions
 from vertinumpyro.secure.input_bounds import LARGEST_CONTRIBUTION, renormalised
 from vertinumpyro.secure.simulation import run_worker
-from vertinumpyro.secure.spu.end import run_helper
+from vertinumpyro.secure.spu.backend import run_helper
 
 
 @final

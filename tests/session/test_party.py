@@ -20,7 +20,7 @@ from vertinumpyro.regression import noisy_moments as linear_steps
 from vertinumpyro.secure import Crypten
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.session import party
-from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, Request, Reveal, Sum
+from vertinumpyro.session.party_computation import Begin, Iterate, Multiply, Publish, Request, Reveal, Sum
 from vertinumpyro.session.reveal_once import SharedRandomSource
 from vertinumpyro.transport import Traffic
 
@@ -71,9 +71,9 @@ class End(PartyProtocol):
     def _everyones(self, digest):
         return [digest, digest]
 
-    def _clipped_noisy_sum(self, shape, layout, own, prior, mask, noise_share):
+    def _clipped_noisy_sum(self, computation, own, prior, mask, noise):
         self.masks.append(mask)
-        return self._reveal(noise_share)
+        return self._reveal(noise)
 
     def _noisy_cross_products(self, computation, matrix, noise_share):
         return self._reveal(noise_share)

@@ -80,4 +80,3 @@ def test_the_stream_is_uniform_and_its_children_are_others():
     first, second = SharedRandomSource(bytes(32)).spawn(2)
     assert first.random_bytes(16) != second.random_bytes(16)
     assert first.random_bytes(16) != SharedRandomSource(bytes(32)).random_bytes(16)
-    assert repr(source) == "SharedRandomSource()"

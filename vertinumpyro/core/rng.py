@@ -51,12 +51,10 @@ class SystemRandomSource(RandomSource):
     secure = True
 
     def random_bytes(self, num_bytes: int) -> bytes:
-        """Returns `num_bytes` bytes of the operating system's generator."""
         _check_count("num_bytes", num_bytes)
         return os.urandom(num_bytes)
 
     def uint64(self, size: int) -> np.ndarray:
-        """Returns `size` 64-bit words of the operating system's generator, read-only."""
         _check_count("size", size)
         return np.frombuffer(os.urandom(8 * size), dtype="<u8")
 
@@ -66,7 +64,6 @@ class SystemRandomSource(RandomSource):
         return tuple(SystemRandomSource() for _ in range(num_sources))
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return "SystemRandomSource()"
 
 
@@ -106,7 +103,6 @@ class InsecureSeededSource(RandomSource):
         return self.uint64(-(-num_bytes // 8)).tobytes()[:num_bytes]
 
     def uint64(self, size: int) -> np.ndarray:
-        """Returns the next `size` 64-bit words."""
         _check_count("size", size)
         # random_raw is the bit generator's own output: unlike Generator methods, it is the same in every
         # NumPy version, so paired benchmarks stay paired across environments.
@@ -124,7 +120,6 @@ class InsecureSeededSource(RandomSource):
         return child
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return "InsecureSeededSource(insecure_seed=<hidden>)"
 
 

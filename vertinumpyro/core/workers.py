@@ -66,11 +66,9 @@ class Workers(abc.ABC):
         """
 
     def __enter__(self) -> Workers:
-        """Returns itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """See `close`."""
         self.close()
 
     def close(self) -> None:  # noqa: B027 (this process has nobody to send home)
@@ -118,7 +116,6 @@ class Columns(dict[str, np.ndarray]):
         self.workers = workers
 
     def __repr__(self) -> str:
-        """Shows names alone."""
         return f"Columns({', '.join(self)})"
 
 
@@ -156,7 +153,6 @@ class Part:
         return np.ascontiguousarray(rows) if place is None else place
 
     def __repr__(self) -> str:
-        """Shows nothing secret: clusters log what they are given."""
         return f"Part({self._rows.stop - self._rows.start} rows)"
 
 
@@ -353,7 +349,6 @@ class DaskWorkers(Workers):
         return max(1, sum(self._client.nthreads().values()))
 
     def map(self, do: Callable[[Any], _Made], parts: Iterable[Any]) -> Iterator[_Made]:
-        """See `Workers.map`."""
         task, ahead = _Task(do), (1 + _AHEAD) * self.count
         waiting: deque[tuple[Movable, Any]] = deque()
         try:
@@ -400,14 +395,9 @@ class DaskWorkers(Workers):
                 raise BackendError(_lost(type(error).__name__)) from None
 
     def close(self) -> None:
-        """See `Workers.close`."""
         owned, self._owned = self._owned, ()
         for one in owned:
             one.close()
-
-    def __repr__(self) -> str:
-        """Shows no address."""
-        return "DaskWorkers()"
 
 
 def _lost(why: str) -> str:

@@ -1,9 +1,9 @@
 """Private variational inference."""
 
 from vertinumpyro.dpvi.inference import DPVI
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel, StepInfo, StepInput
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
 from vertinumpyro.dpvi.second_moments import SecondMoments
+from vertinumpyro.dpvi.training_loop import DPVIState, Kernel, StepInfo, StepInput
 from vertinumpyro.posterior.synthetic_columns import TwinColumns, TwinWarning
 
 __all__ = [

@@ -53,7 +53,6 @@ from vertinumpyro.dpvi.forecast import (
 )
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, expected_trust, noise_aware_draws, why_not
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
@@ -70,12 +69,12 @@ from vertinumpyro.dpvi.second_moments import (
     widths_of,
 )
 from vertinumpyro.dpvi.settings import default_guide, default_init
+from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, is_point
 from vertinumpyro.privacy import GradientPlan, NoiseSource, neighbouring
-from vertinumpyro.privacy.forecast import Forecast
-from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
+from vertinumpyro.privacy.gradient_plan import Forecast, bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
 

@@ -29,13 +29,10 @@ from vertinumpyro.core.validation import checked
 from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi.clipping import check_one_outcome
 from vertinumpyro.dpvi.inference import DPVI
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.party_steps import state_leaves, state_of
-from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, tree_arrays
+from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, state_leaves, state_of, tree_arrays
 from vertinumpyro.dpvi.preflight import rehearse_update
 from vertinumpyro.dpvi.settings import as_optax, check_dataset, check_plan, default_batch, default_clip_norm, num_scores
-from vertinumpyro.dpvi.step_inputs import Pace
-from vertinumpyro.dpvi.training_loop import CHECKPOINT, restored, run_steps
+from vertinumpyro.dpvi.training_loop import CHECKPOINT, DPVIState, Kernel, Pace, restored, run_steps
 from vertinumpyro.posterior.guide import ReparameterisedGuide
 from vertinumpyro.posterior.predictive import Columns, checked_key, device_columns, score_link
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Batches, ClientPlan, Plan, PoissonSampling, neighbouring

@@ -21,7 +21,6 @@ from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi.accelerated_newton import MomentsStart, moments_of
 from vertinumpyro.dpvi.clipping import COMPILER_BYTES, Budget, Clip, batch_shape, check_clip, chosen_clip, planned_shape
 from vertinumpyro.dpvi.initial_state import Start, TableStart, steps_optimizer, takes_all_records
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.party_steps import StepsWork, release_layout
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, load_params
 from vertinumpyro.dpvi.preflight import rehearsed
@@ -38,7 +37,16 @@ from vertinumpyro.dpvi.settings import (
     default_guide,
     default_init,
 )
-from vertinumpyro.dpvi.training_loop import CHECKPOINT, AfterChunk, OnEstimate, restored, run_steps, spread_over
+from vertinumpyro.dpvi.training_loop import (
+    CHECKPOINT,
+    AfterChunk,
+    DPVIState,
+    Kernel,
+    OnEstimate,
+    restored,
+    run_steps,
+    spread_over,
+)
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
 from vertinumpyro.mrf import Marginals

@@ -24,7 +24,6 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws
 from vertinumpyro.dpvi.settings import (
     START_SHARE,
@@ -35,6 +34,7 @@ from vertinumpyro.dpvi.settings import (
     default_rate,
     warm_guide,
 )
+from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
@@ -42,7 +42,7 @@ from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, chosen_init, has_location
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import GradientPlan, Plan, PoissonSampling, PrivacyWarning, Sampling
-from vertinumpyro.privacy.forecast import Forecast
+from vertinumpyro.privacy.gradient_plan import Forecast
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Run, Session
 

@@ -15,8 +15,8 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.data.table import model_units
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.posterior import as_numbers, from_numbers
+from vertinumpyro.dpvi.posterior import state_leaves, state_of
+from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.privacy import Batches, GradientPlan
 from vertinumpyro.secure.between_processes import PartyProtocol
@@ -59,27 +59,21 @@ class StepsWork(PartyComputation):
         self._start.check(request)
 
     def publish(self, request: Publish) -> Payload:
-        """See `PartyComputation.publish`: the start's."""
         return self._of_start(request).publish(request)
 
     def factor(self, request: Multiply) -> Factor:
-        """See `PartyComputation.factor`: the start's."""
         return self._of_start(request).factor(request)
 
     def widths(self, request: Multiply) -> tuple[int, ...]:
-        """See `PartyComputation.widths`: the start's."""
         return self._of_start(request).widths(request)
 
     def input_form(self, request: Multiply) -> InputForm | None:
-        """See `PartyComputation.input_form`: the start's."""
         return self._of_start(request).input_form(request)
 
     def noise(self, request: Multiply | Sum, size: int) -> np.ndarray:
-        """See `PartyComputation.noise`: the start's."""
         return self._of_start(request).noise(request, size)
 
     def opened(self, request: Multiply | Sum, values: np.ndarray) -> None:
-        """See `PartyComputation.opened`: the start's."""
         self._of_start(request).opened(request, values)
 
     def _of_start(self, request: ReleaseRequest) -> PartyComputation:
@@ -100,10 +94,6 @@ class StepsWork(PartyComputation):
             for indices, mask, share in zip(batches.indices, batches.mask, noise, strict=True)
         ]
         return Payload({}, {"released_norm": np.asarray(norms), **state_leaves(self._steps.state)})
-
-    def __repr__(self) -> str:
-        """Nothing secret."""
-        return f"StepsWork({self._party!r})"
 
 
 class _PartyStep:
@@ -148,15 +138,3 @@ def release_layout(kernel: Kernel, state: DPVIState, facts: DatasetInfo) -> Layo
     indices = jax.ShapeDtypeStruct((kernel.shape.batch_size,), jnp.int32)
     contributions = jax.eval_shape(kernel.local, state, columns, indices)
     return Layout.of(contributions, jax.eval_shape(kernel.component_prior, state))
-
-
-def state_leaves(state: DPVIState) -> dict[str, np.ndarray]:
-    """A state's leaves by number, for those who know its structure."""
-    return {f"state_{i}": as_numbers(leaf) for i, leaf in enumerate(jax.tree_util.tree_leaves(state))}
-
-
-def state_of(like: DPVIState, arrays: Mapping[str, np.ndarray]) -> DPVIState:
-    """The state that `state_leaves` took apart."""
-    leaves, structure = jax.tree_util.tree_flatten(like)
-    found = [from_numbers(arrays[f"state_{i}"], leaf) for i, leaf in enumerate(leaves)]
-    return jax.tree_util.tree_unflatten(structure, found)

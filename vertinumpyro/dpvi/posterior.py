@@ -27,7 +27,7 @@ from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.privacy import ClientPlan, GradientPlan
-from vertinumpyro.privacy.forecast import listed, says_little
+from vertinumpyro.privacy.gradient_plan import listed, says_little
 
 
 def as_numbers(leaf: Any) -> np.ndarray:
@@ -69,6 +69,18 @@ def tree_of(stored: Mapping[str, np.ndarray], like: Any, name: str) -> Any:
             raise ArgumentError(f"{name} holds {key} of shape {found.shape}, and this model needs {needed}")
         leaves.append(from_numbers(found, expected))
     return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def state_leaves(state: Any) -> dict[str, np.ndarray]:
+    """A state's leaves by number, for those who know its structure."""
+    return {f"state_{i}": as_numbers(leaf) for i, leaf in enumerate(jax.tree_util.tree_leaves(state))}
+
+
+def state_of(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The state that `state_leaves` took apart."""
+    leaves, structure = jax.tree_util.tree_flatten(like)
+    found = [from_numbers(arrays[f"state_{i}"], leaf) for i, leaf in enumerate(leaves)]
+    return jax.tree_util.tree_unflatten(structure, found)
 
 
 _DRAWS = "noise_aware."

@@ -12,9 +12,7 @@ import optax
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.dpvi.kernel import DPVIState, Kernel
-from vertinumpyro.dpvi.step_inputs import chunk_over_nobody
-from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.dpvi.training_loop import ChunkRunner, DPVIState, Kernel, chunk_over_nobody
 from vertinumpyro.posterior.predictive import device_columns
 from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.session import InProcessSession, Session

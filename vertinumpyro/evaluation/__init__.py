@@ -3,7 +3,13 @@
 Whatever takes a real table here is exact, not differentially private, and marked so.
 """
 
-from vertinumpyro.evaluation.downstream import DownstreamResult, Scores, train_on_synthetic_test_on_real
+from vertinumpyro.evaluation.downstream import (
+    CombinedEstimate,
+    DownstreamResult,
+    Scores,
+    combine_estimates,
+    train_on_synthetic_test_on_real,
+)
 from vertinumpyro.evaluation.marginals import (
     KWayResult,
     cross_party_pairs,
@@ -35,7 +41,6 @@ from vertinumpyro.evaluation.report import (
     render_report,
     write_report,
 )
-from vertinumpyro.evaluation.rubin_rules import CombinedEstimate, combine_estimates
 from vertinumpyro.evaluation.run_plots import (
     plot_adversaries,
     plot_curves,

@@ -49,7 +49,6 @@ class KWayResult:
         return float(self.tvd.mean())
 
     def __repr__(self) -> str:
-        """Show the mean and the mark "not DP"."""
         return f"KWayResult(k={self.k}, num_marginals={len(self.marginals)}, mean={self.mean:.4f}, not DP)"
 
     def worst(self, count: int = 5) -> tuple[tuple[tuple[str, ...], float], ...]:

@@ -8,6 +8,7 @@ that have them; where no installed font has, `lacks_glyphs` says so, and whoever
 """
 
 import functools
+import importlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -65,6 +66,17 @@ def missing_extra(package: str) -> ArgumentError:
     return ArgumentError(f"this needs {package}: install it with `pip install 'vertinumpyro[report]'`")
 
 
+def optional_module(module: str, package: str) -> Any:
+    """A module of an optional package.
+
+    :raises ArgumentError: it is not installed; names the extra that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise missing_extra(package) from error
+
+
 def styled(plot: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
     """Run a plotting function under the library's style, and leave matplotlib's global settings alone.
 
@@ -73,11 +85,7 @@ def styled(plot: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
 
     @functools.wraps(plot)
     def wrapper(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
-        try:
-            import matplotlib
-        except ImportError as error:
-            raise missing_extra("matplotlib") from error
-        with matplotlib.rc_context(_RC):
+        with optional_module("matplotlib", "matplotlib").rc_context(_RC):
             return _with_glyphs(plot(*args, **kwargs))
 
     return wrapper

@@ -264,8 +264,4 @@ def _some(labels: Mapping[str, Predicted]) -> Mapping[str, Predicted]:
 
 
 def _metrics() -> Any:
-    try:
-        from sklearn import metrics
-    except ImportError as error:
-        raise plot_style.missing_extra("scikit-learn") from error
-    return metrics
+    return plot_style.optional_module("sklearn.metrics", "scikit-learn")

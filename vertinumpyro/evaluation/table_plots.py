@@ -61,20 +61,13 @@ def plot_marginals(
     tables = checked_table(real, schema, "real"), checked_table(synthetic, schema, "synthetic")
     if num_across < 1:
         raise ArgumentError(f"num_across must be at least 1, got {num_across}")
-    across = min(num_across, len(schema.columns))
-    down = math.ceil(len(schema.columns) / across)
-    figure = plot_style.new_figure(2.6 * across + 0.2, 2.15 * down + 0.5)
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    colours = plot_style.party_colours(schema.parties)
-    for axes, (name, column) in zip(panels, schema.columns.items(), strict=False):
-        colour = colours[schema.party_of(name)]
+    figure, panels = _panels(schema, list(schema.columns), num_across)
+    for name, (axes, colour) in panels.items():
+        column = schema.columns[name]
         shares = [_shares(column, pd.Series(table[name]), max_bins) for table in tables]
         _draw_marginal(axes, *shares, colour=colour)
-        axes.set_title(name, color=colour, fontweight="bold")
         label_cells(axes, column, len(shares[0]), max_bins)
-    for axes in panels[len(schema.columns) :]:
-        axes.set_axis_off()
-    _marginals_legend(figure, colours)
+    _marginals_legend(figure, plot_style.party_colours(schema.parties))
     return plot_style.noted(figure, note)
 
 
@@ -137,6 +130,23 @@ def plot_tvd_comparison(
     return plot_style.noted(figure, note)
 
 
+def _panels(
+    schema: "Schema", names: "Sequence[str]", num_across: int, least_width: float = 0.0
+) -> "tuple[Figure, dict[str, tuple[Axes, str]]]":
+    """A small panel for each of these columns, with its name as the title in its party's colour."""
+    across = min(num_across, len(names))
+    down = math.ceil(len(names) / across)
+    figure = plot_style.new_figure(max(least_width, 2.6 * across + 0.2), 2.15 * down + 0.5)
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    colours = plot_style.party_colours(schema.parties)
+    found = {name: (axes, colours[schema.party_of(name)]) for name, axes in zip(names, panels, strict=False)}
+    for name, (axes, colour) in found.items():
+        axes.set_title(name, color=colour, fontweight="bold")
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    return figure, found
+
+
 def _shares(column: "Column", values: pd.Series, max_bins: int) -> np.ndarray:
     codes, num_cells = column.discretise(values, max_bins=max_bins)
     return np.bincount(np.asarray(codes, np.int64), minlength=num_cells) / len(values)
@@ -148,6 +158,10 @@ def _draw_marginal(axes: "Axes", real: np.ndarray, synthetic: np.ndarray, *, col
     axes.stairs(synthetic, edges, color=colour, linewidth=1.8)
     axes.set_xlim(edges[0] - 0.1, edges[-1] + 0.1)
     axes.set_ylim(0, 1.1 * max(real.max(), synthetic.max()))
+    _show_percentages(axes)
+
+
+def _show_percentages(axes: "Axes") -> None:
     axes.yaxis.set_major_locator(ticks())
     axes.yaxis.set_major_formatter(percent())
     plot_style.grid(axes, "y")
@@ -330,20 +344,12 @@ def plot_beside_release(
     """
     if not columns or num_across < 1:
         raise ArgumentError(f"columns has {len(columns)} and num_across={num_across}; give at least one of each")
-    across = min(num_across, len(columns))
-    down = math.ceil(len(columns) / across)
-    width = max(_LEGEND, 2.6 * across + 0.2)
-    figure = plot_style.new_figure(width, 2.15 * down + 0.5)
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    colours = plot_style.party_colours(schema.parties)
-    for axes, (name, found) in zip(panels, columns.items(), strict=False):
-        colour = colours[schema.party_of(name)]
+    figure, panels = _panels(schema, list(columns), num_across, least_width=_LEGEND)
+    for name, (axes, colour) in panels.items():
+        found = columns[name]
         _draw(axes, found, colour)
-        axes.set_title(name, color=colour, fontweight="bold")
         label_cells(axes, schema.columns[name], len(found.twin), len(found.twin))
-    for axes in panels[len(columns) :]:
-        axes.set_axis_off()
-    _legend(figure, colours, label)
+    _legend(figure, plot_style.party_colours(schema.parties), label)
     return figure
 
 
@@ -362,9 +368,7 @@ def _draw(axes: "Axes", found: ReleasedShares, colour: str) -> None:
     )
     axes.set_xlim(-0.6, len(cells) - 0.4)
     axes.set_ylim(0, 1.1 * max(found.twin.max(), found.shares.max(), 1e-6))
-    axes.yaxis.set_major_locator(ticks())
-    axes.yaxis.set_major_formatter(percent())
-    plot_style.grid(axes, "y")
+    _show_percentages(axes)
 
 
 def _legend(figure: "Figure", colours: Mapping[str, str], label: str) -> None:

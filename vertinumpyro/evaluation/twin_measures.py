@@ -5,9 +5,8 @@ Everything here is computed on the real table: exact, not differentially private
 """
 
 import dataclasses
-import importlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -28,7 +27,7 @@ from vertinumpyro.evaluation.marginals import (
     pairwise_tvd_of_cells,
     within_party_tvd,
 )
-from vertinumpyro.evaluation.plot_style import missing_extra
+from vertinumpyro.evaluation.plot_style import optional_module
 from vertinumpyro.evaluation.report import ReportTable
 from vertinumpyro.evaluation.table_plots import cell_labels
 
@@ -56,7 +55,6 @@ class TwinMeasures:
     is_dp: bool = dataclasses.field(default=False, init=False)
 
     def __repr__(self) -> str:
-        """Show what is there and the mark "not DP"."""
         return f"TwinMeasures({len(self.measures)} measures, {len(self.groups)} groups, not DP)"
 
     def __str__(self) -> str:
@@ -176,11 +174,8 @@ def _some(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _pmse(x: np.ndarray, label: np.ndarray) -> float:
-    try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-    except ImportError as error:
-        raise missing_extra("scikit-learn") from error
-    fitted = HistGradientBoostingClassifier(max_iter=50, random_state=0).fit(x, label)
+    trees = optional_module("sklearn.ensemble", "scikit-learn").HistGradientBoostingClassifier
+    fitted = trees(max_iter=50, random_state=0).fit(x, label)
     return float(np.mean((fitted.predict_proba(x)[:, 1] - label.mean()) ** 2))
 
 
@@ -199,10 +194,7 @@ def _predicted(
 
 
 def _sdmetrics(real: pd.DataFrame, synthetic: pd.DataFrame, schema: "Schema") -> Iterator[tuple[str, float]]:
-    try:
-        report: Any = importlib.import_module("sdmetrics.reports.single_table").QualityReport()
-    except ImportError as error:
-        raise missing_extra("sdmetrics") from error
+    report = optional_module("sdmetrics.reports.single_table", "sdmetrics").QualityReport()
     names = list(schema.columns)
     report.generate(real[names], synthetic[names], schema.to_sdmetrics(), verbose=False)
     yield "quality", float(report.get_score())

@@ -250,7 +250,6 @@ class Unobserved(Mapping[str, Any]):
         return True
 
     def __repr__(self) -> str:
-        """Its public name."""
         return "UNOBSERVED"
 
 

@@ -47,13 +47,13 @@ class Outcome(abc.ABC):
         """What eta is multiplied by, so that the link's numbers are of magnitude 1."""
         return 1.0
 
-    @abc.abstractmethod
     def offsets(self, value: jax.Array) -> jax.Array:
-        """[..., S]: what is taken off each of the link's sums, from the outcome alone."""
+        """[..., S]: what is taken off each of the link's sums, from the outcome alone; by default nothing."""
+        return jnp.zeros((*value.shape, self.num_sums))
 
-    @abc.abstractmethod
     def own(self, value: jax.Array) -> jax.Array:
-        """[..., O]: the outcome's own numbers in the link, in [-1, 1]."""
+        """[..., O]: the outcome's own numbers in the link, in [-1, 1]; by default none, it is in the offsets."""
+        return jnp.zeros((*value.shape, 0))
 
     @abc.abstractmethod
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
@@ -130,20 +130,13 @@ class BernoulliLogit(Outcome):
     is_loose: ClassVar[bool] = False
     instead: ClassVar[str] = "Bernoulli(logits=eta)"
 
-    def offsets(self, value: jax.Array) -> jax.Array:
-        """None."""
-        return jnp.zeros((*value.shape, 1))
-
     def own(self, value: jax.Array) -> jax.Array:
-        """Y."""
         return jnp.asarray(value, float)[..., None]
 
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """Y - sigmoid(eta)."""
         return value - jax.nn.sigmoid(eta)
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """0 and 1."""
         return _binary(jax.nn.sigmoid(eta))
 
     def curvature(self, cut: float) -> float:
@@ -171,21 +164,14 @@ class BernoulliProbit(Outcome):
         """The residual at -6."""
         return self.MOST
 
-    def offsets(self, value: jax.Array) -> jax.Array:
-        """None."""
-        return jnp.zeros((*value.shape, 1))
-
     def own(self, value: jax.Array) -> jax.Array:
-        """Y."""
         return jnp.asarray(value, float)[..., None]
 
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """Before it is cut off."""
         sign = 2.0 * value - 1
         return sign * jnp.exp(-(eta**2) / 2 - jnp.log(2 * jnp.pi) / 2 - jax.scipy.special.log_ndtr(sign * eta))
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """0 and 1."""
         return _binary(jax.scipy.special.ndtr(eta))
 
     def curvature(self, cut: float) -> float:
@@ -214,27 +200,19 @@ class OrderedLogit(Outcome):
     cutpoints: tuple[float, ...]
 
     def offsets(self, value: jax.Array) -> jax.Array:
-        """The cut points above and below the category."""
         ends = jnp.array([-jnp.inf, *self.cutpoints, jnp.inf])
         codes = jnp.asarray(value, int)
         return jnp.stack([ends[codes + 1], ends[codes]], axis=-1)
 
-    def own(self, value: jax.Array) -> jax.Array:
-        """None: the outcome is in the offsets."""
-        return jnp.zeros((*value.shape, 0))
-
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """See the class."""
         return 1 - jax.nn.sigmoid(eta[..., None] - self.offsets(value)).sum(axis=-1)
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The categories."""
         ends = jax.nn.sigmoid(eta[..., None] - jnp.array([-jnp.inf, *self.cutpoints, jnp.inf]))
         return jnp.broadcast_to(jnp.arange(ends.shape[-1] - 1), (*eta.shape, ends.shape[-1] - 1)), -jnp.diff(ends)
 
     @property
     def usual(self) -> tuple[float, float]:
-        """About the middle cut point."""
         return float(np.median(self.cutpoints)), 1.0
 
     def curvature(self, cut: float) -> float:
@@ -268,34 +246,24 @@ class Normal(Outcome):
 
     @property
     def unit(self) -> float:
-        """The largest residual."""
         return self.WIDTH / self.deviation
 
     @property
     def scale(self) -> float:
-        """See `Outcome.scale`."""
         return 1 / (self.WIDTH * self.deviation)
 
     def offsets(self, value: jax.Array) -> jax.Array:
-        """Y."""
         return self.scale * jnp.asarray(value, float)[..., None]
 
-    def own(self, value: jax.Array) -> jax.Array:
-        """None: the outcome is in the offset."""
-        return jnp.zeros((*value.shape, 0))
-
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """Before it is cut off."""
         return (value - eta) / self.deviation**2
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Gauss-Hermite nodes."""
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
         values = eta[..., None] + self.deviation * nodes
         return values, jnp.broadcast_to(weights / weights.sum(), values.shape)
 
     def curvature(self, cut: float) -> float:
-        """The precision."""
         return self.deviation**-2
 
     @classmethod
@@ -307,7 +275,6 @@ class Normal(Outcome):
         return cls(float(scales.flat[0])) if np.ptp(scales) == 0 else None
 
     def link_numbers(self) -> dict[str, float]:
-        """The width."""
         return {"width": self.WIDTH}
 
 
@@ -332,7 +299,6 @@ class Poisson(Outcome):
 
     @property
     def unit(self) -> float:
-        """The largest residual."""
         return self.most
 
     def curvature(self, cut: float) -> float:
@@ -340,19 +306,15 @@ class Poisson(Outcome):
         return 1 + cut if self.events else super().curvature(cut)
 
     def offsets(self, value: jax.Array) -> jax.Array:
-        """Log of the largest rate."""
         return jnp.full((*value.shape, 1), jnp.log(self.most))
 
     def own(self, value: jax.Array) -> jax.Array:
-        """Y, of the largest."""
         return jnp.asarray(value, float)[..., None] / self.most
 
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """Before it is cut off."""
         return value - jnp.exp(eta)
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Counts up to the largest."""
         counts = _counts(self.most)
         log_rate = jnp.minimum(eta, jnp.log(self.most))[..., None]
         return _weighted(counts, counts * log_rate - jax.scipy.special.gammaln(counts + 1))
@@ -370,7 +332,6 @@ class Poisson(Outcome):
         return cls(largest) if largest > 1 else cls(cls.MOST_OF_EVENTS, events=True)
 
     def link_numbers(self) -> dict[str, float]:
-        """The largest rate."""
         return {"most": self.most}
 
 
@@ -395,19 +356,15 @@ class NegativeBinomial(Outcome):
         return max(self.most, self.concentration) * (1 + 2.0**-16)
 
     def offsets(self, value: jax.Array) -> jax.Array:
-        """Log of the concentration."""
         return jnp.full((*value.shape, 1), jnp.log(self.concentration))
 
     def own(self, value: jax.Array) -> jax.Array:
-        """Y, over the unit."""
         return jnp.asarray(value, float)[..., None] / self.unit
 
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """See the class."""
         return value - (value + self.concentration) * jax.nn.sigmoid(eta - jnp.log(self.concentration))
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """As a Poisson's."""
         counts, size = _counts(self.most), self.concentration
         log_odds = (eta - jnp.log(size))[..., None]
         log_prob = jax.scipy.special.gammaln(counts + size) - jax.scipy.special.gammaln(counts + 1)
@@ -416,7 +373,6 @@ class NegativeBinomial(Outcome):
 
     @property
     def usual(self) -> tuple[float, float]:
-        """As a Poisson's."""
         return _usual_rates(self.most)
 
     def curvature(self, cut: float) -> float:
@@ -434,7 +390,6 @@ class NegativeBinomial(Outcome):
         return cls(max(1.0, largest), float(found.flat[0])) if np.ptp(found) == 0 else None
 
     def link_numbers(self) -> dict[str, float]:
-        """The largest count and the concentration."""
         return {"most": self.most, "concentration": self.concentration}
 
 
@@ -469,19 +424,12 @@ class Gamma(Outcome):
         return self.concentration * self.most
 
     def offsets(self, value: jax.Array) -> jax.Array:
-        """Log of the amount over the largest."""
         return jnp.log(jnp.maximum(jnp.asarray(value, float), self.LEAST) / self.most)[..., None]
 
-    def own(self, value: jax.Array) -> jax.Array:
-        """None: the outcome is in the offset."""
-        return jnp.zeros((*value.shape, 0))
-
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """Before it is cut off."""
         return self.concentration * (value * jnp.exp(-eta) - 1)
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Amounts of equal shares, about their mean."""
         amounts = self._amounts((np.arange(_SHARES) + 0.5) / _SHARES)
         values = jnp.exp(eta)[..., None] * jnp.asarray(amounts / amounts.mean())
         return values, jnp.full(values.shape, 1 / _SHARES)
@@ -504,7 +452,6 @@ class Gamma(Outcome):
         return cls(float(found.flat[0])) if np.ptp(found) == 0 else None
 
     def link_numbers(self) -> dict[str, float]:
-        """The largest amount and the concentration."""
         return {"most": self.most, "concentration": self.concentration}
 
 
@@ -516,20 +463,13 @@ class OwnFactor(Outcome):
     kind: ClassVar[str] = "own_factor"
     instead: ClassVar[str] = "OwnFactor(eta)"
 
-    def offsets(self, value: jax.Array) -> jax.Array:
-        """None."""
-        return jnp.zeros((*value.shape, 1))
-
     def own(self, value: jax.Array) -> jax.Array:
-        """Y."""
         return jnp.asarray(value, float)[..., None]
 
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """Y, whatever eta is."""
         return jnp.broadcast_to(jnp.asarray(value, float), eta.shape)
 
     def curvature(self, cut: float) -> float:
-        """None."""
         return 0.0
 
     @classmethod

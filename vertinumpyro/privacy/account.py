@@ -66,7 +66,6 @@ class TotalLimit:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what is no limit."""
         if not self.epsilon > 0:
             raise ArgumentError(f"the limit of the total ε must be above 0, got {self.epsilon}")
         if self.delta is not None and not 0 < self.delta < 1:
@@ -307,7 +306,6 @@ class Account:
             database.execute("COMMIT")
 
     def __repr__(self) -> str:
-        """Nothing secret."""
         return f"Account({self.data_set!r} at {self.party!r})"
 
 

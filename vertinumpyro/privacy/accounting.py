@@ -95,7 +95,6 @@ class GaussianEvent(PrivacyEvent):
     count: int
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         _check_noise(self.noise_multiplier)
         _check_count("count", self.count)
 
@@ -130,7 +129,6 @@ class PoissonKnownEvent(PrivacyEvent):
     num_steps: int
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         _check_noise(self.noise_multiplier)
         _check_prob(self.sampling_prob)
         _check_count("num_steps", self.num_steps)
@@ -177,7 +175,6 @@ class PoissonEvent(PrivacyEvent):
     truncation_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         _check_noise(self.noise_multiplier)
         _check_prob(self.sampling_prob)
         _check_count("num_steps", self.num_steps)

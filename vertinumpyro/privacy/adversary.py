@@ -65,7 +65,6 @@ class NoiseSource:
     collusion_threshold: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         if self.kind not in ("collaborative", "trusted"):
             raise ArgumentError(f'kind must be "collaborative" or "trusted", got {self.kind!r}')
         if self.num_parties < 1:
@@ -112,7 +111,6 @@ class Adversary:
     knows_indices: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         if self.colluders < 0:
             raise ArgumentError(f"colluders must not be negative, got {self.colluders}")
 
@@ -196,7 +194,6 @@ class NoisySum(Release):
     noise: NoiseSource
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         for name in ("clip_norm", "noise_multiplier"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
@@ -213,7 +210,6 @@ class NoisySum(Release):
 
     @property
     def name(self) -> str:
-        """See `Release.name`."""
         return "a noisy sum"
 
     @property

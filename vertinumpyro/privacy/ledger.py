@@ -314,15 +314,12 @@ class Ledger:
         }
 
     def __enter__(self) -> Ledger:
-        """Returns itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Finishes when all steps are spent, otherwise pauses."""
         self._close(_PAUSED if self.steps_left else _FINISHED)
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return f"Ledger({self._status}, {self._steps_spent} of {self._num_steps} steps)"
 
 

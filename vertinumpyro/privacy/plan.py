@@ -265,7 +265,6 @@ class PartOfPlan(Release):
 
     @property
     def name(self) -> str:
-        """See `Release.name`."""
         return self.what
 
     def event(self, adversary: Adversary) -> PrivacyEvent:

@@ -63,7 +63,6 @@ class Batches(NamedTuple):
         return self
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return f"Batches(num_steps={self.mask.shape[0]}, max_batch_size={self.mask.shape[1]})"
 
 
@@ -98,7 +97,6 @@ class BatchStream(abc.ABC):
     def _draw(self, num_steps: int) -> Batches: ...
 
     def __repr__(self) -> str:
-        """Shows nothing secret."""
         return f"{type(self).__name__}(step={self._step})"
 
 
@@ -170,7 +168,6 @@ class PoissonSampling(Sampling):
     max_batch_size: int
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         if not 0 < self.sampling_prob <= 1:
             raise ArgumentError(f"sampling_prob must lie in (0, 1], got {self.sampling_prob}")
         _check_steps("num_steps", self.num_steps)
@@ -216,7 +213,6 @@ class PoissonSampling(Sampling):
             raise ArgumentError("at sampling_prob=1, max_batch_size must be at least num_records")
 
     def total_steps(self, num_records: int) -> int:
-        """T."""
         return self.num_steps
 
     def expected_batch_size(self, num_records: int) -> float:
@@ -263,7 +259,6 @@ class DisjointBatches(Sampling):
     num_epochs: int
 
     def __post_init__(self) -> None:
-        """Refuses values outside the documented ranges."""
         _check_positive("batch_size", self.batch_size)
         _check_steps("num_epochs", self.num_epochs)
 

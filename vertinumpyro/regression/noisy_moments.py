@@ -31,9 +31,8 @@ import numpy as np
 from scipy.stats import chi2
 
 from vertinumpyro.core import row_blocks
-from vertinumpyro.core.integer_product import threads_for
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.core.row_blocks import RowBlocks
+from vertinumpyro.core.row_blocks import RowBlocks, threads_for
 from vertinumpyro.data import Schema
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan

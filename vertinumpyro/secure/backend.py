@@ -105,21 +105,25 @@ class InProcess(Backend):
         :param mask: False for padding; of a batch in blocks [num_blocks, n].
         """
 
-    @abc.abstractmethod
     def noisy_cross_products(
         self, matrices: Sequence[Factor], noise_shares: Int[AnyArray, "shares D"]
     ) -> Int[Array, " D"]:
         """A_i^T A_j + noise modulo 2^64 for integer matrices [n, d_p] of all parties and all pairs i < j.
 
         Pairs in the order of `itertools.combinations`, each product row by row: D = sum_{i<j} d_i d_j. The products
-        themselves are never revealed.
+        themselves are never revealed. By default in the clear, a block of rows at a time, so that a factor may be
+        `RowBlocks`, which are never whole; narrow integers are widened.
         """
+        flat = [product.ravel() for product in products(matrices)]
+        with compat.x64():
+            return jnp.asarray(np.concatenate([np.zeros(0, np.int64), *flat])) + total(noise_shares)
 
-    @abc.abstractmethod
     def noisy_sum(
         self, vectors: Int[AnyArray, "holders D"], noise_shares: Int[AnyArray, "shares D"]
     ) -> Int[Array, " D"]:
-        """The sum of the holders' integer vectors and of all noise shares, modulo 2^64."""
+        """The sum of the holders' integer vectors and of all noise shares, modulo 2^64; by default in the clear."""
+        with compat.x64():
+            return jnp.asarray(vectors).astype(jnp.int64).sum(axis=0) + total(noise_shares)
 
     @final
     def noisy_cross_product(
@@ -173,22 +177,6 @@ def total(noise_shares: Int[AnyArray, "shares ..."]) -> jax.Array:
     if noise_shares.dtype != np.dtype("int64"):
         raise ArgumentError(f"noise_shares must be int64, got {noise_shares.dtype}; call under core.compat.x64()")
     return jnp.asarray(noise_shares).sum(axis=0)
-
-
-def cross_products(matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
-    """`InProcess.noisy_cross_products` for backends that compute it in the clear; narrow integers are widened.
-
-    A block of rows at a time, so that a factor may be `RowBlocks`, which are never whole.
-    """
-    flat = [product.ravel() for product in products(matrices)]
-    with compat.x64():
-        return jnp.asarray(np.concatenate([np.zeros(0, np.int64), *flat])) + total(noise_shares)
-
-
-def vector_sum(vectors: Int[AnyArray, "holders D"], noise_shares: AnyArray) -> jax.Array:
-    """The sum of all vectors and noise shares modulo 2^64, for backends that compute in one process."""
-    with compat.x64():
-        return jnp.asarray(vectors).astype(jnp.int64).sum(axis=0) + total(noise_shares)
 
 
 def check_shape(

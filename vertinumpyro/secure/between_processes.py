@@ -121,7 +121,7 @@ class PartyProtocol(abc.ABC):
         self._check(computation, "noise_share", noise_share, (shape.num_values,))
         check_prior(shape, layout.prior)
         self._agree(computation, *prior, mask)
-        return self._clipped_noisy_sum(shape, layout, own, prior, mask, noise_share)
+        return self._clipped_noisy_sum(computation, own, prior, mask, noise_share)
 
     @final
     def noisy_cross_products(
@@ -194,15 +194,9 @@ class PartyProtocol(abc.ABC):
 
     @abc.abstractmethod
     def _clipped_noisy_sum(
-        self,
-        shape: BatchShape,
-        layout: Layout,
-        own: Iterable[PartyInputs],
-        prior: PriorInputs,
-        mask: np.ndarray,
-        noise_share: np.ndarray,
+        self, clipped: ClippedSum, own: Iterable[PartyInputs], prior: PriorInputs, mask: np.ndarray, noise: np.ndarray
     ) -> np.ndarray:
-        """The protocol: the blocks' sums are added as shares, and opened with the noise."""
+        """The protocol: the blocks' sums are added as shares, and opened with this party's noise."""
 
     @abc.abstractmethod
     def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 import numpy as np
 
@@ -62,24 +62,6 @@ class Opening(NamedTuple):
         """All that `open_again` needs."""
         everybodys = (self.commitments[rank] for rank in sorted(self.commitments))
         return b"".join([_MARKS[self.modulus], self.digest, *everybodys, self.message])
-
-
-@runtime_checkable
-class Statement(Protocol):
-    """What parties agree on before they open a sum."""
-
-    @property
-    def num_values(self) -> int:
-        """Of the sum."""
-        ...
-
-    def others(self, rank: int) -> list[int]:
-        """All parties but one."""
-        ...
-
-    def digest(self) -> bytes:
-        """Of all of it."""
-        ...
 
 
 SumStep: TypeAlias = Exchange | Opening
@@ -207,17 +189,38 @@ def answered(
     return _opened(send, step.message, [rank for rank in step.commitments if rank != step.rank])
 
 
-def nobodys_answer(statement: Statement, rank: int, step: SumStep) -> dict[int, bytes]:
-    """What a party of a dry run hears in the place of the others' words: all of it passes."""
-    opening = bytes(KEY_BYTES + _WORD * statement.num_values)
+def sum_of_all(
+    statement: VerifiedSum,
+    rank: int,
+    noisy_share: np.ndarray,
+    send: Send,
+    on_record: Callable[[bytes], None] | None,
+    *,
+    is_dry_run: bool,
+) -> np.ndarray:
+    """`add_up` with the other parties, or with nobody."""
+
+    def hear(step: SumStep) -> Mapping[int, bytes | bytearray]:
+        heard = answered(step, send, on_record)
+        return nobodys_answer(statement.digest(), statement.num_values, step) if is_dry_run else heard
+
+    return driven(add_up(statement, rank, noisy_share), hear)
+
+
+def nobodys_answer(digest: bytes, num_values: int, step: SumStep) -> dict[int, bytes]:
+    """What a party of a dry run hears in the place of the others' words: all of it passes.
+
+    :param digest: of what all agreed on.
+    """
+    opening = bytes(KEY_BYTES + _WORD * num_values)
     if isinstance(step, Opening):
-        return dict.fromkeys(statement.others(rank), opening)
+        return {other: opening for other in step.commitments if other != step.rank}
     if step.name == "agreed":
         return dict(step.outgoing)
     if step.name == "keys":
         return {other: step.outgoing[other][:-KEY_BYTES] + bytes(KEY_BYTES) for other in step.sizes}
     if step.name == "commitments":
-        return {other: commitment(statement.digest(), other, opening) for other in step.sizes}
+        return {other: commitment(digest, other, opening) for other in step.sizes}
     return {other: bytes(size) for other, size in step.sizes.items()}
 
 

@@ -15,19 +15,15 @@ from jaxtyping import Array, Int
 
 from vertinumpyro.core import compat, ring
 from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS, NORM_FRACTIONAL_BITS
-from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
-from vertinumpyro.secure.arithmetic import MILLS_COEFFICIENT_BITS, MILLS_COEFFICIENTS, MILLS_REACH, chebyshev_sum
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
     Contributions,
     InProcess,
     check_shape,
-    cross_products,
     over_blocks,
     total,
-    vector_sum,
 )
 from vertinumpyro.secure.input_bounds import SCORE_BOUND, as_float64, bounded, bounded_prior, weight_of_values
 from vertinumpyro.secure.number_formats import (
@@ -39,6 +35,13 @@ from vertinumpyro.secure.number_formats import (
     largest_weights,
     score_bound,
     weight_bounds,
+)
+from vertinumpyro.secure.score_contract import (
+    MILLS_COEFFICIENT_BITS,
+    MILLS_COEFFICIENTS,
+    MILLS_REACH,
+    Arithmetic,
+    chebyshev_sum,
 )
 from vertinumpyro.secure.score_functions import ScoreFunction
 from vertinumpyro.secure.shape import BatchShape
@@ -63,7 +66,6 @@ class FixedPoint(InProcess):
     option: ClassVar[str] = "fixed_point"
 
     def info(self) -> BackendInfo:
-        """Same integers as a secure run, no security."""
         weights, logs = f"weights {EXP_FRACTIONAL_BITS} fractional bits", f"log densities {RING_LOG_BITS}"
         return BackendInfo(
             name="fixed_point",
@@ -80,7 +82,6 @@ class FixedPoint(InProcess):
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
-        """See `Backend.error_bound`."""
         return fixed_point_error_bound(shape, score_norm=score_norm)
 
     def clipped_noisy_sum(
@@ -91,7 +92,6 @@ class FixedPoint(InProcess):
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
-        """See `InProcess.clipped_noisy_sum`."""
         bits = self.grid_bits(shape)
 
         def summed(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
@@ -100,17 +100,9 @@ class FixedPoint(InProcess):
         with compat.x64():
             return ring.decode(over_blocks(summed, contributions, mask) + total(noise_shares), bits)
 
-    def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
-        """See `InProcess.noisy_cross_products`; everything modulo 2^64."""
-        return cross_products(matrices, noise_shares)
-
-    def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """See `InProcess.noisy_sum`; everything modulo 2^64."""
-        return vector_sum(vectors, noise_shares)
-
 
 @final
-class RingArithmetic:
+class RingArithmetic(Arithmetic):
     """`Arithmetic` on ring elements: z with `RING_LOG_BITS` fractional bits, e with `EXP_FRACTIONAL_BITS`."""
 
     stack = staticmethod(jnp.stack)
@@ -121,7 +113,6 @@ class RingArithmetic:
         return ring.exp_nonpositive(z - z.max(axis=-1, keepdims=True), RING_LOG_BITS + halvings)
 
     def capped_exp(self, z: jax.Array) -> jax.Array:
-        """exp(min(z, 0))."""
         return ring.exp_nonpositive(jnp.minimum(z, 0), RING_LOG_BITS)
 
     def sigmoid_sum(self, z: jax.Array) -> jax.Array:
@@ -147,11 +138,9 @@ class RingArithmetic:
         return jnp.clip(found >> (bits - EXP_FRACTIONAL_BITS), 0, _ONE)
 
     def sign(self, own: jax.Array) -> jax.Array:
-        """2 y - 1."""
         return 2 * (own >> EXP_FRACTIONAL_BITS) - 1
 
     def times(self, sign: jax.Array, x: jax.Array) -> jax.Array:
-        """The product."""
         return sign * x
 
     def portion(self, x: jax.Array, e: jax.Array) -> jax.Array:
@@ -159,7 +148,6 @@ class RingArithmetic:
         return (x * e) >> EXP_FRACTIONAL_BITS
 
     def plus(self, e: jax.Array, number: float | int) -> jax.Array:
-        """The sum."""
         return e + round(number * _ONE)
 
 

@@ -61,10 +61,6 @@ class KeyStream:
         """Uniform bits, int64 0 or 1; a word each."""
         return self.words(shape) & 1
 
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "KeyStream()"
-
 
 def exchanged_keys(links: Mapping[int, Link]) -> tuple[dict[int, bytes], dict[int, bytes]]:
     """(the key that went to each other party, the key that came from it), all fresh; one round."""
@@ -96,10 +92,6 @@ class ZeroSharing:
         for own, other in self._streams:
             total += own.words(shape) - other.words(shape)
         return total
-
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "ZeroSharing()"
 
 
 def sum_to_one(links: Mapping[int, Link], rank: int, receiver: int, vector: np.ndarray) -> np.ndarray | None:

@@ -11,48 +11,41 @@ import jax
 import jax.numpy as jnp
 
 from vertinumpyro.core import compat, ring
-from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.core.types import ComponentPrior, Contribution
-from vertinumpyro.secure.arithmetic import MILLS_REACH, MOST_MILLS, mills
 from vertinumpyro.secure.backend import (
     AnyArray,
     BackendInfo,
     Contributions,
     InProcess,
     check_shape,
-    cross_products,
     over_blocks,
     total,
-    vector_sum,
 )
 from vertinumpyro.secure.input_bounds import SCORE_BOUND, bounded, bounded_prior, weight_of_values
 from vertinumpyro.secure.number_formats import check_local_range, exact_score_bound, fixed_point_format, weight_bounds
+from vertinumpyro.secure.score_contract import MILLS_REACH, MOST_MILLS, Arithmetic, mills
 from vertinumpyro.secure.shape import BatchShape
 
 _UNPROVEN = "floating-point sums have no proved sensitivity"
 
 
 @final
-class FloatArithmetic:
+class FloatArithmetic(Arithmetic):
     """`Arithmetic` in floating point, z and e alike."""
 
     stack = staticmethod(jnp.stack)
     concatenate = staticmethod(jnp.concatenate)
 
     def exp_below_max(self, z: jax.Array, halvings: int = 0) -> jax.Array:
-        """The largest is 1."""
         return jnp.exp((z - z.max(axis=-1, keepdims=True)) / 2**halvings)
 
     def capped_exp(self, z: jax.Array) -> jax.Array:
-        """exp(min(z, 0))."""
         return jnp.exp(jnp.minimum(z, 0))
 
     def sigmoid_sum(self, z: jax.Array) -> jax.Array:
-        """Over the last axis."""
         return jax.nn.sigmoid(z).sum(axis=-1, keepdims=True)
 
     def clip(self, z: jax.Array) -> jax.Array:
-        """clip(z, -1, 1)."""
         return jnp.clip(z, -1, 1)
 
     def mills_ratio(self, t: jax.Array) -> jax.Array:
@@ -60,19 +53,15 @@ class FloatArithmetic:
         return mills(jnp.clip(t, -MILLS_REACH, MILLS_REACH)) / MOST_MILLS
 
     def sign(self, own: jax.Array) -> jax.Array:
-        """2 y - 1."""
         return 2 * own - 1
 
     def times(self, sign: jax.Array, x: jax.Array) -> jax.Array:
-        """The product."""
         return sign * x
 
     def portion(self, x: jax.Array, e: jax.Array) -> jax.Array:
-        """The product."""
         return x * e
 
     def plus(self, e: jax.Array, number: float | int) -> jax.Array:
-        """The sum."""
         return e + number
 
 
@@ -87,7 +76,6 @@ class Plaintext(InProcess):
     option: ClassVar[str] = "plaintext"
 
     def info(self) -> BackendInfo:
-        """No security: one process holds every column."""
         return BackendInfo(
             name="plaintext",
             security_model="none (one process holds every party's columns)",
@@ -99,7 +87,6 @@ class Plaintext(InProcess):
         )
 
     def grid_bits(self, shape: BatchShape) -> int:
-        """The grid of `FixedPoint`, so that both take the same noise."""
         check_local_range(shape)
         return fixed_point_format(shape).grid_bits
 
@@ -115,7 +102,6 @@ class Plaintext(InProcess):
         mask: jax.Array,
         noise_shares: AnyArray,
     ) -> jax.Array:
-        """See `InProcess.clipped_noisy_sum`."""
         bits = self.grid_bits(shape)
 
         def summed(contributions: Sequence[Contribution], mask: jax.Array) -> jax.Array:
@@ -125,14 +111,6 @@ class Plaintext(InProcess):
         with compat.x64():
             exact = over_blocks(summed, contributions, mask)
             return exact + ring.decode(total(noise_shares), bits).astype(exact.dtype)
-
-    def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
-        """See `InProcess.noisy_cross_products`."""
-        return cross_products(matrices, noise_shares)
-
-    def noisy_sum(self, vectors: AnyArray, noise_shares: AnyArray) -> jax.Array:
-        """See `InProcess.noisy_sum`."""
-        return vector_sum(vectors, noise_shares)
 
 
 def clipped_sum(

@@ -34,6 +34,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.secure.keystream import fresh_key
 from vertinumpyro.transport import Communicator, exchange
 
 POINT_BYTES = 32
@@ -45,11 +46,6 @@ _CHUNK = 4096
 _WORTH_PROCESSES = 20_000
 
 Work = Callable[[Sequence[bytes]], list[bytes]]
-
-
-def fresh_key() -> bytes:
-    """A secret key, from the operating system."""
-    return secrets.token_bytes(POINT_BYTES)
 
 
 def points(texts: Sequence[bytes], *, domain: bytes) -> list[bytes]:
@@ -83,14 +79,10 @@ def in_parallel(work: Work, items: Sequence[bytes], done: Callable[[int], None] 
             done(len(out))
         return out
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        for found in pool.map(partial(_called, work), chunks):
+        for found in pool.map(work, chunks):
             out += found
             done(len(out))
     return out
-
-
-def _called(work: Work, chunk: Sequence[bytes]) -> list[bytes]:
-    return work(chunk)
 
 
 def _elligator(hashed: bytes) -> bytes:

@@ -27,9 +27,8 @@ from jax.scipy.special import log_ndtr
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.core.types import MOST_OUTCOMES
-from vertinumpyro.secure.arithmetic import MILLS_REACH, MOST_MILLS, Arithmetic, mills
 from vertinumpyro.secure.input_bounds import renormalised
-from vertinumpyro.secure.score_contract import ScoreFunction
+from vertinumpyro.secure.score_contract import MILLS_REACH, MOST_MILLS, Arithmetic, ScoreFunction, mills
 
 ScoreLink = ScoreFunction
 """The name it had."""
@@ -49,11 +48,9 @@ class SoftmaxLink(ScoreFunction):
         return renormalised(contribution)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return arithmetic.exp_below_max(z)
 
     def log_density(self, z: jax.Array) -> jax.Array:
-        """Of the mixture."""
         return jax.scipy.special.logsumexp(z, axis=-1)
 
 
@@ -71,13 +68,10 @@ class BernoulliLogitLink(ScoreFunction):
     """
 
     name: ClassVar[str] = "bernoulli_logit"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 1
     own_inputs: ClassVar[int] = 1
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return z[..., 1:] - arithmetic.sigmoid_sum(z[..., :1])
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -95,13 +89,10 @@ class OrderedLogitLink(ScoreFunction):
     """
 
     name: ClassVar[str] = "ordered_logit"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 2
     error_factor: ClassVar[float] = 2.0
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return arithmetic.plus(-arithmetic.sigmoid_sum(z), 1)
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -121,8 +112,6 @@ class NormalLink(ScoreFunction):
     """
 
     name: ClassVar[str] = "normal"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 1
 
     width: float
@@ -138,7 +127,6 @@ class NormalLink(ScoreFunction):
         return self.width**2
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return arithmetic.clip(-z)
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -158,8 +146,6 @@ class PoissonLink(ScoreFunction):
     """
 
     name: ClassVar[str] = "poisson"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 1
     own_inputs: ClassVar[int] = 1
 
@@ -176,7 +162,6 @@ class PoissonLink(ScoreFunction):
         return self.most
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return z[..., 1:] - arithmetic.capped_exp(z[..., :1])
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -200,8 +185,6 @@ class NegativeBinomialLink(ScoreFunction):
     """
 
     name: ClassVar[str] = "negative_binomial"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 1
     own_inputs: ClassVar[int] = 1
     error_factor: ClassVar[float] = 2.5  # twice a sigmoid's, and two roundings
@@ -211,11 +194,9 @@ class NegativeBinomialLink(ScoreFunction):
 
     @property
     def unit(self) -> float:
-        """A little more than the largest residual."""
         return max(self.most, self.concentration) * (1 + 2.0**-16)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         both = arithmetic.plus(z[..., 1:], self.concentration / self.unit)
         return z[..., 1:] - arithmetic.portion(both, arithmetic.sigmoid_sum(z[..., :1]))
 
@@ -238,8 +219,6 @@ class GammaLink(ScoreFunction):
     """
 
     name: ClassVar[str] = "gamma"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 1
     error_factor: ClassVar[float] = 2.0  # an exponential's, and the rounding of a number
 
@@ -248,11 +227,9 @@ class GammaLink(ScoreFunction):
 
     @property
     def unit(self) -> float:
-        """The residual's, where e is."""
         return self.concentration * self.most
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return arithmetic.plus(arithmetic.capped_exp(-z), -1 / self.most)
 
     def log_density(self, z: jax.Array) -> jax.Array:
@@ -268,17 +245,13 @@ class OwnFactorLink(ScoreFunction):
     """A factor exp(y z): e = y in [0, 1], the outcome's party's own, which nothing is computed for."""
 
     name: ClassVar[str] = "own_factor"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 1
     own_inputs: ClassVar[int] = 1
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         return z[..., 1:]
 
     def log_density(self, z: jax.Array) -> jax.Array:
-        """Of the factor."""
         return z[..., 1] * z[..., 0]
 
 
@@ -292,14 +265,11 @@ class BernoulliProbitLink(ScoreFunction):
     """
 
     name: ClassVar[str] = "bernoulli_probit"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
     num_sums: ClassVar[int | None] = 1
     own_inputs: ClassVar[int] = 1
 
     @property
     def unit(self) -> float:
-        """The largest residual."""
         return MOST_MILLS
 
     def bounded(self, contribution: jax.Array) -> jax.Array:
@@ -308,7 +278,6 @@ class BernoulliProbitLink(ScoreFunction):
         return jnp.concatenate([numbers[..., :1], jnp.where(numbers[..., 1:] < 0.5, 0.0, 1.0)], axis=-1)
 
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        """See `ScoreFunction.weights`."""
         sign = arithmetic.sign(z[..., 1:])
         return arithmetic.times(sign, arithmetic.mills_ratio(arithmetic.times(sign, z[..., :1])))
 
@@ -337,8 +306,6 @@ class JointLink(ScoreFunction):
     """
 
     name: ClassVar[str] = "joint"
-    normalised: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
 
     links: tuple[ScoreFunction, ...]
     owners: tuple[int, ...]
@@ -359,12 +326,10 @@ class JointLink(ScoreFunction):
 
     @property
     def num_outcomes(self) -> int:
-        """O."""
         return len(self.links)
 
     @property
     def units(self) -> tuple[float, ...]:
-        """Of each outcome."""
         return tuple(link.unit for link in self.links)
 
     @property
@@ -383,7 +348,6 @@ class JointLink(ScoreFunction):
         return max(link.error_factor for link in self.links)
 
     def padded(self, contribution: jax.Array, num_components: int, party: int | None = None) -> jax.Array:
-        """With zeros for other parties' own numbers, among this one's."""
         sums = contribution[..., : self.num_sums]
         blocks, start = [sums], self.num_sums
         for link, owner in zip(self.links, self.owners, strict=True):
@@ -429,12 +393,10 @@ class JointLink(ScoreFunction):
         return arithmetic.concatenate([found[outcome] for outcome in range(len(self.links))], -1)
 
     def log_density(self, z: jax.Array) -> jax.Array:
-        """Of all outcomes."""
         pairs = zip(self.links, self._of_links(z, jnp.concatenate), strict=True)
         return sum((link.log_density(numbers) for link, numbers in pairs), start=jnp.zeros(z.shape[:-1], z.dtype))
 
     def described(self) -> dict[str, Any]:
-        """See `ScoreFunction.described`."""
         return {"name": self.name, "links": [link.described() for link in self.links], "owners": list(self.owners)}
 
     def _of_links(self, z: Any, beside: Callable[..., Any]) -> list[Any]:

@@ -69,11 +69,9 @@ class InsecureSimulation(InProcess):
         )
 
     def grid_bits(self, shape: BatchShape) -> int:
-        """The backend's."""
         return self.backend.grid_bits(shape)
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
-        """The backend's."""
         return self.backend.error_bound(shape, score_norm=score_norm)
 
     def clipped_noisy_sum(
@@ -107,7 +105,6 @@ class InsecureSimulation(InProcess):
             return ring.decode(summed, bits)
 
     def noisy_cross_products(self, matrices: Sequence[Factor], noise_shares: AnyArray) -> jax.Array:
-        """See `InProcess.noisy_cross_products`."""
         own = [np.asarray(matrix).astype(np.int64) for matrix in matrices]
         widths = tuple(matrix.shape[1] for matrix in own)
         hot = [matrix.one_hot for matrix in matrices if isinstance(matrix, RowBlocks) and matrix.one_hot is not None]
@@ -179,15 +176,12 @@ class InsecureSimulation(InProcess):
             return jnp.asarray(self.processes(computation.num_parties).run(computation, inputs))
 
     def __enter__(self) -> InsecureSimulation:
-        """Returns itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Ends all processes."""
         self.close()
 
     def __repr__(self) -> str:
-        """The backend."""
         return f"InsecureSimulation({self.backend!r})"
 
 

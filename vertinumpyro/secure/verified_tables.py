@@ -10,7 +10,7 @@ proof, and these four in eight steps:
    uniform matrix that it has from the dealer.
 2. With every D in its hands it shows its part of the challenge, which the dealer has fixed and hashed before.
 3. Digits are those of numbers within the bounds if and only if a sum of their squares, weighted by the challenge, is
-   what it has to be (`one_hot_proof`). It is, for each record, the squares of D's part, which the verifier has, and of
+   what it has to be (`input_form`). It is, for each record, the squares of D's part, which the verifier has, and of
    M's, which the dealer has, and twice their product. The dealer tags M's part for each verifier, t = alpha y + K: so
    the prover can say what a weighted sum of products is, and cannot say anything else.
 4. Results are committed to before they are opened. Nobody opens before all have found everything right.
@@ -43,9 +43,8 @@ from vertinumpyro.secure.committed_sum import (
     open_committed,
 )
 from vertinumpyro.secure.computation import Computation, CrossProducts
-from vertinumpyro.secure.input_form import Digits, InputForm, check_codes
+from vertinumpyro.secure.input_form import Challenge, Digits, InputForm, check_codes, check_parts, check_proof, one_hot
 from vertinumpyro.secure.keystream import KEY_BYTES, KeyStream, derived_key, fresh_key
-from vertinumpyro.secure.one_hot_proof import Challenge, check_parts, check_proof, one_hot
 from vertinumpyro.secure.prime_field import PRIME, ZeroSums, uniform
 
 _BLOCK_ROWS = 2**16
@@ -267,16 +266,6 @@ def _places(statement: VerifiedTables) -> dict[tuple[int, int], slice]:
     return {pair: slice(end - size, end) for pair, end, size in zip(statement.pairs, ends, sizes, strict=True)}
 
 
-def follow(statement: VerifiedTables, rank: int, codes: Codes, noise: np.ndarray) -> Generator[Step, Any, np.ndarray]:
-    """A party: the products and everybody's noise, int64 [num_values], within p / 2.
-
-    :param codes: this party's, see `Codes`.
-    :param noise: this party's, int64 [num_values].
-    :raises CheckFailedError: another party did not follow the protocol; says which check it failed.
-    """
-    return (yield from Party(statement, rank).follow(codes, noise))
-
-
 @final
 class Party:
     """One party's sums over blocks.
@@ -296,7 +285,12 @@ class Party:
         self._challenge: Challenge | None = None
 
     def follow(self, codes: Codes, noise: np.ndarray) -> Generator[Step, Any, np.ndarray]:
-        """See `follow`."""
+        """The products and everybody's noise, int64 [num_values], within p / 2.
+
+        :param codes: this party's, see `Codes`.
+        :param noise: this party's, int64 [num_values].
+        :raises CheckFailedError: another party did not follow the protocol; says which check it failed.
+        """
         self._key = bytes((yield FromDealer("key", KEY_BYTES)))
         sent = {other: fresh_key() for other in self._others}
         received = yield Exchange("keys", sent, dict.fromkeys(sent, KEY_BYTES))
@@ -426,10 +420,6 @@ class Party:
         tag = _EndKeys.of(self._key, prover).alpha * value + self._keyed[prover]
         return field.to_bytes(np.array([value, tag % PRIME], np.int64))
 
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return f"Party({self._rank})"
-
 
 @final
 class Nobody:
@@ -451,7 +441,7 @@ class Nobody:
             return {other: self._part(other) for other in step.sizes}
         if isinstance(step, Exchange) and step.name == "proofs":
             return {other: self._proof(other, message) for other, message in step.outgoing.items()}
-        return nobodys_answer(self._statement, self._rank, step)
+        return nobodys_answer(self._statement.digest(), self._statement.num_values, step)
 
     def _dealt(self, step: FromDealer) -> bytes:
         if step.name == "key":

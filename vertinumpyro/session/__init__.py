@@ -4,11 +4,18 @@ Short because it says what others may use, and nothing else.
 """
 
 from vertinumpyro.session.cost_estimate import RunCost, estimate_cost
-from vertinumpyro.session.distributed import ProcessSession, between_processes
-from vertinumpyro.session.organisation import OrganisationSession
+from vertinumpyro.session.distributed import OrganisationSession, ProcessSession, between_processes
 from vertinumpyro.session.party import check_alike
-from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
-from vertinumpyro.session.requests import Multiply, Publish, ReleaseRequest, Sum
+from vertinumpyro.session.party_computation import (
+    HorizontalMethod,
+    Method,
+    Multiply,
+    PartyComputation,
+    Publish,
+    ReleaseRequest,
+    Sum,
+    party_sources,
+)
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, lock_folder, recorded_plan, require_space
 from vertinumpyro.session.session import InProcessSession, Session, SessionWrapper, session_of

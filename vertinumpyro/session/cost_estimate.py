@@ -24,7 +24,7 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
-from vertinumpyro.session.organisation import OrganisationSession
+from vertinumpyro.session.distributed import OrganisationSession
 from vertinumpyro.session.party_computation import Method
 from vertinumpyro.session.run import Payload, Run
 from vertinumpyro.session.session import Session, SessionWrapper

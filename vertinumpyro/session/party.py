@@ -25,8 +25,20 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.gradient_plan import NoisySumPlan
 from vertinumpyro.privacy.sampling import BatchStream, PoissonSampling
 from vertinumpyro.secure.between_processes import BetweenProcesses, PartyProtocol
-from vertinumpyro.session.party_computation import HorizontalMethod, Method, PartyComputation, party_sources
-from vertinumpyro.session.requests import Begin, Iterate, Multiply, Publish, ReleaseRequest, Request, Reveal, Sum
+from vertinumpyro.session.party_computation import (
+    Begin,
+    HorizontalMethod,
+    Iterate,
+    Method,
+    Multiply,
+    PartyComputation,
+    Publish,
+    ReleaseRequest,
+    Request,
+    Reveal,
+    Sum,
+    party_sources,
+)
 from vertinumpyro.session.reveal_once import RevealLog, SharedRandomSource, fresh_bytes, lost, toss_coins
 from vertinumpyro.session.reveal_to_one import check_agreed, identified, reveal_to_one, write_answer
 from vertinumpyro.session.run import Payload, Run

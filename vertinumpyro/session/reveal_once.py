@@ -151,14 +151,13 @@ def fresh_bytes(all_gather: AllGather) -> bytes:
     return hashlib.sha256(b"".join(all_gather(secrets.token_bytes(SEED_BYTES), SEED_BYTES))).digest()
 
 
-def toss_coins(all_gather: AllGather, rank: int, seed: bytes | None = None) -> SharedRandomSource:
+def toss_coins(all_gather: AllGather, rank: int) -> SharedRandomSource:
     """A source that all parties draw alike from; they call this together.
 
     :param rank: this party's number, so that no party can show another's commitment as its own.
-    :param seed: this party's; None takes one from the operating system.
     :raises CheckFailedError: a party showed another seed than it had committed to.
     """
-    own = secrets.token_bytes(SEED_BYTES) if seed is None else seed
+    own = secrets.token_bytes(SEED_BYTES)
     commitments = all_gather(_commitment(rank, own), SEED_BYTES)
     seeds = all_gather(own, SEED_BYTES)
     for number, (commitment, shown) in enumerate(zip(commitments, seeds, strict=True)):
@@ -187,17 +186,11 @@ class SharedRandomSource(RandomSource):
         return cls(secrets.token_bytes(SEED_BYTES))
 
     def random_bytes(self, num_bytes: int) -> bytes:
-        """Returns the next `num_bytes` bytes."""
         return self._stream.update(bytes(num_bytes))
 
     def uint64(self, size: int) -> np.ndarray:
-        """Returns the next `size` 64-bit words, read-only."""
         return np.frombuffer(self.random_bytes(8 * size), "<u8")
 
     def spawn(self, num_sources: int) -> tuple[SharedRandomSource, ...]:
         """Returns sources under keys of their own, alike at every party."""
         return tuple(SharedRandomSource(self._children.update(bytes(SEED_BYTES))) for _ in range(num_sources))
-
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "SharedRandomSource()"

@@ -281,15 +281,12 @@ class Run:
         self._state = arrays or None
 
     def __enter__(self) -> Run:
-        """Returns itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Closes the ledger."""
         self.ledger.__exit__(*exception)
 
     def __repr__(self) -> str:
-        """Nothing secret."""
         return f"Run({self.ledger!r})"
 
 

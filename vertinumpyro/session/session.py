@@ -25,8 +25,7 @@ from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.schema_checks import NO_DATASET
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure import Backend, in_process
-from vertinumpyro.session.party_computation import Method, PartyComputation, party_sources
-from vertinumpyro.session.requests import Multiply, Publish, Sum
+from vertinumpyro.session.party_computation import Method, Multiply, PartyComputation, Publish, Sum, party_sources
 from vertinumpyro.session.reveal_to_one import PrivateOutput, reveal_in_process
 from vertinumpyro.session.run import Payload, Run
 
@@ -166,12 +165,10 @@ class InProcessSession(Session):
 
     @property
     def schema(self) -> Schema:
-        """The public schema."""
         return self.dataset.schema
 
     @property
     def num_records(self) -> int:
-        """N, public."""
         return self.dataset.num_records
 
     def open(
@@ -185,7 +182,6 @@ class InProcessSession(Session):
         facts: Mapping[str, Any] | None = None,
         insecure_seed: int | None = None,
     ) -> Run:
-        """See `Session.open`."""
         secure = insecure_seed is None
         run = Run.opened(plan, run_dir, results=results, resume=resume, secure_noise=secure, facts=facts)
         self.engage(method, plan, party_sources(1 + len(self.parties), insecure_seed, run.first_step))
@@ -207,11 +203,9 @@ class InProcessSession(Session):
         return run.step(index, compute)
 
     def publish(self, request: Publish) -> list[Payload]:
-        """See `Session.publish`."""
         return [work.publish(request) for work in self._works]
 
     def cross_products(self, request: Multiply) -> dict[tuple[int, int], np.ndarray]:
-        """See `Session.cross_products`."""
         factors = [work.factor(request) for work in self._works]
         widths = self._works[0].widths(request)
         size = sum(rows * columns for _, (rows, columns) in pair_blocks(widths).values())
@@ -223,7 +217,6 @@ class InProcessSession(Session):
         return by_pair(flat, widths)
 
     def sum(self, request: Sum) -> np.ndarray:
-        """See `Session.sum`."""
         vectors = np.stack([work.summand(request) for work in self._works])
         noise = np.stack([work.noise(request, vectors.shape[1]) for work in self._works])
         with compat.x64():
@@ -235,7 +228,6 @@ class InProcessSession(Session):
         return method.answer(reveal_in_process(method, {party: self.dataset.arrays(party) for party in self.parties}))
 
     def __repr__(self) -> str:
-        """Public facts alone."""
         return f"InProcessSession({self.num_records} records at {', '.join(self.parties)})"
 
 
@@ -267,47 +259,36 @@ class SessionWrapper(Session):
 
     @property
     def schema(self) -> Schema:
-        """See `Session.schema`."""
         return self.inner.schema
 
     @property
     def num_records(self) -> int:
-        """See `Session.num_records`."""
         return self.inner.num_records
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """See `Session.parties`."""
         return self.inner.parties
 
     def open(self, method: Method, plan: Plan, **settings: Any) -> Run:
-        """See `Session.open`."""
         return self.inner.open(method, plan, **settings)
 
     def catch_up(self, run: Run) -> None:
-        """See `Session.catch_up`."""
         self.inner.catch_up(run)
 
     def step(self, run: Run, index: int, compute: Callable[[], Payload]) -> Payload | None:
-        """See `Session.step`."""
         return self.inner.step(run, index, compute)
 
     def publish(self, request: Publish) -> list[Payload]:
-        """See `Session.publish`."""
         return self.inner.publish(request)
 
     def cross_products(self, request: Multiply) -> dict[tuple[int, int], np.ndarray]:
-        """See `Session.cross_products`."""
         return self.inner.cross_products(request)
 
     def broadcast(self, count: int) -> int:
-        """See `Session.broadcast`."""
         return self.inner.broadcast(count)
 
     def iterate(self, step: int, count: int, arrays: Mapping[str, np.ndarray]) -> Payload:
-        """See `Session.iterate`."""
         return self.inner.iterate(step, count, arrays)
 
     def sum(self, request: Sum) -> np.ndarray:
-        """See `Session.sum`."""
         return self.inner.sum(request)

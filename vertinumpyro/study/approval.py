@@ -50,7 +50,6 @@ class Policy:
     against_cheats: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses what is no limit."""
         names = ("largest_epsilon", "largest_delta", "largest_total_epsilon", "total_delta")
         limits = {name: getattr(self, name) for name in names}
         limits |= {f"largest_epsilon_against {name!r}": value for name, value in self.largest_epsilon_against.items()}

@@ -270,7 +270,6 @@ class SocketLink:
         return PeerError(f"{self.peer} stopped")
 
     def __repr__(self) -> str:
-        """Nothing secret."""
         return f"SocketLink({self.peer!r})"
 
 

@@ -379,11 +379,9 @@ class ProcessGroup:
         return "".join(f"; {self._names[other]} saw: {words['error']}" for other, words in said.items())
 
     def __enter__(self) -> ProcessGroup:
-        """Returns itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Ends all processes."""
         self.close()
 
 

@@ -233,7 +233,6 @@ class Address:
         return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:
-        """host:port."""
         return f"{self.host}:{self.port}"
 
 

@@ -97,12 +97,6 @@ def larger(engine: Engine, x: Any, y: Any) -> Any:
     return torch.from_numpy(largest(engine, np.stack([_array(x), _array(y)]), LARGEST_BIT + 1))
 
 
-def is_negative(engine: Engine, x: Any) -> Any:
-    """[x < 0]; needs |x| < 2^62."""
-    bits = below(engine, _array(x), LARGEST_BIT + 1)
-    return torch.from_numpy(as_integers(engine, bits._replace(shape=tuple(x.shape))))
-
-
 def exp_nonpositive(engine: Engine, x: Any) -> Any:
     """exp(x) for x <= 0 with `LOG_BITS`, in `EXP_BITS`; at 0 it is 1 or a unit more, 0 below -`EXP_REACH`.
 

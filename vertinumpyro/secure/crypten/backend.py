@@ -14,11 +14,11 @@ from vertinumpyro.core.validation import check_fields
 from vertinumpyro.secure.backend import BackendInfo
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, OnRecord, PartyProtocol, Watch, dry_run
 from vertinumpyro.secure.committed_sum import is_opening
-from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
+from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum
 from vertinumpyro.secure.crypten import compat, number_formats
 from vertinumpyro.secure.crypten.dealer import Correlations, DealerClient, FirstPartyDealer, serve
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
-from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.input_encoding import PartyInputs, PriorInputs
 from vertinumpyro.secure.keystream import KEY_BYTES, fresh_key
 from vertinumpyro.secure.number_formats import check_clip, fixed_point_format
 from vertinumpyro.secure.shape import BatchShape
@@ -74,16 +74,13 @@ class CryptenEnd(PartyProtocol):
 
     @property
     def traffic(self) -> Traffic:
-        """Between the parties."""
         return self._engine.traffic
 
     @property
     def dealer_traffic(self) -> Traffic:
-        """With the dealer."""
         return self._engine.dealer.traffic
 
     def close(self) -> None:
-        """The dealer may go."""
         if isinstance(self._engine.dealer, DealerClient):
             self._engine.dealer.close()
 
@@ -91,11 +88,10 @@ class CryptenEnd(PartyProtocol):
         self._engine.on_record = on_record
 
     def open(self, message: bytes) -> np.ndarray:
-        """See `PartyProtocol.open`."""
-        from vertinumpyro.secure.crypten import verified
+        from vertinumpyro.secure.crypten import protocol
 
         if is_opening(message):
-            return verified.open_again(self._engine, message)
+            return protocol.open_again(self._engine, message)
         return self._engine.open(message).numpy()
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
@@ -105,39 +101,31 @@ class CryptenEnd(PartyProtocol):
         return found
 
     def _clipped_noisy_sum(
-        self,
-        shape: BatchShape,
-        layout: Layout,
-        own: Iterable[PartyInputs],
-        prior: PriorInputs,
-        mask: np.ndarray,
-        noise_share: np.ndarray,
+        self, clipped: ClippedSum, own: Iterable[PartyInputs], prior: PriorInputs, mask: np.ndarray, noise: np.ndarray
     ) -> np.ndarray:
         from vertinumpyro.secure.crypten import protocol
 
-        return protocol.clipped_noisy_sum(self._engine, shape, layout, own, prior, mask, noise_share)
+        return protocol.clipped_noisy_sum(self._engine, clipped, own, prior, mask, noise)
 
     def _noisy_cross_products(self, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray) -> np.ndarray:
-        from vertinumpyro.secure.crypten import protocol, verified
+        from vertinumpyro.secure.crypten import protocol
 
         if computation.form is not None:
-            return verified.noisy_cross_products(self._engine, computation, matrix, noise_share)
+            return protocol.verified_cross_products(self._engine, computation, matrix, noise_share)
         return protocol.noisy_cross_products(self._engine, computation, matrix, noise_share)
 
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
-        from vertinumpyro.secure.crypten import protocol, verified
+        from vertinumpyro.secure.crypten import protocol
 
         if self.verifies_tables:
-            return verified.noisy_sum(self._engine, computation, noisy_vector)
+            return protocol.verified_sum(self._engine, computation, noisy_vector)
         return protocol.noisy_sum(self._engine, noisy_vector)
 
     def all_hold(self, digest: bytes) -> bool | None:
-        """See `PartyProtocol.all_hold`: the dealer's word."""
         dealer = self._engine.dealer
         return dealer.all_hold(digest) if isinstance(dealer, DealerClient) else None
 
     def bands(self, vector: np.ndarray, thresholds: Sequence[int], bits: int) -> np.ndarray:
-        """See `PartyProtocol.bands`."""
         from vertinumpyro.secure.crypten import comparison
 
         return comparison.bands(self._engine, vector, thresholds, bits)
@@ -173,7 +161,6 @@ class Crypten(BetweenProcesses):
     security: Literal["malicious", "semi-honest"] = "malicious"
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
         check_fields(self)
 
     @property
@@ -182,7 +169,6 @@ class Crypten(BetweenProcesses):
         return self.security == "malicious" and self.dealer == "third_party"
 
     def info(self) -> BackendInfo:
-        """Semi-honest parties but for what is verified, third-party dealer."""
         third_party = self.dealer == "third_party"
         tables = (
             ", and for tables across parties, products of numbers within public bounds and sums, but not for steps and "
@@ -207,7 +193,6 @@ class Crypten(BetweenProcesses):
         )
 
     def missing(self) -> str | None:
-        """CrypTen and torch."""
         return None if compat.is_installed() else compat.MISSING
 
     def rehearsal_only(self) -> str | None:
@@ -217,11 +202,9 @@ class Crypten(BetweenProcesses):
         return None if self.prefetch else "prefetch=False is there to measure what prefetching gains"
 
     def helpers(self, num_parties: int) -> list[Member]:
-        """The dealer."""
         return [Member(name="the dealer", run=run_dealer)] if self.dealer == "third_party" else []
 
     def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
-        """See `BetweenProcesses.end`."""
         if watch is None:
             self.check_release()
         third_party = self.dealer == "third_party"
@@ -250,5 +233,4 @@ class Crypten(BetweenProcesses):
         return fixed_point_format(shape).grid_bits
 
     def error_bound(self, shape: BatchShape, *, score_norm: float = SCORE_BOUND) -> float:
-        """See `number_formats`."""
         return number_formats.error_bound(shape, score_norm=score_norm)

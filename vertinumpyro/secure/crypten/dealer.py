@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 import numpy as np
 
 from vertinumpyro.core.errors import BackendError
-from vertinumpyro.core.integer_product import pair_products
+from vertinumpyro.core.row_blocks import pair_products
 from vertinumpyro.secure.computation import computation_of
 from vertinumpyro.secure.crypten.number_formats import (
     NUM_WAVES,
@@ -341,7 +341,6 @@ class DealerClient(Correlations):
         self._stream: KeyStream | None = None
 
     def begin(self, program: str) -> None:
-        """Start a computation. `program` names all that its requests depend on; all parties use the same name."""
         self._read_due()  # of a computation that needed none of it
         self._call, self._program = self._call + 1, program
         self._stream = _stream(self._key, self._call, program)
@@ -362,7 +361,6 @@ class DealerClient(Correlations):
         self._due = self._words[program]
 
     def drawn(self, request: Request) -> tuple[np.ndarray, ...]:
-        """See `Correlations`."""
         assert self._stream is not None
         if self._rank == 0 and self._due is None and self._corrections is None:
             self._words[self._program] += correction_size(request)
@@ -370,7 +368,6 @@ class DealerClient(Correlations):
         return drawn(request, self._stream, self._rank)
 
     def corrected(self, request: Request) -> tuple[np.ndarray, ...]:
-        """See `Correlations`."""
         assert self._stream is not None
         return corrected(request, self._stream, self._correction(request) if self._rank == 0 else None)
 
@@ -429,10 +426,6 @@ class DealerClient(Correlations):
     def _receive(self, words: int) -> np.ndarray:
         return np.frombuffer(self._link.receive(size=8 * words), "<i8")
 
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "DealerClient()"
-
 
 @final
 class FirstPartyDealer(Correlations):
@@ -450,24 +443,17 @@ class FirstPartyDealer(Correlations):
         self._streams: list[KeyStream] = []
 
     def begin(self, program: str) -> None:
-        """Start a computation."""
         self._call += 1
         self._stream = _stream(self._key, self._call, program)
         self._streams = _streams(self._keys, self._call, program)
 
     def drawn(self, request: Request) -> tuple[np.ndarray, ...]:
-        """See `Correlations`."""
         assert self._stream is not None
         return drawn(request, self._stream, self._rank)
 
     def corrected(self, request: Request) -> tuple[np.ndarray, ...]:
-        """See `Correlations`."""
         assert self._stream is not None
         return corrected(request, self._stream, deal(request, self._streams) if self._rank == 0 else None)
-
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "FirstPartyDealer()"
 
 
 def _request(fields: list) -> Request:

@@ -162,10 +162,6 @@ class Engine(Communicator):
         if self._failed is not None:
             raise self._failed  # CrypTen catches a RuntimeError in one place and tries once more
 
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return f"Engine(rank={self.rank}, num_parties={self.num_parties})"
-
 
 @final
 class _Provider(TupleProvider):

@@ -1,10 +1,12 @@
 """The three protocols from one party's side. Every party calls the same function with its own inputs.
 
-Only the last line of each opens anything but uniformly masked values.
+Only the last line of each opens anything but uniformly masked values. Verified tables and committed sums run here over
+an engine's links and its dealer's; `secure.verified_tables` and `secure.committed_sum` have them without a link.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,23 +15,27 @@ from typing import Any, final
 
 import numpy as np
 
-from vertinumpyro.core.integer_product import ring_product
-from vertinumpyro.core.row_blocks import Factor, factor_rows
-from vertinumpyro.secure.computation import CrossProducts
+from vertinumpyro.core.row_blocks import Factor, factor_rows, ring_product
+from vertinumpyro.secure.committed_sum import RING, VerifiedSum, answered, driven, sum_of_all
+from vertinumpyro.secure.committed_sum import open_again as open_committed_again
+from vertinumpyro.secure.computation import ClippedSum, CrossProducts, VectorSum, described
 from vertinumpyro.secure.crypten import arithmetic, sigmoid
 from vertinumpyro.secure.crypten.arithmetic import OneSided
-from vertinumpyro.secure.crypten.dealer import Request
+from vertinumpyro.secure.crypten.dealer import DealerClient, Request
 from vertinumpyro.secure.crypten.engine import Engine, torch
 from vertinumpyro.secure.crypten.number_formats import EXP_BITS, WEIGHT_BITS, norm_bits
 from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs, sums_of_tables
+from vertinumpyro.secure.input_form import codes_of
 from vertinumpyro.secure.number_formats import largest_weights
+from vertinumpyro.secure.prime_field import PRIME
+from vertinumpyro.secure.score_contract import Arithmetic
 from vertinumpyro.secure.shape import BatchShape
+from vertinumpyro.secure.verified_tables import FromDealer, Nobody, Party, Step, statement_of
 
 
 def clipped_noisy_sum(
     engine: Engine,
-    shape: BatchShape,
-    layout: Layout,
+    computation: ClippedSum,
     own: Iterable[PartyInputs],
     prior: PriorInputs,
     mask: np.ndarray,
@@ -43,19 +49,19 @@ def clipped_noisy_sum(
     """
     share = _tensor(noise_share)
     for block, rows in zip(own, mask, strict=True):
-        engine.dealer.begin(f"clipped_noisy_sum {shape} {layout}")
-        share = share + _clipped_sum(engine, shape, layout, block, prior, rows)
+        engine.dealer.begin(f"clipped_noisy_sum {computation.shape} {computation.layout}")
+        share = share + _clipped_sum(engine, computation, block, prior, rows)
     return engine.reveal(share).numpy()
 
 
 def _clipped_sum(
-    engine: Engine, shape: BatchShape, layout: Layout, own: PartyInputs, prior: PriorInputs, mask: np.ndarray
+    engine: Engine, computation: ClippedSum, own: PartyInputs, prior: PriorInputs, mask: np.ndarray
 ) -> Any:
     """This party's share of the clipped sum over one block."""
+    shape, layout = computation.shape, computation.layout
     own = PartyInputs(*(_tensor(array) for array in own))
-    z = arithmetic.public(
-        engine, own.log_density, _tensor(prior.log_weights)
-    )  # the parties' contributions are shares of it
+    # the parties' contributions are shares of it
+    z = arithmetic.public(engine, own.log_density, _tensor(prior.log_weights))
     e = shape.link.weights(ShareArithmetic(engine), z)
     if shape.clips_locally:
         W = _cut_weights(engine, shape, e)
@@ -65,7 +71,7 @@ def _clipped_sum(
 
 
 @final
-class ShareArithmetic:
+class ShareArithmetic(Arithmetic):
     """`Arithmetic` on this party's shares: z in `LOG_BITS`, e in `EXP_BITS`."""
 
     stack = staticmethod(torch.stack)
@@ -82,19 +88,15 @@ class ShareArithmetic:
         )
 
     def capped_exp(self, z: Any) -> Any:
-        """Four rounds."""
         return arithmetic.capped_exp(self._engine, z)
 
     def sigmoid_sum(self, z: Any) -> Any:
-        """Four rounds."""
         return sigmoid.sigmoids(self._engine, z)
 
     def clip(self, z: Any) -> Any:
-        """Four rounds."""
         return arithmetic.clipped(self._engine, z)
 
     def mills_ratio(self, t: Any) -> Any:
-        """Four rounds."""
         return sigmoid.mills_ratio(self._engine, t)
 
     def sign(self, own: Any) -> Any:
@@ -110,7 +112,6 @@ class ShareArithmetic:
         return arithmetic.truncate(self._engine, arithmetic.multiply(x, e), EXP_BITS)
 
     def plus(self, e: Any, number: float | int) -> Any:
-        """One party adds it."""
         return arithmetic.public(self._engine, e, round(number * (1 << EXP_BITS)))
 
 
@@ -249,3 +250,47 @@ def _times_tables(engine: Engine, tables: Sequence[Sequence[tuple[int, int]]], w
 def _tensor(array: Any) -> Any:
     """A writable tensor: arrays that come from JAX are read-only."""
     return torch.from_numpy(np.array(array))
+
+
+def verified_cross_products(
+    engine: Engine, computation: CrossProducts, matrix: Factor, noise_share: np.ndarray
+) -> np.ndarray:
+    """A_i^T A_j of all i < j, and everybody's noise, of matrices of a known form; int64 [num_values].
+
+    :raises CheckFailedError: a party failed a check; says which.
+    """
+    dealer, statement = _dealer(engine), statement_of(computation)
+    party = Party(statement, engine.rank)
+    steps = party.follow(functools.partial(codes_of, matrix, statement.digits[engine.rank]), noise_share)
+    nobody = Nobody(statement, engine.rank, party)
+
+    def hear(step: Step) -> bytearray | Mapping[int, bytes | bytearray]:
+        if isinstance(step, FromDealer):
+            heard = dealer.next_of_tables(step.size)
+        else:
+            heard = answered(step, engine.swap_bytes, engine.on_record)
+        return nobody.answer(step) if dealer.is_dry_run else heard
+
+    dealer.ask_tables(described(computation))
+    return driven(steps, hear)
+
+
+def verified_sum(engine: Engine, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
+    """The sum of everybody's vectors, or shares of such tables, noise in them; int64 [num_values].
+
+    :raises CheckFailedError: a party opened something else than it had committed to.
+    """
+    modulus = PRIME if computation.of_shares else RING
+    statement = VerifiedSum(num_parties=engine.num_parties, num_values=computation.num_values, modulus=modulus)
+    dry_run = _dealer(engine).is_dry_run
+    return sum_of_all(statement, engine.rank, noisy_vector, engine.swap_bytes, engine.on_record, is_dry_run=dry_run)
+
+
+def open_again(engine: Engine, record: bytes) -> np.ndarray:
+    """The result, by the message that was on record before any party sent one."""
+    return open_committed_again(record, engine.rank, engine.num_parties, engine.swap_bytes)
+
+
+def _dealer(engine: Engine) -> DealerClient:
+    assert isinstance(engine.dealer, DealerClient)
+    return engine.dealer

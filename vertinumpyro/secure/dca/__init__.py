@@ -6,8 +6,7 @@ each in its own process; `Client`, `ComputeNode` and `combine` are its roles whe
 """
 
 from vertinumpyro.secure.dca.aggregation import SecureAggregation
-from vertinumpyro.secure.dca.backend import CipherSource, DistributedCompute, SumBackend
-from vertinumpyro.secure.dca.dask_engine import distributed_sum_on_dask
+from vertinumpyro.secure.dca.backend import CipherSource, DistributedCompute, SumBackend, distributed_sum_on_dask
 from vertinumpyro.secure.dca.roles import ChannelKey, Client, ComputeNode, Envelope, Round, agree, combine
 
 __all__ = [

@@ -24,18 +24,9 @@ from vertinumpyro.core.errors import BackendError
 from vertinumpyro.core.row_blocks import Factor
 from vertinumpyro.secure.backend import BackendInfo
 from vertinumpyro.secure.between_processes import BetweenProcesses, Cost, OnRecord, PartyProtocol, Watch, dry_run
-from vertinumpyro.secure.committed_sum import (
-    RING,
-    SumStep,
-    VerifiedSum,
-    add_up,
-    answered,
-    driven,
-    nobodys_answer,
-    open_again,
-)
-from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
-from vertinumpyro.secure.input_encoding import Layout, PartyInputs, PriorInputs
+from vertinumpyro.secure.committed_sum import RING, VerifiedSum, open_again, sum_of_all
+from vertinumpyro.secure.computation import ClippedSum, Computation, CrossProducts, VectorSum
+from vertinumpyro.secure.input_encoding import PartyInputs, PriorInputs
 from vertinumpyro.secure.number_formats import fixed_point_format
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.transport import Communicator, Link, LoopbackLink, Member, Traffic, all_gather, exchange
@@ -62,7 +53,6 @@ class SecureAggregation(BetweenProcesses):
         return True
 
     def info(self) -> BackendInfo:
-        """Holders that may cheat."""
         return BackendInfo(
             name="dca",
             security_model="holders that may do anything, all but one of them, and collude; one process each",
@@ -74,19 +64,15 @@ class SecureAggregation(BetweenProcesses):
         )
 
     def missing(self) -> str | None:
-        """Nothing."""
         return None
 
     def rehearsal_only(self) -> str | None:
-        """All settings are good for a release."""
         return None
 
     def helpers(self, num_parties: int) -> list[Member]:
-        """None."""
         return []
 
     def end(self, communicator: Communicator, num_parties: int, watch: Watch | None = None) -> PartyProtocol:
-        """See `BetweenProcesses.end`."""
         return _SumEnd(communicator.rank, communicator.peers, watch)
 
     def cost(self, computation: Computation, *, rank: int = 0) -> Cost:
@@ -121,19 +107,16 @@ class _SumEnd(PartyProtocol):
 
     @property
     def traffic(self) -> Traffic:
-        """Between the holders."""
         return self._traffic
 
     @property
     def dealer_traffic(self) -> Traffic:
-        """There is no dealer."""
         return Traffic()
 
     def _set_on_record(self, on_record: OnRecord | None) -> None:
         self._on_record = on_record
 
     def open(self, message: bytes) -> np.ndarray:
-        """See `PartyProtocol.open`."""
         return self._watched(open_again(message, self.rank, self.num_parties, self._send))
 
     def _everyones(self, digest: bytes) -> Sequence[bytes]:
@@ -141,13 +124,9 @@ class _SumEnd(PartyProtocol):
 
     def _noisy_sum(self, computation: VectorSum, noisy_vector: np.ndarray) -> np.ndarray:
         statement = VerifiedSum(num_parties=self.num_parties, num_values=computation.num_values, modulus=RING)
-        is_dry_run = all(isinstance(link, LoopbackLink) for link in self._links.values())
-
-        def hear(step: SumStep) -> Mapping[int, bytes | bytearray]:
-            heard = answered(step, self._send, self._on_record)
-            return nobodys_answer(statement, self.rank, step) if is_dry_run else heard
-
-        return self._watched(driven(add_up(statement, self.rank, noisy_vector), hear))
+        dry_run = all(isinstance(link, LoopbackLink) for link in self._links.values())
+        summed = sum_of_all(statement, self.rank, noisy_vector, self._send, self._on_record, is_dry_run=dry_run)
+        return self._watched(summed)
 
     def _send(self, name: str, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
         return exchange(self._links, outgoing, sizes)
@@ -158,13 +137,7 @@ class _SumEnd(PartyProtocol):
         return total
 
     def _clipped_noisy_sum(
-        self,
-        shape: BatchShape,
-        layout: Layout,
-        own: Iterable[PartyInputs],
-        prior: PriorInputs,
-        mask: np.ndarray,
-        noise_share: np.ndarray,
+        self, clipped: ClippedSum, own: Iterable[PartyInputs], prior: PriorInputs, mask: np.ndarray, noise: np.ndarray
     ) -> np.ndarray:
         raise BackendError(_ONLY_SUMS)
 

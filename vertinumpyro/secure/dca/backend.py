@@ -4,22 +4,35 @@ Additive shares over the whole ring Z_{2^64}, one client at a time and for block
 A client's message to node k < M is r_k, uniform on the ring; its message to node M is z + η - Σ r_k. Any M - 1
 of the M messages are jointly uniform, whatever z and η are: without node M's they are the masks themselves;
 without node j's, the map from r_j to node M's message is a bijection of the ring, given the others.
+
+DCA for more clients than one machine serves: blocks of clients are tasks on a Dask cluster.
+
+Why Dask: it is the distributed engine that a NumPy user already has; a block is a NumPy array wherever it
+lives (files, object store, the workers' own memory), the same code runs on a laptop's processes and on an
+existing cluster (Kubernetes, SLURM, YARN), and it is pure Python. The paper used Spark, which wants a JVM and
+moves NumPy arrays through serialised rows. What is distributed is the work of many simulated or proxied
+clients: a task makes its clients' messages and adds them up for every node, and only M running sums travel.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
-from typing import Protocol, final, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.core.rng import RandomSource
+from vertinumpyro.core.workers import connected
 from vertinumpyro.privacy.noise_shares import ShareLaw
 from vertinumpyro.secure.backend import AnyArray, BackendInfo
+
+if TYPE_CHECKING:
+    from distributed import Client as DaskClient
+
 
 _KEY_BYTES = 32  # what a mask hides must stay hidden for good, so no 128-bit keys
 _BYTES_PER_KEY = 2**32  # 2^28 blocks: AES-CTR differs from uniform by at most 2^(2 * 28 - 129) = 2^-73
@@ -52,7 +65,6 @@ class CipherSource(RandomSource):
         self._add_into(memoryview(words.data).cast("B"), words.nbytes - 8 * SPARE_WORDS)
 
     def random_bytes(self, num_bytes: int) -> bytes:
-        """Returns `num_bytes` bytes of the stream."""
         if num_bytes < 0:
             raise ArgumentError(f"num_bytes must not be negative, got {num_bytes}")
         if num_bytes > len(_ZEROS):
@@ -61,7 +73,6 @@ class CipherSource(RandomSource):
         return self._encryptor.update(memoryview(_ZEROS)[:num_bytes])
 
     def uint64(self, size: int) -> np.ndarray:
-        """Returns `size` 64-bit words of the stream."""
         if size < 0:
             raise ArgumentError(f"size must not be negative, got {size}")
         words = words_buffer(size)
@@ -69,7 +80,6 @@ class CipherSource(RandomSource):
         return words[:size]
 
     def spawn(self, num_sources: int) -> tuple[CipherSource, ...]:
-        """Returns sources with keys of their own."""
         return tuple(CipherSource() for _ in range(num_sources))
 
     def _add_into(self, data: memoryview, num_bytes: int) -> None:
@@ -88,10 +98,6 @@ class CipherSource(RandomSource):
         cipher = Cipher(algorithms.AES(os.urandom(_KEY_BYTES)), modes.CTR(bytes(16)))
         self._encryptor = cipher.encryptor()
         self._left, self._owner = _BYTES_PER_KEY, os.getpid()
-
-    def __repr__(self) -> str:
-        """Shows nothing secret."""
-        return "CipherSource()"
 
 
 def words_buffer(size: int) -> np.ndarray:
@@ -128,14 +134,13 @@ class NodeSums:
 
     :param num_nodes: M.
     :param num_values: d.
-    :param source: where masks and noise come from; None takes a `CipherSource`.
     """
 
-    def __init__(self, num_nodes: int, num_values: int, source: CipherSource | None = None) -> None:
+    def __init__(self, num_nodes: int, num_values: int) -> None:
         check_nodes(num_nodes)
         if num_values < 1:
             raise ArgumentError(f"num_values must be at least 1, got {num_values}")
-        self._source = CipherSource() if source is None else source
+        self._source = CipherSource()
         # Short vectors stand side by side, long ones are cut: NumPy is fast on rows of about _TILE_COLUMNS.
         self._beside = max(1, _TILE_COLUMNS // num_values)
         width = self._beside * num_values
@@ -205,17 +210,11 @@ class NodeSums:
         np.multiply(vectors, 2.0**fractional_bits, out=real)
         np.rint(real, out=out, casting="unsafe")
 
-    def mask_buffer(self) -> np.ndarray:
-        """The buffer of one tile's masks, with the cipher's spare words: what a benchmark's floor fills."""
-        nodes = len(self.sums)
-        return self._messages[: (self._messages.size - SPARE_WORDS) // nodes * (nodes - 1) + SPARE_WORDS]
-
     def total(self) -> np.ndarray:
         """The aggregator's result: the sum of all vectors and noise shares, int64 `[d]`, modulo 2^64."""
         return self.sums.sum(axis=0, dtype=np.uint64).view(np.int64)
 
     def __repr__(self) -> str:
-        """Public sizes alone."""
         nodes, values = self.sums.shape
         return f"NodeSums(num_nodes={nodes}, num_values={values}, num_clients={self.num_clients})"
 
@@ -267,7 +266,6 @@ class DistributedCompute:
     num_nodes: int = 3
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
         check_nodes(self.num_nodes)
 
     def info(self) -> BackendInfo:
@@ -317,3 +315,84 @@ class DistributedCompute:
         for block in blocks:
             sums.add(block, noise=law, fractional_bits=fractional_bits)
         return sums.total()
+
+
+Block = Callable[[], np.ndarray]
+"""Loads one block of clients, `[n, D]`, on the worker that runs it."""
+
+
+def distributed_sum_on_dask(
+    blocks: Iterable[Block],
+    *,
+    cluster: DaskClient | str,
+    num_values: int,
+    share_variance: int,
+    num_nodes: int = 3,
+    fractional_bits: int | None = None,
+    tasks_at_a_time: int | None = None,
+) -> np.ndarray:
+    """The noisy sum over all clients of all blocks, int64 `[D]`, as `DistributedCompute.noisy_sum_of_blocks`.
+
+    A block whose worker is lost runs again elsewhere, with fresh masks and noise. Only one of its results enters
+    the sum and the other is seen by nobody, so every client's noise is there once.
+
+    :param blocks: loaders of blocks of clients; they are sent to the workers, the blocks are not.
+    :param cluster: a `distributed.Client`, or the address of a scheduler ("tcp://scheduler:8786").
+    :param num_values: D.
+    :param share_variance: the variance of every client's noise share, in grid units².
+    :param num_nodes: M.
+    :param fractional_bits: f, where blocks hold reals.
+    :param tasks_at_a_time: how many blocks may wait or run at once; None takes four for each worker thread.
+    :raises ArgumentError: Dask is not installed (extra `dask`), or an argument is wrong.
+    :raises BackendError: a block could not be computed; nothing is revealed.
+    """
+    check_nodes(num_nodes)
+    ShareLaw.of(share_variance)  # refuses a bad variance here rather than on a worker
+    client, owned = connected(cluster, "cluster")
+    try:
+        waiting = tasks_at_a_time or 4 * max(1, sum(client.nthreads().values()))
+        totals = np.zeros((num_nodes, num_values), np.uint64)
+        settings = (num_nodes, num_values, share_variance, fractional_bits)
+        for sums in _run(client, blocks, settings, waiting):
+            totals += sums
+        return totals.sum(axis=0, dtype=np.uint64).view(np.int64)
+    finally:
+        if owned:
+            client.close()
+
+
+def _run(client: Any, blocks: Iterable[Block], settings: tuple, waiting: int) -> Iterator[np.ndarray]:
+    """The node sums of all blocks in any order; never more than `waiting` tasks at once."""
+    from distributed import as_completed
+
+    loaders = iter(blocks)
+
+    def submit() -> Any:
+        for load in loaders:
+            # pure=False: a task draws fresh randomness, so two tasks are never the same one
+            return client.submit(_node_sums, load, *settings, pure=False)
+        return None
+
+    first = [task for task in (submit() for _ in range(waiting)) if task is not None]
+    running = as_completed(first, loop=client.loop)  # without it, the process's default client would be taken
+    for done in running:
+        try:
+            sums = done.result()
+        except Exception:
+            raise BackendError(
+                "a block of clients failed on the cluster, so nothing is revealed; its worker's log says why"
+            ) from None
+        done.release()
+        following = submit()
+        if following is not None:
+            running.add(following)
+        yield sums
+
+
+def _node_sums(
+    load: Block, num_nodes: int, num_values: int, share_variance: int, fractional_bits: int | None
+) -> np.ndarray:
+    """One task: what the M nodes hold after one block of clients, uint64 `[M, D]`."""
+    sums = NodeSums(num_nodes, num_values)
+    sums.add(load(), noise=ShareLaw.of(share_variance), fractional_bits=fractional_bits)
+    return sums.sums

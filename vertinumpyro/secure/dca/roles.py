@@ -55,7 +55,6 @@ class Envelope:
     ciphertext: bytes
 
     def __repr__(self) -> str:
-        """Names and size, not the bytes."""
         return f"Envelope(client={self.client!r}, node={self.node!r}, {len(self.ciphertext)} bytes)"
 
 
@@ -96,10 +95,6 @@ class ChannelKey:
         except ValueError:
             raise ArgumentError("a registered public key must be 32 bytes of X25519; register it again") from None
         return HKDF(hashes.SHA256(), length=32, salt=salt, info=b"vertinumpyro dca channel").derive(secret)
-
-    def __repr__(self) -> str:
-        """Nothing secret."""
-        return "ChannelKey()"
 
 
 @final
@@ -217,10 +212,6 @@ class Client:
         ciphertext = self.key.seal(share.astype("<u8").tobytes(), self._nodes[node], context)
         return Envelope(round_id=round_.round_id, client=self.name, node=node, ciphertext=ciphertext)
 
-    def __repr__(self) -> str:
-        """Nothing secret."""
-        return f"Client({self.name!r})"
-
 
 @final
 class ComputeNode:
@@ -280,10 +271,6 @@ class ComputeNode:
             total += self._shares[client]
         self._shares.clear()  # secret towards a later thief of this node
         return total
-
-    def __repr__(self) -> str:
-        """Nothing secret."""
-        return f"ComputeNode({self.name!r}, {len(self._shares)} messages)"
 
 
 def agree(round_: Round, received: Sequence[frozenset[str]]) -> frozenset[str]:

@@ -44,10 +44,16 @@ import jax.numpy as jnp
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.secure import number_formats
-from vertinumpyro.secure.arithmetic import MILLS_COEFFICIENT_BITS, MILLS_COEFFICIENTS, MILLS_REACH, chebyshev_sum
 from vertinumpyro.secure.input_bounds import SCORE_BOUND
 from vertinumpyro.secure.input_encoding import Layout
 from vertinumpyro.secure.number_formats import fixed_point_format, largest_weights, local_error_bound
+from vertinumpyro.secure.score_contract import (
+    MILLS_COEFFICIENT_BITS,
+    MILLS_COEFFICIENTS,
+    MILLS_REACH,
+    Arithmetic,
+    chebyshev_sum,
+)
 from vertinumpyro.secure.shape import BatchShape
 
 Arrays = Mapping[str, Any]
@@ -83,7 +89,7 @@ _WEIGHT_BITS = 30
 
 
 def clipped_noisy_sum(shape: BatchShape, layout: Layout) -> Callable[[Arrays], jax.Array]:
-    """The program of `ClippedSum`; its inputs are named as `spu.end` does."""
+    """The program of `ClippedSum`; its inputs are named as `spu.backend` does."""
     parties = range(shape.num_parties)
 
     def program(arrays: Arrays) -> jax.Array:
@@ -118,7 +124,7 @@ def noisy_sum(num_parties: int) -> Callable[[Arrays], jax.Array]:
 
 
 @final
-class SpuArithmetic:
+class SpuArithmetic(Arithmetic):
     """`Arithmetic` in JAX operations on integers of 128 bits: z in `LOG_BITS`, e in `EXP_BITS`; no operation errs."""
 
     stack = staticmethod(jnp.stack)
@@ -132,15 +138,12 @@ class SpuArithmetic:
         return exp_nonpositive(_shifted_up(below, halvings) if halvings else below)
 
     def capped_exp(self, z: jax.Array) -> jax.Array:
-        """exp(min(z, 0))."""
         return exp_nonpositive(jnp.minimum(z, 0))
 
     def sigmoid_sum(self, z: jax.Array) -> jax.Array:
-        """Over the last axis."""
         return sigmoid(z).sum(axis=-1, keepdims=True)
 
     def clip(self, z: jax.Array) -> jax.Array:
-        """clip(z, -1, 1)."""
         one = 1 << number_formats.LOG_BITS
         return _shifted_up(jnp.clip(z, -one, one), number_formats.LOG_BITS - EXP_BITS)
 
@@ -156,11 +159,9 @@ class SpuArithmetic:
         return jnp.clip(shifted_down(found, _MILLS_BITS - EXP_BITS), 0, 1 << EXP_BITS)
 
     def sign(self, own: jax.Array) -> jax.Array:
-        """2 y - 1."""
         return 2 * shifted_down(own, EXP_BITS) - 1
 
     def times(self, sign: jax.Array, x: jax.Array) -> jax.Array:
-        """The product."""
         return sign * x
 
     def portion(self, x: jax.Array, e: jax.Array) -> jax.Array:
@@ -168,7 +169,6 @@ class SpuArithmetic:
         return shifted_down(x * e, EXP_BITS)
 
     def plus(self, e: jax.Array, number: float | int) -> jax.Array:
-        """The sum."""
         return e + round(number * (1 << EXP_BITS))
 
 
