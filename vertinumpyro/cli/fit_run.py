@@ -88,6 +88,9 @@ def cost_lines(costs: Costs) -> Iterator[RenderableType]:
         )
 
 
+_NETWORK = "the network between organisations, on which `vertinumpyro doctor` rehearses the run"
+
+
 def time_of(job: Job, plan: Plan, costs: Costs) -> FitTime | None:
     """How long the fit takes on this machine, the parties' computation among it; kept with the plan."""
     found = job.method.time(plan)
@@ -95,7 +98,9 @@ def time_of(job: Job, plan: Plan, costs: Costs) -> FitTime | None:
         return None
     if costs:
         together = sum(times * cost.seconds for cost, times in costs)
-        found = dataclasses.replace(found, before={**found.before, "the secure computation": together})
+        unknown = "; ".join(filter(None, (found.unknown, _NETWORK)))
+        before = {**found.before, "the secure computation": together}
+        found = dataclasses.replace(found, before=before, unknown=unknown)
     plan.keep_time(found)
     return found
 

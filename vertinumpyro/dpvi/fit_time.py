@@ -20,8 +20,7 @@ from vertinumpyro.session.fit_time import DRAW_S, slowness
 
 _MOST_RECORDS = 10**6  # of stand-ins; a step reads the records of its batch alone
 _MOST_DRAWN = 10**6  # values of noise, of more the time is in proportion
-_APART = "each party's own part of the steps and what they compute together, of which `vertinumpyro check` has the "
-_APART += "sums, and `vertinumpyro doctor` all of it on the organisations' network"
+_APART = "each party's own part of the steps"
 
 
 def try_step(kernel: Kernel, state: DPVIState, facts: DatasetInfo, plan: GradientPlan) -> StepTime:

@@ -121,10 +121,6 @@ class FitTime:
         """Of all parts."""
         return sum(self.before.values()) + sum(self.after.values())
 
-    def then(self, **after: float) -> FitTime:
-        """With further parts at the end; `_` stands for a space in their names."""
-        return dataclasses.replace(self, after={**self.after, **{k.replace("_", " "): v for k, v in after.items()}})
-
     @property
     def words(self) -> str:
         """In one sentence, the parts that take a tenth of it or more in their order."""
