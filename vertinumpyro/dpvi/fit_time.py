@@ -18,6 +18,7 @@ from vertinumpyro.posterior.predictive import model_units
 from vertinumpyro.privacy import FitTime, GradientPlan
 from vertinumpyro.session.fit_time import DRAW_S, slowness
 
+_OF_COMPILING = 0.4  # of what the steps take, what draws a twin of the same model does
 _MOST_RECORDS = 10**6  # of stand-ins; a step reads the records of its batch alone
 _MOST_DRAWN = 10**6  # values of noise, of more the time is in proportion
 _APART = "each party's own part of the steps"
@@ -48,10 +49,11 @@ def fit_time(
     if tried is not None:
         before["compiling"] = tried.compiling
         before[f"{plan.num_gradients:,} steps"] = plan.num_gradients * _step(kernel, plan, tried)
-    values = facts.num_records * len(facts.schema.columns)
+    drawing = DRAW_S * slowness() * facts.num_records * len(facts.schema.columns)
+    drawing += _OF_COMPILING * before.get("compiling", 0.0)
     return FitTime(
         before=before,
-        after={"the synthetic table": DRAW_S * slowness() * values},
+        after={"the synthetic table": drawing},
         unknown="; ".join(text for text in (begun.unknown, "" if tried else _APART) if text),
         shorter=f"Give fewer num_steps, a model of fewer components or parameters, or{_widest(facts)} fewer values in "
         "the schema (bins, edges, fewer categories). ",

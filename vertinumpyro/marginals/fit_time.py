@@ -19,6 +19,7 @@ from vertinumpyro.marginals.expected_tables import ModelTables
 from vertinumpyro.marginals.field_fit import BATCH
 from vertinumpyro.marginals.preconditioned import PARTICLES, STEPS
 from vertinumpyro.marginals.table_likelihood import ReleasedCells, TableLikelihood
+from vertinumpyro.model.dummy_data import errors_on_stand_ins
 from vertinumpyro.mrf import MRFPlan
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.fit_time import tables_seconds
@@ -91,7 +92,8 @@ def _tried(derivative: Callable[[jax.Array], Any], of: TableLikelihood) -> _Deri
     flat, seconds = jnp.zeros(of.split.num_parameters), []
     for _ in range(1 + _TRIED):
         started = time.perf_counter()
-        jax.block_until_ready(derivative(flat))
+        with errors_on_stand_ins():
+            jax.block_until_ready(derivative(flat))
         seconds.append(time.perf_counter() - started)
     each = float(np.median(seconds[1:]))
     return _Derivative(max(0.0, seconds[0] - each), each)

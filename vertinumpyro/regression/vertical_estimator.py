@@ -61,7 +61,8 @@ from vertinumpyro.session.fit_time import announce, slowness
 
 Table = Records | Session
 
-_BEGIN_S, _ENCODE_S, _MULTIPLY_S, _SOLVE_S = 0.5, 2e-7, 1e-9, 1e-9  # a fit; a value; a product; of a matrix' cube
+_BEGIN_S, _RECORD_S, _VALUE_S, _PRODUCT_S = 0.2, 3e-7, 1e-8, 1e-10  # seconds of a fit, and for each of these
+_SOLVE_S = 1e-9  # for the cube of the number of features
 _MATRICES = 8  # of all products at a time: exact, with noise, and what solves for their coefficients
 
 
@@ -150,10 +151,10 @@ class VerticalEstimator(SpendsOwnBudgets):
     def time(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> FitTime:
         """How long a fit takes here: products of all features, of which the records' number says how long they take."""
         size = plan.layout.size
-        seconds = plan.num_records * (_ENCODE_S * size + _MULTIPLY_S * size**2)
+        seconds = _BEGIN_S + plan.num_records * (_RECORD_S + _VALUE_S * size + _PRODUCT_S * size**2)
         wanted = isinstance(self.backend, BetweenProcesses)
         return FitTime(
-            before={"the products": _BEGIN_S + slowness() * seconds},
+            before={"the products": slowness() * seconds},
             after={"the coefficients": slowness() * _SOLVE_S * size**3},
             unknown="what the parties compute together, of which `vertinumpyro check` has the cost" if wanted else "",
             shorter="Give fewer features, or fewer categories of the widest ones. ",
