@@ -45,7 +45,7 @@ def fit_time(
     :param tried: None where the parties are processes, whose steps are not these.
     """
     begun = FitTime() if start is None else start.time(facts, plan)
-    before = {**begun.before, **{name: s for name, s in begun.after.items() if name != "the synthetic table"}}
+    before = dict(begun.before)
     if tried is not None:
         before["compiling"] = tried.compiling
         before[f"{plan.num_gradients:,} steps"] = plan.num_gradients * _step(kernel, plan, tried)
@@ -53,7 +53,7 @@ def fit_time(
     drawing += _OF_COMPILING * before.get("compiling", 0.0)
     return FitTime(
         before=before,
-        after={"the synthetic table": drawing},
+        after={**begun.after, "the synthetic table": drawing},
         unknown="; ".join(text for text in (begun.unknown, "" if tried else _APART) if text),
         shorter=f"Give fewer num_steps, a model of fewer components or parameters, or{_widest(facts)} fewer values in "
         "the schema (bins, edges, fewer categories). ",

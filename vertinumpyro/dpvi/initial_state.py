@@ -102,7 +102,8 @@ class Start(abc.ABC):
         """What the parties compute together for the release, and how often."""
 
     def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
-        """How long the release, and what is made of it, take on this machine; nothing worth saying by default."""
+        """How long the release and what is made of it take on this machine, and `after` the steps what follows them;
+        nothing worth saying by default."""
         return FitTime()
 
     @abc.abstractmethod
@@ -274,7 +275,9 @@ class TableStart(Start):
 
     def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
         """See `Start.time`: of the tables, and of the model that is fitted to them."""
-        return self.inference.time(facts, _part(plan))
+        found = self.inference.time(facts, _part(plan))
+        model = {name: seconds for name, seconds in found.after.items() if name != "the synthetic table"}
+        return dataclasses.replace(found, before={**found.before, **model}, after={})
 
     def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
         """See `Start.memory`."""
