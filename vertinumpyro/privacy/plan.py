@@ -197,8 +197,8 @@ class Plan(abc.ABC):
     @property
     def time(self) -> FitTime | None:
         """How long a fit takes here, tried on stand-ins where it is first asked for; None of a plan from a record."""
-        kept = self.__dict__.get("_time")
-        if callable(kept):
+        kept: Any = self.__dict__.get("_time")
+        if kept is not None and self.known_time is None:
             self.keep_time(kept())
         return self.known_time
 
