@@ -250,7 +250,8 @@ def everyone(task: Task) -> tuple[Results, Figures]:
 
 
 def _fitted(task: Task, dpvi: DPVI, settings: Mapping[str, Any], key: jax.Array) -> PredictivePosterior:
-    return dpvi.fit(task.train, _plan_for_everyone(task, dpvi, **settings), key, progress_bar=False)
+    plan = _plan_for_everyone(task, dpvi, **settings)
+    return dpvi.fit(task.train, plan, key, progress_bar=False, allow_long=True)
 
 
 def _from_tables(task: Task, num_components: int, key: jax.Array) -> PredictivePosterior:

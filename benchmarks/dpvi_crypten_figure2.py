@@ -91,7 +91,9 @@ def in_processes(args: argparse.Namespace, folder: Path) -> tuple[Curve, dict[st
                 values.append(experiment.held_out_nll(params))
 
         key = compat.random_key(0)
-        fit = experiment.dpvi.fit(session, experiment.plan, key, run_dir=folder / "run", after_chunk=evaluate)
+        fit = experiment.dpvi.fit(
+            session, experiment.plan, key, run_dir=folder / "run", after_chunk=evaluate, allow_long=True
+        )
         traffic = session.traffic
     cost = {
         "seconds_a_step": fit.diagnostics.seconds / args.steps,

@@ -99,7 +99,7 @@ def draw(cells: tuple[int, ...], clinic: int, num_records: int, seed: int) -> Ve
 def by_vertimrf(dataset: VerticalDataset, key: jax.Array) -> Twin:
     system = VertiMRF()
     plan = system.plan(dataset, epsilon=EPSILON, delta=DELTA)
-    return system.fit(dataset, plan).sample_synthetic(rng_key=key), plan
+    return system.fit(dataset, plan, allow_long=True).sample_synthetic(rng_key=key), plan
 
 
 def by_marginals(dataset: VerticalDataset, key: jax.Array) -> Twin:
@@ -111,7 +111,7 @@ def by_marginals(dataset: VerticalDataset, key: jax.Array) -> Twin:
 def by_dpvi(dataset: VerticalDataset, key: jax.Array) -> Twin:
     dpvi = DPVI()
     plan = dpvi.plan(dataset, epsilon=EPSILON, delta=DELTA)
-    return dpvi.fit(dataset, plan, key).sample_synthetic(rng_key=key), plan
+    return dpvi.fit(dataset, plan, key, allow_long=True).sample_synthetic(rng_key=key), plan
 
 
 METHODS: dict[str, Callable[[VerticalDataset, jax.Array], Twin]] = {

@@ -10,12 +10,16 @@ import pandas as pd
 import pytest
 
 import vertinumpyro as vnp
-from vertinumpyro import pooled
-from vertinumpyro.core.errors import AlignmentError, ArgumentError, LongFitWarning, UnprovenError
+from vertinumpyro.core.errors import AlignmentError, ArgumentError, LongFitWarning, PlanSpentError, UnprovenError
+from vertinumpyro.data import TableFacts
 from vertinumpyro.data.dataframe_interop import in_kind_of
+from vertinumpyro.dpvi import inference
 from vertinumpyro.marginals import MarginalPosterior
 from vertinumpyro.mrf.field import has_engine
-from vertinumpyro.privacy import PrivacyWarning
+from vertinumpyro.privacy import FitTime, Plan, PrivacyWarning
+from vertinumpyro.session import InProcessSession, OrganisationSession
+from vertinumpyro.session.fit_time import announce
+from vertinumpyro.session.session import SessionWrapper
 
 N = 400
 _rng = np.random.default_rng(0)
@@ -158,32 +162,73 @@ def test_columns_too_wide_for_a_table_are_counted_in_groups():
     assert set(made.table["code"]) <= set(WIDE.columns["code"].labels)
 
 
-def test_steps_that_take_long_are_told_before_anything_is_spent(monkeypatch, tmp_path):
+LONG = FitTime(before={"the tables": 1.0}, after={"the field": 700.0}, shorter="Give 'visits' fewer values. ")
+
+
+@pytest.mark.skipif(not has_engine(), reason="Markov random fields: extra `mrf`")
+def test_what_takes_long_is_asked_for_before_anything_is_spent(monkeypatch, tmp_path):
     def twin(**settings):
         return vnp.twin(
             TABLES, epsilon=5.0, schema=SCHEMA, rng_key=jax.random.key(0), run_dir=tmp_path / "run", **settings
         )
 
-    monkeypatch.setattr(pooled, "_candidates", lambda model, schema, on_estimate: [_stepping(on_estimate, 601.0)])
-    with pytest.raises(ArgumentError, match=r"allow_long: .*about 10 minutes.*'visits'.*allow_long=True"):
+    monkeypatch.setattr(vnp.VertiMRF, "time", lambda self, facts, plan: LONG)
+    with pytest.raises(ArgumentError, match=r"allow_long: .*12 min .*the field 12 min.*'visits'.*allow_long=True"):
         twin()
     assert not (tmp_path / "run").exists()
-    with pytest.warns(LongFitWarning, match="about 10 minutes"):
+    with pytest.warns(LongFitWarning, match="12 min"):
         twin(allow_long=True)
 
 
-def _stepping(on_estimate, seconds):
-    """DPVI's steps, as if they took so long."""
-    dpvi = vnp.DPVI(num_components=1, warm_start=False)
+def test_a_run_that_goes_on_and_a_plan_that_is_spent_are_not_asked(monkeypatch, tmp_path):
+    dpvi, run = vnp.DPVI(num_components=1, warm_start=False), tmp_path / "run"
+    dataset = vnp.VerticalDataset.from_frames(SCHEMA, TABLES)
+    plan = dpvi.plan(dataset, epsilon=5.0, num_steps=2)
+    monkeypatch.setattr(inference, "fit_time", lambda *arguments: LONG)
 
-    def told(found):
-        assert 0 < found < seconds
-        on_estimate(seconds)
+    def fit(**settings):
+        return dpvi.fit(dataset, plan, jax.random.key(0), run_dir=run, progress_bar=False, **settings)
 
-    return (
-        "steps",
-        lambda data, epsilon, delta: dpvi.plan(data, epsilon=epsilon, num_steps=2),
-        lambda data, plan, key, run_dir: dpvi.fit(
-            data, plan, key, run_dir=run_dir, on_estimate=told, progress_bar=False
-        ),
-    )
+    with pytest.raises(ArgumentError, match="allow_long: "):
+        fit()
+    assert not run.exists()
+    with pytest.warns(LongFitWarning):
+        fit(allow_long=True)
+    fit(resume=True)
+    with pytest.raises(PlanSpentError):
+        fit()
+
+
+def test_no_party_between_organisations_is_asked():
+    class Elsewhere(SessionWrapper):
+        num_records = N
+        inner = object.__new__(OrganisationSession)
+
+    plan = vnp.DPVI(num_components=1, warm_start=False).plan(TableFacts(SCHEMA, N), epsilon=5.0)
+    settings = {"run_dir": None, "resume": False, "allow_long": False}
+    announce(Elsewhere(), plan, lambda: LONG, **settings)
+    with pytest.raises(ArgumentError, match="allow_long: "):
+        announce(InProcessSession(vnp.VerticalDataset.from_frames(SCHEMA, TABLES), vnp.FixedPoint()), plan,
+                 lambda: LONG, **settings)  # fmt: skip
+
+
+def test_a_plan_says_how_long_a_fit_takes_and_where_the_time_goes(monkeypatch):
+    plan = vnp.DPVI(num_components=1, warm_start=False).plan(TableFacts(SCHEMA, N), epsilon=5.0, num_steps=2)
+    assert plan.known_time is None
+    found = plan.time
+    assert list(found.before) == ["compiling", "2 steps"]
+    assert found.seconds > 0
+    assert plan.known_time is found
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert Plan.from_dict(plan.to_dict()).time is None
+    tables = vnp.VertiMRF().plan(TableFacts(SCHEMA, N), epsilon=5.0)
+    parts = vnp.MarginalInference(num_components=2).time(TableFacts(SCHEMA, N), tables)
+    assert list(parts.after)[-2:] == ["the model", "the synthetic table"]
+    assert ("the field" in parts.after) == has_engine()
+
+
+def test_a_time_names_its_large_parts_and_what_it_leaves_out():
+    found = FitTime(before={"trying": 1.0, "steps": 200.0}, after={"the field": 7200.0}, unknown="the network")
+    assert found.words == "about 2.1 h on this machine (the field 2.0 h); not in it: the network"
+    assert found.words_after == "the field, about 2.0 h"
+    assert FitTime().words == "about 1 s on this machine"

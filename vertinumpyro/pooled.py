@@ -17,18 +17,18 @@ from typing import Any, Literal, final
 import jax
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.errors import ArgumentError, LongFitWarning, ModelContractError, UnprovenError
+from vertinumpyro.core.errors import ArgumentError, ModelContractError, UnprovenError
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import Schema, VerticalDataset, draft_schema
 from vertinumpyro.data.dataframe_interop import Table, as_frame, in_kind_of
 from vertinumpyro.dpvi import DPVI, Posterior
-from vertinumpyro.dpvi.training_loop import OnEstimate
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PrivacyWarning
+from vertinumpyro.session.fit_time import require_allowed
 
 Fitted = MarkovTwin | MarginalPosterior | Posterior
 
@@ -37,7 +37,6 @@ _UNDRAFTED = (
     "(vertinumpyro.draft_schema(table, party).to_toml() proposes them, Schema.from_toml reads what you confirmed) and "
     "give schema=. allow_unproven=True takes what the tables hold, with no guarantee for it"
 )
-_LONG_S, _LONGEST_S = 60.0, 600.0
 _DRAFTED = (
     "the schema was read from the tables, so epsilon does not cover it: a bound that only one record reaches tells of "
     "that record. Do not publish this twin; confirm made.schema by public knowledge and give it as schema="
@@ -115,10 +114,10 @@ def twin(
     :param run_dir: a new folder for the privacy record, written before anything is seen.
     :param unmatched: what to do with records that not all parties have; "drop" makes the number of common ones public.
     :param allow_unproven: without a schema, take bounds and categories from the tables.
-    :param allow_long: take steps even where they will take more than ten minutes, as one on stand-ins took. From one
-        minute on a `LongFitWarning` says how long.
+    :param allow_long: go on even where it will take more than ten minutes, as its parts took on stand-ins. From one
+        minute on a `LongFitWarning` says how long, and where the time goes.
     :raises UnprovenError: there is no schema, and `allow_unproven` is False.
-    :raises ArgumentError: the steps would take more than ten minutes, and `allow_long` is False; nothing is spent.
+    :raises ArgumentError: it would take more than ten minutes, and `allow_long` is False; nothing is spent.
     :raises ArgumentError, SchemaError, DataError, AlignmentError, ModelContractError: name the argument, party or
         column.
     """
@@ -133,7 +132,7 @@ def twin(
         warnings.warn(_DRAFTED, PrivacyWarning, stacklevel=3)
     dataset = VerticalDataset.from_frames(schema, tables, unmatched=unmatched)
     fit_key, draw_key = jax.random.split(key)
-    why, plan, fit = _method(dataset, model, epsilon, delta, _speaks_of_time(dataset.schema, allow_long))
+    why, plan, fit = _method(dataset, model, epsilon, delta, allow_long)
     fitted = fit(dataset, plan, fit_key, run_dir)
     return Twin(fitted, plan, dataset.schema, why, proved, type(next(iter(tables.values()))), draw_key)
 
@@ -161,29 +160,12 @@ _Plan = Callable[[VerticalDataset, float, float], Plan]
 _Candidate = tuple[str, _Plan, _Fit]
 
 
-def _speaks_of_time(schema: Schema, allow_long: bool) -> OnEstimate:
-    """Says how long steps will take, before anything is spent; refuses what takes too long and nobody allowed."""
-    widest = max(schema.columns, key=lambda name: schema.columns[name].num_values or 0)
-
-    def on_estimate(seconds: float) -> None:
-        words = f"learning by noisy steps will take about {seconds / 60:,.0f} minutes here, as one step took"
-        if seconds > _LONGEST_S and not allow_long:
-            raise ArgumentError(
-                f"allow_long: {words}; nothing was spent. Give the widest columns, as {widest!r}, fewer values in the "
-                "schema (bins, edges, fewer categories), or give allow_long=True"
-            )
-        if seconds > _LONG_S:
-            warnings.warn(words, LongFitWarning, stacklevel=2)
-
-    return on_estimate
-
-
 def _method(
-    dataset: VerticalDataset, model: Model | None, epsilon: float, delta: float, on_estimate: OnEstimate
+    dataset: VerticalDataset, model: Model | None, epsilon: float, delta: float, allow_long: bool
 ) -> tuple[str, Plan, _Fit]:
     """The first method whose plan can be made, and the reason for it."""
     refused = ""
-    for name, make_plan, fit in (candidates := list(_candidates(model, dataset.schema, on_estimate))):
+    for name, make_plan, fit in (candidates := list(_candidates(model, dataset.schema, allow_long))):
         try:
             return f"{name}{refused}", make_plan(dataset, epsilon, delta), fit
         except (ArgumentError, ModelContractError) as error:
@@ -193,7 +175,7 @@ def _method(
     raise AssertionError("there is no candidate")
 
 
-def _candidates(model: Model | None, schema: Schema, on_estimate: OnEstimate) -> Iterator[_Candidate]:
+def _candidates(model: Model | None, schema: Schema, allow_long: bool) -> Iterator[_Candidate]:
     field = VertiMRF()
     if model is None and has_engine():
         grouped = field.grouped(schema)
@@ -202,7 +184,7 @@ def _candidates(model: Model | None, schema: Schema, on_estimate: OnEstimate) ->
         yield (
             f"Markov field of noisy tables{groups}",
             lambda data, epsilon, delta: grouped.plan(data, epsilon=epsilon, delta=delta),
-            lambda data, plan, key, run_dir: grouped.fit(data, plan, run_dir=run_dir),
+            lambda data, plan, key, run_dir: grouped.fit(data, plan, run_dir=run_dir, allow_long=allow_long),
         )
     inference = MarginalInference(model, law="auto" if has_engine() else "tables")
 
@@ -212,6 +194,7 @@ def _candidates(model: Model | None, schema: Schema, on_estimate: OnEstimate) ->
         return plan
 
     def from_tables(data: VerticalDataset, plan: Any, key: jax.Array, run_dir: str | Path | None) -> Fitted:
+        require_allowed(inference.time(data, plan), allow_long=allow_long)
         return inference.fit(release_marginals(data, plan, field, run_dir=run_dir), key, progress_bar=False)
 
     yield "model learned from noisy tables", plan_tables, from_tables
@@ -219,5 +202,5 @@ def _candidates(model: Model | None, schema: Schema, on_estimate: OnEstimate) ->
     yield (
         "model learned by noisy steps",
         lambda data, epsilon, delta: dpvi.plan(data, epsilon=epsilon, delta=delta),
-        lambda data, plan, key, run_dir: dpvi.fit(data, plan, key, run_dir=run_dir, on_estimate=on_estimate),
+        lambda data, plan, key, run_dir: dpvi.fit(data, plan, key, run_dir=run_dir, allow_long=allow_long),
     )

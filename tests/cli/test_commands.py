@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from tests.cli.conftest import NUM_RECORDS, Project, draw_tables, invoke, one_line
-from vertinumpyro.dpvi import training_loop
+from vertinumpyro.dpvi import DPVI, training_loop
 from vertinumpyro.evaluation.plot_style import NOT_DP_NOTE
+from vertinumpyro.privacy import FitTime
 from vertinumpyro.reports.plain_language import rounded_up
 from vertinumpyro.reports.run_report import POSTERIOR_FILES
 
@@ -105,6 +106,20 @@ def test_check_stops_at_the_first_cross(project: Project):
 
 
 @pytest.mark.promise
+def test_a_fit_that_takes_long_wants_a_flag_or_a_key(project: Project, monkeypatch):
+    long = FitTime(before={"4 steps": 7000.0}, shorter="Give fewer num_steps. ")
+    monkeypatch.setattr(DPVI, "time", lambda self, facts, plan: long)
+    message = project.fails("fit", project.config)
+    assert "allow_long: the fit would take about 1.9 h" in message
+    assert "4 steps 1.9 h" in message
+    assert "Give fewer num_steps" in message
+    assert "--allow-long" in message
+    assert "It will want --allow-long" in project.run("plan", project.config).output
+    assert project.run("fit", project.config, "--allow-long", "--out", project.folder / "other").exit_code == 0
+    project.config.write_text(project.config.read_text() + "\n[run]\nallow_long = true\n")
+    assert project.run("fit", project.config).exit_code == 0
+
+
 def test_fit_writes_everything(fitted: Project):
     assert all((fitted.run_dir / name).is_file() for name in POSTERIOR_FILES)
     record = json.loads((fitted.run_dir / "privacy.json").read_text())
@@ -175,7 +190,7 @@ def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pyte
 
     def interrupted(self, *arguments):
         calls.append(1)
-        if len(calls) == 4:  # after two rehearsals and the first chunk
+        if len(calls) == 6:  # after two of the estimate, two rehearsals and the first chunk
             raise KeyboardInterrupt
         return step(self, *arguments)
 
@@ -193,7 +208,7 @@ def test_resume_continues_an_interrupted_run(project: Project, monkeypatch: pyte
     assert resumed.exit_code == 0, resumed.stderr
     after = json.loads((project.run_dir / "privacy.json").read_text())
     assert (after["status"], after["steps_spent"], after["plan"]) == ("finished", 6, record["plan"])
-    assert len(calls) > 7
+    assert len(calls) > 9
     assert "Norm of each noisy gradient" in (project.run_dir / "report.html").read_text()
 
 

@@ -34,6 +34,9 @@ def test_a_plan_and_a_check(project: Project):
     assert [row["adversary"] for row in plan["adversaries"] if row["claim"]] == ["outside analyst", "insurer", "clinic"]
     assert plan["epsilon"] == max(row["epsilon"] for row in plan["adversaries"] if row["claim"])
     assert list(plan["schema"]["parties"]) == ["insurer", "clinic"]
+    assert plan["time"]["seconds"] > 0
+    assert "4 steps" in plan["time"]["before"]
+    assert "A fit takes about " in planned.stderr
     assert "Privacy plan" in planned.stderr
     checked = answered(project.run("check", project.config, "--json"))
     assert (checked["num_records"], checked["ok"]) == (200, True)

@@ -7,6 +7,7 @@ import pytest
 
 from vertinumpyro.cli import terminal as progress
 from vertinumpyro.cli.terminal import ProgressLines, console, progress_in_log
+from vertinumpyro.core.sparing import Sparing
 
 
 def said(steps, seconds_a_step, total):
@@ -36,9 +37,34 @@ def test_a_slow_run_says_something_every_ten_seconds_at_first_and_rarely_in_the_
 def test_a_run_that_stands_still_says_so_and_a_single_step_is_one():
     now, found = [0.0], []
     lines = ProgressLines("release", say=found.append, clock=lambda: now[0])
-    for now[0] in (0.0, 5.0, 11.0, 15.0, 22.0):
+    for now[0] in (0.0, 5.0, 11.0, 22.0, 31.0, 51.0, 71.0, 150.0):
         lines(0, 1)
-    assert found == ["0 of 1 release recorded as spent (0%), 11.0 s", "0 of 1 release recorded as spent (0%), 22.0 s"]
+    assert [line.split(", ")[1] for line in found] == ["11.0 s", "31.0 s", "1 min 11 s"]  # pauses double
+    assert all(line.startswith("0 of 1 release recorded as spent (0%)") for line in found)
+
+
+def test_after_the_last_release_it_says_what_is_computed_and_in_the_end_how_long_it_took():
+    now, found = [0.0], []
+    lines = ProgressLines("step", say=found.append, clock=lambda: now[0], after="the field, about 40 s")
+    for now[0] in (0.0, 1.0, 2.0, 12.0, 22.0):
+        lines(2 if now[0] else 0, 2)
+    now[0] = 30.0
+    lines.end(2, 2)
+    assert found == [
+        "2 of 2 steps recorded as spent (100%), 1.0 s; now the field, about 40 s",
+        "2 of 2 steps recorded as spent (100%), 22.0 s; now the field, about 40 s",
+        "computed, 29.0 s after the last step",
+    ]
+
+
+def test_what_is_awaited_is_said_when_it_changes_and_otherwise_after_ever_longer_pauses():
+    now, due = [0.0], []
+    sparing = Sparing(lambda: now[0])
+    for now[0] in map(float, range(200)):
+        who = "both" if now[0] < 5 else "dealer"
+        if sparing.is_due(who):
+            due.append((now[0], who))
+    assert due == [(0.0, "both"), (10.0, "dealer"), (30.0, "dealer"), (70.0, "dealer"), (150.0, "dealer")]
 
 
 def test_a_run_that_continues_starts_where_it_stopped():

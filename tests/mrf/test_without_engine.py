@@ -17,6 +17,7 @@ def no_engine(monkeypatch):
 
 def test_a_fit_says_what_to_install_and_its_plan_is_not_spent(dataset, tmp_path):
     plan = SYSTEM.plan(dataset, epsilon=1.0)
+    assert "not in it: the field" in plan.time.words
     with pytest.raises(ArgumentError, match=r"pip install 'vertinumpyro\[mrf\]'"):
         SYSTEM.fit(dataset, plan, run_dir=tmp_path)
     assert not any(tmp_path.iterdir())

@@ -19,8 +19,9 @@ from vertinumpyro.cli.main import app
 from vertinumpyro.cli.organisation_run import task_of
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.core.errors import PrivacyError
-from vertinumpyro.privacy import Ledger, LedgerRegistry
+from vertinumpyro.privacy import FitTime, Ledger, LedgerRegistry
 from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.study import Agreement
 
 CONFIG = """
@@ -204,6 +205,18 @@ def test_a_draft_that_cannot_be_says_why(organisations, changes, why):
     code, text = organisations.draft(**{k: v.format(folder=organisations.folder) for k, v in changes.items()})
     assert code == 2
     assert why in " ".join(text.split())
+
+
+def test_what_takes_long_is_asked_for_when_it_is_drafted_and_of_no_party_later(organisations, monkeypatch):
+    long = FitTime(before={"the products": 7000.0}, shorter="Give fewer features. ")
+    monkeypatch.setattr(VerticalLinearRegression, "time", lambda self, facts, plan: long)
+    code, text = organisations.draft()
+    assert code == 2
+    assert "--allow-long" in text
+    assert not (organisations.folder / "study.toml").exists()
+    code, text = organisations.draft(options=("--allow-long",))
+    assert code == 0, text
+    assert "allow_long" not in (organisations.folder / "study.toml").read_text()
 
 
 def test_nothing_runs_without_this_partys_approval(organisations):

@@ -222,6 +222,14 @@ def test_strangers_take_few_places_and_the_right_one_comes_through_them(identiti
         assert len(meeting.join(1)) == len(waiting.result()) == 1
 
 
+def test_who_waits_hears_at_once_who_is_missing_and_not_again_at_every_look(identities, monkeypatch):
+    monkeypatch.setattr(handshakes, "_LOOK_S", 0.05)
+    heard = []
+    with pytest.raises(PeerError, match="did not join in time"):
+        Meeting(identities, wait_s=0.5).join(0, waiting=heard.append)
+    assert heard == [f"waiting for {NAMES[1]}, {NAMES[2]}"]
+
+
 class Failing(socket.socket):
     """A listener whose system has no file, no memory or no patience for a while."""
 

@@ -25,13 +25,14 @@ from vertinumpyro.data import DatasetInfo, VerticalDataset
 from vertinumpyro.data.column import counting_moves
 from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
-from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy import FitTime, Plan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.reports.files import write_run
 from vertinumpyro.reports.plain_language import count, headline, rounded_up
 from vertinumpyro.reports.run_report import POSTERIOR
 from vertinumpyro.reports.tables import can_draw
 from vertinumpyro.session import PRIVACY_RECORD, Session, lock_folder
+from vertinumpyro.session.fit_time import require_allowed
 
 
 def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> dict[str, Any]:
@@ -46,12 +47,12 @@ def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> 
         plan = job.method.plan(facts)
         score = BoughtScore.of(job.config, job.method.name, facts, job.config.run_dir())
     console.print(heading("Schema (public)"), schema_table(job.schema))
-    _show(job, plan, facts)
+    time = _show(job, plan, facts)
     if score is not None:
         score.show(plan)
     forecast = _forecast(job, plan)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
-    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan, score), **forecast}
+    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan, score), **forecast, **_timed(time)}
 
 
 def _forecast(job: Job, plan: Plan) -> dict[str, Any]:
@@ -91,13 +92,12 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
         found += [headline(plan), *(f"{row.adversary} ε = {rounded_up(row.epsilon)}" for row in plan.adversaries)]
     with checklist_item("range") as found:
         found += [f"no value wraps around the {job.method.method.backend.info().name} ring"]
-    for line in fit_run.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
-        console.print(line)
+    time = _show_time(job, plan, facts)
     if score is not None:
         score.show(plan)
     forecast = _forecast(job, plan)
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
-    return {**_chosen(job), "num_records": facts.num_records, **_planned(plan, score), **forecast}
+    return {**_chosen(job), "num_records": facts.num_records, **_planned(plan, score), **forecast, **_timed(time)}
 
 
 def _checked_records(job: Job) -> VerticalDataset:
@@ -123,12 +123,29 @@ def _computations(job: Job, facts: DatasetInfo, plan: Plan) -> Any:
     return job.method.computations(facts, plan) if fit_run.needed(job) else ()
 
 
-def _show(job: Job, plan: Plan, facts: DatasetInfo) -> None:
+def _show(job: Job, plan: Plan, facts: DatasetInfo, *, goes_on: bool = False) -> FitTime | None:
     if job.why is not None:
         console.print(f"\nMethod: [bold]{job.method.name}[/]. {escape(_sentence(job.why))} `--method` takes another.")
     console.print(heading("Privacy plan"), *plan_view(plan, job.method.facts(plan)))
-    for line in fit_run.cost_lines(job.method.method.backend, _computations(job, facts, plan)):
+    return _show_time(job, plan, facts, goes_on=goes_on)
+
+
+def _show_time(job: Job, plan: Plan, facts: DatasetInfo, *, goes_on: bool = False) -> FitTime | None:
+    """What the parties compute together costs, and how long all of it takes; of a run that goes on the first alone."""
+    costs = fit_run.costs_of(job.method.method.backend, _computations(job, facts, plan))
+    for line in fit_run.cost_lines(costs):
         console.print(line)
+    if goes_on:
+        return None
+    with console.status("[dim]how long it takes …"):
+        found = fit_run.time_of(job, plan, costs)
+    for line in fit_run.time_lines(found):
+        console.print(line)
+    return found
+
+
+def _timed(time: FitTime | None) -> dict[str, Any]:
+    return {} if time is None else {"time": time.to_dict()}
 
 
 def _sentence(words: str) -> str:
@@ -136,10 +153,17 @@ def _sentence(words: str) -> str:
 
 
 def fit(
-    path: Path, *, method: str | None, resume: bool, out: Path | None, backend: str | None = None
+    path: Path,
+    *,
+    method: str | None,
+    resume: bool,
+    out: Path | None,
+    backend: str | None = None,
+    allow_long: bool = False,
 ) -> dict[str, Any]:
     """Plan, spend, write; or continue what was interrupted, under the plan that it began with.
 
+    :param allow_long: go on where it takes more than ten minutes, as `[run] allow_long` says, too.
     :returns: method, plan and files, for programs.
     """
     config = load_config(path, backend)
@@ -163,9 +187,11 @@ def fit(
         with fit_run.opened(job) as data:
             plan = job.method.plan(data) if plan is None else plan
             score = BoughtScore.of(config, job.method.name, data, run_dir, resume=resume)
-            _show(job, plan, data)
+            time = _show(job, plan, data, goes_on=resume)
             if score is not None:
                 score.show(plan)
+            if time is not None:
+                require_allowed(time, allow_long=allow_long or config.run.allow_long)
             result = spend(job, data, plan, run_dir, resume)
             files = write(job, result, data, run_dir, score)
     return {**_chosen(job), **_planned(plan, score), "folder": str(run_dir), "files": files}

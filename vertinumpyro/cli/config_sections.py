@@ -313,6 +313,7 @@ class RunSettings:
     :param seed: of the model's randomness. It protects nothing and may be known.
     :param num_synthetic: records of the twin; left out, as many as the table has.
     :param diagnostics: also what is computed on the data without noise, as an objective or a ROC curve: NOT DP.
+    :param allow_long: fit, or draft a study, even where that will take more than ten minutes, as --allow-long does.
     """
 
     out: str = "run"
@@ -323,6 +324,7 @@ class RunSettings:
     seed: int = at_least_zero()
     num_synthetic: int | None = positive()
     diagnostics: bool = False
+    allow_long: bool = False
 
 
 SECTIONS: Mapping[str, type] = {

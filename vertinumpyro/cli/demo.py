@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from vertinumpyro.cli.fit_run import cost_lines, parties_of_public_table
+from vertinumpyro.cli.fit_run import cost_lines, costs_of, parties_of_public_table
 from vertinumpyro.cli.job import refuse_started
 from vertinumpyro.cli.plan_table import facts_grid, plain_table, plan_view, schema_table
 from vertinumpyro.cli.terminal import console, heading, progress_in_log
@@ -158,10 +158,11 @@ class Demo:
         folder = self.out / DPVI_FOLDER
         log = progress_in_log(folder / PRIVACY_RECORD, plan.num_steps)
         with self._timed("by DPVI"), self._holders(dataset, build) as data, log:
-            return self.dpvi.fit(data, plan, rng_key, run_dir=folder, progress_bar=console.is_terminal)
+            shown = console.is_terminal
+            return self.dpvi.fit(data, plan, rng_key, run_dir=folder, progress_bar=shown, allow_long=True)
 
     def _costs(self, computations: Sequence[tuple[Computation, int]]) -> list[RenderableType]:
-        return list(cost_lines(self.dpvi.backend, computations)) if self._in_processes else []
+        return list(cost_lines(costs_of(self.dpvi.backend, computations))) if self._in_processes else []
 
     @property
     def _in_processes(self) -> bool:
@@ -409,7 +410,7 @@ def fit_alone(
     That favours the parties apart: an analyst who sees all their twins has seen several releases.
     """
     own = dataset.restrict(party)
-    return dpvi.fit(own, dpvi.plan(own, **plan), rng_key, progress_bar=progress_bar)  # type: ignore[arg-type]
+    return dpvi.fit(own, dpvi.plan(own, **plan), rng_key, progress_bar=progress_bar, allow_long=True)  # type: ignore[arg-type]
 
 
 def joined_at_random(twins: list[pd.DataFrame], schema: Schema, seed: int) -> pd.DataFrame:

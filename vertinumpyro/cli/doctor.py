@@ -157,10 +157,11 @@ def _estimate(agreement: Agreement, own: PartyFile, path: Path, measured: list[M
     with console.status("[dim]rehearsing the run on stand-ins, on this machine alone …"):
         loaded_backend(agreement)  # as `join` does
         cost = estimate_cost(task_of(agreement, own, path), plan, partial(_fitted, agreement, own, path))
+        time = Job.of(config_at(agreement, path, own), agreement.method).method.time(plan)
+    after = "what follows is this machine's own work" if time is None else f"after it {time.words_after} here"
     console.print(
         "\nOn the slowest of these links the run would take about "
-        f"[bold]{duration(cost.on(slowest_line(measured)))}[/] until all is released; what follows is this machine's "
-        "own work."
+        f"[bold]{duration(cost.on(slowest_line(measured)))}[/] until all is released; {after}."
     )
 
 

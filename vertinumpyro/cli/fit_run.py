@@ -23,12 +23,15 @@ from vertinumpyro.cli.terminal import checklist_item, console, heading, progress
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
-from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy import FitTime, Plan
+from vertinumpyro.privacy.fit_time import spoken_seconds
 from vertinumpyro.reports.plain_language import count, rounded_up
 from vertinumpyro.reports.release import ReleaseReport, quality_items
 from vertinumpyro.secure import BetweenProcesses
+from vertinumpyro.secure.between_processes import Cost
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PRIVACY_RECORD, Method, PartyTask, ProcessSession, Session, lock_folder, require_space
+from vertinumpyro.session.fit_time import LONGEST_S
 
 
 def needed(job: Job) -> bool:
@@ -58,12 +61,20 @@ def checked_records(job: Job) -> TableFacts:
         return TableFacts(session.schema, session.num_records, job.config.holders)
 
 
-def cost_lines(backend: Any, computations: Sequence[tuple[Computation, int]]) -> Iterator[RenderableType]:
-    """What the secure computation costs, for a backend that sends messages: counted by a dry run."""
+Costs = Sequence[tuple[Cost, int]]
+"""What each secure computation costs, and how often it runs."""
+
+
+def costs_of(backend: Any, computations: Sequence[tuple[Computation, int]]) -> Costs:
+    """By a dry run, for a backend that sends messages; empty for others."""
     if not isinstance(backend, BetweenProcesses):
-        return
-    for computation, times in computations:
-        cost = backend.cost(computation)
+        return ()
+    return [(backend.cost(computation), times) for computation, times in computations]
+
+
+def cost_lines(costs: Costs) -> Iterator[RenderableType]:
+    """What the secure computation costs, in words."""
+    for cost, times in costs:
         each = f"Each of {count(times, 'secure sum')}" if times > 1 else "The computation across parties"
         dealt = f", {cost.dealer_traffic.bytes_received / 1e6:.2g} MB by the dealer"
         dealt = dealt if cost.dealer_traffic.bytes_received else ""
@@ -71,10 +82,34 @@ def cost_lines(backend: Any, computations: Sequence[tuple[Computation, int]]) ->
         yield Text(
             f"\n{each}: {cost.traffic.rounds} rounds, {cost.traffic.bytes_sent / 1e6:.2g} MB sent by a party{dealt}. "
             f"{total} about "
-            f"{_hours(times * cost.lan_seconds)} on a LAN (1 ms round trip, 1 Gbit/s) and about "
-            f"{_hours(times * cost.wan_seconds)} on a WAN (50 ms round trip, 100 Mbit/s), besides each party's own "
-            "work."
+            f"{spoken_seconds(times * cost.lan_seconds)} on a LAN (1 ms round trip, 1 Gbit/s) and about "
+            f"{spoken_seconds(times * cost.wan_seconds)} on a WAN (50 ms round trip, 100 Mbit/s), besides each party's "
+            "own work."
         )
+
+
+_NETWORK = "the network between organisations, on which `vertinumpyro doctor` rehearses the run"
+
+
+def time_of(job: Job, plan: Plan, costs: Costs) -> FitTime | None:
+    """How long the fit takes on this machine, the parties' computation among it; kept with the plan."""
+    found = job.method.time(plan)
+    if found is None:
+        return None
+    if costs:
+        together = sum(times * cost.seconds for cost, times in costs)
+        unknown = "; ".join(filter(None, (found.unknown, _NETWORK)))
+        before = {**found.before, "the secure computation": together}
+        found = dataclasses.replace(found, before=before, unknown=unknown)
+    plan.keep_time(found)
+    return found
+
+
+def time_lines(found: FitTime | None) -> Iterator[RenderableType]:
+    """The same, in words."""
+    if found is not None:
+        wants = ". It will want --allow-long" if found.seconds > LONGEST_S else ""
+        yield Text(f"\nA fit takes {found}{wants}.")
 
 
 def parties_of_public_table(dataset: VerticalDataset, folder: Path, build: Callable[[], Method]) -> ProcessSession:
@@ -134,16 +169,6 @@ def party_method(name: str, schema: Mapping[str, Any], sections: Mapping[str, An
     return method_of(name)(config_of(Path(path), schema, sections)).method
 
 
-def _hours(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 100
-        else f"{seconds / 60:.0f} min"
-        if seconds < 6000
-        else f"{seconds / 3600:.1f} h"
-    )
-
-
 SCORE = "quality"
 """The folder of a score's record, in its run's."""
 
@@ -162,7 +187,8 @@ def spend(job: Job, data: VerticalDataset | Session, plan: Plan, run_dir: Path, 
     if not resume:
         job.prepare(run_dir)
     console.print(heading(f"{'Continuing' if resume else 'Fitting'}, {count(plan.num_steps, 'step')}"))
-    with progress_in_log(run_dir / PRIVACY_RECORD, plan.num_steps):
+    known = plan.known_time
+    with progress_in_log(run_dir / PRIVACY_RECORD, plan.num_steps, "" if known is None else known.words_after):
         result = job.method.fit(data, plan, run_dir=run_dir, resume=resume)
     job.method.report(result).save(run_dir)  # first of all outputs: it is what the budget bought
     return result

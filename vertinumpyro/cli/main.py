@@ -43,6 +43,9 @@ Method = Annotated[
         autocompletion=lambda: METHOD_NAMES,
     ),
 ]
+AllowLong = Annotated[
+    bool, typer.Option("--allow-long", help="Go on where a fit will take more than ten minutes; [run] allow_long.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]
 
 
@@ -115,12 +118,13 @@ def fit(
     ] = None,
     backend: Backend = None,
     method: Method = None,
+    allow_long: AllowLong = False,
     debug: Debug = False,
 ) -> Any:
     """Plan, fit, and write tables or coefficients, what they follow from, privacy record and report."""
     from vertinumpyro.cli import commands
 
-    return commands.fit(config, method=method, resume=resume, out=out, backend=backend)
+    return commands.fit(config, method=method, resume=resume, out=out, backend=backend, allow_long=allow_long)
 
 
 @app.command()
@@ -223,13 +227,21 @@ def study_draft(
         Path | None, typer.Option(help="The agreement that the records were linked under.", show_default="none")
     ] = None,
     method: Method = None,
+    allow_long: AllowLong = False,
     debug: Debug = False,
 ) -> None:
     """Write an agreement: schema, members, method and a privacy plan. No table is opened."""
     from vertinumpyro.cli import study_commands
 
     study_commands.draft(
-        config, method=method, members=member, helpers=helper or [], name=name, out=out, linkage=linkage
+        config,
+        method=method,
+        members=member,
+        helpers=helper or [],
+        name=name,
+        out=out,
+        linkage=linkage,
+        allow_long=allow_long,
     )
 
 

@@ -43,6 +43,8 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
     own.check_ledger()
     own.account.check(plan)  # before anybody waits for this party
     job = Job.of(config, agreement.method)
+    known = job.method.time(plan)  # before anybody waits for this party, too
+    after = "the result" if known is None else known.words_after
     run_dir = own.folder / "run" if out is None else out
     if resume:
         plan_to_continue(run_dir, job.method.name)
@@ -70,7 +72,7 @@ def join(path: Path, party: Path, *, out: Path | None, resume: bool, wait_s: flo
             log.steps(spent, plan.num_steps)
             if spent >= plan.num_steps and not last:
                 last.append(time.perf_counter())
-                _say("the last step is on record; after it this machine computes the result, which may take minutes")
+                _say(f"the last step is on record; after it this machine computes {after}")
 
         with log_progress(run_dir / PRIVACY_RECORD, tell, tell):
             result = spend(job, session, plan, run_dir, resume)

@@ -14,6 +14,7 @@ from rich.text import Text
 from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, config_of, load_config
 from vertinumpyro.cli.config_sections import DataSettings, backend_of
+from vertinumpyro.cli.fit_run import cost_lines, costs_of, time_lines, time_of
 from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods.base import CommandMethod, method_of
 from vertinumpyro.cli.model_loading import Sources
@@ -21,12 +22,13 @@ from vertinumpyro.cli.party_file import PartyFile, make_party
 from vertinumpyro.cli.plan_table import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.terminal import LOG, console, heading, last_events
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Linkage
+from vertinumpyro.data import DatasetInfo, Linkage
 from vertinumpyro.data.alignment import ID_RULE
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.secure import Backend, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
+from vertinumpyro.session.fit_time import require_allowed
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
 from vertinumpyro.transport import Address, Certificate
 
@@ -56,8 +58,13 @@ def draft(
     name: str,
     out: Path,
     linkage: Path | None,
+    allow_long: bool = False,
 ) -> None:
-    """Write the agreement of a configuration's run, with a plan of its own; no table is opened."""
+    """Write the agreement of a configuration's run, with a plan of its own; no table is opened.
+
+    :param allow_long: draft what takes more than ten minutes. Asked here, and of nobody afterwards
+        (`session.fit_time.announce`).
+    """
     config = load_config(path)
     sources = Sources.of(config)
     if sources is not None:
@@ -73,7 +80,9 @@ def draft(
     if config.data.num_records is None:
         raise ArgumentError("[data] num_records: state how many records the parties share; no table is read here")
     job.method.checked()
-    plan = job.method.plan(job.facts())
+    facts = job.facts()
+    plan = job.method.plan(facts)
+    _ask_for_time(job, plan, facts, allow_long=allow_long or config.run.allow_long)
     linked = None if linkage is None else Agreement.load(linkage)
     if linked is not None and linked.method != LINKAGE:
         raise ArgumentError(f"--linkage {linkage}: that agreement links no records; draft one with study draft-linkage")
@@ -90,6 +99,20 @@ def draft(
         linkage=None if linked is None else linked.digest,
         plan=plan,
     )
+
+
+def _ask_for_time(job: Job, plan: Plan, facts: DatasetInfo, *, allow_long: bool) -> None:
+    """How long the run takes, before it is anybody's plan; on the network, which `doctor` measures, it takes longer.
+
+    :raises ArgumentError: more than ten minutes, and nobody allowed it.
+    """
+    backend = job.method.method.backend
+    costs = () if backend.missing() else costs_of(backend, job.method.computations(facts, plan))
+    time = time_of(job, plan, costs)
+    for line in (*cost_lines(costs), *time_lines(time)):
+        console.print(line)
+    if time is not None:
+        require_allowed(time, allow_long=allow_long)
 
 
 def draft_linkage(

@@ -21,7 +21,8 @@ from rich.panel import Panel
 from rich.segment import Segment
 from rich.text import Text
 
-from vertinumpyro.core.errors import VertinumpyroError, visible
+from vertinumpyro.core.errors import LongFitWarning, VertinumpyroError, visible
+from vertinumpyro.core.sparing import LEAST_S
 from vertinumpyro.reports.plain_language import count, duration
 
 
@@ -102,6 +103,7 @@ def warnings_as_lines() -> Iterator[None]:
     """Show the library's own warnings as one line each, no line twice, and other libraries' as they are."""
     with warnings.catch_warnings():
         shown_before, told = warnings.showwarning, set[str]()
+        warnings.simplefilter("ignore", LongFitWarning)  # how long a fit takes has a line of its own
 
         def show(message: Any, category: type[Warning], *where: Any, **rest: Any) -> None:
             if category.__module__.startswith("vertinumpyro."):
@@ -175,44 +177,65 @@ def _seconds(started: float) -> float:
 
 
 _PART = 0.1  # of the total: so much more is worth a line
-_SHORTEST_S = 10.0
 _PARTS_OF_TIME = 20  # lines that only say how long it has taken get rarer: one per twentieth of it
 _POLL_S = 0.5
 
 
 class ProgressLines:
     """A callback `(step, total)` that says a line when a tenth more is done or ten seconds or longer have passed, after
-    the first at most one every ten seconds."""
+    the first at most one every ten seconds; one that would say the same is due after a pause that doubles each time.
+
+    :param after: what follows the last step, and how long it takes; said at once when that is on record.
+    """
 
     def __init__(
-        self, noun: str, say: Callable[[str], object] = console.print, clock: Callable[[], float] = time.monotonic
+        self,
+        noun: str,
+        say: Callable[[str], object] = console.print,
+        clock: Callable[[], float] = time.monotonic,
+        after: str = "",
     ) -> None:
-        self._noun, self._say, self._clock = noun, say, clock
+        self._noun, self._say, self._clock, self._after = noun, say, clock, after
         self._started = self._said_at = clock()
         self._said_step: int | None = None
-        self._is_first = True
+        self._is_first, self._pause, self._complete_at = True, LEAST_S, 0.0
 
     def __call__(self, step: int, total: int) -> None:
         """Say where the run stands, if that is worth a line."""
         if self._said_step is None:
             self._said_step = step  # a run that continues does not begin at 0
         now = self._clock()
-        passed = now - self._said_at
+        if step >= total and self._after and not self._complete_at:
+            self._complete_at = now
+            self.say(step, total)
+            return
         is_more = step - self._said_step >= max(1, _PART * total)
-        due = _SHORTEST_S if is_more else max(_SHORTEST_S, (now - self._started) / _PARTS_OF_TIME)
-        if passed >= due or (is_more and self._is_first):
+        due = LEAST_S if is_more else max(LEAST_S, (now - self._started) / _PARTS_OF_TIME)
+        if step == self._said_step and not self._is_first:
+            due = self._pause
+        if now - self._said_at >= due or (is_more and self._is_first):
             self.say(step, total)
 
     def say(self, step: int, total: int) -> None:
         """Say where the run stands."""
+        is_new = step != self._said_step or self._is_first
+        self._pause = 2 * (LEAST_S if is_new else self._pause)
         self._said_at, self._said_step, self._is_first = self._clock(), step, False
         share = f"{step / max(total, 1):.0%}"
         passed = duration(self._said_at - self._started)
-        self._say(f"{step:,} of {count(total, self._noun)} recorded as spent ({share}), {passed}")
+        now = f"; now {self._after}" if self._complete_at else ""
+        self._say(f"{step:,} of {count(total, self._noun)} recorded as spent ({share}), {passed}{now}")
+
+    def end(self, step: int, total: int) -> None:
+        """Say how it ended."""
+        if self._complete_at:
+            self._say(f"computed, {duration(self._clock() - self._complete_at)} after the last {self._noun}")
+        else:
+            self.say(step, total)
 
 
 @contextmanager
-def progress_in_log(record: Path, total: int) -> Iterator[None]:
+def progress_in_log(record: Path, total: int, after: str = "") -> Iterator[None]:
     """Lines about a fit while it runs, read from its privacy record; none on a terminal, which shows a bar.
 
     The record is public, counts steps before they are computed, and is kept by every way to fit: in this process and
@@ -220,12 +243,13 @@ def progress_in_log(record: Path, total: int) -> Iterator[None]:
 
     :param record: the fit's `privacy.json`; need not exist yet.
     :param total: the plan's steps.
+    :param after: what follows the last of them, and how long it takes.
     """
     if console.is_terminal:
         yield
         return
-    lines = ProgressLines("step")
-    with log_progress(record, lambda spent: lines(spent, total), lambda spent: lines.say(spent, total)):
+    lines = ProgressLines("step", after=after)
+    with log_progress(record, lambda spent: lines(spent, total), lambda spent: lines.end(spent, total)):
         yield
 
 

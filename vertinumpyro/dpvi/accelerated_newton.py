@@ -73,10 +73,11 @@ from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, is_point
-from vertinumpyro.privacy import GradientPlan, NoiseSource, neighbouring
+from vertinumpyro.privacy import FitTime, GradientPlan, NoiseSource, neighbouring
 from vertinumpyro.privacy.gradient_plan import Forecast, bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
+from vertinumpyro.session.fit_time import slowness
 
 _FARTHEST = 0.5  # of a prior's standard deviation
 _SURE, _MOST_LONGER, _FURTHEST = 4.0, 16.0, 0.5  # of longer steps: deviations, times, units of the predictor
@@ -197,6 +198,7 @@ def _positive(precision: np.ndarray) -> np.ndarray:
 
 _TRIED, _TOLERANCE = 32, 1e-4
 _NUM_FORECAST, _FORECAST_BLOCKS = 32, 16
+_COMPILED_S, _WIDTH = 6.0, 25  # of the draws: seconds of compiling, and scores for each of whose cubes they take one
 
 
 @final
@@ -366,6 +368,12 @@ class MomentsStart(Start):
             table = _hazard_table(events, released, plan, split)
             return hazard_aware_draws(split, events, table, trace, cut, rng_key)
         return noise_aware_draws(split, summed.outcome, trace, cut, rng_key)
+
+    def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
+        """See `Start.time`: the draws that know the noise, most of which is compiling, as it was measured."""
+        assert isinstance(plan.start, MomentsPlan)
+        seconds = _COMPILED_S + (sum(plan.start.widths) / _WIDTH) ** 3
+        return FitTime(after={"the draws": slowness() * seconds})
 
     def forecast(self, split: SplitModel, plan: GradientPlan) -> Forecast | None:
         """See `Start.forecast`."""

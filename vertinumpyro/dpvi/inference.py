@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +17,11 @@ from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import checked
-from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
+from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema import check_schema
 from vertinumpyro.dpvi.accelerated_newton import MomentsStart, moments_of
 from vertinumpyro.dpvi.clipping import COMPILER_BYTES, Budget, Clip, batch_shape, check_clip, chosen_clip, planned_shape
+from vertinumpyro.dpvi.fit_time import fit_time, try_step
 from vertinumpyro.dpvi.initial_state import Start, TableStart, steps_optimizer, takes_all_records
 from vertinumpyro.dpvi.party_steps import StepsWork, release_layout
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, load_params
@@ -55,6 +57,7 @@ from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.posterior.synthetic_columns import TwinColumns
 from vertinumpyro.privacy import (
+    FitTime,
     GradientPlan,
     NeighbouringRelation,
     NoiseSource,
@@ -67,9 +70,10 @@ from vertinumpyro.privacy import (
 from vertinumpyro.privacy.accounting import gaussian_noise_multiplier
 from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.plan import check_target, select_adversaries
-from vertinumpyro.secure import Backend, FixedPoint
+from vertinumpyro.secure import Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import ClippedSum, Computation, block_memory
 from vertinumpyro.session import Run, Session, session_of
+from vertinumpyro.session.fit_time import announce
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
 _MOST_KERNELS = 8  # whose programs are kept; beyond, those that were made first are let go
@@ -292,6 +296,7 @@ class DPVI:
         plan.warn_if_narrowed()
         if begun is not None and start is not None:
             plan.keep_forecast(begun.forecast(split, plan))
+        plan.keep_time(partial(self.time, TableFacts(dataset.schema, dataset.num_records), plan))
         return plan
 
     @property
@@ -390,6 +395,7 @@ class DPVI:
         after_chunk: AfterChunk | None = None,
         on_estimate: OnEstimate | None = None,
         insecure_seed: int | None = None,
+        allow_long: bool = False,
     ) -> Posterior:
         """Spend the plan: run its steps and return the posterior over the global latents.
 
@@ -401,17 +407,22 @@ class DPVI:
         :param after_chunk: called every few steps.
         :param on_estimate: called with the steps' seconds, as one on stand-ins took, before anything is spent.
         :param insecure_seed: draw noise and batches from a seeded generator, for tests: no privacy at all.
-        :raises ArgumentError: if the guide or the optimiser cannot take a step; nothing is spent.
+        :param allow_long: fit even where it will take more than ten minutes, as its parts took on stand-ins. From one
+            minute on a `LongFitWarning` says how long, and where the time goes.
+        :raises ArgumentError: if the guide or the optimiser cannot take a step, or all would take more than ten minutes
+            and `allow_long` is False; nothing is spent.
         :raises PlanSpentError: if the plan was spent before.
         """
         session = session_of(data, self.backend)
         kernel, state = self.kernel(session, plan, rng_key)
-        runner, seconds = rehearsed(session, kernel, state, plan)
-        if on_estimate is not None and seconds is not None:
-            on_estimate(seconds)
+        runner, tried = rehearsed(session, kernel, state, plan)
+        if on_estimate is not None and tried is not None:
+            on_estimate(plan.num_gradients * tried.step)
         start, released = self._start_of(plan), None
         if start is not None:
             start.rehearse(session, plan, kernel, state)
+        time = partial(fit_time, kernel, session, plan, tried, start)
+        announce(session, plan, time, run_dir=run_dir, resume=resume, allow_long=allow_long)
         with session.open(
             self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
         ) as run:
@@ -455,6 +466,12 @@ class DPVI:
         shape = planned_shape(self.split(facts.schema, plan), plan, **self._blocks)
         start = self._start_of(plan)
         return COMPILER_BYTES + block_memory(shape) + (0 if start is None else start.memory(facts, plan))
+
+    def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
+        """How long a fit and a twin take here, a step tried on stand-ins; `plan.time` is this of its own plan."""
+        kernel, state = self.kernel(facts, plan, compat.random_key(0))
+        tried = None if isinstance(self.backend, BetweenProcesses) else try_step(kernel, state, facts, plan)
+        return fit_time(kernel, facts, plan, tried, self._start_of(plan))
 
     def work(self, facts: DatasetInfo, party: str, columns: Any, plan: GradientPlan, source: RandomSource) -> StepsWork:
         """One party's part; see `session.Method`."""

@@ -41,7 +41,7 @@ from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, chosen_init, has_location
 from vertinumpyro.posterior.predictive import checked_key
-from vertinumpyro.privacy import GradientPlan, Plan, PoissonSampling, PrivacyWarning, Sampling
+from vertinumpyro.privacy import FitTime, GradientPlan, Plan, PoissonSampling, PrivacyWarning, Sampling
 from vertinumpyro.privacy.gradient_plan import Forecast
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Run, Session
@@ -100,6 +100,11 @@ class Start(abc.ABC):
     @abc.abstractmethod
     def computations(self, facts: DatasetInfo, plan: GradientPlan) -> Sequence[tuple[Computation, int]]:
         """What the parties compute together for the release, and how often."""
+
+    def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
+        """How long the release and what is made of it take on this machine, and `after` the steps what follows them;
+        nothing worth saying by default."""
+        return FitTime()
 
     @abc.abstractmethod
     def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
@@ -263,6 +268,12 @@ class TableStart(Start):
     def computations(self, facts: DatasetInfo, plan: GradientPlan) -> Sequence[tuple[Computation, int]]:
         """See `Start.computations`."""
         return self.tables.computations(facts, _part(plan))
+
+    def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
+        """See `Start.time`: of the tables, and of the model that is fitted to them."""
+        found = self.inference.time(facts, _part(plan))
+        model = {name: seconds for name, seconds in found.after.items() if name != "the synthetic table"}
+        return dataclasses.replace(found, before={**found.before, **model}, after={})
 
     def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
         """See `Start.memory`."""

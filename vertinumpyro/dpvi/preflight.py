@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,19 +18,26 @@ from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.session import InProcessSession, Session
 
 
+class StepTime(NamedTuple):
+    """Seconds of compiling the loop, and of a step, once it is compiled; one of records takes no fewer."""
+
+    compiling: float
+    step: float
+
+
 def rehearsed(
     session: Session, kernel: Kernel, state: DPVIState, plan: GradientPlan
-) -> tuple[ChunkRunner | None, float | None]:
+) -> tuple[ChunkRunner | None, StepTime | None]:
     """The compiled loop where all parties are in this process, tried on stand-ins; elsewhere the update alone is.
 
-    :returns: the loop, and the seconds that the plan's steps will take at least, as one of them took.
+    :returns: the loop, and how long a step of it took.
     :raises ArgumentError: what follows a release would fail; nothing is spent.
     """
     if not isinstance(session, InProcessSession):
         rehearse_update(kernel, state)
         return None, None
     runner = ChunkRunner(kernel, device_columns(session.dataset))
-    return runner, plan.num_gradients * rehearse_steps(kernel, state, runner, plan)
+    return runner, rehearse_steps(kernel, state, runner, plan)
 
 
 def rehearse_update(kernel: Kernel, state: DPVIState) -> None:
@@ -47,24 +54,23 @@ def rehearse_update(kernel: Kernel, state: DPVIState) -> None:
             _check_finite(kernel, after)
 
 
-def rehearse_steps(kernel: Kernel, state: DPVIState, runner: ChunkRunner, plan: GradientPlan) -> float:
+def rehearse_steps(kernel: Kernel, state: DPVIState, runner: ChunkRunner, plan: GradientPlan) -> StepTime:
     """The same by the compiled loop that the fit uses next, so that nothing is compiled twice.
 
     Its steps have empty batches: each releases a stand-in, and nothing of a record.
 
-    :returns: the seconds that a step took, once it was compiled; one of records takes no fewer.
     :raises ArgumentError: see `rehearse_update`.
     """
     _rehearse_optimizer(kernel, state)
-    seconds = 0.0
+    seconds: list[float] = []
     for released in _stand_ins(kernel):
         started = time.perf_counter()
         on_grid = np.rint(np.ldexp(released, plan.grid_bits)).astype(np.int64)
         own = jax.tree_util.tree_map(jnp.array, state)  # the loop overwrites what it is given
         after, _, _ = runner(own, chunk_over_nobody(plan, kernel.shape.num_values, on_grid))
         _check_finite(kernel, after)
-        seconds = time.perf_counter() - started
-    return seconds
+        seconds.append(time.perf_counter() - started)
+    return StepTime(max(0.0, seconds[0] - seconds[-1]), seconds[-1])
 
 
 def _stand_ins(kernel: Kernel) -> tuple[np.ndarray, np.ndarray]:

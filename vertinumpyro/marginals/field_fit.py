@@ -30,7 +30,7 @@ from vertinumpyro.mrf import Marginals, MarkovTwin, VertiMRF
 from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide, chosen_init
 
 _NUM_RECORDS = 200_000  # of the field: their own chance should be small beside that of the N real ones
-_BATCH = 1000
+BATCH = 1000
 _RATE = 0.1
 _TENTHS = 10
 _COMPARED = 50  # batches: a difference on the same records varies far less than the objectives do
@@ -130,7 +130,7 @@ def _run(
 
     def step(i: jax.Array, at: _At) -> _At:
         eta, chosen = jax.random.split(keys[i])
-        rows = records[jax.random.randint(chosen, (_BATCH,), 0, len(records))]
+        rows = records[jax.random.randint(chosen, (BATCH,), 0, len(records))]
         value, gradient = jax.value_and_grad(lambda theta: tables.log_density(theta, rows, sums).mean())(
             guide.sample(at.params, eta)
         )

@@ -25,9 +25,10 @@ from vertinumpyro.core.errors import ArgumentError, InferenceWarning
 from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import check_fields, checked, shown
-from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.marginals.augmentation import check_few
 from vertinumpyro.marginals.field_fit import fit_to_field
+from vertinumpyro.marginals.fit_time import fit_time
 from vertinumpyro.marginals.model_comparison import TableELPD, check_tables, elpd_of
 from vertinumpyro.marginals.preconditioned import Draws, Whitened
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLikelihood, table_keys
@@ -38,6 +39,7 @@ from vertinumpyro.mrf.field import require_engine
 from vertinumpyro.posterior.guide import GuideFactory
 from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
+from vertinumpyro.privacy import FitTime
 from vertinumpyro.session import Session
 
 LawName = Literal["tables", "field"]
@@ -314,14 +316,22 @@ class MarginalInference:
         """
         if self.law != "tables":
             require_engine()
-        release = self.settings.stand_in(schema, plan)
-        of = self._program(release).of
-        cells = of.cells(release)
+        of, cells = self.on_stand_in(schema, plan)
         if self._asked:
             _check_drawn(of)
         if self.model is not None and self.law != "field" and of.split.num_parameters <= MOST_PARAMETERS:
             of.rehearse(cells)
         return of.split
+
+    def on_stand_in(self, schema: Schema, plan: MRFPlan) -> tuple[TableLikelihood, ReleasedCells]:
+        """The law of a release by this plan, and the cells of uniform tables in its place."""
+        release = self.settings.stand_in(schema, plan)
+        of = self._program(release).of
+        return of, of.cells(release)
+
+    def time(self, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
+        """How long release, fit and twin take here, tried on stand-ins; nothing is spent."""
+        return fit_time(self, facts, plan)
 
     def load(self, path: str | Path) -> MarginalPosterior:
         """The posterior that `MarginalPosterior.save` wrote, of this model.
@@ -353,22 +363,28 @@ class MarginalInference:
             self._programs[key] = Whitened(likelihood, release.num_records)
         return self._programs[key]
 
+    def takes_field(self, of: TableLikelihood, cells: ReleasedCells) -> str | None:
+        """Why it is the field's law, where that is known before any table; None where the tables' law is tried."""
+        if self.law == "field":
+            return "law='field' was asked for"
+        split, count = of.split, int(cells.modelled.sum())
+        if self._asked:
+            return None
+        if split.num_parameters > min(count, MOST_PARAMETERS):
+            return f"{count} cells of tables cannot determine {split.num_parameters} parameters"
+        if self.model is None and split.num_components > 1:
+            return f"the {split.num_components} components of a mixture can change places"
+        return f"the law of the tables simulates records, and {of.undrawn}" if of.undrawn else None
+
     def _law(
         self, of: TableLikelihood, cells: ReleasedCells, start_key: jax.Array, law_key: jax.Array
     ) -> tuple[Law | None, str]:
         """The tables' law, or None for the field's; and why."""
-        if self.law == "field":
-            return None, "law='field' was asked for"
-        split, count = of.split, int(cells.modelled.sum())
-        asked = self._asked
-        if not asked and split.num_parameters > min(count, MOST_PARAMETERS):
-            return None, f"{count} cells of tables cannot determine {split.num_parameters} parameters"
-        if not asked and self.model is None and split.num_components > 1:
-            return None, f"the {split.num_components} components of a mixture can change places"
+        if (why := self.takes_field(of, cells)) is not None:
+            return None, why
+        split, asked = of.split, self._asked
         if asked:
             _check_drawn(of)
-        elif of.undrawn:
-            return None, f"the law of the tables simulates records, and {of.undrawn}"
         starts = jnp.stack([split.init(_START, key) for key in jax.random.split(start_key, self.num_starts)])
         tangent = of.tangent(of.estimate(starts, cells, self.num_steps), cells)
         left_open = "the tables leave some parameters to the prior"

@@ -21,7 +21,7 @@ from vertinumpyro.marginals.augmentation import Augmented
 from vertinumpyro.marginals.table_likelihood import Law, TableLikelihood
 
 _MOST_FULL_RANK = 200
-_STEPS, _RATE, _PARTICLES = 2000, 0.01, 8
+STEPS, _RATE, PARTICLES = 2000, 0.01, 8
 _LARGEST_R_HAT = 1.05
 
 
@@ -41,7 +41,7 @@ class Whitened:
         start = init_to_value(values={"eta": jnp.zeros(self._size)})
         family = AutoMultivariateNormal if self._size <= _MOST_FULL_RANK else AutoDiagonalNormal
         self._start, self._guide = start, family(self._model, init_loc_fn=start, init_scale=1.0)
-        self._svi = SVI(self._model, self._guide, numpyro.optim.Adam(_RATE), Trace_ELBO(num_particles=_PARTICLES))
+        self._svi = SVI(self._model, self._guide, numpyro.optim.Adam(_RATE), Trace_ELBO(num_particles=PARTICLES))
 
     def _model(self, law: Law) -> None:
         eta = jnp.asarray(numpyro.sample("eta", dist.Normal(0.0, 1.0).expand([self._size]).to_event(1)))
@@ -62,7 +62,7 @@ class Whitened:
             def step(state: Any, _: None) -> tuple[Any, None]:
                 return self._svi.stable_update(state, law)[0], None
 
-            state, _ = jax.lax.scan(step, self._svi.init(fit_key, law), None, length=_STEPS)
+            state, _ = jax.lax.scan(step, self._svi.init(fit_key, law), None, length=STEPS)
             params = self._svi.get_params(state)
             drawn = self._guide.sample_posterior(draw_key, params, sample_shape=(num_samples,))["eta"]
             return drawn, self._guide.median(params)["eta"]

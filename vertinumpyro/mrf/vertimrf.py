@@ -22,7 +22,7 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.validation import check_fields, checked
-from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
+from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
 from vertinumpyro.mrf.contingency import (
     Pair,
@@ -36,6 +36,7 @@ from vertinumpyro.mrf.contingency import (
 from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.encoders.base import Budget, Encoding, encoded_tables
 from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
+from vertinumpyro.mrf.fit_time import fit_time
 from vertinumpyro.mrf.forecast import PairsForecast, forecast_pairs
 from vertinumpyro.mrf.marginals import Marginals, Released, columns_to_list, named, pack_released, unpack_released
 from vertinumpyro.mrf.measurements import Measurement, one_way
@@ -64,10 +65,19 @@ from vertinumpyro.mrf.table_selection import (
     select_measurements,
 )
 from vertinumpyro.mrf.twin import MarkovTwin
-from vertinumpyro.privacy import OUTSIDE_ANALYST, NeighbouringRelation, NoiseSource, Plan, PrivacyWarning, neighbouring
+from vertinumpyro.privacy import (
+    OUTSIDE_ANALYST,
+    FitTime,
+    NeighbouringRelation,
+    NoiseSource,
+    Plan,
+    PrivacyWarning,
+    neighbouring,
+)
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
 from vertinumpyro.session import InProcessSession, Multiply, Payload, Publish, Run, Session, Sum, session_of
+from vertinumpyro.session.fit_time import announce
 
 
 def with_encoder(
@@ -354,7 +364,12 @@ class VertiMRF:
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
         plan.warn_if_narrowed()
         require_memory(columns, plan, self._most_cells(columns, plan), self.memory_limit)
+        plan.keep_time(partial(self.time, TableFacts(dataset.schema, dataset.num_records), plan))
         return plan
+
+    def time(self, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
+        """How long tables, field and twin take here, tried on stand-ins; `plan.time` is this of its own plan."""
+        return fit_time(self, facts, plan)
 
     def _workload(self, columns: Sequence[CellColumn]) -> tuple[NamedTable, ...] | None:
         return None if self.workload is None else named_tables(columns, self.workload)
@@ -375,6 +390,7 @@ class VertiMRF:
         run_dir: str | Path | None = None,
         resume: bool = False,
         insecure_seed: int | None = None,
+        allow_long: bool = False,
     ) -> MarkovTwin:
         """Spend the plan and return the fitted field.
 
@@ -388,11 +404,21 @@ class VertiMRF:
             stay spent and lost, and a warning says so.
         :param insecure_seed: draw all noise from a seeded generator, for tests and paired benchmarks: no privacy at
             all. A run that is continued draws other noise than one that was not interrupted.
-        :raises ArgumentError: the plan was made for other parties, columns or records, or the run to continue was.
+        :param allow_long: fit even where it will take more than ten minutes, as its parts took on stand-ins. From one
+            minute on a `LongFitWarning` says how long, and where the time goes.
+        :raises ArgumentError: the plan was made for other parties, columns or records, or the run to continue was; or
+            it would take more than ten minutes, and `allow_long` is False.
         :raises PlanSpentError: the plan was spent before, or none of what it paid for is stored.
         """
+        session = session_of(data, self.backend)
+
+        def rehearsed(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
+            rehearse_field(schema, columns, plan, estimate)
+            time = partial(self.time, session, plan)
+            announce(session, plan, time, run_dir=run_dir, resume=resume, allow_long=allow_long)
+
         released, by_parties = self._released(
-            data, plan, rehearse_field, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed
+            session, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed
         )
         started = time.perf_counter()
         model = self.field(released)
@@ -550,20 +576,25 @@ class VertiMRF:
         iterations: int | None = None,
     ) -> GraphicalModel:
         """The field fitted to released tables. Post-processing."""
+        chosen = self.chosen_tables(plan, columns, measurements)
+        return fit_graphical_model(**chosen, iterations=iterations or self.iterations)
+
+    def chosen_tables(
+        self, plan: MRFPlan, columns: Sequence[CellColumn], measurements: Sequence[Measurement]
+    ) -> dict[str, Any]:
+        """Which released tables the field is fitted to, as `fit_graphical_model` takes them. Post-processing."""
         sizes = {column.name: column.num_cells for column in columns}
         tables = merged(measurements)
         known = {name for m in tables for name in m.columns}
         singles = [one_way(name, tables, plan.num_records) for name in sizes if name in known]
-        most_cells = self._most_cells(columns, plan)
-        chosen = select_measurements(tables, singles, sizes, most_cells)
-        return fit_graphical_model(
-            sizes,
-            chosen,
-            plan.num_records,
-            singles=singles,
-            released=tables,
-            iterations=iterations or self.iterations,
-        )
+        chosen = select_measurements(tables, singles, sizes, self._most_cells(columns, plan))
+        return {
+            "sizes": sizes,
+            "measurements": chosen,
+            "num_records": plan.num_records,
+            "singles": singles,
+            "released": tables,
+        }
 
 
 def _warn_of_loss(missing: Sequence[str]) -> None:

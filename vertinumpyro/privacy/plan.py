@@ -12,7 +12,7 @@ import importlib
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
@@ -25,6 +25,7 @@ from vertinumpyro.privacy.adversary import (
     Release,
     list_adversaries,
 )
+from vertinumpyro.privacy.fit_time import FitTime
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
 
 _METHODS = {
@@ -190,6 +191,31 @@ class Plan(abc.ABC):
         """The privacy table as plain data. `claim` is False for comparisons, unproven rows and noise from a seed."""
         rows = [{**row.to_dict(), "claim": secure_noise and row.proof == "proved"} for row in self.adversaries]
         return rows + [{**row.to_dict(), "claim": False} for row in self.comparisons]
+
+    # -- how long it takes -------------------------------------------------------------------------
+
+    @property
+    def time(self) -> FitTime | None:
+        """How long a fit takes here, tried on stand-ins where it is first asked for; None of a plan from a record."""
+        kept: Any = self.__dict__.get("_time")
+        if kept is not None and self.known_time is None:
+            self.keep_time(kept())
+        return self.known_time
+
+    @property
+    def known_time(self) -> FitTime | None:
+        """The same, where it was asked for before."""
+        kept = self.__dict__.get("_time")
+        return kept if isinstance(kept, FitTime) else None
+
+    @final
+    def keep_time(self, estimate: Callable[[], FitTime] | FitTime) -> None:
+        """For who makes the plan, of public facts alone. It is beside what the plan says, as a forecast is."""
+        object.__setattr__(self, "_time", estimate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields; a time is of one machine, and what tries it out goes nowhere."""
+        return {name: value for name, value in self.__dict__.items() if name != "_time"}
 
     # -- the record --------------------------------------------------------------------------------
 

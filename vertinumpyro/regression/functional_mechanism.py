@@ -242,7 +242,7 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
     def fit(
         self, X: Table, y: Any = None, *, plan: FunctionalMechanismPlan | None = None,
         run_dir: str | Path | None = None, resume: bool = False,
-        sample_weight: Any = None,
+        sample_weight: Any = None, allow_long: bool = False,
     ) -> VerticalLinearRegression:  # fmt: skip
         """Spend a plan on the parties' records.
 
@@ -255,11 +255,12 @@ class VerticalLinearRegression(RegressorMixin, VerticalEstimator):
         :param run_dir: folder for `privacy.json`, written before anything is released, and `moments.npz`, the release.
         :param resume: go on with the run of `run_dir`; what it released is not released again.
         :param sample_weight: refused, as a record counts once.
+        :param allow_long: fit even where it will take more than ten minutes.
         :raises ArgumentError: plan and records do not fit together, or a setting is wrong; nothing is spent.
         :raises PlanSpentError: the plan was spent before.
         """
         refuse_weights(sample_weight)
-        found = self._solve(self._release(X, y, plan, run_dir, resume))
+        found = self._solve(self._release(X, y, plan, run_dir, resume, allow_long))
         low, high = self.schema_.columns[self.plan_.layout.label].encoded_range
         self._store(found, (high - low) / 2, (high + low) / 2)
         return self
@@ -328,7 +329,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
     def fit(
         self, X: Table, y: Any = None, *, plan: FunctionalMechanismPlan | None = None,
         run_dir: str | Path | None = None, resume: bool = False,
-        sample_weight: Any = None,
+        sample_weight: Any = None, allow_long: bool = False,
     ) -> VerticalLogisticRegression:  # fmt: skip
         """Spend a plan on the parties' records; see `VerticalLinearRegression.fit`."""
         refuse_weights(sample_weight)
@@ -337,7 +338,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):
         if self.threshold not in ("zero", "expected"):
             raise ArgumentError(f'threshold must be "zero" or "expected", got {self.threshold!r}')
         c = curvature("taylor" if self.surrogate == "taylor" else "range", self.score_range)
-        objective = self._release(X, y, plan, run_dir, resume)
+        objective = self._release(X, y, plan, run_dir, resume, allow_long)
         found = self._solve(objective)
         self.curvature_ = _score_curvature(objective, found) if self.surrogate == "fitted" else c
         self.classes_ = classes_of(self._label)

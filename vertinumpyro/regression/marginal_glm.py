@@ -12,7 +12,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -53,6 +53,7 @@ from vertinumpyro.regression.saturated_model import (
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Session, session_of
+from vertinumpyro.session.fit_time import announce
 
 _SAME_MEAN = {"negative_binomial": "poisson"}
 _LIKE = '"bernoulli", "normal" or "poisson" for that, which one release has as well'
@@ -268,6 +269,7 @@ class MarginalGLM:
         self._check_records(facts)
         plan = self._system.plan(self._counted(facts), epsilon=epsilon, **settings)
         self._inference.rehearse(self._joined, plan)
+        plan.keep_time(partial(self._inference.time, self._counted(facts), plan))
         return plan
 
     def release(
@@ -332,6 +334,7 @@ class MarginalGLM:
     def fit(
         self, release: Marginals | VerticalDataset | Session, rng_key: jax.Array | None = None, *,
         plan: MRFPlan | None = None, run_dir: str | Path | None = None, resume: bool = False, num_samples: int = 2000,
+        allow_long: bool = False,
     ) -> GLMPosterior:  # fmt: skip
         """The coefficients' posterior, given the tables; costs nothing where these are released already.
 
@@ -340,12 +343,17 @@ class MarginalGLM:
         :param rng_key: of the fit; None takes one that is always the same.
         :param plan, run_dir, resume: of records, as in `release`; the plan is spent.
         :param num_samples: draws to keep.
+        :param allow_long: of records: release and fit even where that will take more than ten minutes, as the model's
+            derivatives took on stand-ins.
         :raises ArgumentError: `release` is none, or of other columns, or records without a plan.
         :raises PlanSpentError: the plan was spent before.
         """
         if isinstance(release, VerticalDataset | Session):
             if plan is None:
                 raise ArgumentError("plan: records need one, of MarginalGLM.plan(dataset, epsilon=...)")
+            session = session_of(release, self._backend)
+            time = partial(self._inference.time, self._counted(session), plan)
+            announce(session, plan, time, run_dir=run_dir, resume=resume, allow_long=allow_long)
             release = self.release(release, plan, run_dir=run_dir, resume=resume)
         elif plan is not None or run_dir is not None or resume:
             raise ArgumentError("plan: these tables were released already; leave plan, run_dir and resume out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +17,9 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import block_bytes, slices
 from vertinumpyro.core.validation import checked
-from vertinumpyro.data import Column, DatasetInfo, Schema, VerticalDataset
+from vertinumpyro.data import Column, DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema_checks import Place
-from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy import FitTime, Plan
 from vertinumpyro.regression.dataframe_input import (
     Records,
     as_records,
@@ -53,12 +54,15 @@ from vertinumpyro.regression.results_table import (
     normal_rows,
 )
 from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, check_is_fitted, labels_as_given
-from vertinumpyro.secure import Backend, FixedPoint
+from vertinumpyro.secure import Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Session, recorded_plan, session_of
+from vertinumpyro.session.fit_time import announce, slowness
 
 Table = Records | Session
 
+_BEGIN_S, _RECORD_S, _VALUE_S, _PRODUCT_S = 0.2, 3e-7, 1e-8, 1e-10  # seconds of a fit, and for each of these
+_SOLVE_S = 1e-9  # for the cube of the number of features
 _MATRICES = 8  # of all products at a time: exact, with noise, and what solves for their coefficients
 
 
@@ -127,6 +131,7 @@ class VerticalEstimator(SpendsOwnBudgets):
             epsilon=chosen["epsilon"], **{**defaults, **settings},
         )  # fmt: skip
         plan.warn_if_narrowed()
+        plan.keep_time(partial(self.time, TableFacts(facts.schema, facts.num_records), plan))
         return plan
 
     # -- tables in -------------------------------------------------------------------------------
@@ -143,6 +148,18 @@ class VerticalEstimator(SpendsOwnBudgets):
         across = sum(dataclasses.replace(one, form=None).memory for one, _ in self.computations(facts, plan))
         return across + block_bytes(1 + plan.layout.size) + _MATRICES * 8 * plan.layout.size**2
 
+    def time(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> FitTime:
+        """How long a fit takes here: products of all features, of which the records' number says how long they take."""
+        size = plan.layout.size
+        seconds = _BEGIN_S + plan.num_records * (_RECORD_S + _VALUE_S * size + _PRODUCT_S * size**2)
+        wanted = isinstance(self.backend, BetweenProcesses)
+        return FitTime(
+            before={"the products": slowness() * seconds},
+            after={"the coefficients": slowness() * _SOLVE_S * size**3},
+            unknown="what the parties compute together, of which `vertinumpyro check` has the cost" if wanted else "",
+            shorter="Give fewer features, or fewer categories of the widest ones. ",
+        )
+
     def work(
         self,
         facts: DatasetInfo,
@@ -154,7 +171,9 @@ class VerticalEstimator(SpendsOwnBudgets):
         """One party's part; see `session.Method`."""
         return MomentsWork(plan, facts.schema, party, columns, source)
 
-    def _release(self, X: Any, y: Any, plan: Any, run_dir: str | Path | None, resume: bool) -> Quadratic:
+    def _release(
+        self, X: Any, y: Any, plan: Any, run_dir: str | Path | None, resume: bool, allow_long: bool
+    ) -> Quadratic:
         """Check everything, try what follows on a stand-in, spend the plan, and keep what was released."""
         y, plan = told_apart(y, plan, FunctionalMechanismPlan)
         if resume and plan is None:
@@ -165,6 +184,8 @@ class VerticalEstimator(SpendsOwnBudgets):
         if plan is None:
             self._warn_of_another(spent)
         session = session_of(data, self.backend or FixedPoint())
+        time = partial(self.time, session, spent)
+        announce(session, spent, time, run_dir=run_dir, resume=resume, allow_long=allow_long)
         run = session.open(
             self, spent, run_dir=run_dir, results=MOMENTS, resume=resume, insecure_seed=self.insecure_seed
         )

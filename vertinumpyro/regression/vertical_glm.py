@@ -257,7 +257,7 @@ class VerticalGLM(GLMPredictions):
     def fit(
         self, X: Table, y: Any = None, *, plan: GradientPlan | None = None, run_dir: str | Path | None = None,
         resume: bool = False,
-        sample_weight: Any = None,
+        sample_weight: Any = None, allow_long: bool = False,
     ) -> VerticalGLM:  # fmt: skip
         """Spend a plan on the parties' records.
 
@@ -270,6 +270,7 @@ class VerticalGLM(GLMPredictions):
         :param run_dir: folder for `privacy.json`, which counts every step before anybody sees it, and a checkpoint.
         :param resume: go on with the run of `run_dir` at its recorded step; a run that is complete costs nothing.
         :param sample_weight: refused, as a record counts once.
+        :param allow_long: fit even where it will take more than ten minutes; see `DPVI.fit`.
         :raises ArgumentError: plan and records do not fit together, or a setting is wrong; nothing is spent.
         :raises PlanSpentError: the plan was spent before.
         """
@@ -287,7 +288,7 @@ class VerticalGLM(GLMPredictions):
         with self._counting_if_begun(spent, plan is None):
             posterior = dpvi.fit(
                 session, spent, compat.random_key(0), run_dir=run_dir, resume=resume, progress_bar=False,
-                insecure_seed=self.insecure_seed,
+                insecure_seed=self.insecure_seed, allow_long=allow_long,
             )  # fmt: skip
         self._keep(regression, spent, posterior)
         return self

@@ -34,7 +34,7 @@ def connect_members(
     :param listen: the address that this machine binds, where it is not the one that others reach it by.
     :param wait_s: how long to wait for the others.
     :param timeout_s: how long a message may take.
-    :param waiting: called with a line about what is awaited.
+    :param waiting: called with a line about who is awaited: at once, then as seldom as `connect_all` says.
     :param carriers: whether the backend's engine has links of its own (`BetweenProcesses.own_links`).
     :raises PrivacyError: an approval is missing or not valid; names it.
     :raises PeerError: somebody did not come.
@@ -82,8 +82,9 @@ def gather(
     agreement.check_version()
     agreement.check_identity(name, identity)
     peers, listener = _peers(agreement, name, listen)
-    waiting(f"waiting for {', '.join(peer.name for peer in peers.values())}")
-    links = connect_all(identity, peers, topic=topic.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s)
+    links = connect_all(
+        identity, peers, topic=topic.encode(), listener=listener, wait_s=wait_s, timeout_s=timeout_s, waiting=waiting
+    )
     return Communicator(agreement.names.index(name), len(agreement.members), links, timeout_s)
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TypeVar, final
 
 from vertinumpyro.core.errors import ArgumentError, BackendError
+from vertinumpyro.core.sparing import Sparing
 from vertinumpyro.transport.identity import Certificate, Identity, make_identity
 from vertinumpyro.transport.links import Link, PeerError, SocketLink
 
@@ -204,6 +205,7 @@ def _places() -> int:
 
 
 _AGAIN_S, _FIRST_AGAIN_S = 0.3, 0.02
+_LOOK_S = 1.0  # between two looks at who is missing, for who wants to know
 _HELLO = hashlib.sha256().digest_size
 _CAUSES = 3  # that an error names, of strangers that were refused
 
@@ -259,6 +261,7 @@ def connect_all(
     listener: socket.socket | None = None,
     wait_s: float = 600.0,
     timeout_s: float = 120.0,
+    waiting: Callable[[str], None] = lambda text: None,
 ) -> dict[int, Link]:
     """A link to every peer, once all of them are there.
 
@@ -267,10 +270,11 @@ def connect_all(
     :param listener: a bound socket, for the peers that dial; closed in the end.
     :param wait_s: how long to wait for all of them.
     :param timeout_s: how long the links wait for a message.
+    :param waiting: called with a line about who is awaited, as seldom as `Sparing` has it.
     :raises ArgumentError: this organisation's own certificate or key cannot be used.
     :raises PeerError: somebody did not come; names each, and what was seen of it last.
     """
-    sockets = connected(identity, peers, topic=topic, listener=listener, wait_s=wait_s)
+    sockets = connected(identity, peers, topic=topic, listener=listener, wait_s=wait_s, waiting=waiting)
     return {rank: SocketLink(sockets[rank], peers[rank].name, timeout_s) for rank in sorted(sockets)}
 
 
@@ -281,6 +285,7 @@ def connected(
     topic: bytes,
     listener: socket.socket | None = None,
     wait_s: float = 600.0,
+    waiting: Callable[[str], None] = lambda text: None,
 ) -> dict[int, socket.socket]:
     """The same as bare connections, for what has frames of its own."""
     gathering = _Gathering(identity, peers, hashlib.sha256(topic).digest(), time.monotonic() + wait_s)
@@ -296,7 +301,7 @@ def connected(
         try:
             for task in tasks:
                 threads.append(_started(task))
-            return gathering.all()
+            return gathering.all(waiting)
         finally:
             gathering.end()
             bell.close()
@@ -345,13 +350,20 @@ class _Gathering:
         self._listens: Listening | None = None
         self._changed = threading.Condition()
 
-    def all(self) -> dict[int, socket.socket]:
+    def all(self, waiting: Callable[[str], None]) -> dict[int, socket.socket]:
         """Everybody's socket.
 
+        :param waiting: called with a line about who is not here yet.
         :raises PeerError: the time is over.
         """
+        sparing = Sparing()
+        while not self._over():
+            if (missing := self._missing()) and sparing.is_due(sorted(missing)):
+                waiting(f"waiting for {', '.join(missing.values())}")
+            with self._changed:
+                self._changed.wait_for(self._complete, min(_LOOK_S, max(0.0, self._deadline - time.monotonic())))
         with self._changed:
-            complete = self._changed.wait_for(self._complete, max(0.0, self._deadline - time.monotonic()))
+            complete = self._complete()
             found = dict(self._found)
             self.end()
             if complete:
@@ -441,6 +453,12 @@ class _Gathering:
 
     def _over(self) -> bool:
         return self._complete() or time.monotonic() > self._deadline
+
+    def _missing(self) -> dict[int, str]:
+        """Who is not here yet, with what was seen of it last."""
+        with self._changed:
+            seen = {rank: f" ({self._seen[rank]})" if rank in self._seen else "" for rank in self._peers}
+            return {rank: peer.name + seen[rank] for rank, peer in self._peers.items() if rank not in self._found}
 
     def _absent(self) -> list[str]:
         nothing = "it was not heard of"

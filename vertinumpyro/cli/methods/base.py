@@ -15,7 +15,7 @@ from vertinumpyro.cli.config import Config
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, VerticalDataset
-from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy import FitTime, Plan
 from vertinumpyro.reports.run_report import RunFacts, RunReport
 from vertinumpyro.secure import Backend, BetweenProcesses
 from vertinumpyro.secure.computation import Computation
@@ -131,6 +131,10 @@ class CommandMethod(abc.ABC):
     def forecast(self, plan: Any) -> Mapping[str, Any]:
         """What the plan's result can be expected to tell, for programs, and under `words` for people; often nothing."""
         return {}
+
+    def time(self, plan: Any) -> FitTime | None:
+        """How long a fit and its twin take on this machine, what the parties compute together aside; None: unknown."""
+        return None
 
     @abc.abstractmethod
     def computations(self, facts: DatasetInfo, plan: Any) -> Sequence[tuple[Computation, int]]:

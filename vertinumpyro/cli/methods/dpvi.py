@@ -16,7 +16,7 @@ from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import Posterior
-from vertinumpyro.privacy import GradientPlan, Plan
+from vertinumpyro.privacy import FitTime, GradientPlan, Plan
 from vertinumpyro.reports.plain_language import at_most, count, plan_facts
 from vertinumpyro.reports.posterior import PosteriorReport
 from vertinumpyro.reports.run_report import stored_posterior
@@ -68,6 +68,10 @@ class DPVICommand(CommandMethod):
         memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
+    def time(self, plan: GradientPlan) -> FitTime:
+        """See `DPVI.time`."""
+        return self.method.time(TableFacts(self.config.schema, plan.num_records), plan)
+
     def computations(self, facts: DatasetInfo, plan: GradientPlan) -> Sequence[tuple[Computation, int]]:
         """One clipped sum a step."""
         return self.method.computations(facts, plan)
@@ -75,7 +79,9 @@ class DPVICommand(CommandMethod):
     def fit(self, data: VerticalDataset | Session, plan: GradientPlan, *, run_dir: Path, resume: bool) -> Posterior:
         """See `CommandMethod`."""
         key = jax.random.split(random_key(self.config.run.seed))[0]
-        return self.method.fit(data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
+        return self.method.fit(
+            data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal, allow_long=True
+        )
 
     def stored(self, run_dir: Path, plan: Plan) -> Posterior | None:
         """See `stored_posterior`."""

@@ -16,6 +16,8 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan
+from vertinumpyro.mrf.fit_time import tables_seconds
+from vertinumpyro.privacy import FitTime
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.release import ReleaseReport
 from vertinumpyro.session import Session
@@ -52,6 +54,10 @@ class QualityCommand(TablesCommand):
         if self._twin is None:
             self._twin = _read_twin(self.config)
         return self._twin
+
+    def time(self, plan: MRFPlan) -> FitTime:
+        """Of the tables alone, which no field is fitted to."""
+        return FitTime(before={"the tables": tables_seconds(self._facts(plan), plan)})
 
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> Marginals:
         """See `CommandMethod`."""

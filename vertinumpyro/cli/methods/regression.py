@@ -11,6 +11,7 @@ from vertinumpyro.cli.config_sections import backend_of
 from vertinumpyro.cli.methods.base import CommandMethod, given
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
+from vertinumpyro.privacy import FitTime
 from vertinumpyro.regression import FunctionalMechanismPlan, VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.reports.plain_language import at_most
 from vertinumpyro.reports.regression import RegressionReport
@@ -76,6 +77,10 @@ class _RegressionCommand(CommandMethod):
         memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
+    def time(self, plan: FunctionalMechanismPlan) -> FitTime:
+        """See `VerticalEstimator.time`."""
+        return self.method.time(TableFacts(self.config.schema, plan.num_records), plan)
+
     def computations(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> Sequence[tuple[Computation, int]]:
         """See `VerticalEstimator.computations`."""
         return self.method.computations(facts, plan)
@@ -84,7 +89,7 @@ class _RegressionCommand(CommandMethod):
         self, data: VerticalDataset | Session, plan: FunctionalMechanismPlan, *, run_dir: Path, resume: bool
     ) -> Any:
         """See `CommandMethod`."""
-        return self.method.fit(data, plan=plan, run_dir=run_dir, resume=resume)
+        return self.method.fit(data, plan=plan, run_dir=run_dir, resume=resume, allow_long=True)
 
     def report(self, result: Any) -> RegressionReport:
         """See `CommandMethod`."""

@@ -15,13 +15,13 @@ from vertinumpyro.cli.model_loading import model_settings
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import DatasetInfo, VerticalDataset
+from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.posterior.synthesis import rehearse_twin
-from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy import FitTime, Plan
 from vertinumpyro.reports.plain_language import at_most, count
 from vertinumpyro.reports.posterior import MarginalPosteriorReport
 from vertinumpyro.reports.release import FieldReport, table_facts
@@ -88,6 +88,13 @@ class TablesCommand(CommandMethod):
             return {}
         return {"held_pairs": round(held), "pairs": of, "words": f"Pairs of columns that it will hold: {found.words}."}
 
+    def time(self, plan: MRFPlan) -> FitTime:
+        """See `VertiMRF.time`."""
+        return self.method.time(self._facts(plan), plan)
+
+    def _facts(self, plan: MRFPlan) -> TableFacts:
+        return TableFacts(self.config.schema, plan.num_records)
+
     def computations(self, facts: DatasetInfo, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
         """See `VertiMRF.computations`."""
         return self.method.computations(facts, plan)
@@ -118,7 +125,7 @@ class VertiMRFCommand(TablesCommand):
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarkovTwin:
         """See `CommandMethod`."""
         with console.status("[dim]tables, then the field …"):
-            return self.method.fit(data, plan, run_dir=run_dir, resume=resume)
+            return self.method.fit(data, plan, run_dir=run_dir, resume=resume, allow_long=True)
 
     def stored(self, run_dir: Path, plan: Plan) -> MarkovTwin | None:
         """The field; `MarkovTwin.load` compares its plan with the record."""
@@ -156,6 +163,10 @@ class MarginalsCommand(TablesCommand):
         plan = super().plan(facts)
         rehearse_twin(self.inference.rehearse(facts.schema, plan)).warn(stacklevel=2)
         return plan
+
+    def time(self, plan: MRFPlan) -> FitTime:
+        """See `MarginalInference.time`."""
+        return self.inference.time(self._facts(plan), plan)
 
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarginalPosterior:
         """See `CommandMethod`."""

@@ -1,0 +1,99 @@
+"""How long a model takes to be learned from tables: its derivatives are tried on stand-ins, their number is known.
+
+The tables' law takes them for its descents, its tangent and the draws; the field's law for each of its steps.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vertinumpyro.data import DatasetInfo
+from vertinumpyro.marginals.expected_tables import ModelTables
+from vertinumpyro.marginals.field_fit import BATCH
+from vertinumpyro.marginals.preconditioned import PARTICLES, STEPS
+from vertinumpyro.marginals.table_likelihood import ReleasedCells, TableLikelihood
+from vertinumpyro.model.dummy_data import errors_on_stand_ins
+from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.fit_time import tables_seconds
+from vertinumpyro.privacy import FitTime
+from vertinumpyro.session.fit_time import DRAW_S, slowness
+
+if TYPE_CHECKING:
+    from vertinumpyro.marginals.inference import MarginalInference
+
+_TRIED = 5
+_OF_A_STEP = 1.3  # times a derivative: the guide, the optimiser
+_PROGRAMS = 4  # that the tables' law compiles: descents, tangent, curvature, draws
+_LEAPFROGS, _DRAWS = 7, 1500  # of NUTS in whitened coordinates; with warm-up
+_COMPARED = 100  # steps whose objective says whether the fit has converged
+
+
+class _Derivative(NamedTuple):
+    """Seconds of compiling one, and of one."""
+
+    compiling: float
+    each: float
+
+
+def fit_time(inference: MarginalInference, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
+    """Of a release, `MarginalInference.fit` and a twin as large as the table."""
+    started = time.perf_counter()
+    of, cells = inference.on_stand_in(facts.schema, plan)
+    by_field = inference.law != "tables" and inference.takes_field(of, cells) is not None
+    columns = inference.settings.columns(facts.schema)
+    model = _of_field(inference, of, columns) if by_field else _of_tables(inference, of, cells)
+    field = inference.settings.time(facts, plan) if by_field else FitTime()
+    after = {name: seconds for name, seconds in field.after.items() if name == "the field"}
+    if by_field and (os.cpu_count() or 1) > 1:  # the model compiles beside the field's fit
+        model = model._replace(compiling=max(0.0, model.compiling - after["the field"]))
+    after["the model"] = sum(model)
+    after["the synthetic table"] = DRAW_S * slowness() * facts.num_records * len(facts.schema.columns)
+    return FitTime(
+        before={"trying it on stand-ins": time.perf_counter() - started, "the tables": tables_seconds(facts, plan)},
+        after=after,
+        unknown='method="augmentation" beyond its first estimate' if inference.method == "augmentation" else "",
+        shorter=f"Give the model fewer components or parameters, or MarginalInference fewer num_steps. {field.shorter}",
+    )
+
+
+def _of_field(inference: MarginalInference, of: TableLikelihood, columns: Sequence[CellColumn]) -> _Derivative:
+    """All that follows the field."""
+    tables = ModelTables(of.split, columns, ())
+    rows = jnp.zeros((BATCH, tables.num_blocks), jnp.int32)
+
+    def objective(flat: jax.Array) -> jax.Array:
+        return tables.log_density(flat, rows, tables.sums).mean()
+
+    tried = _tried(jax.jit(jax.grad(objective)), of)
+    return _Derivative(tried.compiling, (inference.num_steps + _COMPARED) * _OF_A_STEP * tried.each)
+
+
+def _of_tables(inference: MarginalInference, of: TableLikelihood, cells: ReleasedCells) -> _Derivative:
+    """All descents, the tangent and the draws."""
+
+    def objective(flat: jax.Array) -> jax.Array:
+        return jnp.sum(((jnp.asarray(cells.counts, flat.dtype) - of.expected(flat, cells)) / 1e3) ** 2)
+
+    tried = _tried(jax.jit(jax.grad(objective)), of)
+    draws = {"svi": STEPS * PARTICLES, "nuts": _DRAWS * _LEAPFROGS}.get(inference.method, 0)
+    times = inference.num_starts * inference.num_steps + of.split.num_parameters + draws
+    return _Derivative(_PROGRAMS * tried.compiling, times * _OF_A_STEP * tried.each)
+
+
+def _tried(derivative: Callable[[jax.Array], Any], of: TableLikelihood) -> _Derivative:
+    flat, seconds = jnp.zeros(of.split.num_parameters), []
+    for _ in range(1 + _TRIED):
+        started = time.perf_counter()
+        with errors_on_stand_ins():
+            jax.block_until_ready(derivative(flat))
+        seconds.append(time.perf_counter() - started)
+    each = float(np.median(seconds[1:]))
+    return _Derivative(max(0.0, seconds[0] - each), each)

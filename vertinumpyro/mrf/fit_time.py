@@ -1,0 +1,86 @@
+"""How long tables, field and twin take: the field is tried on uniform tables, what goes with the records is reckoned.
+
+Compiling is most of a usual fit, and nothing but compiling says how long it takes. So the field that `preflight` tries
+is timed, whose program is that of the fit where all tables fit the field. Mirror descent ends where Stein's estimate of
+the risk is least: after 300 to 1,000 steps on the public tables, so 600 are reckoned. There are two paths side by side,
+and where some tables are going to be noise, two more that are fitted to the others, in a program of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from vertinumpyro.data import DatasetInfo
+from vertinumpyro.mrf.field import fit_graphical_model, has_engine
+from vertinumpyro.mrf.marginals import Marginals
+from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.privacy import FitTime
+from vertinumpyro.session.fit_time import COUNT_S, DRAW_S, slowness
+
+if TYPE_CHECKING:
+    from vertinumpyro.mrf.vertimrf import VertiMRF
+
+_Found = TypeVar("_Found")
+_STEPS = 600
+_TRIED = 50  # of them
+
+
+class _Tried(NamedTuple):
+    """Seconds of choosing the field's tables and laying them out, of compiling, and of a step of all paths.
+
+    keeps_program: whether the fit's program is the one that is compiled now.
+    """
+
+    choosing: float
+    compiling: float
+    step: float
+    keeps_program: bool
+
+
+def tables_seconds(facts: DatasetInfo, plan: MRFPlan) -> float:
+    """Seconds of counting the parties' tables and those across them."""
+    pairs = len(plan.workload) if plan.workload is not None else math.comb(sum(plan.num_columns), 2)
+    return COUNT_S * slowness() * facts.num_records * pairs
+
+
+def fit_time(method: VertiMRF, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
+    """Of `VertiMRF.fit`, and of a twin as large as the table; without the engine of the tables alone.
+
+    :raises ArgumentError: a field of these tables would fail.
+    """
+    if not has_engine():
+        return FitTime(before={"the tables": tables_seconds(facts, plan)}, unknown="the field, for want of `mbi`")
+    release, trying = timed(lambda: method.stand_in(facts.schema, plan))
+    tried = _try_field(method, release)
+    again = 0.0 if tried.keeps_program else tried.compiling
+    field = tried.choosing + again + min(_STEPS, method.iterations) * tried.step
+    before = {"trying it on stand-ins": trying + tried.choosing + tried.compiling}
+    before["the tables"] = tables_seconds(facts, plan) + plan.num_rounds * field
+    values = facts.num_records * len(facts.schema.columns)
+    wide = sorted(release.columns, key=lambda column: -column.num_cells)[:2]
+    return FitTime(
+        before=before,
+        after={"the field": field, "the synthetic table": DRAW_S * slowness() * values},
+        unknown="" if plan.encoding is None else "the encoder's reports and estimates",
+        shorter=f"Give the widest columns, as {wide[0].name!r}, fewer values in the schema or bins, lower clique_limit "
+        "or iterations, or name a workload. ",
+    )
+
+
+def _try_field(method: VertiMRF, release: Marginals) -> _Tried:
+    chosen, choosing = timed(lambda: method.chosen_tables(release.plan, release.columns, release.measurements))
+    first, one, some = (timed(partial(fit_graphical_model, **chosen, iterations=n))[1] for n in (1, 1, _TRIED))
+    kept = len(chosen["measurements"]) >= len(chosen["released"])
+    step = max(0.0, some - one) / (_TRIED - 1)
+    return _Tried(choosing + one, max(0.0, first - one), step, kept)
+
+
+def timed(compute: Callable[[], _Found]) -> tuple[_Found, float]:
+    """What a function returns, and the seconds that it took."""
+    started = time.perf_counter()
+    found = compute()
+    return found, time.perf_counter() - started
