@@ -55,7 +55,7 @@ from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import PrivacyWarning
 
 EPSILONS = (0.2, 0.8, 1.6)
-GRID = (0.2, 0.4, 0.8, 1.6, 3.2, 10.0, 32.0, 100.0)
+GRID = (0.2, 0.8, 1.6, 10.0, 100.0)
 PARTS = ("ratio", "monotone", "peers")
 NUM_MARGINALS = 500
 

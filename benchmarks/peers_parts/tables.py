@@ -49,7 +49,7 @@ class PeerTable:
             raise SystemExit(f"{path} is another file than {self.home} had: its SHA-256 is {found}")
         frame = pd.read_csv(path, keep_default_na=False, na_values={name: [""] for name in self.edges})
         names = self.only or [name for name in frame if name not in self.dropped]
-        coded = {f"c{i}": self._coded(name, frame[name]) for i, name in enumerate(names)}
+        coded = {f"c{i}": self._coded(name, pd.Series(frame[name])) for i, name in enumerate(names)}
         columns = {column: CategoricalColumn(categories=tuple(range(k))) for column, (_, k) in coded.items()}
         schema = Schema({"all": PartySchema(columns)})
         return VerticalDataset.from_pooled(schema, pd.DataFrame({c: codes for c, (codes, _) in coded.items()}))
