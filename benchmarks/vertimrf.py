@@ -6,7 +6,7 @@
 As in section 7 of the VertiMRF paper: NLTCS with 8 items at each of two parties, Adult with 7 columns at each (the
 paper's eighth, `education`, repeats `education_num`), replace, delta = 1/n; mean total variation distance (TVD) of 300
 random k-way marginals, Adult's wide columns in 16 cells. Epsilon is the outside analyst's, as the papers count. Noise
-from the operating system, a new draw in every repeat.
+from the operating system, a new draw in every repeat; AIM's and MST's from the repeat's number.
 Distances are evaluations on real records, not DP.
 
 Arms: `secure_marginals`, the library's default; `adaptive`, the same with rounds that measure chosen pairs again;

@@ -1,13 +1,20 @@
 """The benchmarks' shared parts and command lines; `--quick` runs take longer than a unit test may."""
 
+import dataclasses
+import hashlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
+
+from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, VerticalDataset
 
 pytest.importorskip("matplotlib", reason="the benchmarks draw figures: extra `report`")
 
@@ -183,6 +190,63 @@ def test_whole_methods_have_a_key_for_each_backend_that_is_not_here():
     assert found["linear"]["adult"] == {"crypten": None, "spu": {"equal": True}}
     assert set(found["vertimrf"]) == {"nltcs", "adult"}
     assert set(found) == {"vertimrf", "logistic", "linear", "dpvi"}
+
+
+# -- pooled peers: which tables, and what is compared ----------------------------------------------
+
+
+def test_pooled_peers_names_its_tables_and_which_were_tuned_on():
+    peers = load("pooled_peers")
+    tuned = {name for name, table in peers.TABLES.items() if table.tuned}
+    assert len(tuned) <= 4
+    assert len(peers.TABLES) >= 8
+    named = re.search(r"chosen with: (.*?)\. Untouched.*?: (.*?)\. FOLDER", peers.__doc__, re.DOTALL)
+    assert [set(names.split(", ")) for names in named.groups()] == [tuned, set(peers.TABLES) - tuned]
+
+
+def test_pooled_peers_reads_a_table_in_public_cells_and_no_other_file(tmp_path):
+    PeerTable = type(load("pooled_peers").TABLES["acs"])
+    text = "id,sex,age,code\n7,m,20,0\n8,f,,1\n9,NA,30,1\n"
+    (tmp_path / "t.csv").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    table = PeerTable(
+        path="t.csv", home="home", sha256=digest, dropped=("id",), edges={"age": (25, 30)}, cells={"code": 4}
+    )
+    dataset = table.read(tmp_path)
+    assert [len(column.categories) for column in dataset.schema.columns.values()] == [3, 4, 4]  # NA is a label
+    assert dataset.to_frame().to_numpy().tolist() == [[2, 0, 0], [1, 3, 1], [0, 2, 1]]
+    assert dataclasses.replace(table, path="absent.csv").read(tmp_path) is None
+    with pytest.raises(SystemExit, match="another file than home"):
+        dataclasses.replace(table, sha256="0").read(tmp_path)
+
+
+def test_pooled_peers_keeps_means_of_untouched_tables_apart():
+    peers = load("pooled_peers")
+    arms = {"nltcs": (1.0, 4.0), "acs": (2.0, 4.0), "bank": (4.0, 2.0)}
+    tvd = {name: {"ours": {"0.8": ours}, "aim": {"0.8": theirs}} for name, (ours, theirs) in arms.items()}
+    found = peers.compared({**tvd, "german": {"ours": {"0.8": 1.0}, "aim": {}}})
+    assert found["ratio"] == {"nltcs": {"0.8": 0.25}, "acs": {"0.8": 0.5}, "bank": {"0.8": 2.0}, "german": {}}
+    assert found["geomean"] == {"0.8": pytest.approx(1.0)}
+    assert found["geomean_all"] == {"0.8": pytest.approx(0.25 ** (1 / 3))}
+
+
+def test_pooled_peers_finds_the_fits_that_it_kept(tmp_path, monkeypatch):
+    peers = load("pooled_peers")
+    schema = Schema({"all": PartySchema({name: CategoricalColumn(categories=(0, 1)) for name in "abc"})})
+    frame = pd.DataFrame({"a": [0, 1], "b": [1, 1], "c": [0, 0]})
+    made = []
+
+    def twin(dataset, arm, epsilon, seed, *, pooled_by):
+        made.append((arm.kind, epsilon, seed))
+        return SimpleNamespace(table=frame, seconds=2.0)
+
+    monkeypatch.setattr(peers, "make_twin", twin)
+    settings = peers.Settings(tmp_path, None, ("python", str(tmp_path)), 2, (0.8,))
+    for _ in range(2):
+        peers.run_peers({"t": VerticalDataset.from_pooled(schema, frame)}, settings)
+    assert made == [("aim", 0.8, 0), ("aim", 0.8, 1)]
+    same = VerticalDataset.from_pooled(schema, frame)
+    assert peers.peer_fits(tmp_path, "t", same, 0.8) == [peers.Fit(0.0, 2.0)] * 2
 
 
 # -- house: what is counted ------------------------------------------------------------------------

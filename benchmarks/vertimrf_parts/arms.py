@@ -156,7 +156,7 @@ def _pooled(
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
         np.savez(source, codes=codes, cells=np.array([c.num_cells for c in columns]))
-        words = [clone, name, source, target, epsilon, 1 / held.num_records]
+        words = [clone, name, source, target, epsilon, 1 / held.num_records, seed]
         subprocess.run([python, _POOLED_SCRIPT, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
         drawn = np.load(target)["codes"]
     rng = default_rng(seed)

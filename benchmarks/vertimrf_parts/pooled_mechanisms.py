@@ -1,6 +1,6 @@
 """AIM and MST by their authors on pooled codes, accounted for replace.
 
-    PYTHON pooled_mechanisms.py CLONE aim|mst INPUT.npz OUTPUT.npz EPSILON DELTA
+    PYTHON pooled_mechanisms.py CLONE aim|mst INPUT.npz OUTPUT.npz EPSILON DELTA SEED
 
 CLONE is a clone of `ryan112358/private-pgm`; PYTHON has it installed, an environment of its own. Their code accounts
 for adding or removing a record, in zero-concentrated DP. Replacing one moves a table by √2 instead of 1, so ρ of a
@@ -133,8 +133,9 @@ def eliminate_in_numpy(oracles: Any, factor_class: Any) -> None:
 
 def main() -> None:
     """Read codes `[N, d]` and cells `[d]`, write synthetic codes `[N, d]`."""
-    clone, name, source, target, epsilon, delta = sys.argv[1:]
+    clone, name, source, target, epsilon, delta, seed = sys.argv[1:]
     sys.path.insert(0, str(Path(clone, "mechanisms")))
+    np.random.seed(int(seed))  # their generator
     bound_search()
     import aim  # pyright: ignore[reportMissingImports]
     import mst  # pyright: ignore[reportMissingImports]

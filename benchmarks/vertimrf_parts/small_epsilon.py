@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from vertinumpyro.data import VerticalDataset
 
-__all__ = ["SmallEpsilon", "ratios", "small_epsilon"]
+__all__ = ["SmallEpsilon", "ratios", "rise_over_budgets", "small_epsilon"]
 
 Fit = Callable[[VerticalDataset, str, float, int], float | None]
 
@@ -49,7 +49,7 @@ def small_epsilon(tables: Mapping[str, VerticalDataset], fit: Fit, settings: Sma
                 failed[f"{name} {arm}"] = {f"{e:g}": count for e, count in errors.items()}
             medians[name][arm] = {f"{e:g}": statistics.median(values) for e, values in found.items()}
             if arm == "everyone":
-                monotone[name] = _monotone(found)
+                monotone[name] = rise_over_budgets(found)
     return {"everyone": medians, "failed": failed, **({"monotone": monotone} if monotone else {})}
 
 
@@ -91,7 +91,7 @@ def _kept(fit: Fit, name: str, path: Path | None) -> Fit:
     )
 
 
-def _monotone(fits: Mapping[float, list[float]]) -> dict[str, Any]:
+def rise_over_budgets(fits: Mapping[float, list[float]]) -> dict[str, Any]:
     """The largest rise of the median from one budget to the next, and the widest range of one budget's fits there."""
     steps = list(zip(fits, list(fits)[1:], strict=False))
     rises = {(a, b): statistics.median(fits[b]) - statistics.median(fits[a]) for a, b in steps}

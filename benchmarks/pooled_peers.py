@@ -1,0 +1,229 @@
+"""Twins of columns at two parties against AIM's on pooled columns, on public tables of others' benchmarks.
+
+    python benchmarks/pooled_peers.py --tables FOLDER --peers FITS --quick
+    python benchmarks/pooled_peers.py --tables FOLDER --peers FITS --only peers --private-pgm PYTHON CLONE
+    python benchmarks/pooled_peers.py --tables FOLDER --peers FITS --json results/pooled_peers.json [--only monotone]
+
+Tables that the library's defaults were chosen with: dutch, nltcs, adult. Untouched, named before any fit of the library
+on them: titanic, compas, oulad, law_school, german, br2000, telco, bank, acs. FOLDER (without it
+VERTINUMPYRO_DATA) has each as NAME/FILE; `peers_parts/tables.py` says which repository each file is from, its SHA-256,
+and the public cells of each column, which both sides get. What is not there is left out, and said.
+
+Ours: the columns alternately at two parties, the default field, epsilon for everyone, replace, delta = 1/n, seeded
+noise (which has no privacy). AIM: its authors' code, all columns together, all triples as the workload, their defaults
+(`max_model_size` 80), the same epsilon and delta. They account for adding or removing a record; replacing one costs
+2.2 times as much of their rho, of which they get so much less (`vertimrf_parts/pooled_mechanisms.py`; `vertimrf.py`
+says how to make PYTHON and CLONE). AIM takes from half a minute to half an hour a fit, so `--only peers` keeps its
+twins in FITS, with seed, version and seconds, and starts none that is there. A twin has n records; distances are mean
+total variation distances (TVD) of 3-way tables, all or the same 500, and are not DP.
+
+Keys: ratio        {table: {epsilon: mean TVD of our twins over that of AIM's}}
+      geomean      {epsilon: geometric mean of the ratios of the untouched tables}; geomean_all of all of them
+      tvd          {table: {ours, aim: {epsilon: mean over seeds}; perfect: of n records drawn from the table itself}}
+      fits         {table: {ours, aim: {epsilon: how many}}}
+      monotone     {table: {largest_rise: of the median from one epsilon to the next up to 100, spread: of the fits
+                   there, holds: whether the rise is within it}}
+      seconds      {table: {ours, aim: median of a fit}}; context
+      left_out     names of the tables that are not in FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+from common import among_parties, compile_fast, environment, finish, kept, parser
+from peers_parts.tables import TABLES
+from tqdm.auto import tqdm
+from vertimrf_parts.arms import ARMS, make_twin
+from vertimrf_parts.small_epsilon import rise_over_budgets
+
+from vertinumpyro.core.rng import InsecureRandomnessWarning
+from vertinumpyro.data import VerticalDataset
+from vertinumpyro.evaluation import k_way_tvd, tvd_floor
+from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.privacy import PrivacyWarning
+
+EPSILONS = (0.2, 0.8, 1.6)
+GRID = (0.2, 0.8, 1.6, 10.0, 100.0)
+PARTS = ("ratio", "monotone", "peers")
+NUM_MARGINALS = 500
+
+
+class Fit(NamedTuple):
+    """A twin's distance, and what it took."""
+
+    tvd: float
+    seconds: float
+
+
+def distance(dataset: VerticalDataset, twin: pd.DataFrame) -> float:
+    """Mean 3-way TVD. Not DP."""
+    return k_way_tvd(dataset.to_frame(), twin, dataset.schema, 3, rng=0, num_marginals=NUM_MARGINALS).mean
+
+
+def perfect(dataset: VerticalDataset) -> float:
+    """The distance of as many records drawn from the table itself. Not DP."""
+    return tvd_floor(dataset.to_frame(), dataset.schema, 3, rng=0, num_marginals=NUM_MARGINALS).mean
+
+
+def our_fit(dataset: VerticalDataset, epsilon: float, seed: int) -> Fit:
+    """The default field of the columns at two parties."""
+    system, held, started = VertiMRF(), among_parties(dataset, 2), time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # the papers' delta is 1/n
+        warnings.simplefilter("ignore", InsecureRandomnessWarning)
+        plan = system.plan(held, epsilon=epsilon, delta=1 / held.num_records)
+        twin = system.fit(held, plan, insecure_seed=seed).sample_synthetic(rng_key=jax.random.key(seed))
+    seconds = time.perf_counter() - started
+    return Fit(distance(dataset, twin), seconds)
+
+
+# -- AIM's twins ----------------------------------------------------------------------------------
+
+
+def peer_path(folder: Path, name: str, epsilon: float, seed: int) -> Path:
+    """Where AIM's twin of a table is kept."""
+    return folder / name / f"aim-{epsilon:g}-{seed}.npz"
+
+
+def keep_peer_fit(path: Path, dataset: VerticalDataset, epsilon: float, seed: int, pooled_by: tuple[str, str]) -> None:
+    """Fit AIM and write its twin's codes with what made it."""
+    twin = make_twin(dataset, ARMS["aim"], epsilon, seed, pooled_by=pooled_by)
+    version = subprocess.run(["git", "-C", pooled_by[1], "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    about = {"mechanism": "aim", "version": version.strip(), "epsilon": epsilon, "seed": seed, "seconds": twin.seconds}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(".part")
+    with open(written, "wb") as file:
+        np.savez_compressed(file, codes=twin.table.to_numpy().astype(np.uint16), about=json.dumps(about))
+    os.replace(written, path)
+
+
+def peer_fits(folder: Path, name: str, dataset: VerticalDataset, epsilon: float) -> list[Fit]:
+    """All of AIM's twins of a table at one epsilon that are kept."""
+    found = []
+    for path in sorted((folder / name).glob(f"aim-{epsilon:g}-*.npz")):
+        stored = np.load(path)
+        twin = pd.DataFrame(stored["codes"].astype(np.int64), columns=list(dataset.schema.columns))
+        found.append(Fit(distance(dataset, twin), json.loads(str(stored["about"]))["seconds"]))
+    return found
+
+
+def run_peers(tables: Mapping[str, VerticalDataset], settings: Settings) -> None:
+    """Fit what is not kept yet: every table once before any twice."""
+    if settings.pooled_by is None:
+        raise SystemExit("--only peers needs --private-pgm PYTHON CLONE; see vertimrf.py")
+    tasks = [(s, name, e) for s in range(settings.repeats) for name in tables for e in settings.epsilons]
+    for seed, name, epsilon in tqdm(tasks, desc="AIM", unit="fit"):
+        path = peer_path(settings.peers, name, epsilon, seed)
+        if not path.exists():
+            keep_peer_fit(path, tables[name], epsilon, seed, settings.pooled_by)
+
+
+# -- what is compared -----------------------------------------------------------------------------
+
+
+class Settings(NamedTuple):
+    """The size of the run, and where fits are kept."""
+
+    peers: Path
+    keep: Path | None
+    pooled_by: tuple[str, str] | None
+    repeats: int
+    epsilons: tuple[float, ...] = EPSILONS
+    grid: tuple[float, ...] = GRID
+
+    def our_fits(self, name: str, dataset: VerticalDataset, epsilon: float) -> list[Fit]:
+        """Ours of a table at one epsilon."""
+        return [
+            Fit(*kept(self.keep, f"{name} {epsilon:g} {seed}", lambda s=seed: our_fit(dataset, epsilon, s)))
+            for seed in range(self.repeats)
+        ]
+
+
+def run_ratio(tables: Mapping[str, VerticalDataset], settings: Settings) -> dict[str, Any]:
+    """Ours beside AIM's."""
+    tvd: dict[str, Any] = {}
+    fits: dict[str, Any] = {}
+    seconds: dict[str, Any] = {}
+    for name, dataset in tqdm(tables.items(), desc="ratio", unit="table"):
+        both = {
+            "ours": {f"{e:g}": settings.our_fits(name, dataset, e) for e in settings.epsilons},
+            "aim": {f"{e:g}": peer_fits(settings.peers, name, dataset, e) for e in settings.epsilons},
+        }
+        there = {arm: {e: found for e, found in by.items() if found} for arm, by in both.items()}
+        tvd[name] = {arm: {e: float(np.mean([f.tvd for f in of])) for e, of in by.items()} for arm, by in there.items()}
+        tvd[name]["perfect"] = perfect(dataset)
+        fits[name] = {arm: {e: len(of) for e, of in by.items()} for arm, by in there.items()}
+        seconds[name] = {arm: _median(f.seconds for of in by.values() for f in of) for arm, by in there.items()}
+    return {**compared(tvd), "tvd": tvd, "fits": fits, "seconds": seconds}
+
+
+def _median(values: Iterable[float]) -> float | None:
+    """None of none."""
+    return statistics.median(found) if (found := list(values)) else None
+
+
+def compared(tvd: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The ratios, and their geometric means at each epsilon over the tables that have one there."""
+    ratio = {name: {e: arms["ours"][e] / theirs for e, theirs in arms["aim"].items()} for name, arms in tvd.items()}
+
+    def means(names: list[str]) -> dict[str, float]:
+        epsilons = dict.fromkeys(e for name in names for e in ratio[name])
+        return {e: statistics.geometric_mean(ratio[n][e] for n in names if e in ratio[n]) for e in epsilons}
+
+    untouched = [name for name in ratio if not TABLES[name].tuned]
+    return {"ratio": ratio, "geomean": means(untouched), "geomean_all": means(list(ratio))}
+
+
+def run_monotone(tables: Mapping[str, VerticalDataset], settings: Settings) -> dict[str, Any]:
+    """Whether more budget ever makes a worse twin."""
+    found = {
+        name: rise_over_budgets({e: [f.tvd for f in settings.our_fits(name, dataset, e)] for e in settings.grid})
+        for name, dataset in tqdm(tables.items(), desc="monotone", unit="table")
+    }
+    return {"monotone": found}
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:2], help="parts to run (the first two)")
+    arguments.add_argument("--tables", type=Path, default=os.environ.get("VERTINUMPYRO_DATA"), help="folder of tables")
+    arguments.add_argument("--names", nargs="+", choices=list(TABLES), default=list(TABLES), help="tables (all)")
+    arguments.add_argument("--peers", type=Path, required=True, help="folder of AIM's fits")
+    arguments.add_argument("--keep", type=Path, help="a file of our fits, taken up again by the next run")
+    arguments.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS, help="of ratio and peers")
+    arguments.add_argument("--repeats", type=int, default=1, help="seeds at each epsilon (1)")
+    arguments.add_argument("--private-pgm", nargs=2, metavar=("PYTHON", "CLONE"), help="for --only peers")
+    args = arguments.parse_args()
+    if args.tables is None:
+        arguments.error("--tables FOLDER, or VERTINUMPYRO_DATA, says where the tables are")
+    compile_fast(args.quick)
+    read = {name: TABLES[name].read(args.tables) for name in (args.names[:1] if args.quick else args.names)}
+    tables = {name: dataset for name, dataset in read.items() if dataset is not None}
+    pooled_by = tuple(args.private_pgm) if args.private_pgm else None
+    settings = Settings(args.peers, args.keep, pooled_by, args.repeats, tuple(args.epsilons))
+    if args.quick:
+        settings = settings._replace(epsilons=(0.8,), grid=(0.8, 100.0))
+    results: dict[str, Any] = {"environment": environment(), "left_out": [n for n in read if n not in tables]}
+    if "peers" in args.only:
+        run_peers(tables, settings)
+    if "ratio" in args.only:
+        results |= run_ratio(tables, settings)
+    if "monotone" in args.only:
+        results |= run_monotone(tables, settings)
+    finish(results, args, {})
+
+
+if __name__ == "__main__":
+    main()
