@@ -22,7 +22,7 @@ from vertinumpyro.cli.terminal import (
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, VerticalDataset
-from vertinumpyro.data.column import counting_moves
+from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import Plan
@@ -106,16 +106,17 @@ def _checked_records(job: Job) -> VerticalDataset:
         with checklist_item("files") as found:
             tables = job.tables()
             found += [f"{party}: {count(len(table), 'record')}" for party, table in tables.items()]
-    with counting_moves() as moved, checklist_item("records") as found:
+    with checklist_item("records") as found:
         dataset = job.dataset(tables)
         found += [
             f"{count(dataset.num_records, 'record')} matched by id",
             "all values in their public domains",
         ]
-    for place, (outside, of) in moved.items():
-        if outside:
-            text = f"! {place}: {outside:,} of {of:,} values lie outside its bounds and count as the nearest end. "
-            console.print(f"[yellow]{escape(text)}[/]NOT DP: for {escape(place.party)} alone.")
+    for party, columns in dataset.moved.items():
+        for name, (outside, of) in columns.items():
+            if outside:
+                text = f"! {Place(party, name)}: {outside:,} of {of:,} values lie outside its bounds and count as the "
+                console.print(f"[yellow]{escape(text)}nearest end. [/]NOT DP: for {escape(party)} alone.")
     return dataset
 
 
