@@ -26,6 +26,7 @@ from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy.files_account import FilesAccount
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.reports.files import write_run
 from vertinumpyro.reports.plain_language import count, headline, rounded_up
@@ -49,9 +50,20 @@ def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> 
     _show(job, plan, facts)
     if score is not None:
         score.show(plan)
+    said = _account(job, plan)
     forecast = _forecast(job, plan)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
-    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan, score), **forecast}
+    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan, score), **forecast, **said}
+
+
+def _account(job: Job, plan: Plan) -> dict[str, str]:
+    """Which release on the files it would be, printed, and for programs; between processes each party knows its own."""
+    if fit_run.needed(job):
+        return {}
+    source = job.config.source
+    said = FilesAccount.of(source.files, source.account, source.total_epsilon).statement(plan)
+    console.print(f"\n{escape(said)}")
+    return {"account": said}
 
 
 def _forecast(job: Job, plan: Plan) -> dict[str, Any]:
@@ -192,6 +204,8 @@ def write(
         amended = partial(score.told, plan=report.plan) if score is not None else None
         files = write_run(report, twin, run_dir, items, release=not internal, amended=amended)
     console.print(heading(f"Written to {run_dir}/"), facts_grid(files))
+    if said := read_record(run_dir / PRIVACY_RECORD).account:
+        console.print(f"[dim]{escape(said)}[/]")
     for line in report.verdict():
         console.print(f"\n[bold]{escape(line)}[/]")
     for line in report.notes(twin):
