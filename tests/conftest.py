@@ -26,6 +26,11 @@ if "XLA_FLAGS" not in os.environ:
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
+# Keys and accounts that a user's runs leave behind.
+if not os.path.basename(os.environ.get("XDG_DATA_HOME", "")).startswith("user-data-"):
+    os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="user-data-")
+    atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
+
 # Workers share the machine, and threads of OpenBLAS and OpenMP spin while they wait for each other: boosted trees took
 # ten times their processor time. Before NumPy is read.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

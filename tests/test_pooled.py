@@ -10,7 +10,14 @@ import pandas as pd
 import pytest
 
 import vertinumpyro as vnp
-from vertinumpyro.core.errors import AlignmentError, ArgumentError, LongFitWarning, PlanSpentError, UnprovenError
+from vertinumpyro.core.errors import (
+    AlignmentError,
+    ArgumentError,
+    LongFitWarning,
+    PlanSpentError,
+    PrivacyError,
+    UnprovenError,
+)
 from vertinumpyro.data import TableFacts
 from vertinumpyro.data.dataframe_interop import in_kind_of
 from vertinumpyro.dpvi import inference
@@ -99,11 +106,18 @@ def test_a_model_is_learned_from_tables_and_the_run_is_on_record(tmp_path):
         with vnp.party_plate("insurer", num_records):
             numpyro.sample("plan", dist.Bernoulli(share[1]), obs=data["plan"])
 
+    kept = {"account": tmp_path / "people", "total_epsilon": 6.0}
     with pytest.warns(vnp.errors.InferenceWarning, match="cannot have made them"):  # ill and plan hang together
-        made = vnp.twin(TABLES, epsilon=5.0, schema=PAIR, model=model, run_dir=tmp_path / "run")
+        made = vnp.twin(TABLES, epsilon=5.0, schema=PAIR, model=model, run_dir=tmp_path / "run", **kept)
     assert isinstance(made.fitted, MarginalPosterior)
     assert len(made.table) == N
-    assert json.loads((tmp_path / "run" / "privacy.json").read_text())["status"] == "finished"
+    record = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert record["status"] == "finished"
+    assert record["account"] == "First release on these records (on account in people)."
+    with pytest.raises(PrivacyError, match="allows 6; nothing was begun"):
+        vnp.twin(TABLES, epsilon=5.0, schema=PAIR, model=model, **kept)
+    with pytest.raises(ArgumentError, match="total_epsilon must be above 0, and needs an account"):
+        vnp.twin(TABLES, epsilon=5.0, schema=PAIR, total_epsilon=6.0)
 
 
 def test_bounds_that_nobody_confirmed_need_an_opt_in_and_are_named():

@@ -23,7 +23,19 @@ from vertinumpyro.core import row_blocks, workers
 from vertinumpyro.core import workers as dask_workers
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError
 from vertinumpyro.core.workers import Part, total, workers_of
-from vertinumpyro.data import Linkage, PartySchema, Schema, VerticalDataset, normalised_ids, streaming
+from vertinumpyro.data import (
+    CountColumn,
+    Linkage,
+    PartySchema,
+    RealColumn,
+    Rows,
+    Schema,
+    Take,
+    VerticalDataset,
+    normalised_ids,
+    read_ids,
+    streaming,
+)
 from vertinumpyro.data import streaming as spool
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf import contingency as exact_tables
@@ -263,6 +275,38 @@ def test_a_party_reads_alike_in_blocks_and_whole(folder, small_blocks, client, t
         for name, column in whole.arrays("insurer").items():
             np.testing.assert_array_equal(other.arrays("insurer")[name], column)
     assert repr(others[0][1]) == f"Ids({len(rows)})"
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_rows_of_persons_are_the_same_records_at_a_party_and_with_workers(small_blocks, client, tmp_path, linked):
+    rng, own = np.random.default_rng(0), tmp_path / "clinic.parquet"
+    sums = Rows(per="id", take={"cost": Take(rule="sum"), "visits": Take(rule="count")})
+    clinic = {"cost": RealColumn(bounds=(0, 500), out_of_bounds="clip"), "visits": CountColumn(upper=20)}
+    schema = Schema({"clinic": PartySchema(clinic, sums), "bank": PartySchema({"age": CountColumn(upper=99)})})
+    rows = pd.DataFrame({"id": rng.integers(0, 150, 1000), "cost": rng.gamma(1.0, 50.0, 1000)})
+    rows.to_parquet(own, row_group_size=90)
+    ids = read_ids(own, schema, "clinic")["id"]  # who links has these
+    kept = np.flatnonzero(ids % 3 > 0) if linked else np.arange(len(ids))
+    pd.DataFrame({"id": ids.iloc[kept], "age": 3}).to_parquet(tmp_path / "bank.parquet")
+    paths = {party: tmp_path / f"{party}.parquet" for party in schema.parties}
+    together = VerticalDataset.from_files(schema, paths, unmatched="drop").arrays("clinic")
+    Linkage.made("topic", normalised_ids(ids.to_frame(), schema, "clinic"), kept).save(tmp_path / "linkage.npz")
+    settings = {"linkage": tmp_path / "linkage.npz"} if linked else {}
+    for how in ({}, {"spool": tmp_path}, {"spool": tmp_path, "workers": client.scheduler.address}):
+        task = PartyTask(
+            party="clinic", schema=schema.to_dict(), table=own, build=VertiMRF, **how, **settings
+        )  # fmt: skip
+        found, theirs = task.read_records(schema)
+        assert list(theirs) == sorted(ids.iloc[kept].astype(str))
+        for name, column in together.items():
+            np.testing.assert_array_equal(found.arrays("clinic")[name], column)
+    with_workers = VerticalDataset.from_files(
+        schema, paths, spool=tmp_path, workers=client, unmatched="drop"
+    )  # fmt: skip
+    np.testing.assert_array_equal(with_workers.arrays("clinic")["cost"], together["cost"])
+    if not linked:
+        assert with_workers.moved["clinic"] == VerticalDataset.from_files(schema, paths).moved["clinic"]
+        assert with_workers.moved["clinic"]["cost"].count > 0
 
 
 def test_without_dask(monkeypatch):

@@ -93,6 +93,8 @@ def twin(
     id_column: str = "id",
     rng_key: jax.Array | None = None,
     run_dir: str | Path | None = None,
+    account: str | Path | None = None,
+    total_epsilon: float | None = None,
     unmatched: Literal["refuse", "drop"] = "refuse",
     allow_unproven: bool = False,
     allow_long: bool = False,
@@ -112,6 +114,9 @@ def twin(
     :param id_column: by which the tables know their records; used without a schema.
     :param rng_key: of the model's own randomness, never of the noise; by default a new one from the operating system.
     :param run_dir: a new folder for the privacy record, written before anything is seen.
+    :param account: a folder for the account of these people, which adds up what all twins of them cost. Tables in
+        memory have no place to be known by: None keeps none, and the report says so.
+    :param total_epsilon: what those may cost together: a twin beyond it is refused before anything is spent.
     :param unmatched: what to do with records that not all parties have; "drop" makes the number of common ones public.
     :param allow_unproven: without a schema, take bounds and categories from the tables.
     :param allow_long: go on even where it will take more than ten minutes, as its parts took on stand-ins. From one
@@ -130,7 +135,9 @@ def twin(
             raise UnprovenError(_UNDRAFTED)
         schema = _drafted(tables, id_column)
         warnings.warn(_DRAFTED, PrivacyWarning, stacklevel=3)
-    dataset = VerticalDataset.from_frames(schema, tables, unmatched=unmatched)
+    dataset = VerticalDataset.from_frames(
+        schema, tables, unmatched=unmatched, account=account, total_epsilon=total_epsilon
+    )
     fit_key, draw_key = jax.random.split(key)
     why, plan, fit = _method(dataset, model, epsilon, delta, allow_long)
     fitted = fit(dataset, plan, fit_key, run_dir)

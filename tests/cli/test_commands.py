@@ -89,9 +89,12 @@ def test_check_ticks_every_step(project: Project):
     assert not project.run_dir.exists()
 
 
-def test_check_counts_what_is_moved_to_a_bound_for_its_party_alone(project: Project):
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_check_counts_what_is_moved_to_a_bound_for_its_party_alone(project: Project, in_blocks: bool):
     schema = project.folder / "schema.toml"
     schema.write_text(schema.read_text().replace("bounds = [0, 100]", 'bounds = [0, 60]\nout_of_bounds = "clip"'))
+    if in_blocks:
+        project.replace("[data.files]", '[data]\nspool = "."\n[data.files]')
     shown = one_line(project.run("check", project.config).output)
     beyond = int((draw_tables()["clinic"]["age"] > 60).sum())
     assert f"party 'clinic', column 'age': {beyond} of {NUM_RECORDS} values lie outside its bounds" in shown

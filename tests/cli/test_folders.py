@@ -111,3 +111,24 @@ def test_drawing_a_table_runs_no_code_of_a_folder_unasked(project: Project):
 
 def test_a_library_model_needs_no_trust(fitted: Project, tmp_path):
     assert invoke("synthesize", fitted.run_dir, "--out", tmp_path / "t.csv", "-n", NUM_RECORDS).exit_code == 0
+
+
+def test_a_second_fit_of_the_same_files_says_what_both_cost(fitted: Project, tmp_path):
+    folder = tmp_path / "project"
+    shutil.copytree(fitted.folder, folder)
+    project = Project(folder)
+    assert "First release on these files" in (folder / "terminal.txt").read_text()
+    assert "First release on these files" in (folder / "run" / "report.html").read_text()
+    planned = project.run("plan", project.config, "--json")
+    assert json.loads(planned.stdout)["account"].startswith("Second release on these files: ε = ")
+    again = project.run("fit", project.config, "--out", folder / "again")
+    assert again.exit_code == 0, again.output + again.stderr
+    assert "Second release on these files: ε = " in again.stderr
+    assert "Second release on these files: ε = " in (folder / "again" / "report.html").read_text()
+    project.replace("[data.files]", "[data]\ntotal_epsilon = 0.01\n[data.files]")
+    limited = project.run("fit", project.config, "--out", folder / "third")
+    assert limited.exit_code == 2
+    assert "allows 0.01" in one_line(limited.stderr)
+    assert not (folder / "third" / "privacy.json").exists()
+    project.replace("total_epsilon = 0.01", "account = false")
+    assert "account = false" in project.run("plan", project.config).output

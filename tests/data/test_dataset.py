@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,6 @@ from hypothesis import strategies as st
 from tests.data.strategies import schemas
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, DataError
 from vertinumpyro.data import PartySchema, RealColumn, Schema, VerticalDataset, decode_table, read_table
-from vertinumpyro.data.column import counting_moves
 
 SCHEMA = Schema.from_toml("""
 [parties.insurer.columns.plan]
@@ -81,12 +82,9 @@ def test_what_is_moved_to_an_end_is_counted_for_its_party_and_a_column_of_nothin
     column = RealColumn(bounds=(0, 10), out_of_bounds="clip")
     schema = Schema({"a": PartySchema({"x": column}), "b": PartySchema({"y": column})})
     frames = {"a": pd.DataFrame({"id": range(4), "x": [1.0, 12, 3, -1]}), "b": pd.DataFrame({"id": range(4), "y": 1.0})}
-    with counting_moves() as moved:
-        VerticalDataset.from_frames(schema, frames)
-    assert {(place.party, place.column): tuple(found) for place, found in moved.items()} == {
-        ("a", "x"): (2, 4),
-        ("b", "y"): (0, 4),
-    }
+    dataset = VerticalDataset.from_frames(schema, frames)
+    assert dataset.moved == {"a": {"x": (2, 4)}, "b": {"y": (0, 4)}}
+    assert "2" not in repr(dataset)
     frames["b"]["y"] = 1000.0
     with pytest.raises(DataError, match="party 'b', column 'y': holds no value within its bounds"):
         VerticalDataset.from_frames(schema, frames)
@@ -131,6 +129,17 @@ def test_take_split_and_restrict(dataset):
     alone = dataset.restrict("clinic")
     assert alone.parties == ("clinic",)
     assert list(alone.pooled()) == ["visits"]
+
+
+def test_a_part_of_the_records_or_columns_is_charged_to_the_same_files(tmp_path):
+    paths = written(tmp_path, ".csv")
+    dataset = VerticalDataset.from_files(SCHEMA, paths)
+    assert dataset.take(np.array([0, 1])).computed_by(None).source == dataset.source
+    assert dataset.source is not None
+    assert dataset.source.files == {party: Path(paths[party]) for party in SCHEMA.parties}
+    alone = dataset.restrict("clinic").source
+    assert alone is not None
+    assert list(alone.files) == ["clinic"]
 
 
 def test_arrays_are_read_only(dataset):

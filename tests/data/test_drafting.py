@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import vertinumpyro as vnp
 from vertinumpyro.core.errors import ArgumentError, DataError, SchemaError
@@ -20,6 +22,7 @@ from vertinumpyro.data import (
     VerticalDataset,
     draft_schema,
 )
+from vertinumpyro.data.number_texts import NumberFormat
 
 N = 400
 RNG = np.random.default_rng(0)
@@ -100,12 +103,12 @@ def test_what_is_left_out_says_why():
 SPREAD = [f"{x:.1f}" for x in RNG.normal(40, 8, N)]
 LARGE = RNG.uniform(1000, 90000, N)
 WRITTEN = {
-    "thousands": ([f"{x:,.0f}" for x in LARGE], "numbers with separators of thousands"),
-    "apostrophes": ([f"{x:,.2f}".replace(",", "'") for x in LARGE], "with separators of thousands"),
+    "thousands": ([f"{x:,.0f}" for x in LARGE], 'say which, number_formats = "1234,500" or "1,234"'),
+    "dollars": ([f"${x:,.0f}" for x in LARGE], 'number_formats = "$1234,500" or "$1,234"'),
+    "two ways": (["1,234", *[f"{x:.3f}" for x in 10 + LARGE[1:] / 1000]], "may be read in 2 ways"),
+    "two signs": ([f"{'$€'[i % 2]}{x}" for i, x in enumerate(SPREAD)], "many different texts"),
+    "groups of two": ([f"{x:.0f}"[:-3] + "," + f"{x:.0f}"[-2:] for x in LARGE], 'set decimal = ","'),
     "commas": ([x.replace(".", ",") for x in SPREAD], 'looks like numbers with decimal commas: set decimal = ","'),
-    "percent": ([f"{x}%" for x in SPREAD], "numbers with '%' at each: leave it out"),
-    "a currency": ([f"€ {x}" for x in SPREAD], "numbers with '€' at each"),
-    "a unit": ([f"{x} mg/l" for x in SPREAD], "numbers with 'mg/l' at each"),
     "a limit": (["<20" if i % 9 == 0 else x for i, x in enumerate(SPREAD)], "numbers but for some texts ('<20')"),
     "words for none": (["n.d." if i < 3 else x for i, x in enumerate(SPREAD)], "numbers but for some texts: where"),
 }  # fmt: skip
@@ -117,6 +120,95 @@ def test_numbers_that_are_written_as_texts_are_no_categories(texts, note):
     assert not draft.columns["x"].fields
     assert note in draft.columns["x"].note
     assert "n.d." not in draft.columns["x"].note  # three records
+
+
+SIGNED = np.where(np.arange(N) % 7 == 0, -1, 1) * LARGE.round(2)
+
+
+def german(x, places=2):
+    return f"{x:,.{places}f}".translate(str.maketrans(",.", ".,"))
+
+
+PICTURES = {
+    "€ 1,234.50": ([f"€ {x:,.2f}" for x in LARGE], LARGE.round(2)),
+    "1.234,50 €": ([f"{german(x)} €" for x in LARGE], LARGE.round(2)),
+    "-1.234,50 €": ([f"{german(x)} €" for x in SIGNED], SIGNED),
+    "CHF 1'234.50": ([f"CHF {x:,.2f}".replace(",", "'") for x in LARGE], LARGE.round(2)),
+    "1'234.50": ([f"{x:,.2f}".replace(",", "'") for x in LARGE], LARGE.round(2)),
+    "(1,234.50)": ([f"{x:,.2f}" if x > 0 else f"({-x:,.2f})" for x in SIGNED], SIGNED),
+    "$-1,234.50": ([f"${x:,.2f}" for x in SIGNED], SIGNED),
+    "1.234,50-": ([german(x) if x > 0 else german(-x) + "-" for x in SIGNED], SIGNED),
+    "1 234,50 kr": ([f"{x:,.2f} kr".replace(",", " ").replace(".", ",") for x in LARGE], LARGE.round(2)),
+    "1\u202f234 €": ([f"{x:,.0f} €".replace(",", "\u202f") for x in LARGE], LARGE.round()),
+    "1234 %": ([f"{x:.0f} %" for x in LARGE / 1000], (LARGE / 1000).round()),
+    "1234.5%": ([f"{x}%" for x in SPREAD], np.array(SPREAD, float)),
+    "1234.5 mg/l": ([f"{x} mg/l" for x in SPREAD], np.array(SPREAD, float)),
+    "$1,234": ([f"${x:,.0f}" for x in LARGE * 100], (LARGE * 100).round()),
+}
+
+
+GROUPED = re.compile(r"\d{1,3}(?:[,.' \u202f]\d{3})+(?!\d)|\d+")
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_texts_of_money_are_numbers_that_a_twin_writes_alike(picture):
+    texts, numbers = PICTURES[picture]
+    draft = draft_schema({"id": range(N), "x": texts}, "p")
+    assert draft.columns["x"].fields["number_format"] == picture
+    assert f"texts are read as numbers, {picture} as " in draft.columns["x"].note
+    schema = Schema.from_toml(confirmed(draft))
+    np.testing.assert_array_equal(schema.columns["x"].quantities(pd.Series(texts)), numbers)
+    dataset = VerticalDataset.from_frames(schema, {"p": pd.DataFrame({"id": range(N), "x": texts})})
+    twin = dataset.to_frame()["x"]
+    again = VerticalDataset.from_pooled(schema, pd.DataFrame({"x": twin}))
+    np.testing.assert_array_equal(again.arrays("p")["x"], dataset.arrays("p")["x"])
+    assert {GROUPED.sub("0", text) for text in twin} <= {GROUPED.sub("0", text) for text in texts}
+
+
+def test_what_may_be_read_in_two_ways_is_drafted_as_somebody_says():
+    frame = {"id": range(N), "x": [f"${x:,.0f}" for x in LARGE]}
+    thousands = draft_schema(frame, "p", number_formats={"x": "$1,234"}).columns["x"].fields
+    decimals = draft_schema(frame, "p", number_formats={"x": "$1234,567"}).columns["x"].fields
+    assert (thousands["type"], decimals["type"]) == ("integer", "real")
+    assert thousands["edges"][-1] > 1000 * decimals["edges"][-1] / 1.1
+    assert draft_schema(frame, "p", decimal=",").columns["x"].fields["number_format"] == "$1234,500"
+    with pytest.raises(SchemaError, match="show how the number 1234 is written"):
+        draft_schema(frame, "p", number_formats={"x": "$1,000"})
+    with pytest.raises(ArgumentError, match="no column 'y'"):
+        draft_schema(frame, "p", number_formats={"y": "$1,234"})
+
+
+def test_points_that_may_group_thousands_are_asked_about_and_never_dropped():
+    frame = {"id": range(N), "x": [german(x, 0) for x in LARGE]}
+    assert (
+        'if its points group thousands, draft it with number_formats = "1.234"'
+        in draft_schema(frame, "p").columns["x"].note
+    )
+    stated = draft_schema(frame, "p", decimal=",").columns["x"].fields  # then a point groups
+    assert stated["number_format"] == "1.234"
+    assert stated["edges"][-1] > 10_000
+
+
+OTHERWISE = {
+    "€ 1,234.50": ("€ 1,23", "€ 1.234", "$ 5", "5", "€ 1,234,50", "€ 0,123", "€ 12.345,50", "€ 1234 5", "€ -", "(€ 5)"),
+    "1.234,50": ("1.5,2", "1,234", "1.23", "1_000", "1e3", "1.٢٣٤"),
+    "(1,234)": ("(5", "5)", "1,2345"),
+}
+
+
+@pytest.mark.parametrize(("picture", "text"), [(picture, text) for picture in OTHERWISE for text in OTHERWISE[picture]])
+def test_a_text_that_is_written_otherwise_is_refused_and_never_guessed(picture, text):
+    column = BinnedColumn(bounds=(0, 10**6), bins=4, number_format=picture)
+    with pytest.raises(DataError, match="is not written as number_format"):
+        column.encode(pd.Series([text]), party="p", name="x")
+
+
+@given(st.floats(-1e6, 1e6), st.sampled_from(list(PICTURES)))
+def test_whatever_number_a_picture_writes_it_reads(number, picture):
+    written = NumberFormat.of(picture)
+    (text,) = written.write(np.array([number]))
+    (read,) = written.read(pd.Series([text], dtype=object))
+    assert read == pytest.approx(round(number, written.places), abs=0.51 * 10.0**-written.places)
 
 
 @pytest.mark.parametrize("form", ["%d-%b-%Y", "%d %b %Y", "%Y%m%d", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%d-%m-%Y"])

@@ -122,6 +122,18 @@ def test_many_persons_in_any_order_are_the_same_in_parts(tmp_path, monkeypatch):
     np.testing.assert_array_equal(workers, found[0])
 
 
+def test_rows_of_money_texts_are_added_up_and_a_twin_writes_the_sum_alike(tmp_path):
+    rows = pd.DataFrame({"id": ["1", "1", "2"], "cost": ["€ 1,000.50", "-€ 0.25", None]})
+    money = RealColumn(bounds=(0, 2000), missing="category", number_format="€ 1,234.50")
+    public = schema(money, Take(rule="sum", of="cost"), order=None, order_format=None)
+    rows.to_csv(tmp_path / "c.csv", index=False)
+    pd.DataFrame({"id": ["1", "2"], "age": 3}).to_csv(tmp_path / "b.csv", index=False)
+    for spool in (None, tmp_path):
+        paths = {"clinic": tmp_path / "c.csv", "bank": tmp_path / "b.csv"}
+        twin = VerticalDataset.from_files(public, paths, spool=spool).to_frame()["x"]
+        assert twin.fillna("none").tolist() == ["€ 1,000.25", "none"]
+
+
 def test_a_schema_keeps_its_rules_and_its_digest_covers_them():
     public = schema(MONEY, Take(rule="sum", **COST))
     assert Schema.from_toml(public.to_toml()) == public == pickle.loads(pickle.dumps(public))
@@ -196,7 +208,8 @@ def test_who_has_no_row_has_a_cell_of_the_count():
     rows = pd.DataFrame({"id": np.repeat(np.arange(400), np.arange(400) % 40 + 1), "x": 0.5})
     rows["x"] += np.arange(len(rows)) % 7
     edges = draft_schema(rows, "clinic", num_columns=40).columns["num_rows"].fields["edges"]
-    assert edges[:2] == [0, 1] and sorted(set(edges)) == edges
+    assert edges[:2] == [0, 1]
+    assert sorted(set(edges)) == edges
 
 
 def test_a_draft_of_repeated_ids_proposes_rules_that_the_rows_keep():

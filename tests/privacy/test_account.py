@@ -4,10 +4,13 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,8 @@ from vertinumpyro.privacy import (
     PureEvent,
 )
 from vertinumpyro.privacy.account import ACCOUNT, ALL_OTHERS, Account, TotalLimit, accounts
-from vertinumpyro.privacy.accounting import WorstEvent, composed_epsilon, under_replacement
+from vertinumpyro.privacy.accounting import WorstEvent, composed_epsilon, rounded_up, under_replacement
+from vertinumpyro.privacy.files_account import AccountWarning, FilesAccount
 
 REPLACE, ADD_REMOVE = NeighbouringRelation.REPLACE, NeighbouringRelation.ADD_REMOVE
 GAUSSIAN = GaussianEvent(noise_multiplier=10.0, count=3)
@@ -441,3 +445,124 @@ def test_every_kind_of_plan_is_found_where_it_stands():
         if not made.__module__.startswith("vertinumpyro.privacy"):
             assert made.__module__.startswith(_METHODS[kind] + ".")
     assert set(_METHODS) <= set(Plan._kinds)
+
+
+# -- the files that one process reads ------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user"))
+    (folder := tmp_path / "records").mkdir()
+    paths = {name: folder / f"{name}.csv" for name in ("clinic", "bank")}
+    for name, path in paths.items():
+        path.write_text(f"id,{name}\n1,2\n")
+    return paths
+
+
+def release(files, account=True, total_epsilon=None, plan=None):
+    """A run in a process of its own, and what its record says of the account."""
+    plan = dpvi() if plan is None else plan
+    kept = FilesAccount.of(files, account, total_epsilon)
+    with Ledger.start(plan, book=LedgerRegistry(), account=kept) as ledger:
+        ledger.reserve(plan.num_steps)
+    return kept.said(plan)
+
+
+def test_runs_on_the_same_files_add_up(files):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert release(files) == "First release on these files (on account in clinic.csv.ledger, bank.csv.ledger)."
+    own = Account(files["clinic"].with_name("clinic.csv.ledger") / ACCOUNT, "clinic", "clinic.csv")  # as a process's
+    assert [entry.steps_spent for entry in own.entries()] == [dpvi().num_steps]
+    with pytest.warns(AccountWarning, match="Second release on these files"):
+        said = release(files)
+    largest = max(total.epsilon for total in own.totals())
+    assert f"ε = {rounded_up(largest)} in all against everyone, δ = 0.0001" in said
+    assert largest > max(row.epsilon for row in dpvi().adversaries)
+    (other := files["bank"].with_name("other.csv")).write_text("id,y\n1,2\n")
+    with pytest.warns(AccountWarning, match=r"Third release on clinic\.csv: "):
+        release({"clinic": files["clinic"], "bank": other})
+
+
+def test_a_changed_file_and_a_copy_are_the_same_people(files):
+    alone = {"clinic": files["clinic"]}
+    release(alone)
+    copy = shutil.copy(files["clinic"], files["clinic"].with_name("copy.csv"))
+    with pytest.warns(AccountWarning, match="Second release on this file"):
+        release({"clinic": Path(copy)})
+    files["clinic"].write_text("id,clinic\n1,3\n")
+    with pytest.warns(AccountWarning, match=r"Third release .* clinic\.csv changed since, and counts as the same"):
+        release(alone)
+    with pytest.warns(AccountWarning) as fourth:
+        release(alone)
+    assert "changed since" not in str(fourth[0].message)
+
+
+def test_an_account_alone_says_nothing_of_the_file(files, tmp_path, monkeypatch):
+    alone = {"clinic": files["clinic"]}
+    release(alone)
+    key = tmp_path / "user" / "vertinumpyro" / "files.key"
+    assert os.stat(key).st_mode & 0o077 == 0
+    stored = (files["clinic"].with_name("clinic.csv.ledger") / ACCOUNT).read_bytes()
+    assert not any(secret in stored for secret in (key.read_bytes(), key.read_bytes().hex().encode()))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another user"))  # whose digest of the same file is another one
+    copy = Path(shutil.copy(files["clinic"], files["clinic"].with_name("copy.csv")))
+    assert release({"clinic": copy}).startswith("First")
+
+
+def test_beside_files_that_nobody_can_write_the_account_lies_with_the_user(files, tmp_path, monkeypatch):
+    allowed, folder = os.access, files["clinic"].parent
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and allowed(path, mode))
+    alone = {"clinic": files["clinic"]}
+    with pytest.warns(AccountWarning, match=r"nothing can be written beside clinic\.csv"):
+        release(alone)
+    with pytest.warns(AccountWarning, match="Second release"):
+        release(alone)
+    assert sorted(path.name for path in folder.iterdir()) == ["bank.csv", "clinic.csv"]
+    (tmp_path / "user" / "vertinumpyro").rename(tmp_path / "gone")
+    (tmp_path / "user" / "vertinumpyro").write_text("no folder")
+    with pytest.warns(AccountWarning, match="could not be written to, so this run is missing"):
+        assert release(alone) == "The account could not be written to, so this run is missing from it."
+
+
+def test_a_run_that_has_begun_does_not_fail_for_its_account(files):
+    kept, plan = FilesAccount.of(files, True), dpvi()
+    with Ledger.start(plan, book=LedgerRegistry(), account=kept) as ledger:
+        shutil.rmtree(files["clinic"].with_name("clinic.csv.ledger"))
+        (damaged := files["bank"].with_name("bank.csv.ledger") / ACCOUNT).write_bytes(b"no database")
+        with pytest.warns(AccountWarning, match="could not be written to"):
+            ledger.reserve(plan.num_steps)
+    damaged.unlink()
+    release(files)
+
+
+def test_one_file_of_two_parties_has_one_account(files):
+    both = {"clinic": files["clinic"], "bank": files["clinic"]}
+    assert "on this file" in release(both)
+    with pytest.warns(AccountWarning, match="Second release on this file"):
+        release(both)
+
+
+def test_a_limit_of_files_is_held_before_anything_is_spent(files):
+    release(files)
+    spent = max(total.epsilon for total in FilesAccount.of(files, True)._accounts.popitem()[0].totals())
+    plan = dpvi()
+    with pytest.raises(PrivacyError, match="allows"):
+        release(files, total_epsilon=1.01 * spent, plan=plan)
+    assert "Second release" in FilesAccount.of(files, True).statement(plan)  # that one is on no account
+    release(files, total_epsilon=10 * spent, plan=plan)
+    with pytest.raises(PlanSpentError, match="steps of this plan are on account, make a new plan"):
+        release(files, plan=plan)
+
+
+def test_who_wants_no_account_says_so_and_a_folder_is_one_for_all(files, tmp_path):
+    assert release(files, account=False).startswith("No account was kept (account = false)")
+    assert release({}).startswith("The records came from no file")
+    assert not list(tmp_path.rglob(ACCOUNT))
+    assert "on these records" in release({}, account=tmp_path / "people")
+    with pytest.warns(AccountWarning, match="Second release on these records"):
+        release(files, account=tmp_path / "people")
+    ledgers = {"clinic": tmp_path / "of the clinic"}
+    release(files, account=ledgers)
+    assert {path.parent.name for path in tmp_path.rglob(ACCOUNT)} == {"people", "of the clinic", "bank.csv.ledger"}

@@ -17,8 +17,10 @@ from vertinumpyro.data import (
     CountColumn,
     PartySchema,
     RealColumn,
+    Rows,
     Schema,
     TableFacts,
+    Take,
     VerticalDataset,
 )
 from vertinumpyro.dpvi import DPVI
@@ -146,6 +148,33 @@ def test_holders_release_the_sum_over_all_records_and_each_of_them_adds_noise(he
         expected[:d, :d][np.triu_indices(d)], abs=1e-3
     )
     assert model.statistics_.cross_moments == pytest.approx(expected[:d, d], abs=1e-3)
+
+
+SEEDED = partial(REGRESSION, epsilon=1.0, projection=False, insecure_seed=SEED)
+
+
+def moments(session, plan):
+    return {"moments": SEEDED().fit(session, plan=plan).statistics_.second_moments}
+
+
+def test_organisations_with_several_rows_of_a_person_release_what_its_records_do(held, tmp_path):
+    """Each row twice, in another order: the rules make the same records again."""
+    rules = {"dose": "max", "visits": "max", "ill": "any", "pressure": "max"}
+    rows = Rows(per=SCHEMA.id_column, take={name: Take(rule=rule) for name, rule in rules.items()})
+    schema = Schema({"patients": PartySchema(dict(SCHEMA.columns), rows)})
+    plan, found = SEEDED().plan(TableFacts(SCHEMA, sum(SIZES), HOLDERS)), []
+    for name, own in (("records", SCHEMA), ("rows", schema)):
+        (tmp_path / name).mkdir()
+        tasks = []
+        for task in held.tasks(SEEDED, tmp_path / name, insecure_seed=SEED, schema=own.to_dict()):
+            table = pd.read_csv(task.table, dtype=str)
+            twice = pd.concat([table, table.sample(frac=1, random_state=0)]) if name == "rows" else table
+            twice.to_csv(tmp_path / name / f"{task.party}.csv", index=False)
+            tasks.append(dataclasses.replace(task, table=tmp_path / name / f"{task.party}.csv"))
+        found.append(joined(tasks, moments, plan))
+    (of_records, first), (of_rows, second) = (replies[0] for replies in found)
+    assert of_rows["num_records"] == of_records["num_records"] == sum(SIZES)
+    np.testing.assert_array_equal(second["moments"], first["moments"])
 
 
 def test_holders_learn_what_all_records_together_say(held, tmp_path):

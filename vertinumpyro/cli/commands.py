@@ -22,10 +22,11 @@ from vertinumpyro.cli.terminal import (
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, VerticalDataset
-from vertinumpyro.data.column import counting_moves
+from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.privacy import FitTime, Plan
+from vertinumpyro.privacy.files_account import FilesAccount
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.reports.files import write_run
 from vertinumpyro.reports.plain_language import count, headline, rounded_up
@@ -50,9 +51,27 @@ def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> 
     time = _show(job, plan, facts)
     if score is not None:
         score.show(plan)
+    said = _account(job, plan)
     forecast = _forecast(job, plan)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
-    return {**_chosen(job), "schema": job.schema.to_dict(), **_planned(plan, score), **forecast, **_timed(time)}
+    return {
+        **_chosen(job),
+        "schema": job.schema.to_dict(),
+        **_planned(plan, score),
+        **forecast,
+        **said,
+        **_timed(time),
+    }
+
+
+def _account(job: Job, plan: Plan) -> dict[str, str]:
+    """Which release on the files it would be, printed, and for programs; between processes each party knows its own."""
+    if fit_run.needed(job):
+        return {}
+    source = job.config.source
+    said = FilesAccount.of(source.files, source.account, source.total_epsilon).statement(plan)
+    console.print(f"\n{escape(said)}")
+    return {"account": said}
 
 
 def _forecast(job: Job, plan: Plan) -> dict[str, Any]:
@@ -106,16 +125,17 @@ def _checked_records(job: Job) -> VerticalDataset:
         with checklist_item("files") as found:
             tables = job.tables()
             found += [f"{party}: {count(len(table), 'record')}" for party, table in tables.items()]
-    with counting_moves() as moved, checklist_item("records") as found:
+    with checklist_item("records") as found:
         dataset = job.dataset(tables)
         found += [
             f"{count(dataset.num_records, 'record')} matched by id",
             "all values in their public domains",
         ]
-    for place, (outside, of) in moved.items():
-        if outside:
-            text = f"! {place}: {outside:,} of {of:,} values lie outside its bounds and count as the nearest end. "
-            console.print(f"[yellow]{escape(text)}[/]NOT DP: for {escape(place.party)} alone.")
+    for party, columns in dataset.moved.items():
+        for name, (outside, of) in columns.items():
+            if outside:
+                text = f"! {Place(party, name)}: {outside:,} of {of:,} values lie outside its bounds and count as the "
+                console.print(f"[yellow]{escape(text)}nearest end. [/]NOT DP: for {escape(party)} alone.")
     return dataset
 
 
@@ -217,6 +237,8 @@ def write(
         amended = partial(score.told, plan=report.plan) if score is not None else None
         files = write_run(report, twin, run_dir, items, release=not internal, amended=amended)
     console.print(heading(f"Written to {run_dir}/"), facts_grid(files))
+    if said := read_record(run_dir / PRIVACY_RECORD).account:
+        console.print(f"[dim]{escape(said)}[/]")
     for line in report.verdict():
         console.print(f"\n[bold]{escape(line)}[/]")
     for line in report.notes(twin):

@@ -27,6 +27,7 @@ from vertinumpyro.cli.config_sections import (
 )
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CsvFormat, Schema
+from vertinumpyro.data.dataset import Source
 from vertinumpyro.data.schema_checks import suggest
 from vertinumpyro.data.toml import dump, read_settings
 
@@ -87,6 +88,17 @@ class Config:
     def spool(self) -> Path | None:
         """Where encoded columns go that memory would not hold."""
         return None if self.data.spool is None else self.folder / self.data.spool
+
+    @property
+    def source(self) -> Source:
+        """The files, and the account that runs in one process are charged to.
+
+        :raises ArgumentError: there is a limit, and no account to hold it against.
+        """
+        account = self.data.account
+        ledgers = {party: self.folder / name for party, name in self.data.ledgers.items()}
+        kept = self.folder / account if isinstance(account, str) else account and (ledgers or True)
+        return Source(files=self.files, account=kept, total_epsilon=self.data.total_epsilon)
 
     def read_options(self, party: str) -> dict[str, str]:
         """How a party's file is read: the arguments of `read_table` that are not its defaults.

@@ -108,6 +108,9 @@ class DataSettings:
         number of the others public.
     :param files: by party, its table: .csv, .tsv, one of these with .gz, or .parquet.
     :param ledgers: by party, the folder of its records of what was spent, where that is not beside its file.
+    :param account: whether what all runs on a file cost is added up, beside the file or where `ledgers` says; a folder
+        is for one account of all files. Reports say which. Parties that are processes always keep theirs.
+    :param total_epsilon: what all runs on a file may cost together: one beyond it is refused before it begins.
     :param spool: a folder on a disk with room, for tables that are too large for memory: files are then read in blocks,
         and the encoded columns lie there while the process runs, in files without a name.
     :param workers: who computes on blocks of the records: a number of processes, or the address of a Dask cluster,
@@ -123,6 +126,8 @@ class DataSettings:
     unmatched: Literal["refuse", "drop"] = "refuse"
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ledgers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    account: bool | str = True
+    total_epsilon: float | None = positive()
     spool: str | None = None
     workers: int | str | None = None
     num_records: int | None = positive()

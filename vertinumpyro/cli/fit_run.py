@@ -24,6 +24,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
 from vertinumpyro.privacy import FitTime, Plan
+from vertinumpyro.privacy.account import TotalLimit
 from vertinumpyro.privacy.fit_time import spoken_seconds
 from vertinumpyro.reports.plain_language import count, rounded_up
 from vertinumpyro.reports.release import ReleaseReport, quality_items
@@ -139,6 +140,11 @@ def _started(job: Job) -> Iterator[ProcessSession]:
             "[run] diagnostics compares with the joined table, which no process holds with this backend; "
             "set it to false"
         )
+    if job.config.data.account is not True:
+        raise ArgumentError(
+            "[data] account is for runs in one process; parties that are processes keep theirs beside their files, or "
+            "where [data.ledgers] says: leave it out"
+        )
     with console.status("[dim]one process per party …"):
         session = ProcessSession([_task(job, party) for party in job.config.parties])
     with session:
@@ -158,6 +164,7 @@ def _task(job: Job, party: str) -> PartyTask:
         read_options=config.read_options(party),
         build=partial(party_method, job.method.name, schema, config.of_the_method(), str(config.path.resolve())),
         ledger=None if ledger is None else (config.folder / ledger).resolve(),
+        limit=None if config.data.total_epsilon is None else TotalLimit(epsilon=config.data.total_epsilon),
         holders=config.holders,
         spool=None if config.spool is None else config.spool.resolve(),
         workers=config.data.workers,

@@ -142,7 +142,7 @@ class Job:
             raise ArgumentError(
                 f"[data] num_records = {stated}, and the tables hold {dataset.num_records}; correct it, or leave it out"
             )
-        return dataset
+        return dataset.charged_to(self.config.source)
 
     def _in_memory(self, tables: dict[str, pd.DataFrame] | None) -> VerticalDataset:
         tables = self.tables() if tables is None else tables

@@ -170,6 +170,10 @@ def schema_draft(
     encoding: Annotated[str, typer.Option(help="Of the text.")] = "utf-8",
     decimal: Annotated[str, typer.Option(help="The decimal mark.")] = ".",
     epsilon: Annotated[float, typer.Option(help="To be spent: a smaller one asks for fewer bins.")] = 1.0,
+    number_format: Annotated[
+        list[str] | None,
+        typer.Option(help='A column and how its texts write 1234, where that may be read in two ways: cost="1,234".'),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Propose types, bounds and categories from a file, for its own people to replace by public knowledge."""
@@ -184,6 +188,7 @@ def schema_draft(
         encoding=encoding,
         decimal=decimal,
         epsilon=epsilon,
+        number_formats=number_format or (),
     )
 
 

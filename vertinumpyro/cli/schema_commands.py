@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,22 @@ def draft(
     encoding: str,
     decimal: str,
     epsilon: float,
+    number_formats: Sequence[str] = (),
 ) -> None:
     """Write the draft to a new file, or behind the other parties' in one that is there."""
     begun, common_name, others = _begun(out, party, id_column)
     frame = read_everything(file, party, id_column, separator=separator, encoding=encoding, decimal=decimal)
     num_columns = others + len(frame.columns) - 1 if others else None
-    made = draft_schema(frame, party, id_column=id_column, decimal=decimal, epsilon=epsilon, num_columns=num_columns)
+    pairs = {name: picture for name, _, picture in (text.partition("=") for text in number_formats)}
+    made = draft_schema(
+        frame,
+        party,
+        id_column=id_column,
+        decimal=decimal,
+        epsilon=epsilon,
+        num_columns=num_columns,
+        number_formats=pairs,
+    )
     text = made.to_toml(with_id=not begun)
     out.write_text(f"{begun}\n{text}" if begun else text, encoding="utf-8")
     _show(made, out)

@@ -194,7 +194,8 @@ class _OneParty:
         if isinstance(column, DateColumn):
             key = pd.Series(_moments(series, column.format, place, column.timezone), series.index)
             return _picked(series, person, key, last=take.rule == "max")
-        return pd.Series(pd.Series(numbers(series, place), series.index).groupby(person).agg(take.rule))
+        values = numbers(series, place, take.read_as(column).written)
+        return pd.Series(pd.Series(values, series.index).groupby(person).agg(take.rule))
 
     def _at_end(self, series: pd.Series, person: pd.Series, rule: str) -> pd.Series:
         order, place = self._rows.order, Place(self._party, str(self._rows.order))

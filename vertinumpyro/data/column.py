@@ -14,9 +14,6 @@ Everything that a column knows is public: it comes from the schema, never from a
 
 import abc
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +21,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.data import binning, storage_types
+from vertinumpyro.data.number_texts import NumberFormat
 from vertinumpyro.data.schema_checks import MISSING_RULES, Place, missing_codes, require, require_choice
 
 Kind = Literal["real", "categorical", "binary", "count"]
@@ -34,25 +32,23 @@ _NUMBERS = frozenset({"integer", "floating", "mixed-integer-float", "decimal"})
 
 
 class Moved(NamedTuple):
-    """Of a column's values, how many lay outside its bounds and count as the nearest end. Private."""
+    """Of a column's present values, how many lay outside its bounds and count as the nearest end. NOT DP: it is for the
+    column's party alone.
+    """
 
     count: int
     of: int
 
+    def and_of(self, more: "Moved") -> "Moved":
+        """With those of more records."""
+        return Moved(self.count + more.count, self.of + more.of)
 
-_TALLY: ContextVar[dict[Place, Moved] | None] = ContextVar("moved values", default=None)
 
+class Encoded(NamedTuple):
+    """Model units, and how many values were moved to an end; None of a column without ends."""
 
-@contextmanager
-def counting_moves() -> Iterator[dict[Place, Moved]]:
-    """Inside, what `out_of_bounds = "clip"` moves is counted, by column. NOT DP: it is for the column's party alone."""
-    outer = _TALLY.get()
-    found: dict[Place, Moved] = {} if outer is None else outer
-    token = _TALLY.set(found)
-    try:
-        yield found
-    finally:
-        _TALLY.reset(token)
+    values: np.ndarray
+    moved: Moved | None = None
 
 
 class Cells(NamedTuple):
@@ -171,8 +167,8 @@ class Column(abc.ABC):
         """Draw `n` valid encoded values from the public domain alone: stand-ins for tracing a model."""
 
     @abc.abstractmethod
-    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
-        """Encode a series without missing values."""
+    def _encode_present(self, series: pd.Series, place: Place) -> "np.ndarray | Encoded":
+        """Encode a series without missing values; with what it moves, where it has ends."""
 
     @abc.abstractmethod
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
@@ -199,12 +195,24 @@ class Column(abc.ABC):
         :raises DataError: a value is missing where that is forbidden, has the wrong type, is not finite, or lies
             outside the public domain. The message names party and column, never the value.
         """
-        present = ~self._absent(series, Place(party, name))
+        return self.encode_counted(series, party=party, name=name).values
+
+    def encode_counted(self, series: pd.Series, *, party: str, name: str) -> Encoded:
+        """As `encode`, and of the present values how many lay outside the bounds. NOT DP."""
+        present, moved = ~self._absent(series, Place(party, name)), None
         filler = self.placeholder() if self.masked or self.missing == "forbid" else self.num_categories - 1
         encoded = np.full(len(series), filler, dtype=self.placeholder().dtype)
         if present.any():
-            encoded[present] = self._encode_present(plain(series.loc[present]), Place(party, name))
-        return encoded
+            found = self._encode_present(plain(series.loc[present]), Place(party, name))
+            encoded[present], moved = found if isinstance(found, Encoded) else (found, None)
+        return Encoded(encoded, moved)
+
+    def quantities(self, series: pd.Series) -> np.ndarray:
+        """A quantity's values in table units as numbers, float64 [n]; NaN where one is missing or none."""
+        if self.written is not None and not pd.api.types.is_numeric_dtype(series.dtype):
+            return self.written.read(series.astype(object))
+        found = pd.Series(pd.to_numeric(plain(series), errors="coerce"))
+        return found.astype("Float64").to_numpy(np.float64, na_value=np.nan)
 
     def observed(self, series: pd.Series) -> np.ndarray:
         """Return bool [n]: True where a value is present. It matters to columns that are `masked`."""
@@ -217,7 +225,9 @@ class Column(abc.ABC):
         if pd.api.types.is_numeric_dtype(present.dtype):
             return np.isin(present.to_numpy(np.float64), of_numbers)
         as_numbers = present.isin(of_numbers).to_numpy(bool)
-        texts = present.astype(str).str.strip().isin(list(map(str, self.missing_codes)))
+        texts = present.astype(str).str.strip().isin(list(map(str, self.missing_codes))).to_numpy(bool)
+        if self.written is not None:
+            texts |= np.isin(self.written.read(present), of_numbers)
         return np.where(storage_types.are_texts(present), texts, as_numbers)
 
     def decode(self, values: np.ndarray, rng: np.random.Generator, *, observed: np.ndarray | None = None) -> pd.Series:
@@ -253,18 +263,31 @@ class Column(abc.ABC):
         dtype = None if self.dtype is None else storage_types.parse(self.dtype)
         if isinstance(dtype, pd.CategoricalDtype):
             return pd.Series(pd.Categorical(decoded, categories=list(self.labels), ordered=bool(dtype.ordered)))
+        if self.written is not None:
+            decoded = pd.Series(self.written.write(decoded.to_numpy(np.float64)), dtype=str)
         return decoded if dtype is None else decoded.astype(dtype)
 
     @property
+    def written(self) -> NumberFormat | None:
+        """How its numbers are written, where they are texts."""
+        picture: str | None = getattr(self, "number_format", None)
+        return None if picture is None else NumberFormat.of(picture)
+
+    def _kinds_of_numbers(self, *kinds: storage_types.DtypeKind) -> tuple[storage_types.DtypeKind, ...]:
+        """What holds its numbers: texts alone, where these are its numbers."""
+        return ("text",) if self.written is not None else kinds
+
+    @property
     def _float_type(self) -> np.dtype:
-        return (
-            np.dtype(np.float64) if self.dtype is None else storage_types.number_type(storage_types.parse(self.dtype))
-        )
+        plain_type = self.dtype is None or self.written is not None
+        return np.dtype(np.float64) if plain_type else storage_types.number_type(storage_types.parse(str(self.dtype)))
 
     def _check_missing(self) -> None:
         """Raise a `SchemaError` unless it is said well what is missing; the first line of a subclass's checks."""
         require_choice("missing", self.missing, MISSING_RULES)
         object.__setattr__(self, "missing_codes", missing_codes(self.missing_codes))
+        if (picture := getattr(self, "number_format", None)) is not None:
+            NumberFormat.of(picture)  # refuses what shows no number
 
     def _check_dtype(self) -> None:
         """Raise a `SchemaError` unless `dtype` holds this column; the last line of a subclass's checks."""
@@ -384,8 +407,19 @@ def plain(series: pd.Series) -> pd.Series:
     return series
 
 
-def numbers(series: pd.Series, place: Place) -> np.ndarray:
-    """Return a series without missing values as finite float64, or fail naming the place."""
+def numbers(series: pd.Series, place: Place, written: NumberFormat | None = None) -> np.ndarray:
+    """Return a series without missing values as finite float64, or fail naming the place.
+
+    :param written: how texts are written that are numbers.
+    """
+    if written is not None and not pd.api.types.is_numeric_dtype(series.dtype):
+        values = written.read(series)
+        if not np.isfinite(values).all():
+            place.fail(
+                f"holds a text that is not written as number_format = {written.picture!r} shows; repair it, or show in "
+                "the schema how numbers are written"
+            )
+        return values
     found = pd.api.types.infer_dtype(series, skipna=True)
     if found not in _NUMBERS:
         place.fail(f"holds {found} values, the schema says numbers; convert the column")
@@ -403,23 +437,21 @@ def _as_floats(series: pd.Series) -> np.ndarray | None:
         return None
 
 
-def integers(series: pd.Series, place: Place) -> np.ndarray:
-    """Return a series without missing values as integral float64, or fail naming the place."""
-    values = numbers(series, place)
+def integers(series: pd.Series, place: Place, written: NumberFormat | None = None) -> np.ndarray:
+    """As `numbers`, integral ones."""
+    values = numbers(series, place, written)
     if (values != np.rint(values)).any():
         place.fail('holds a value that is not an integer; round it, or use type = "real"')
     return values
 
 
-def within(values: np.ndarray, bounds: tuple[float, float], rule: OutOfBounds, place: Place) -> np.ndarray:
-    """Apply the schema's rule to values outside the bounds."""
+def within(values: np.ndarray, bounds: tuple[float, float], rule: OutOfBounds, place: Place) -> Encoded:
+    """Apply the schema's rule to values outside the bounds, and count what it moves."""
     low, high = bounds
-    outside, tally = (values < low) | (values > high), _TALLY.get()
+    outside = (values < low) | (values > high)
     if rule == "error" and outside.any():
         place.fail(
             f"holds a value outside the public bounds [{low}, {high}]; "
             'widen the bounds, or set out_of_bounds = "clip" in the schema'
         )
-    if tally is not None:
-        tally[place] = Moved(int(outside.sum()), len(values))
-    return np.clip(values, low, high)
+    return Encoded(np.clip(values, low, high), Moved(int(outside.sum()), len(values)))

@@ -347,7 +347,8 @@ def _ends(column: Column, part: Mapping[str, Any], name: str) -> tuple[float, fl
 
 def _within(series: pd.Series, column: Column, part: Any, name: str) -> np.ndarray:
     if not isinstance(part, Mapping):
-        return plain(series).isin(list(part)).to_numpy()
+        held = plain(series) if column.written is None else pd.Series(column.quantities(series))
+        return held.isin(list(part)).to_numpy()
     low, high = _ends(column, part, name)
     values = _comparable(series, column)
     return (values >= low) & (values <= high)
@@ -364,5 +365,5 @@ def _comparable(series: pd.Series, column: Column) -> np.ndarray:
         moments = read_moments(held, column.format, column.timezone)
         found[present] = np.where(np.isnat(moments), np.nan, moments.astype(np.int64))
     else:
-        found[present] = np.asarray(pd.to_numeric(held, errors="coerce"), np.float64)
+        found[present] = column.quantities(held)
     return found

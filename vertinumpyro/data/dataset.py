@@ -1,7 +1,7 @@
 """A vertically partitioned table, encoded: every party's arrays over the same records."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NoReturn
@@ -14,16 +14,41 @@ from vertinumpyro.core.validation import checked, shown
 from vertinumpyro.core.workers import HERE, Columns, Workers, workers_of
 from vertinumpyro.data.aggregation import absent_ids, records_of
 from vertinumpyro.data.alignment import align, record_ids
-from vertinumpyro.data.column import counting_moves
+from vertinumpyro.data.column import Moved
 from vertinumpyro.data.dataframe_interop import Table, as_frame, dtype_of
 from vertinumpyro.data.files import CsvFormat, read_table
 from vertinumpyro.data.schema import Schema, check_schema
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
 from vertinumpyro.data.streaming import Spool, encoded_files
-from vertinumpyro.data.table import check_table, decode_table, encode_table, example_table
+from vertinumpyro.data.table import check_moved, check_table, decode_table, encode_table, example_table
 
 Arrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where records came from, and the account that runs on them in one process are charged to. Public.
+
+    :ivar files: by party; empty where they came from no file.
+    :ivar account: True keeps each file's beside it, False none; one folder for all, or by party a file's.
+    :ivar total_epsilon: what all runs on an account may cost together.
+    """
+
+    files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    account: bool | Path | Mapping[str, Path] = True
+    total_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a limit without an account to hold it against."""
+        kept = self.account is not False and (self.account is not True or self.files)
+        if self.total_epsilon is not None and not (kept and self.total_epsilon > 0):
+            raise ArgumentError("total_epsilon must be above 0, and needs an account: give account= a folder")
+
+    def of(self, parties: Iterable[str]) -> "Source":
+        """Some parties' part."""
+        kept = set(parties)
+        return dataclasses.replace(self, files={name: file for name, file in self.files.items() if name in kept})
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -39,12 +64,17 @@ class VerticalDataset:
     :param schema: the public schema.
     :param encoded: per party, ``{column: [N]}``, and ``{column}_observed`` (bool [N]) where it is masked.
     :param workers: who computes on blocks of the records, see `from_files`; None is this process.
+    :param source: where they came from, and whose account is charged; None charges none.
+    :param moved: by party and column, how many values of its table `out_of_bounds = "clip"` moves. NOT DP: it is for
+        that party alone. Of files in blocks before unmatched records are dropped.
     :raises ArgumentError: the arrays do not match the schema or each other in length.
     """
 
     schema: Schema
     encoded: Mapping[str, Arrays]
     workers: Workers = HERE
+    source: Source | None = None
+    moved: Mapping[str, Mapping[str, Moved]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check names and lengths, and make the arrays read-only."""
@@ -61,7 +91,13 @@ class VerticalDataset:
     @classmethod
     @checked
     def from_frames(
-        cls, schema: Schema, frames: Mapping[str, Table], *, unmatched: Literal["refuse", "drop"] = "refuse"
+        cls,
+        schema: Schema,
+        frames: Mapping[str, Table],
+        *,
+        unmatched: Literal["refuse", "drop"] = "refuse",
+        account: str | Path | None = None,
+        total_epsilon: float | None = None,
     ) -> "VerticalDataset":
         """Check, align by id and encode one table per party.
 
@@ -76,6 +112,9 @@ class VerticalDataset:
             or a dict of arrays.
         :param unmatched: what to do with records that not all parties have; "drop" makes the number of common ones
             public.
+        :param account: a folder for the account of these people: what all runs in one process on it cost is added up.
+            Tables in memory have no place to be known by, so None keeps none, and the report says so.
+        :param total_epsilon: what those may cost together: a run beyond it is refused before it begins.
         :raises ArgumentError: a party has no table, a table has no party, or is lazy or of an unknown kind.
         :raises DataError: a table breaks the schema; the message names party and column, never a value.
         :raises AlignmentError: the parties' ids do not match.
@@ -86,7 +125,8 @@ class VerticalDataset:
         ordered = {party: as_frame(frames[party], str(Place(party))) for party in schema.parties}
         absent = absent_ids(ordered, schema)
         records = {party: records_of(frame, schema, party, absent.get(party, ())) for party, frame in ordered.items()}
-        return cls.from_records(schema, records, unmatched=unmatched)
+        source = Source(account=True if account is None else Path(account), total_epsilon=total_epsilon)
+        return cls.from_records(schema, records, unmatched=unmatched).charged_to(source)
 
     @classmethod
     def from_records(
@@ -96,12 +136,12 @@ class VerticalDataset:
         for party, frame in frames.items():
             check_table(frame, schema, party)
         aligned = align(frames, schema, unmatched=unmatched)
-        with counting_moves() as moved:
-            encoded = {party: encode_table(frame, schema, party) for party, frame in aligned.items()}
-        for place, found in moved.items():
-            if found.count == found.of > 0:
-                place.fail("holds no value within its bounds, so that all would count as an end; repair bounds or unit")
-        return cls(schema.with_dtypes(_dtypes(schema, aligned)), encoded)
+        tables = {party: encode_table(frame, schema, party) for party, frame in aligned.items()}
+        for party, table in tables.items():
+            check_moved(table.moved, party)
+        encoded = {party: table.arrays for party, table in tables.items()}
+        moved = {party: table.moved for party, table in tables.items()}
+        return cls(schema.with_dtypes(_dtypes(schema, aligned)), encoded, moved=moved)
 
     @classmethod
     @checked
@@ -116,6 +156,8 @@ class VerticalDataset:
         unmatched: Literal["refuse", "drop"] = "refuse",
         spool: str | Path | None = None,
         workers: object = None,
+        account: bool | str | Path = True,
+        total_epsilon: float | None = None,
     ) -> "VerticalDataset":
         """Read one CSV or Parquet file per party, then do as `from_frames`.
 
@@ -138,17 +180,23 @@ class VerticalDataset:
             with this one; a Dask cluster, by its `distributed.Client` or its scheduler's address; None is this process.
             The results are the same, bit for bit. With a `spool`, they encode Parquet files as well, some row groups
             each. Needs the extra `dask`.
+        :param account: True adds up what all runs in one process on a file cost, in the folder ``<file>.ledger`` beside
+            it; False keeps no account. Reports say which. A folder is for one account of all these files.
+        :param total_epsilon: what those may cost together: a run beyond it is refused before it begins.
         :raises ArgumentError, DataError, AlignmentError: as in `from_frames`; also a `DataError` when a file is missing
             or cannot be parsed, and an `ArgumentError` when there is no such folder, or there are no such workers.
         """
         _check_parties(schema, paths)
         by = workers_of(workers)
         written = {"separator": separator, "encoding": encoding, "decimal": decimal}
+        files = {party: Path(paths[party]) for party in schema.parties}
+        kept = account if isinstance(account, bool) else Path(account)
+        source = Source(files=files, account=kept, total_epsilon=total_epsilon)
         if spool is None:
             frames = {p: read_table(paths[p], schema, p, **written) for p in schema.parties}
-            return cls.from_frames(schema, frames, unmatched=unmatched).computed_by(by)
+            return cls.from_frames(schema, frames, unmatched=unmatched).computed_by(by).charged_to(source)
         formats = dict.fromkeys(schema.parties, CsvFormat(**written))
-        return cls.spooled(schema, paths, formats, spool, unmatched=unmatched, workers=by)
+        return cls.spooled(schema, paths, formats, spool, unmatched=unmatched, workers=by).charged_to(source)
 
     @classmethod
     def spooled(
@@ -164,12 +212,16 @@ class VerticalDataset:
         """`from_files` with a `spool`, where each party's file is `written` in a way of its own."""
         _check_parties(schema, paths)
         into = Spool(spool, findable=workers.count > 0)
-        dtypes, encoded = encoded_files(schema, paths, written, into, unmatched, workers)
-        return cls(schema.with_dtypes(dtypes), encoded, workers)
+        dtypes, encoded, moved = encoded_files(schema, paths, written, into, unmatched, workers)
+        return cls(schema.with_dtypes(dtypes), encoded, workers, moved=moved)
 
     def computed_by(self, workers: object) -> "VerticalDataset":
         """Return the same records, on whose blocks these workers compute: see `from_files`."""
-        return VerticalDataset(self.schema, self.encoded, workers_of(workers))
+        return dataclasses.replace(self, workers=workers_of(workers))
+
+    def charged_to(self, source: Source | None) -> "VerticalDataset":
+        """Return the same records, whose runs in one process are charged to this account."""
+        return dataclasses.replace(self, source=source)
 
     @classmethod
     def from_pooled(cls, schema: Schema, frame: Table) -> "VerticalDataset":
@@ -191,7 +243,7 @@ class VerticalDataset:
             check_table(frame, schema, party, need_id=with_id)
         if with_id:
             record_ids(frame, schema, next(iter(schema.parties)))
-        encoded = {party: encode_table(frame, schema, party) for party in schema.parties}
+        encoded = {party: encode_table(frame, schema, party).arrays for party in schema.parties}
         return cls(schema.with_dtypes(_dtypes(schema, dict.fromkeys(schema.parties, frame))), encoded)
 
     @classmethod
@@ -229,7 +281,7 @@ class VerticalDataset:
         if chosen.ndim != 1 or not (chosen.dtype == bool or np.issubdtype(chosen.dtype, np.integer)):
             raise ArgumentError("indices must be a one-dimensional array of integers or booleans")
         taken = {p: {name: a[chosen] for name, a in arrays.items()} for p, arrays in self.encoded.items()}
-        return VerticalDataset(self.schema, taken, self.workers)
+        return dataclasses.replace(self, encoded=taken)
 
     @checked
     def split(self, fraction: float, seed: int) -> tuple["VerticalDataset", "VerticalDataset"]:
@@ -247,7 +299,13 @@ class VerticalDataset:
 
     def restrict(self, party: str) -> "VerticalDataset":
         """Return what one party holds: its own columns under a schema of that party alone."""
-        return VerticalDataset(self.schema.restrict(party), {party: self.arrays(party)}, self.workers)
+        return dataclasses.replace(
+            self,
+            schema=self.schema.restrict(party),
+            encoded={party: self.arrays(party)},
+            source=None if self.source is None else self.source.of([party]),
+            moved={party: self.moved.get(party, {})},
+        )
 
     def to_frame(self, seed: int = 0) -> pd.DataFrame:
         """Decode the pooled table back to the schema's types. Research only, not DP.

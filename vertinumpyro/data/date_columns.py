@@ -13,7 +13,7 @@ import pandas as pd
 from vertinumpyro.core.errors import SchemaError
 from vertinumpyro.core.validation import shown
 from vertinumpyro.data import binning, storage_types
-from vertinumpyro.data.column import CodedColumn, Kind, OutOfBounds, within
+from vertinumpyro.data.column import CodedColumn, Encoded, Kind, OutOfBounds, within
 from vertinumpyro.data.schema_checks import (
     MAX_CELLS,
     OUT_OF_BOUNDS_RULES,
@@ -139,11 +139,11 @@ class DateColumn(CodedColumn):
     def _moments(self, numbers: np.ndarray) -> np.ndarray:
         return numbers.astype(f"datetime64[{_resolution(self.unit)}]").astype("datetime64[ns]")
 
-    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
+    def _encode_present(self, series: pd.Series, place: Place) -> Encoded:
         found = self._parsed(series, place)
         numbers = found.astype(f"datetime64[{_resolution(self.unit)}]").astype(np.int64)
-        values = within(numbers.astype(np.float64), _outer(self.bounds, self.unit), self.out_of_bounds, place)
-        return binning.integer_codes(self.starts, values)
+        values, moved = within(numbers.astype(np.float64), _outer(self.bounds, self.unit), self.out_of_bounds, place)
+        return Encoded(binning.integer_codes(self.starts, values), moved)
 
     def _parsed(self, series: pd.Series, place: Place) -> np.ndarray:
         """Values that are dates or times, or texts of them. The conversion's own errors may quote a cell."""

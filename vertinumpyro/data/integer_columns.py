@@ -8,7 +8,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.data import binning
-from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, integers, within
+from vertinumpyro.data.column import CodedColumn, Column, Encoded, Kind, OutOfBounds, integers, within
 from vertinumpyro.data.schema_checks import (
     MAX_CELLS,
     OUT_OF_BOUNDS_RULES,
@@ -36,12 +36,15 @@ class IntegerColumn(CodedColumn):
     :param bins: how many groups of equal size (up to one).
     :param edges: ascending edges, of which only the last two may be equal, instead of `bounds` and `bins`.
     :param out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
+    :param number_format: how texts of the table write the number 1234, as "€ 1,234.50" or "(1.234)" of -1234; a twin
+        writes its own so. Left out, values are numbers.
     """
 
     bounds: tuple[int, int] | None = None
     bins: int | None = None
     edges: tuple[int, ...] | None = None
     out_of_bounds: OutOfBounds = "error"
+    number_format: str | None = None
 
     type_name: ClassVar[str] = "integer"
     ordered: ClassVar[bool] = True
@@ -83,7 +86,7 @@ class IntegerColumn(CodedColumn):
     @property
     def dtype_kinds(self) -> tuple[DtypeKind, ...]:
         """Integers, or a category where they are few."""
-        return "integer", "category"
+        return self._kinds_of_numbers("integer", "category")
 
     @property
     def starts(self) -> np.ndarray:
@@ -123,9 +126,9 @@ class IntegerColumn(CodedColumn):
     def _fits(self, number_type: np.dtype) -> bool:
         return holds(number_type, self._outer())
 
-    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
-        values = within(integers(series, place), self._outer(), self.out_of_bounds, place)
-        return binning.integer_codes(self.starts, values)
+    def _encode_present(self, series: pd.Series, place: Place) -> Encoded:
+        values, moved = within(integers(series, place, self.written), self._outer(), self.out_of_bounds, place)
+        return Encoded(binning.integer_codes(self.starts, values), moved)
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         drawn = binning.draw_integers(self.starts, self._outer()[1], self._checked(values), rng)
@@ -139,10 +142,13 @@ class CountColumn(Column):
 
     :param upper: the public largest count; decoded draws above it are clipped to it.
     :param out_of_bounds: what to do with a table's value outside 0..upper: "error" or "clip".
+    :param number_format: how texts of the table write the number 1234, as "€ 1,234.50" or "(1.234)" of -1234; a twin
+        writes its own so. Left out, values are numbers.
     """
 
     upper: int
     out_of_bounds: OutOfBounds = "error"
+    number_format: str | None = None
 
     type_name: ClassVar[str] = "count"
     ordered: ClassVar[bool] = True
@@ -163,7 +169,7 @@ class CountColumn(Column):
     @property
     def dtype_kinds(self) -> tuple[DtypeKind, ...]:
         """Integers, or a category where they are few."""
-        return "integer", "category"
+        return self._kinds_of_numbers("integer", "category")
 
     @property
     def kind(self) -> Kind:
@@ -208,8 +214,8 @@ class CountColumn(Column):
     def _fits(self, number_type: np.dtype) -> bool:
         return holds(number_type, (0, self.upper))
 
-    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
-        return within(integers(series, place), (0, self.upper), self.out_of_bounds, place)
+    def _encode_present(self, series: pd.Series, place: Place) -> Encoded:
+        return within(integers(series, place, self.written), (0, self.upper), self.out_of_bounds, place)
 
     def numbers(self, values: np.ndarray) -> np.ndarray:
         """See `Column.numbers`."""

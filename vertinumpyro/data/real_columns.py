@@ -10,7 +10,8 @@ import pandas as pd
 from vertinumpyro.core.errors import ArgumentError, SchemaError
 from vertinumpyro.core.validation import shown
 from vertinumpyro.data import binning
-from vertinumpyro.data.column import CodedColumn, Column, Kind, OutOfBounds, numbers, within
+from vertinumpyro.data.column import CodedColumn, Column, Encoded, Kind, OutOfBounds, numbers, within
+from vertinumpyro.data.number_texts import NumberFormat
 from vertinumpyro.data.schema_checks import (
     MAX_CELLS,
     OUT_OF_BOUNDS_RULES,
@@ -42,12 +43,15 @@ class RealColumn(Column):
     :param transform: "identity", "log1p" (lo > -1) or "sqrt" (lo >= 0), applied before scaling.
     :param out_of_bounds: what to do with a value outside the bounds: "error" or "clip".
     :param decimals: round decoded values to so many decimals; None leaves them as they are.
+    :param number_format: how texts of the table write the number 1234, as "€ 1,234.50" or "(1.234)" of -1234; a twin
+        writes its own so. Left out, values are numbers.
     """
 
     bounds: tuple[float, float]
     transform: binning.Transform = "identity"
     out_of_bounds: OutOfBounds = "error"
     decimals: int | None = None
+    number_format: str | None = None
 
     type_name: ClassVar[str] = "real"
     ordered: ClassVar[bool] = True
@@ -58,6 +62,11 @@ class RealColumn(Column):
         _check_scale(self.bounds, self.transform, self.out_of_bounds)
         _check_decimals(self.decimals)
         object.__setattr__(self, "bounds", floats(self.bounds))
+        if self.written is not None:
+            object.__setattr__(self, "decimals", _written_decimals(self.written, self.decimals))
+            places = self.written.places
+            fit = all(round(bound, places) == bound for bound in self.bounds)
+            require(fit, f"bounds = {list(self.bounds)}; number_format has {places} decimals, so give bounds these")
         self._check_dtype()
 
     @property
@@ -68,7 +77,7 @@ class RealColumn(Column):
     @property
     def dtype_kinds(self) -> tuple[DtypeKind, ...]:
         """Floats."""
-        return ("float",)
+        return self._kinds_of_numbers("float")
 
     @property
     def num_values(self) -> None:
@@ -108,9 +117,9 @@ class RealColumn(Column):
     def _fits(self, number_type: np.dtype) -> bool:
         return binning.has_floats(np.asarray(self.bounds), number_type)
 
-    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
-        values = within(numbers(series, place), self.bounds, self.out_of_bounds, place)
-        return _inside(binning.to_unit(values, self.bounds, self.transform))
+    def _encode_present(self, series: pd.Series, place: Place) -> Encoded:
+        values, moved = within(numbers(series, place, self.written), self.bounds, self.out_of_bounds, place)
+        return Encoded(_inside(binning.to_unit(values, self.bounds, self.transform)), moved)
 
     def numbers(self, values: np.ndarray) -> np.ndarray:
         """See `Column.numbers`."""
@@ -144,6 +153,8 @@ class BinnedColumn(CodedColumn):
     :param transform: "identity", "log1p" or "sqrt": the scale on which `bins` are equal.
     :param out_of_bounds: what to do with a value outside the outer edges: "error" or "clip".
     :param decimals: round what is drawn from a bin to so many decimals, within the bin; None leaves it as it is.
+    :param number_format: how texts of the table write the number 1234, as "€ 1,234.50" or "(1.234)" of -1234; a twin
+        writes its own so. Left out, values are numbers.
     """
 
     bounds: tuple[float, float] | None = None
@@ -152,6 +163,7 @@ class BinnedColumn(CodedColumn):
     transform: binning.Transform = "identity"
     out_of_bounds: OutOfBounds = "error"
     decimals: int | None = None
+    number_format: str | None = None
 
     type_name: ClassVar[str] = "real"
     ordered: ClassVar[bool] = True
@@ -171,6 +183,8 @@ class BinnedColumn(CodedColumn):
             require_bins(self.bins, MAX_CELLS)
         _check_scale(self.bounds or self._outer(), self.transform, self.out_of_bounds)
         _check_decimals(self.decimals)
+        if self.written is not None:
+            object.__setattr__(self, "decimals", _written_decimals(self.written, self.decimals))
         _check_edges(self.bin_edges)
         if self.decimals is not None:
             fit = binning.have_decimals(self.bin_edges, self.decimals)
@@ -185,7 +199,7 @@ class BinnedColumn(CodedColumn):
     @property
     def dtype_kinds(self) -> tuple[DtypeKind, ...]:
         """Floats."""
-        return ("float",)
+        return self._kinds_of_numbers("float")
 
     @property
     def bin_edges(self) -> np.ndarray:
@@ -229,9 +243,9 @@ class BinnedColumn(CodedColumn):
     def _fits(self, number_type: np.dtype) -> bool:
         return binning.has_floats(self.bin_edges, number_type)
 
-    def _encode_present(self, series: pd.Series, place: Place) -> np.ndarray:
-        values = within(numbers(series, place), self.limits, self.out_of_bounds, place)
-        return binning.real_codes(self.bin_edges, values)
+    def _encode_present(self, series: pd.Series, place: Place) -> Encoded:
+        values, moved = within(numbers(series, place, self.written), self.limits, self.out_of_bounds, place)
+        return Encoded(binning.real_codes(self.bin_edges, values), moved)
 
     def _decode_present(self, values: np.ndarray, rng: np.random.Generator) -> pd.Series:
         codes = self._checked(values)
@@ -253,6 +267,15 @@ def _check_scale(bounds: tuple[float, float], transform: str, out_of_bounds: str
 
 def _check_decimals(decimals: object) -> None:
     require(decimals is None or type(decimals) is int, f"decimals = {shown(decimals)}; give an integer")
+
+
+def _written_decimals(written: NumberFormat, decimals: int | None) -> int:
+    """Those of the texts, unless the schema says fewer."""
+    found = written.places if decimals is None else decimals
+    require(
+        found <= written.places, f"decimals = {decimals}, and number_format {written.picture!r} has {written.places}"
+    )
+    return found
 
 
 def _check_edges(edges: np.ndarray) -> None:

@@ -82,7 +82,8 @@ class Take:
             return CategoricalColumn(categories=(False, True), missing="mask", missing_codes=self.missing_codes)
         if self.rule == "days between":
             return _dates(self.format, self.missing_codes)
-        return RealColumn(bounds=(0.0, 1.0), missing="mask", missing_codes=self.missing_codes)
+        own = None if column.written is None else column.written.picture
+        return RealColumn(bounds=(0.0, 1.0), missing="mask", missing_codes=self.missing_codes, number_format=own)
 
     def problem(self, column: Column) -> str:
         """What is wrong with the rule for this column; empty where nothing is."""

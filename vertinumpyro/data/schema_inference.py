@@ -8,7 +8,6 @@ mu have s^2 = 2 k / mu^2. Few bins keep nearly all of a correlation: 1 - 1 / b^2
 """
 
 import dataclasses
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -23,13 +22,10 @@ from vertinumpyro.data import binning, storage_types, toml
 from vertinumpyro.data.dataframe_interop import Table, as_frame
 from vertinumpyro.data.date_columns import days_of, read_moments
 from vertinumpyro.data.files import MISSING_TEXTS
+from vertinumpyro.data.number_texts import NumberFormat, pictures
 from vertinumpyro.data.schema_checks import Place, suggest
-from vertinumpyro.data.text_formats import looks_like_numbers
+from vertinumpyro.data.text_formats import LUMP, codes_for_missing, is_code, looks_like_numbers
 
-_CODE = re.compile(r"-[1-9]|-?(9*[789]|8{2,}|9+\.9+)")  # -1, 9, 98, -999, 8888, 99.9
-_NO_VALUE = -70  # below it, the only negative numbers of a column are codes, however few
-_MOST_SPECIAL_VALUES = 4
-_LUMP = 3  # times the records of a usual value
 _LEVELS = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
 _LEAST_SHARE = 0.0075  # of a bin; a smaller one would be noise
 _ATOM_SHARE = 0.03
@@ -52,41 +48,6 @@ class AmountBins(NamedTuple):
     edges: tuple[float, ...]
     atoms: tuple[float, ...]
     clipped: bool
-
-
-def codes_for_missing(values: np.ndarray, rare: int) -> tuple[float, ...]:
-    """Numbers at an end of a column that look like codes for a missing value, and stand apart from the rest."""
-    different, counts = np.unique(values, return_counts=True)
-    found: list[float] = []
-    for end in (-1, 1):
-        from_the_end = different[::-end].tolist()
-        known = list(itertools.takewhile(lambda value, sign=end: value * sign > 0 and is_code(value), from_the_end))
-        rest = np.isin(different, known, invert=True)
-        if 0 < len(known) <= _MOST_SPECIAL_VALUES and rest.sum() > 1:
-            is_apart = _negatives_apart if end < 0 and different[rest].min() >= 0 else _apart
-            if is_apart(np.asarray(known), counts[~rest], different[rest], counts[rest], rare):
-                found += sorted(known)
-    return tuple(found)
-
-
-def is_code(value: float) -> bool:
-    """Whether a number is one that often stands for a missing value."""
-    return _CODE.fullmatch(f"{value:.10g}") is not None
-
-
-def _apart(known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, _: np.ndarray, rare: int) -> bool:
-    spread = rest.max() - rest.min()
-    gap = max(rest.min() - known.max(), known.min() - rest.max())
-    return bool(gap > spread or (gap >= max(2, 0.05 * spread) and known_counts.min() >= rare))
-
-
-def _negatives_apart(
-    known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, counts: np.ndarray, rare: int
-) -> bool:
-    """Of the only negative numbers of a column."""
-    if _apart(known, known_counts, rest, counts, rare) or known.max() < _NO_VALUE:
-        return True
-    return bool(known_counts.min() >= max(rare, _LUMP * np.median(counts)))
 
 
 def common_decimals(values: np.ndarray) -> int | None:
@@ -144,7 +105,7 @@ def _atoms(values: np.ndarray, rare: int, bins: int) -> tuple[float, ...]:
     different, counts = np.unique(values, return_counts=True)
     few = bins <= len(_LEVELS)
     usual = np.quantile(np.repeat(counts, counts), 0.25) if few else np.median(counts)
-    lumps = (counts >= _LUMP * usual) | (counts > len(values) / 2) | (different == 0)
+    lumps = (counts >= LUMP * usual) | (counts > len(values) / 2) | (different == 0)
     least = np.where(few & (different != 0), len(values) / (2 * bins), 0.0)
     many = np.flatnonzero(lumps & (counts >= np.maximum(least, max(rare, _ATOM_SHARE * len(values)))))
     by_records = np.lexsort((counts[many], different[many] == 0))
@@ -209,6 +170,8 @@ def _joined(low: float, inner: Sequence[float], high: float, atoms: Sequence[flo
 RARE = 10
 """A category of fewer records is not named."""
 
+_FORMAT = "number_formats"
+_THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3})+"
 _MOST_CATEGORIES = 60
 _MOST_INTEGERS = 60
 _MOST_CODES, _SPARSE = 30, 4  # whole numbers that few values so far apart have are codes
@@ -301,6 +264,7 @@ def draft_schema(
     decimal: str = ".",
     epsilon: float = 1.0,
     num_columns: int | None = None,
+    number_formats: Mapping[str, str] | None = None,
 ) -> SchemaDraft:
     """Propose a public domain for each column of a party's table.
 
@@ -312,7 +276,10 @@ def draft_schema(
     :param decimal: of numbers that are texts.
     :param epsilon: that is to be spent on a twin.
     :param num_columns: of all parties together; None takes it that the others have as many again.
-    :raises ArgumentError: the table has no such id column, or is no table.
+    :param number_formats: by column, how its texts write the number 1234, where more than one reading fits: a draft
+        says so of "1,234", which is "1,234" or "1234,5".
+    :raises ArgumentError: the table has no such id column, or no such column to read, or is no table.
+    :raises SchemaError: a number format shows no number.
     :raises DataError: it has no records, or no column beside the ids.
     """
     frame = as_frame(table, str(Place(party)))
@@ -325,7 +292,13 @@ def draft_schema(
     ids = series.pop(id_column)
     if not (epsilon > 0 and (num_columns is None or num_columns >= 1)):
         raise ArgumentError(f"epsilon={epsilon} and num_columns={num_columns} must be positive")
-    how = _Drafting(decimal, most_cells(ids.nunique(), epsilon, num_columns or 2 * len(series)))
+    formats = {name: NumberFormat.of(picture) for name, picture in (number_formats or {}).items()}
+    for name in formats:
+        if name not in series:
+            raise ArgumentError(
+                f"number_formats: {Place(party)!s} has no column {name!r}; {suggest(name, list(series))}"
+            )
+    how = _Drafting(decimal, most_cells(ids.nunique(), epsilon, num_columns or 2 * len(series)), formats)
     if ids.duplicated().any():
         columns = _drafts_of_rows(series, pd.Series(pd.factorize(ids)[0]), how)
     else:
@@ -336,10 +309,11 @@ def draft_schema(
 
 
 class _Drafting(NamedTuple):
-    """decimal: of numbers that are texts. cells: how many bins a number gets about."""
+    """decimal: of numbers that are texts. cells: how many bins a number gets about. formats: of columns that say it."""
 
     decimal: str
     cells: int
+    formats: Mapping[str, NumberFormat]
 
 
 def _unseen_value(draft: ColumnDraft) -> str:
@@ -369,17 +343,24 @@ def _draft_of_rows(series: pd.Series, person: pd.Series, how: _Drafting) -> Colu
         note = f"the same in all rows of a person; {of_records.note}"
         return _taken(of_records, "most frequent", note) if of_records.fields else of_records
     kind, codes = of_rows.fields["type"], of_rows.fields.get("missing_codes", [])
+    picture = of_rows.fields.get("number_format")
     if kind not in ("integer", "real"):
         rule = {"binary": "any", "date": "max"}.get(kind, "most frequent")
         return _taken(of_rows, rule, of_rows.note)
     texts = series.astype(str).str.strip()
-    values = pd.Series(pd.to_numeric(texts.str.replace(how.decimal, "."), errors="coerce"))
+    if picture is None:
+        values = pd.Series(pd.to_numeric(texts.str.replace(how.decimal, "."), errors="coerce"))
+    else:
+        values = pd.Series(NumberFormat.of(picture).read(texts), texts.index)
     values = pd.Series(values[values.notna() & ~values.isin(codes)])
     rule = "max" if kind == "integer" else "sum"
-    of_records = _quantity(pd.Series(values.groupby(person).agg(rule)).round(_MOST_DECIMALS), {}, "", how.cells)
+    labels = picture is None
+    numbers = pd.Series(values.groupby(person).agg(rule)).round(_MOST_DECIMALS)
+    of_records = _quantity(numbers, {}, "", how.cells, labels=labels)
     if not of_records.fields:
         return of_records
     fields = {key: value for key, value in of_records.fields.items() if key != "missing_codes"}
+    fields |= {} if picture is None else {"number_format": picture}
     told = f"; {_listed(codes)} looks like a code for a missing value" if codes else ""
     listed = {"missing_codes": codes} if codes else {}
     if rule == "sum":
@@ -410,13 +391,45 @@ def _draft(series: pd.Series, how: _Drafting) -> ColumnDraft:
         return _dates(present, missing, also, how.cells, text=text)
     if pd.api.types.is_bool_dtype(present) or set(present.astype(str).unique()) in _YES_NO:
         return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
+    if (stated := how.formats.get(str(series.name))) is not None:
+        return _written(present, stated, missing, also, how.cells)
     numbers = _numbers(present, how.decimal)
     if numbers is None:
         texts = pd.Series(present.astype(str).str.strip())
+        found = pictures(list(map(str, texts.unique())), how.decimal)
+        if len(found) == 1:
+            return _written(present, NumberFormat.of(found[0]), missing, also, how.cells)
+        if found:
+            return ColumnDraft({}, f"{_asked(found)}{also}")
         if (written := looks_like_numbers(texts, how.decimal, RARE)) and not _begins_with_zero(texts):
             return ColumnDraft({}, f"{written}{also}. Not drafted: repair the file, and draft again")
         return _categories(pd.Series(present.astype(str)), missing, also, how.cells)
+    if text and how.decimal == "." and present.astype(str).str.strip().str.fullmatch(_THOUSANDS).all():
+        also = f'; if its points group thousands, draft it with {_FORMAT} = "1.234"{also}'
     return _quantity(numbers, missing, also, how.cells)
+
+
+def _written(
+    present: pd.Series, written: NumberFormat, missing: Mapping[str, Any], also: str, cells: int
+) -> ColumnDraft:
+    """Numbers that are texts, as a picture shows them."""
+    numbers = pd.Series(written.read(present.astype(object)), present.index)
+    if numbers.isna().any():
+        return ColumnDraft({}, f"holds a text that is not written as {written.picture!r} shows; left out{also}")
+    draft = _quantity(numbers, missing, also, cells, labels=False)
+    if not draft.fields:
+        return draft
+    read = f"; texts are read as numbers, {written.picture} as {written.read_picture:.10g}"
+    return ColumnDraft({**draft.fields, "number_format": written.picture}, f"{draft.note}{read}")
+
+
+def _asked(found: Sequence[str]) -> str:
+    """What a person has to say of texts that may be several numbers."""
+    said = " or ".join(f'"{picture}"' for picture in found)
+    return (
+        f"may be read in {len(found)} ways, thousands in groups or decimals. Not drafted: say which, "
+        f"{_FORMAT} = {said}, and draft again"
+    )
 
 
 def _dates(present: pd.Series, missing: Mapping[str, Any], also: str, cells: int, *, text: bool) -> ColumnDraft:
@@ -474,7 +487,7 @@ def _numbers(present: pd.Series, decimal: str) -> pd.Series | None:
         found = present.astype(float)
     else:
         texts = present.astype(str).str.strip()
-        if _begins_with_zero(texts):
+        if _begins_with_zero(texts) or (decimal == "," and texts.str.contains(".", regex=False).any()):
             return None
         found = pd.Series(pd.to_numeric(texts.str.replace(decimal, "."), errors="coerce"))
     return None if not np.isfinite(found).all() else found
@@ -484,7 +497,10 @@ def _begins_with_zero(texts: pd.Series) -> bool:
     return bool(texts.str.fullmatch(r"0\d+").any())
 
 
-def _quantity(numbers: pd.Series, missing: Mapping[str, Any], also: str, cells: int) -> ColumnDraft:
+def _quantity(
+    numbers: pd.Series, missing: Mapping[str, Any], also: str, cells: int, *, labels: bool = True
+) -> ColumnDraft:
+    """A bounded number; with few values labels of these, where such are wanted."""
     if codes := codes_for_missing(numbers.to_numpy(np.float64), RARE):
         missing = {"missing": "category", "missing_codes": [int(c) if c == int(c) else c for c in codes]}
         also = f"; {_listed(codes)} looks like a code for a missing value: if it is a value, drop missing_codes{also}"
@@ -494,12 +510,12 @@ def _quantity(numbers: pd.Series, missing: Mapping[str, Any], also: str, cells: 
     if low == high:
         return ColumnDraft({}, f"holds one value; left out{also if codes else ''}")
     counts = numbers.value_counts()
-    if set(counts.index) == {0, 1}:
+    if labels and set(counts.index) == {0, 1}:
         return ColumnDraft({"type": "binary", **missing}, f"two values{also}")
-    if not whole and len(counts) <= _MOST_DOSES and counts.min() >= RARE:
+    if labels and not whole and len(counts) <= _MOST_DOSES and counts.min() >= RARE:
         values = sorted(float(str(value)) for value in counts.index)
         return ColumnDraft({"type": "categorical", "categories": values, **missing}, f"values are the records'{also}")
-    if whole and len(counts) <= _MOST_CODES and high - low > _SPARSE * len(counts) and counts.min() >= RARE:
+    if labels and whole and len(counts) <= _MOST_CODES and high - low > _SPARSE * len(counts) and counts.min() >= RARE:
         listed = sorted(int(float(str(value))) for value in counts.index)
         return ColumnDraft({"type": "categorical", "categories": listed, **missing}, f"codes are the records'{also}")
     fields, note = _amounts(numbers.to_numpy(np.float64), _rounded(low, high), cells, whole=whole)

@@ -37,13 +37,13 @@ from vertinumpyro.data.alignment import (
     texts_of,
     words_of,
 )
-from vertinumpyro.data.column import Column
+from vertinumpyro.data.column import Column, Moved
 from vertinumpyro.data.dataframe_interop import dtype_of
 from vertinumpyro.data.files import CsvFormat, read_blocks, row_groups
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
-from vertinumpyro.data.table import check_table, encode_table
+from vertinumpyro.data.table import check_moved, check_table, encode_table
 
 try:
     import resource
@@ -225,11 +225,13 @@ class EncodedBlock(NamedTuple):
     ids:    their words [n, k]; [n, 0] where they were put in their places already.
     arrays: the encoded columns, but for those that were put in their places already.
     seen:   by column, the name of its storage type in this block and a few values that stand for it.
+    moved:  by column with ends, how many values lie beyond these. NOT DP.
     """
 
     ids: Words
     arrays: dict[str, np.ndarray]
     seen: dict[str, tuple[str, pd.Series]]
+    moved: dict[str, Moved]
 
 
 def encoded_block(schema: Schema, party: str, frame: pd.DataFrame) -> EncodedBlock:
@@ -240,10 +242,10 @@ def encoded_block(schema: Schema, party: str, frame: pd.DataFrame) -> EncodedBlo
     check_table(frame, schema, party)
     ids = words_of(id_series(frame, schema, party), Place(party, schema.id_column))
     seen = {name: _storage(pd.Series(frame[name])) for name in schema.parties[party].columns}
-    arrays = encode_table(frame, schema, party)
+    arrays, moved = encode_table(frame, schema, party)
     if (order := ascending(ids)) is not None:
         ids, arrays = np.take(ids, order, axis=0), {name: np.take(array, order) for name, array in arrays.items()}
-    return EncodedBlock(ids, arrays, seen)
+    return EncodedBlock(ids, arrays, seen, moved)
 
 
 class GroupSource(NamedTuple):
@@ -384,8 +386,8 @@ def encoded_files(
     spool: Spool,
     unmatched: Literal["refuse", "drop"] = "refuse",
     workers: Workers = HERE,
-) -> tuple[dict[str, str | None], Encoded]:
-    """Every party's storage types, and its columns mapped from disk, aligned.
+) -> tuple[dict[str, str | None], Encoded, dict[str, dict[str, Moved]]]:
+    """Every party's storage types, its columns mapped from disk, aligned, and what its columns with ends move.
 
     :param schema: the public schema.
     :param paths: each party's file.
@@ -403,7 +405,8 @@ def encoded_files(
         ids[party] = joined([ids[party], *read[party].without_rows(texts_of(absent))])
     orders = orders_of_words(ids, schema, unmatched=unmatched)
     dtypes = {name: dtype for reading in read.values() for name, dtype in reading.dtypes().items()}
-    return dtypes, {party: own.columns(orders[party], workers) for party, own in read.items()}
+    columns = {party: own.columns(orders[party], workers) for party, own in read.items()}
+    return dtypes, columns, {party: own.moved() for party, own in read.items()}
 
 
 def encoded_file(
@@ -426,6 +429,7 @@ def encoded_file(
     reading.read(Path(path), written, workers, linkage)
     words = reading.ids()
     order = orders_of_words({party: words}, schema)[party]
+    reading.moved()
     return reading.dtypes(), reading.columns(order, workers), Ids(words if order is None else words[order])
 
 
@@ -489,6 +493,7 @@ class _Reading:
         self._ids: list[Words] = []
         self._rows = min(ROWS_READ, max(1, _VALUES_READ // len(columns)))
         self._types = {name: Types(Place(party, name), column) for name, column in columns.items()}
+        self._moved: dict[str, Moved] = {}
         self.kept: dict[str, Kept] = {}
         for name, column in columns.items():
             self.kept[name] = spool.column(narrowest(column))
@@ -544,6 +549,8 @@ class _Reading:
 
     def _see(self, found: EncodedBlock) -> None:
         self._ids.append(found.ids)
+        for name, moved in found.moved.items():
+            self._moved[name] = self._moved[name].and_of(moved) if name in self._moved else moved
         for name, seen in found.seen.items():
             self._types[name].see(*seen)
 
@@ -553,6 +560,11 @@ class _Reading:
             Place(self._party).fail("the table has no records; give at least one")
         words, self._ids = joined(self._ids), []
         return words
+
+    def moved(self) -> dict[str, Moved]:
+        """What its columns with ends move; errors as `check_moved`'s."""
+        check_moved(self._moved, self._party)
+        return self._moved
 
     def columns(self, order: np.ndarray | None, workers: Workers) -> dict[str, np.ndarray]:
         """Its columns in an order, mapped from disk."""

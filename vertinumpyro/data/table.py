@@ -8,13 +8,13 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.column import Column
+from vertinumpyro.data.column import Column, Moved
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.schema_checks import Place, closest, suggest
 from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
@@ -54,18 +54,43 @@ def check_table(frame: pd.DataFrame, schema: Schema, party: str, *, need_id: boo
         Place(party).fail("the table has no records; give at least one")
 
 
-def encode_table(frame: pd.DataFrame, schema: Schema, party: str) -> dict[str, np.ndarray]:
-    """Encode a party's columns: ``{name: array [n]}``, and ``{name}_observed`` for masked columns.
+class EncodedTable(NamedTuple):
+    """A party's records. Secret.
+
+    arrays: ``{name: array [n]}``, and ``{name}_observed`` for masked columns.
+    moved:  by column with ends, how many values lie beyond these. NOT DP.
+    """
+
+    arrays: dict[str, np.ndarray]
+    moved: dict[str, Moved]
+
+
+def encode_table(frame: pd.DataFrame, schema: Schema, party: str) -> EncodedTable:
+    """Encode a party's columns.
 
     :raises DataError: a value breaks the schema.
     """
     arrays: dict[str, np.ndarray] = {}
+    found: dict[str, Moved] = {}
     for name, column in schema.parties[party].columns.items():
         series = cast(pd.Series, frame[name])  # check_header saw the name once, so it is no DataFrame
-        arrays[name] = column.encode(series, party=party, name=name)
+        arrays[name], moved = column.encode_counted(series, party=party, name=name)
+        found |= {} if moved is None else {name: moved}
         if column.masked:
             arrays[name + OBSERVED_SUFFIX] = column.observed(series)
-    return arrays
+    return EncodedTable(arrays, found)
+
+
+def check_moved(moved: Mapping[str, Moved], party: str) -> None:
+    """Refuses a column of which every value lies beyond its ends.
+
+    :raises DataError: names it.
+    """
+    for name, found in moved.items():
+        if found.count == found.of > 0:
+            Place(party, name).fail(
+                "holds no value within its bounds, so that all would count as an end; repair bounds or unit"
+            )
 
 
 def decode_table(schema: Schema, arrays: Mapping[str, np.ndarray], rng: np.random.Generator) -> pd.DataFrame:

@@ -3,10 +3,12 @@ write them; so that an error can say it and what to do about it.
 """
 
 import codecs
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
@@ -104,6 +106,7 @@ _FEW = 3  # texts that may stand for a missing value
 _MANY = 30  # different numbers are no codes
 _MOST = 0.9
 _NO_SIGNS = "leave it out, the column's name may say it"
+_OR_SHOWN = ', or show in the schema how 1234 is written, as number_format = "1,234.50 $"'
 _SIGN, _THOUSANDS = "[+-]?", "separators of thousands"
 _WRITTEN = {
     "decimal commas": rf"{_SIGN}\d*,\d+",
@@ -123,14 +126,14 @@ def numbers_as_text(series: pd.Series, column: Column, decimal: str) -> str:
     texts = [text for text in different if not usual.fullmatch(text)]
     # An integer has no decimals, so 1,299 is one with a separator of thousands.
     if written := _otherwise(texts, decimal, whole="float" not in column.dtype_kinds):
-        return f"holds what look like {written}"
+        return f"holds what look like {written}{_OR_SHOWN if _THOUSANDS in written else ''}"
     if len(texts) <= _FEW and len(texts) < len(different):
         return (
             "holds texts among its numbers: where they stand for a missing value, leave the cell empty and set missing "
             "in the schema, or list them there as missing_codes too"
         )
     if _with_signs(texts):
-        return f"holds numbers with a sign or a unit at each: {_NO_SIGNS}"
+        return f"holds numbers with a sign or a unit at each: {_NO_SIGNS}{_OR_SHOWN}"
     if len(texts) == 2 and isinstance(column, BinaryColumn):
         return "holds two texts: list them in the schema as categories, the one to be 0 first"
     return ""
@@ -189,3 +192,44 @@ def _with_signs(texts: Sequence[str], *, but_labels: bool = False) -> str:
         return ""
     (sign,) = (" and ".join(repr(part) for part in pair if part) for pair in signs)
     return sign
+
+
+_CODE = re.compile(r"-[1-9]|-?(9*[789]|8{2,}|9+\.9+)")  # -1, 9, 98, -999, 8888, 99.9
+_NO_VALUE = -70  # below it, the only negative numbers of a column are codes, however few
+_MOST_SPECIAL_VALUES = 4
+LUMP = 3  # times the records of a usual value
+
+
+def codes_for_missing(values: np.ndarray, rare: int) -> tuple[float, ...]:
+    """Numbers at an end of a column that look like codes for a missing value, and stand apart from the rest."""
+    different, counts = np.unique(values, return_counts=True)
+    found: list[float] = []
+    for end in (-1, 1):
+        from_the_end = different[::-end].tolist()
+        known = list(itertools.takewhile(lambda value, sign=end: value * sign > 0 and is_code(value), from_the_end))
+        rest = np.isin(different, known, invert=True)
+        if 0 < len(known) <= _MOST_SPECIAL_VALUES and rest.sum() > 1:
+            is_apart = _negatives_apart if end < 0 and different[rest].min() >= 0 else _apart
+            if is_apart(np.asarray(known), counts[~rest], different[rest], counts[rest], rare):
+                found += sorted(known)
+    return tuple(found)
+
+
+def is_code(value: float) -> bool:
+    """Whether a number is one that often stands for a missing value."""
+    return _CODE.fullmatch(f"{value:.10g}") is not None
+
+
+def _apart(known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, _: np.ndarray, rare: int) -> bool:
+    spread = rest.max() - rest.min()
+    gap = max(rest.min() - known.max(), known.min() - rest.max())
+    return bool(gap > spread or (gap >= max(2, 0.05 * spread) and known_counts.min() >= rare))
+
+
+def _negatives_apart(
+    known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, counts: np.ndarray, rare: int
+) -> bool:
+    """Of the only negative numbers of a column."""
+    if _apart(known, known_counts, rest, counts, rare) or known.max() < _NO_VALUE:
+        return True
+    return bool(known_counts.min() >= max(rare, LUMP * np.median(counts)))

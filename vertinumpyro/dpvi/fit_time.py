@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.initial_state import Start
-from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.dpvi.preflight import StepTime, rehearse_steps
-from vertinumpyro.dpvi.training_loop import ChunkRunner
+from vertinumpyro.dpvi.training_loop import ChunkRunner, DPVIState, Kernel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.predictive import model_units
 from vertinumpyro.privacy import FitTime, GradientPlan

@@ -27,6 +27,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
+from vertinumpyro.data.dataset import Source
 from vertinumpyro.dpvi.clipping import check_one_outcome
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, state_leaves, state_of, tree_arrays
@@ -47,12 +48,22 @@ from vertinumpyro.session import (
     ReleaseRequest,
     Run,
     Session,
+    account_of,
     party_sources,
 )
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than the real grid: a multiplier that holds here holds there
 _DEFAULT_NOISE_CLIENTS = 100
 _MOST_VALUES = 2**26  # of all vectors of a step together, by default: half a GiB
+
+
+def _source_of_all(clients: Sequence[VerticalDataset]) -> Source | None:
+    """All clients' files, where everybody knows its own."""
+    sources = [dataset.source for dataset in clients if dataset.source is not None]
+    if len(sources) < len(clients):
+        return None
+    files = {f"{party} {i}": file for i, source in enumerate(sources) for party, file in source.files.items()}
+    return dataclasses.replace(sources[0], files=files)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +102,8 @@ class HorizontalDataset:
             for party in schema.parties
         }
         sizes = [dataset.num_records for dataset in clients]
-        return cls(VerticalDataset(schema, arrays), np.repeat(np.arange(len(clients)), sizes))
+        records = VerticalDataset(schema, arrays, source=_source_of_all(clients))
+        return cls(records, np.repeat(np.arange(len(clients)), sizes))
 
     @property
     def num_records(self) -> int:
@@ -281,7 +293,14 @@ class HorizontalDPVI(HorizontalMethod):
         steps, secure = ClientSteps(kernel, dataset.records, dataset.owners), insecure_seed is None
         started, norms = time.perf_counter(), []
         with (
-            Run.opened(plan, run_dir, results=CHECKPOINT, resume=resume, secure_noise=secure) as run,
+            Run.opened(
+                plan,
+                run_dir,
+                results=CHECKPOINT,
+                resume=resume,
+                secure_noise=secure,
+                account=account_of(dataset.records),
+            ) as run,
             tqdm(total=plan.num_steps, initial=run.first_step, disable=not progress_bar, unit="step") as bar,
         ):
             state, pace = restored(run, state), Pace(plan.num_steps)

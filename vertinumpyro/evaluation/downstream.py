@@ -147,7 +147,7 @@ def _features(column: Column, series: pd.Series) -> np.ndarray:
         return np.eye(num_cells)[codes]
     column.discretise(series)  # checks the values against the public domain
     low, high = column.limits
-    unit = (np.clip(series.to_numpy(float, na_value=np.nan), low, high) - low) / (high - low)
+    unit = (np.clip(column.quantities(series), low, high) - low) / (high - low)
     absent = np.isnan(unit)
     parts = [np.where(absent, 0.5, unit)] + [absent] * (column.missing != "forbid")
     return np.column_stack(parts).astype(float)

@@ -16,6 +16,7 @@ from vertinumpyro.privacy.accounting import (
 )
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum, Release
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
+from vertinumpyro.privacy.files_account import AccountWarning
 from vertinumpyro.privacy.fit_time import FitTime
 from vertinumpyro.privacy.gradient_plan import GradientPlan, calibrate_noise_multiplier
 from vertinumpyro.privacy.holder_plan import ClientPlan
@@ -28,6 +29,7 @@ PrivacyPlan = GradientPlan  # its name before 0.2
 
 __all__ = [
     "OUTSIDE_ANALYST",
+    "AccountWarning",
     "Adversary",
     "AdversaryRow",
     "BatchStream",

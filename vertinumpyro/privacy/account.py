@@ -51,6 +51,9 @@ CREATE TABLE IF NOT EXISTS plans (
 )
 """
 _FAILED = "CREATE TABLE IF NOT EXISTS failed_checks (plan_id TEXT PRIMARY KEY, reason TEXT NOT NULL)"
+_FILES = (
+    "CREATE TABLE IF NOT EXISTS files (key_name TEXT, data_set TEXT, digest TEXT, UNIQUE (key_name, data_set, digest))"
+)
 
 
 @final
@@ -171,6 +174,34 @@ class Account:
                 "secure_noise = min(secure_noise, ?) WHERE plan_id = ? AND (steps_spent > 0 OR NOT finished)",
                 (steps_spent, finished, secure_noise, plan.plan_id),
             )
+
+    def said(self, plan: Plan) -> str:
+        """What a plan's record says of its account: of a party's own, nothing."""
+        return ""
+
+    def know_file(self, key_name: str, digest: str) -> None:
+        """Notes a digest of the data set's file, under a key that lies elsewhere.
+
+        :raises PrivacyError: the account cannot be written.
+        """
+        with self._written() as database:
+            database.execute(_FILES)
+            database.execute("INSERT OR IGNORE INTO files VALUES (?, ?, ?)", (key_name, self.data_set, digest))
+
+    def known_files(self, key_name: str) -> set[str]:
+        """The digests that were noted under a key.
+
+        :raises PrivacyError: the account cannot be read.
+        """
+        if not self.path.exists():
+            return set()
+        with self._opened() as database:
+            if not _has(database, "files"):
+                return set()
+            where = "key_name = ? AND data_set = ?"
+            return {
+                row[0] for row in database.execute(f"SELECT digest FROM files WHERE {where}", (key_name, self.data_set))
+            }
 
     def entries(self) -> list[AccountEntry]:
         """Every plan that was begun, the oldest first.

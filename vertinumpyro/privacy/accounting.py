@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import decimal
 import enum
 import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from decimal import Decimal
+from typing import Any, final
 
 import dp_accounting
 import numpy as np
@@ -483,3 +485,19 @@ def smallest_multiplier(enough: Callable[[float], bool]) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+_SMALLEST_DECIMAL = 0.001
+_TWO_DIGITS = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING)
+_THREE_DECIMALS = decimal.Context(prec=400, rounding=decimal.ROUND_CEILING)  # of any float
+
+
+def rounded_up(epsilon: Any) -> str:
+    """An ε to three decimals, or two digits where it is below 0.001; never below its value, "∞" without a guarantee."""
+    value = float(epsilon)
+    if not math.isfinite(value):
+        return "∞"
+    exact = Decimal(repr(value))  # the shortest decimal that reads as this float: 0.1 stays 0.1
+    if 0 < value < _SMALLEST_DECIMAL:
+        return f"{float(_TWO_DIGITS.create_decimal(exact)):.2g}"
+    return str(exact.quantize(Decimal("0.001"), context=_THREE_DECIMALS))

@@ -23,6 +23,7 @@ from typing import Any, final
 from vertinumpyro.core.durable_files import FileLock, locked, replaced
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
 from vertinumpyro.privacy.account import Account
+from vertinumpyro.privacy.files_account import FilesAccount
 from vertinumpyro.privacy.plan import Plan
 
 SYSTEM_NOISE = "the operating system's CSPRNG"
@@ -44,6 +45,7 @@ class LedgerRegistry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._plans: dict[str, tuple[str, int]] = {}
+        self.said: dict[str, str] = {}
 
     def get(self, plan: Plan) -> tuple[str | None, int]:
         """(status, steps) of a plan; (None, 0) if it was never begun here."""
@@ -70,6 +72,7 @@ class Record:
     :ivar plan: with its id, so that its budget is the same budget.
     :ivar secure_noise: whether all noise so far came from the operating system's CSPRNG.
     :ivar failed: which check of the other parties' messages failed in it, and closed it; empty where none did.
+    :ivar account: what was to be said of the account when it began; empty of a party's own.
     """
 
     plan: Plan
@@ -77,6 +80,7 @@ class Record:
     steps_spent: int
     secure_noise: bool
     failed: str = ""
+    account: str = ""
 
     def refuse_failed(self) -> None:
         """Refuses to go on with a plan that a failed check closed.
@@ -106,7 +110,7 @@ class Ledger:
         steps_spent: int,
         lock: FileLock,
         book: LedgerRegistry,
-        account: Account | None = None,
+        account: Account | FilesAccount | None = None,
         *,
         secure_noise: bool,
     ) -> None:
@@ -115,6 +119,8 @@ class Ledger:
         self._num_steps = plan.num_steps
         self._steps_spent, self._status, self._secure_noise = steps_spent, _RUNNING, secure_noise
         self._failed = ""
+        if account is not None:
+            book.said[plan.plan_id] = account.said(plan)
 
     @classmethod
     def start(
@@ -124,7 +130,7 @@ class Ledger:
         *,
         secure_noise: bool = True,
         book: LedgerRegistry | None = None,
-        account: Account | None = None,
+        account: Account | FilesAccount | None = None,
     ) -> Ledger:
         """Starts to spend a plan that was never started.
 
@@ -145,10 +151,8 @@ class Ledger:
                 if target is not None and target.exists():
                     raise PlanSpentError(f"{target} already holds a record: resume that run, or use another path")
                 if account is not None and (spent := account.begin(plan, secure_noise=secure_noise)):
-                    raise PlanSpentError(
-                        f"{spent} steps of this plan are on account, and {target} is gone: put it back to continue, "
-                        "or make a new plan"
-                    )
+                    remedy = f"and {target} is gone: put it back to continue, or make" if target else "make"
+                    raise PlanSpentError(f"{spent} steps of this plan are on account, {remedy} a new plan")
                 return cls(plan, target, 0, lock, book, account, secure_noise=secure_noise)._begun()
 
     @classmethod
@@ -159,7 +163,7 @@ class Ledger:
         *,
         secure_noise: bool = True,
         book: LedgerRegistry | None = None,
-        account: Account | None = None,
+        account: Account | FilesAccount | None = None,
     ) -> Ledger:
         """Continues a plan at its recorded step; a plan that is spent has no steps left.
 
@@ -305,6 +309,7 @@ class Ledger:
             "steps_spent": self._steps_spent,
             "num_steps": self._num_steps,
             **({"failed_check": self._failed} if self._failed else {}),
+            **({"account": said} if (said := self._book.said.get(self.plan.plan_id)) else {}),
             "noise": SYSTEM_NOISE if self._secure_noise else INSECURE_SEED,
             "epsilon": worst["epsilon"],
             "delta": worst["delta"],
@@ -345,13 +350,14 @@ def read_record(path: str | os.PathLike[str]) -> Record:
         plan, status, steps = Plan.from_dict(stored["plan"]), stored["status"], stored["steps_spent"]
         secure = stored.get("noise", SYSTEM_NOISE) == SYSTEM_NOISE
         same, failed = stored["fingerprint"] == plan.fingerprint(), str(stored.get("failed_check", ""))
+        account = str(stored.get("account", ""))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise _unreadable(target) from None
     if not same:
         raise PlanSpentError(f"{target} is the record of another plan, or the plan was changed since")
     if type(steps) is not int or not 0 <= steps <= plan.num_steps or status not in (_RUNNING, _PAUSED, _FINISHED):
         raise PlanSpentError(f"{target}: status or steps_spent is out of range, so the plan counts as spent")
-    return Record(plan=plan, status=status, steps_spent=steps, secure_noise=secure, failed=failed)
+    return Record(plan=plan, status=status, steps_spent=steps, secure_noise=secure, failed=failed, account=account)
 
 
 def write_record(plan: Plan, path: str | os.PathLike[str], *, secure_noise: bool) -> None:
@@ -365,7 +371,9 @@ def write_record(plan: Plan, path: str | os.PathLike[str], *, secure_noise: bool
     with locked(target) as lock:
         if target.exists():
             raise PlanSpentError(f"{target} already holds a record: use another path")
-        Ledger(plan, target, plan.num_steps, FileLock(None), LedgerRegistry(), secure_noise=secure_noise).finish()
+        book = LedgerRegistry()
+        book.said |= _OF_THIS_PROCESS.said
+        Ledger(plan, target, plan.num_steps, FileLock(None), book, secure_noise=secure_noise).finish()
         lock.release(removed=True)
 
 

@@ -515,4 +515,5 @@ class MarginalGLM:
 def _at(dataset: VerticalDataset, parties: tuple[str, ...]) -> VerticalDataset:
     """The columns of some parties."""
     schema = Schema({party: dataset.schema.parties[party] for party in parties}, dataset.schema.id_column)
-    return VerticalDataset(schema, {party: dataset.arrays(party) for party in parties}, dataset.workers)
+    source = None if dataset.source is None else dataset.source.of(parties)
+    return VerticalDataset(schema, {party: dataset.arrays(party) for party in parties}, dataset.workers, source)

@@ -353,4 +353,5 @@ def _restricted(dataset: VerticalDataset, regression: Regression) -> tuple[Verti
     own = regression.of_its_columns
     columns = {party: dataset.arrays(party) for party in own.schema.parties}
     kept = {party: {name: columns[party][name] for name in own.schema.column_names(party)} for party in columns}
-    return VerticalDataset(own.schema, kept), own
+    source = None if dataset.source is None else dataset.source.of(kept)
+    return VerticalDataset(own.schema, kept, source=source), own

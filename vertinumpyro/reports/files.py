@@ -17,7 +17,7 @@ from vertinumpyro.core.validation import checked
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.dataframe_interop import Table, as_frame
 from vertinumpyro.dpvi import Posterior
-from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable
+from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
 from vertinumpyro.evaluation import write_report as write_page
 from vertinumpyro.glm import GLMPosterior, MarginalGLM, VerticalGLM
 from vertinumpyro.marginals import MarginalPosterior
@@ -124,6 +124,8 @@ def write_run(
     :param amended: what is added to the report.
     """
     content = report.content(twin, items)
+    if said := read_record(folder / PRIVACY_RECORD).account:
+        content = dataclasses.replace(content, summary=[*content.summary, ReportText(text=said, not_dp=False)])
     write_page(folder / REPORT, content if amended is None else amended(content), release=release)
     return {name: what for name, what in report.files(twin).items() if (folder / name).exists()}
 

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import decimal
 import math
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from vertinumpyro.privacy import GradientPlan, Plan, PoissonSampling
+from vertinumpyro.privacy.accounting import rounded_up
 from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 from vertinumpyro.privacy.plan import rows_in_words
 
-_SMALLEST_DECIMAL = 0.001
 _FALSE_ALARMS = 0.05
-_TWO_DIGITS = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING)
-_THREE_DECIMALS = decimal.Context(prec=400, rounding=decimal.ROUND_CEILING)  # of any float
-
-
-def rounded_up(epsilon: Any) -> str:
-    """An ε to three decimals, or two digits where it is below 0.001; never below its value, "∞" without a guarantee."""
-    value = float(epsilon)
-    if not math.isfinite(value):
-        return "∞"
-    exact = Decimal(repr(value))  # the shortest decimal that reads as this float: 0.1 stays 0.1
-    if 0 < value < _SMALLEST_DECIMAL:
-        return f"{float(_TWO_DIGITS.create_decimal(exact)):.2g}"
-    return str(exact.quantize(Decimal("0.001"), context=_THREE_DECIMALS))
 
 
 def count(number: int, noun: str) -> str:

@@ -182,12 +182,13 @@ def _summary(synthetic: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     rows: dict[str, dict[str, Any]] = {}
     for name, column in schema.select(synthetic.columns).columns.items():
         series = pd.Series(synthetic[name])
-        number = pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series)
+        values = series if column.written is None else pd.Series(column.quantities(series))
+        number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
         rows[name] = {
             "party": schema.party_of(name),
             "type": column.type_name,
             "public domain": column.describe(),
-            "synthetic mean": float(series.mean()) if number and column.type_name != "categorical" else None,
+            "synthetic mean": float(values.mean()) if number and column.type_name != "categorical" else None,
             "most frequent": None if column.type_name == "real" else _text(series.mode()),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("column")

@@ -18,7 +18,7 @@ from vertinumpyro.session.party_computation import (
 )
 from vertinumpyro.session.reveal_to_one import PrivateOutput
 from vertinumpyro.session.run import PRIVACY_RECORD, Payload, Run, lock_folder, recorded_plan, require_space
-from vertinumpyro.session.session import InProcessSession, Session, SessionWrapper, session_of
+from vertinumpyro.session.session import InProcessSession, Session, SessionWrapper, account_of, session_of
 from vertinumpyro.session.task import PartyTask
 
 ForOne, JoinedSession = PrivateOutput, OrganisationSession  # as they were called before
@@ -44,6 +44,7 @@ __all__ = [
     "Session",
     "SessionWrapper",
     "Sum",
+    "account_of",
     "between_processes",
     "check_alike",
     "estimate_cost",

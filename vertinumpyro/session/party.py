@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, BackendError, CheckFailedError, PlanSpentError
+from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, CheckFailedError, PlanSpentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data import (
@@ -86,7 +86,16 @@ def _own_records(
     own, ids = task.read_records(schema)
     if task.holders:
         return own, own.num_records if communicator.is_dry_run else _records_of_all(end, task, own.num_records), ()
-    check_alike(communicator, ids, list(schema.parties), end.all_hold)
+    of_rows = [repr(party) for party, part in schema.parties.items() if part.rows is not None]
+    try:
+        check_alike(communicator, ids, list(schema.parties), end.all_hold)
+    except AlignmentError as error:
+        if not of_rows:
+            raise
+        raise AlignmentError(
+            f"{error}. Rows become records at {', '.join(of_rows)}, where no other party's ids are known: a person of "
+            "whom there is no row needs one of the id alone there"
+        ) from None
     return own, own.num_records, ids
 
 

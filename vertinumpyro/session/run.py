@@ -25,6 +25,7 @@ from vertinumpyro.core.durable_files import FileLock, create, flush_folder, load
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError, PrivacyError
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.account import Account
+from vertinumpyro.privacy.files_account import FilesAccount
 from vertinumpyro.privacy.ledger import Ledger, LedgerRegistry, read_record
 
 PRIVACY_RECORD = "privacy.json"
@@ -88,7 +89,7 @@ class Run:
         secure_noise: bool = True,
         facts: Mapping[str, Any] | None = None,
         book: LedgerRegistry | None = None,
-        account: Account | None = None,
+        account: Account | FilesAccount | None = None,
         private: bool = False,
     ) -> Run:
         """Starts to spend a plan, or continues it from what its folder holds.
@@ -97,7 +98,7 @@ class Run:
         :param results: the name of the file of results.
         :param secure_noise: False where noise comes from a seed.
         :param book: see `Ledger.start`.
-        :param account: see `Ledger.start`; it needs a folder.
+        :param account: see `Ledger.start`.
         :param private: the results are for their owner's eyes alone, as what a party sends is; otherwise whoever may
             read the folder's privacy record may read them.
         :raises PlanSpentError: the plan was started before, is in use, or its record is below its results.
@@ -106,7 +107,8 @@ class Run:
         if folder is None:
             if resume:
                 raise ArgumentError("resume=True needs run_dir, the folder of the run to continue")
-            return cls(plan, None, Ledger.start(plan, secure_noise=secure_noise, book=book), results, facts or {})
+            ledger = Ledger.start(plan, secure_noise=secure_noise, book=book, account=account)
+            return cls(plan, None, ledger, results, facts or {})
         folder = Path(folder)
         begin = Ledger.resume if resume else Ledger.start
         with contextlib.nullcontext() if resume else _created(folder):

@@ -24,6 +24,7 @@ from vertinumpyro.core.validation import shown
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.data.schema_checks import NO_DATASET
 from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy.files_account import FilesAccount
 from vertinumpyro.secure import Backend, in_process
 from vertinumpyro.session.party_computation import Method, Multiply, PartyComputation, Publish, Sum, party_sources
 from vertinumpyro.session.reveal_to_one import PrivateOutput, reveal_in_process
@@ -144,6 +145,12 @@ def session_of(data: VerticalDataset | Session, backend: Any) -> Session:
     return data if isinstance(data, Session) else InProcessSession(data, backend)
 
 
+def account_of(dataset: VerticalDataset) -> FilesAccount | None:
+    """What a run of one process on a dataset is charged to; None where nobody knows where it came from."""
+    source = dataset.source
+    return None if source is None else FilesAccount.of(source.files, source.account, source.total_epsilon)
+
+
 @final
 class InProcessSession(Session):
     """The parties' parts, one after the other, and the sums over them by an in-process backend.
@@ -183,7 +190,10 @@ class InProcessSession(Session):
         insecure_seed: int | None = None,
     ) -> Run:
         secure = insecure_seed is None
-        run = Run.opened(plan, run_dir, results=results, resume=resume, secure_noise=secure, facts=facts)
+        account = account_of(self.dataset)
+        run = Run.opened(
+            plan, run_dir, results=results, resume=resume, secure_noise=secure, facts=facts, account=account
+        )
         self.engage(method, plan, party_sources(1 + len(self.parties), insecure_seed, run.first_step))
         return run
 
