@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, LongFitWarning
-from vertinumpyro.core.integer_product import threads_for
+from vertinumpyro.core.row_blocks import threads_for
 from vertinumpyro.privacy import FitTime, Plan
 from vertinumpyro.privacy.ledger import begun
-from vertinumpyro.session.organisation import OrganisationSession
+from vertinumpyro.session.distributed import OrganisationSession
 from vertinumpyro.session.run import PRIVACY_RECORD
 from vertinumpyro.session.session import Session, SessionWrapper
 
