@@ -62,6 +62,13 @@ _MOST_NAMED = 3
 _TOLD_APART = 0.02  # correlations that are as good as one
 
 
+STEPS_SAY_NOTHING = (
+    "How much of what its columns have to do with each other is noise, noisy steps do not say: a release of tables of "
+    "the same records does."
+)
+"""The verdict on a model of tables without noisy tables."""
+
+
 class Held(NamedTuple):
     """Pairs of columns whose tables say more than their noise, of all that were released."""
 
@@ -137,6 +144,12 @@ class PairsForecast:
     widest: Mapping[str, int]
     by_release: bool = False
 
+    def __str__(self) -> str:
+        """In words."""
+        return (
+            f"Pairs of columns that it will hold: {self.words}." if self.expected.num_pairs else "No pairs of columns."
+        )
+
     @property
     def words(self) -> str:
         """How many, from which correlation on a pair is held, and what would hold more."""
@@ -160,13 +173,18 @@ class PairsForecast:
         return f"A pair is held from a rank correlation of about {middle:.2f} on{spread}"
 
     @property
+    def is_little(self) -> bool:
+        """Whether so few pairs will be held that it is of little use for relations."""
+        return self.expected.num_held < _FEW * self.expected.num_pairs
+
+    @property
     def remedy(self) -> str:
         """What would hold more; empty where most pairs are held, or cells are few already."""
         of = self.expected
         best = max(self.by_cells, key=lambda cells: self.by_cells[cells], default=0)
         if self.by_cells.get(best, 0.0) < 1.15 * of.num_held + 1:
-            few = of.num_held < _FEW * of.num_pairs
-            return "; of little use for relations: leave columns out, or name pairs as the workload" if few else ""
+            more = "; of little use for relations: leave columns out, or name pairs as the workload"
+            return more if self.is_little else ""
         wide = ", ".join(f"{name} ({cells})" for name, cells in list(self.widest.items())[:_MOST_NAMED])
         return f". Coarser cells would hold about {self.by_cells[best]:.0f}: max_cells = {best}, or fewer for {wide}"
 

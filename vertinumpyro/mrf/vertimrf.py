@@ -347,6 +347,7 @@ class VertiMRF:
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
         plan.warn_if_narrowed()
         require_memory(columns, plan, self.clique_limit, self.memory_limit)
+        plan.keep_forecast(partial(self.forecast, dataset.schema))
         return plan
 
     def _workload(self, columns: Sequence[CellColumn]) -> tuple[NamedTable, ...] | None:

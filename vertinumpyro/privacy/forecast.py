@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 2 * 1.959963984540054
 _SAYS_LITTLE = 0.9  # a standard error of that part of the prior's
+_CLOSEST, _TOLD_APART = 0.85, 0.02  # correlations: larger ones are rare; nearer ones are as good as one
 _MOST_ROWS, _MOST_NAMES, _LONGEST = 30, 8, 34
 
 
@@ -26,6 +27,41 @@ def listed(names: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+HIDES_ALL = "Noise will hide every association: at"
+SEEN = 2.0
+"""Standard deviations of its noise from which on an association is seen."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Associations:
+    """Which associations of features with a label a release will show, from public numbers alone. No bound.
+
+    :ivar label: what is predicted.
+    :ivar smallest: for each feature the least correlation with the label that will stand out of noise; 1 where none.
+    """
+
+    label: str
+    smallest: Mapping[str, float]
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The features of which even a close association will be noise."""
+        return tuple(name for name, least in self.smallest.items() if least >= _CLOSEST)
+
+    def __str__(self) -> str:
+        """In a sentence or two, the hidden ones first."""
+        least = min(self.smallest.values(), default=1.0)
+        if len(self.hidden) == len(self.smallest):
+            return (
+                f"{HIDES_ALL} this epsilon and N none with {self.label} would be seen below a correlation of "
+                f"{least:.2f}. What could help: fewer features, more records, a larger epsilon."
+            )
+        most = max(self.smallest.values())
+        ends = f"{least:.2f}" if most - least < _TOLD_APART else f"{least:.2f} to {most:.2f}, by the feature,"
+        told = f"Noise will hide correlations with {self.label} below about {ends}"
+        return f"{told}; even close ones of: {listed(self.hidden)}." if self.hidden else f"{told}."
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,8 +103,10 @@ class Forecast:
         """Of which coefficients that is so, and what could help; empty where there are none."""
         if not self.little:
             return ""
+        hidden = set(self.names) <= {*self.little, "intercept"}
         return (
-            f"At this epsilon and N the data will say little of: {listed(self.little)}. What could help: fewer "
+            f"{HIDES_ALL if hidden else 'At'} this epsilon and N the data will say little of: {listed(self.little)}. "
+            "What could help: fewer "
             "parameters, priors of one scale for many, more records, a larger epsilon, or one release of tables "
             "(MarginalGLM)"
         )

@@ -123,7 +123,8 @@ def write_run(
     :param release: whether it is for publication, so that nothing in it may be without DP.
     :param amended: what is added to the report.
     """
-    content = report.content(twin, items)
+    files = [name for name in report.files(twin) if name != REPORT and (folder / name).exists()]
+    content = report.content(twin, items, files)
     write_page(folder / REPORT, content if amended is None else amended(content), release=release)
     return {name: what for name, what in report.files(twin).items() if (folder / name).exists()}
 
@@ -131,6 +132,8 @@ def write_run(
 def _report_of(result: Any, run: RunFacts, *, released: Marginals | None, compared: pd.DataFrame | None) -> RunReport:
     if isinstance(result, Twin):
         run = run if result.proved else dataclasses.replace(run, warnings=(_DRAFTED,))
+        if released is None and isinstance(result.fitted, MarginalPosterior):
+            released = result.released
         result = result.fitted
     if isinstance(result, MarginalGLM):
         raise ArgumentError("result is a MarginalGLM, which keeps no fit; give the GLMPosterior that its fit returned")

@@ -136,7 +136,8 @@ class CommandMethod(abc.ABC):
         """
         if earlier is not None:
             raise ArgumentError(f"--earlier is nothing that --method {self.name} reads; leave it out")
-        return {}
+        found = getattr(plan, "forecast", None)
+        return {} if found is None else {"words": str(found)}
 
     def forecast_by_records(self, dataset: VerticalDataset, plan: Any) -> Mapping[str, Any]:
         """The same by the records themselves: NOT DP, for who holds them all, alone; often nothing."""

@@ -76,6 +76,10 @@ class _RegressionCommand(CommandMethod):
         memory = self.method.memory(TableFacts(self.config.schema, plan.num_records), plan)
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
+    def forecast(self, plan: FunctionalMechanismPlan, earlier: Path | None = None) -> Mapping[str, Any]:
+        """Which correlations with the label noise will hide."""
+        return {**super().forecast(plan, earlier), "smallest_correlations": dict(plan.forecast.smallest)}
+
     def computations(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> Sequence[tuple[Computation, int]]:
         """See `VerticalEstimator.computations`."""
         return self.method.computations(facts, plan)

@@ -86,7 +86,7 @@ class TablesCommand(CommandMethod):
         held, of = found.expected
         if not of:
             return {}
-        return {"held_pairs": round(held), "pairs": of, "words": f"Pairs of columns that it will hold: {found.words}."}
+        return {"held_pairs": round(held), "pairs": of, "words": str(found)}
 
     def forecast_by_records(self, dataset: VerticalDataset, plan: MRFPlan) -> Mapping[str, Any]:
         """How many of all pairs of columns, and of each party's own."""
