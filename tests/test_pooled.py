@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ import vertinumpyro as vnp
 from vertinumpyro.core.errors import (
     AlignmentError,
     ArgumentError,
+    InferenceWarning,
     LongFitWarning,
     PlanSpentError,
     PrivacyError,
@@ -73,6 +75,7 @@ def test_a_twin_has_the_tables_columns_types_and_dependence(made):
     assert made.plan.epsilon() <= 5.0
     assert "tables" in made.why
     assert "not DP" not in repr(made)
+    assert re.match(r"The (twin|release that it follows from) holds .* pairs of columns", repr(made))
 
 
 def test_further_tables_cost_nothing_and_are_others(made):
@@ -118,6 +121,22 @@ def test_a_model_is_learned_from_tables_and_the_run_is_on_record(tmp_path):
         vnp.twin(TABLES, epsilon=5.0, schema=PAIR, model=model, **kept)
     with pytest.raises(ArgumentError, match="total_epsilon must be above 0, and needs an account"):
         vnp.twin(TABLES, epsilon=5.0, schema=PAIR, total_epsilon=6.0)
+
+
+def test_a_plan_is_shown_with_what_it_will_hold_before_anything_is_spent(tmp_path):
+    class StoppedError(Exception):
+        pass
+
+    def stop(plan):
+        assert "Pairs of columns that it will hold: about" in str(plan)
+        assert "Pairs" not in str(pickle.loads(pickle.dumps(plan)))  # a plan of a record has no forecast
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        vnp.twin(TABLES, epsilon=5.0, schema=SCHEMA, run_dir=tmp_path / "run", on_plan=stop)
+    assert not (tmp_path / "run").exists()
+    with pytest.warns(InferenceWarning, match="of little use for relations"):
+        vnp.twin(TABLES, epsilon=0.01, schema=SCHEMA)
 
 
 def test_bounds_that_nobody_confirmed_need_an_opt_in_and_are_named():

@@ -17,15 +17,16 @@ from typing import Any, Literal, final
 import jax
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.errors import ArgumentError, ModelContractError, UnprovenError
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContractError, UnprovenError
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import Schema, VerticalDataset, draft_schema
 from vertinumpyro.data.dataframe_interop import Table, as_frame, in_kind_of
 from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
-from vertinumpyro.mrf import MarkovTwin, VertiMRF
+from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import has_engine
+from vertinumpyro.mrf.forecast import STEPS_SAY_NOTHING, PairsForecast, held
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PrivacyWarning
 from vertinumpyro.session.fit_time import require_allowed
@@ -53,6 +54,7 @@ class Twin:
     :ivar schema: the columns' public domains.
     :ivar why: the method, and why it was taken.
     :ivar proved: False where the domains were read from the tables, which no ε covers.
+    :ivar released: the noisy tables that it follows from; None where it was learned by steps alone.
     """
 
     fitted: Fitted
@@ -60,8 +62,17 @@ class Twin:
     schema: Schema
     why: str
     proved: bool
+    released: Marginals | None
     _kind: type
     _key: jax.Array
+
+    @property
+    def verdict(self) -> str:
+        """What it is good for: how many pairs of columns are more than noise."""
+        if self.released is None:
+            return STEPS_SAY_NOTHING
+        what = "The twin" if isinstance(self.fitted, MarkovTwin) else "The release that it follows from"
+        return f"{what} {held(self.released).verdict}."
 
     @cached_property
     def table(self) -> Any:
@@ -77,9 +88,10 @@ class Twin:
         return in_kind_of(self._kind, made)
 
     def __repr__(self) -> str:
-        """Shows public facts."""
+        """The verdict, then public facts."""
         proved = "" if self.proved else ", bounds read from the tables: not DP"
-        return f"Twin({self.plan.num_records} records, {len(self.schema.columns)} columns, {self.why}{proved})"
+        size = f"{self.plan.num_records} records, {len(self.schema.columns)} columns"
+        return f"{self.verdict}\nTwin({size}, {self.why}{proved})"
 
 
 @checked
@@ -98,6 +110,7 @@ def twin(
     unmatched: Literal["refuse", "drop"] = "refuse",
     allow_unproven: bool = False,
     allow_long: bool = False,
+    on_plan: Callable[[Plan], Any] | None = None,
 ) -> Twin:
     """A synthetic twin of all parties' tables, (epsilon, delta)-DP towards everyone who did not hold them.
 
@@ -121,6 +134,9 @@ def twin(
     :param allow_unproven: without a schema, take bounds and categories from the tables.
     :param allow_long: go on even where it will take more than ten minutes, as its parts took on stand-ins. From one
         minute on a `LongFitWarning` says how long, and where the time goes.
+    :param on_plan: is given the plan before anything is spent. `print` shows what it costs, and how many pairs of
+        columns will be more than noise; whatever it raises stops the call. Where those are few, an `InferenceWarning`
+        says so in any case.
     :raises UnprovenError: there is no schema, and `allow_unproven` is False.
     :raises ArgumentError: it would take more than ten minutes, and `allow_long` is False; nothing is spent.
     :raises ArgumentError, SchemaError, DataError, AlignmentError, ModelContractError: name the argument, party or
@@ -140,8 +156,17 @@ def twin(
     )
     fit_key, draw_key = jax.random.split(key)
     why, plan, fit = _method(dataset, model, epsilon, delta, allow_long)
-    fitted = fit(dataset, plan, fit_key, run_dir)
-    return Twin(fitted, plan, dataset.schema, why, proved, type(next(iter(tables.values()))), draw_key)
+    _foresee(plan, on_plan)
+    fitted, released = fit(dataset, plan, fit_key, run_dir)
+    return Twin(fitted, plan, dataset.schema, why, proved, released, type(next(iter(tables.values()))), draw_key)
+
+
+def _foresee(plan: Plan, on_plan: Callable[[Plan], Any] | None) -> None:
+    if on_plan is not None:
+        on_plan(plan)
+    found = plan.forecast if isinstance(plan, MRFPlan) else None
+    if isinstance(found, PairsForecast) and found.is_little:
+        warnings.warn(str(found), InferenceWarning, stacklevel=4)
 
 
 def _drafted(tables: Mapping[str, Table], id_column: str) -> Schema:
@@ -162,7 +187,7 @@ def _drafted(tables: Mapping[str, Table], id_column: str) -> Schema:
 
 # -- methods, the best first --------------------------------------------------------------------------
 
-_Fit = Callable[[VerticalDataset, Any, jax.Array, "str | Path | None"], Fitted]
+_Fit = Callable[[VerticalDataset, Any, jax.Array, "str | Path | None"], tuple[Fitted, "Marginals | None"]]
 _Plan = Callable[[VerticalDataset, float, float], Plan]
 _Candidate = tuple[str, _Plan, _Fit]
 
@@ -191,7 +216,9 @@ def _candidates(model: Model | None, schema: Schema, allow_long: bool) -> Iterat
         yield (
             f"Markov field of noisy tables{groups}",
             lambda data, epsilon, delta: grouped.plan(data, epsilon=epsilon, delta=delta),
-            lambda data, plan, key, run_dir: grouped.fit(data, plan, run_dir=run_dir, allow_long=allow_long),
+            lambda data, plan, key, run_dir: _with_tables(
+                grouped.fit(data, plan, run_dir=run_dir, allow_long=allow_long)
+            ),
         )
     inference = MarginalInference(model, law="auto" if has_engine() else "tables")
 
@@ -200,14 +227,23 @@ def _candidates(model: Model | None, schema: Schema, allow_long: bool) -> Iterat
         inference.rehearse(dataset.schema, plan)
         return plan
 
-    def from_tables(data: VerticalDataset, plan: Any, key: jax.Array, run_dir: str | Path | None) -> Fitted:
+    def from_tables(
+        data: VerticalDataset, plan: Any, key: jax.Array, run_dir: str | Path | None
+    ) -> tuple[Fitted, Marginals]:
         require_allowed(inference.time(data, plan), allow_long=allow_long)
-        return inference.fit(release_marginals(data, plan, field, run_dir=run_dir), key, progress_bar=False)
+        released = release_marginals(data, plan, field, run_dir=run_dir)
+        return inference.fit(released, key, progress_bar=False), released
 
     yield "model learned from noisy tables", plan_tables, from_tables
     dpvi = DPVI(model)
     yield (
         "model learned by noisy steps",
         lambda data, epsilon, delta: dpvi.plan(data, epsilon=epsilon, delta=delta),
-        lambda data, plan, key, run_dir: dpvi.fit(data, plan, key, run_dir=run_dir, allow_long=allow_long),
+        lambda data, plan, key, run_dir: _with_tables(
+            dpvi.fit(data, plan, key, run_dir=run_dir, allow_long=allow_long)
+        ),
     )
+
+
+def _with_tables(fitted: MarkovTwin | Posterior) -> tuple[Fitted, Marginals | None]:
+    return fitted, fitted.marginals

@@ -36,11 +36,16 @@ def test_a_regression_from_the_command_line(regression: Project, method: str, la
     planned = regression.run("plan", regression.config, "--method", method)
     assert planned.exit_code == 0, planned.stderr
     assert all(name in planned.output for name in ("outside analyst", "insurer", "clinic"))
+    told = json.loads(regression.run("plan", regression.config, "--method", method, "--json").stdout)["forecast"]
+    assert all(0 < least < 0.5 for least in told["smallest_correlations"].values())
     checked = regression.run("check", regression.config, "--method", method)
     assert checked.exit_code == 0, checked.stderr
+    foreseen = f"Noise will hide correlations with {label} below about"
+    assert all(foreseen in one_line(told.output) for told in (planned, checked))
     assert not regression.run_dir.exists()
     result = regression.run("fit", regression.config, "--method", method)
     assert result.exit_code == 0, result.stderr
+    assert "Of 5 coefficients" in one_line(result.output) or "hides every association" in one_line(result.output)
     table = pd.read_csv(regression.run_dir / "coefficients.csv")
     assert table["term"][0] == "(intercept)"
     assert len(table) > 4

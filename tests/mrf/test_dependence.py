@@ -1,10 +1,12 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from vertinumpyro.data import BinnedColumn, PartySchema, Schema, TableFacts
+from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import BinnedColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.forecast import USUAL, Held, forecast_pairs, held
 from vertinumpyro.mrf.measurements import Measurement, dependence, one_way, shrunk, significance
@@ -42,6 +44,51 @@ def test_the_pairs_that_a_release_will_hold_are_foreseen_where_columns_depend_as
     spread = np.sqrt(found.expected.num_held * (1 - found.expected.num_held / len(pairs)))
     assert abs(counted.num_held - found.expected.num_held) < 3 * spread + 1
     assert all(0 < smallest <= 1 for smallest in found.smallest.values())
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_an_earlier_release_foresees_its_own_pairs_and_those_of_new_columns(correlation):
+    """Of columns that depend as no usual ones do, in other cells and at another budget; a fifth one is new."""
+    system, rng = VertiMRF(), np.random.default_rng(0)
+    schemas = [
+        Schema({"p": PartySchema({f"x{i}": BinnedColumn(bounds=(0, 1), bins=bins) for i in range(number)})})
+        for bins, number in ((6, 4), (8, 5))
+    ]
+    before, after = (
+        system.stand_in(schema, system.plan(TableFacts(schema, N), epsilon=epsilon))
+        for schema, epsilon in zip(schemas, (1.0, 2.0), strict=True)
+    )
+
+    def released(stand_in, bins):
+        tables = []
+        for m in (m for m in merged(stand_in.measurements) if len(m.columns) == 2):
+            x = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], N)
+            counts = np.histogram2d(*(norm.cdf(x).T), bins=bins, range=[[0, 1], [0, 1]])[0]
+            tables.append(noisy(m.columns, counts / N, m.stddev, rng))
+        return dataclasses.replace(stand_in, measurements=tuple(tables))
+
+    found = forecast_pairs(schemas[1], after, released(before, 6))
+    counted = held(released(after, 8)).num_held
+    usual = forecast_pairs(schemas[1], after).expected.num_held
+    assert abs(found.expected.num_held - counted) < 0.5 * abs(usual - counted)
+    assert found.weak <= found.expected.num_held <= found.close
+    assert "as the earlier release has their dependence" in found.words
+    singles = dataclasses.replace(before, measurements=tuple(m for m in before.measurements if len(m.columns) == 1))
+    with pytest.raises(ArgumentError, match=r"earlier: .* no tables of two columns"):
+        forecast_pairs(schemas[1], after, singles)
+
+
+def test_records_foresee_what_their_release_holds():
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal(np.zeros(3), [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]], N)
+    table = pd.DataFrame(norm.cdf(x), columns=["a", "b", "c"])
+    binned = BinnedColumn(bounds=(0, 1), bins=6)
+    schema = Schema({"p": PartySchema({"c": binned, "a": binned}), "q": PartySchema({"b": binned})})
+    dataset, system = VerticalDataset.from_pooled(schema, table), VertiMRF()
+    found = system.forecast_by_records(dataset, system.plan(dataset, epsilon=0.2))
+    by_names = {frozenset(pair): chance for pair, chance in found.items()}
+    assert by_names[frozenset("ab")] > 0.99
+    assert max(by_names[frozenset("ac")], by_names[frozenset("bc")]) < 0.01
 
 
 def test_coarser_cells_are_named_where_they_would_hold_more():

@@ -224,6 +224,18 @@ def test_every_party_has_its_rows_and_the_target_is_met():
     json.dumps(plan.to_dict())
 
 
+@pytest.mark.parametrize("epsilon", [0.02, 0.2, 20.0])
+def test_a_plan_says_which_associations_noise_will_hide(epsilon):
+    """A product's noise over N times what two even columns would have of it, were they one."""
+    real = RealColumn(bounds=(0.0, 1.0))
+    schema = Schema({"a": PartySchema({"x": real}), "b": PartySchema({"y": real})})
+    plan = VerticalLinearRegression().plan(schema, "y", num_records=2000, epsilon=epsilon, delta=1e-6)
+    least = plan.forecast.smallest["x"]
+    assert least == pytest.approx(min(1.0, 2 * np.sqrt(plan.noise_variance[1, 2]) / (2000 / 3)), rel=1e-6)
+    hidden = "Noise will hide every association" in str(plan)
+    assert hidden == (least >= 0.85) == (epsilon < 0.1)
+
+
 def test_own_epsilons_follow_the_sensitivities_of_theorem_2():
     plan = linear_plan(4000)
     counts, relation = plan.layout.counts(), NeighbouringRelation.REPLACE

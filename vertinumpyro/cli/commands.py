@@ -36,8 +36,12 @@ from vertinumpyro.session import PRIVACY_RECORD, Session, lock_folder
 from vertinumpyro.session.fit_time import require_allowed
 
 
-def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> dict[str, Any]:
+def show_plan(
+    path: Path, *, method: str | None, backend: str | None = None, earlier: Path | None = None
+) -> dict[str, Any]:
     """Print schema and plan. Of the tables only the id columns are read, and not even those if N is given.
+
+    :param earlier: the folder of an earlier run on such records, to forecast by.
 
     :returns: both for programs.
     """
@@ -52,7 +56,7 @@ def show_plan(path: Path, *, method: str | None, backend: str | None = None) -> 
     if score is not None:
         score.show(plan)
     said = _account(job, plan)
-    forecast = _forecast(job, plan)
+    forecast = _forecast(job, plan, earlier)
     console.print("\n[green]Nothing was spent.[/] `vertinumpyro fit` makes its own plan, under an id of its own.")
     return {
         **_chosen(job),
@@ -74,11 +78,22 @@ def _account(job: Job, plan: Plan) -> dict[str, str]:
     return {"account": said}
 
 
-def _forecast(job: Job, plan: Plan) -> dict[str, Any]:
+def _forecast(job: Job, plan: Plan, earlier: Path | None = None) -> dict[str, Any]:
     """What the method expects to tell, printed, and for programs."""
-    if found := dict(job.method.forecast(plan)):
+    if found := dict(job.method.forecast(plan, earlier)):
         console.print(f"\n{escape(found.pop('words'))}")
     return {"forecast": found} if found else {}
+
+
+def _forecast_by_records(job: Job, facts: DatasetInfo, plan: Plan) -> dict[str, Any]:
+    """The same by the records, where this process holds all of them."""
+    if not isinstance(facts, VerticalDataset) or not (found := dict(job.method.forecast_by_records(facts, plan))):
+        return {}
+    console.print(
+        f"[yellow]{escape(found.pop('words'))}.[/] NOT DP: for who holds all of these records alone, and no ε covers a "
+        "choice that is made by it."
+    )
+    return {"not_dp": {"forecast": found}}
 
 
 def _chosen(job: Job) -> dict[str, Any]:
@@ -90,8 +105,10 @@ def _planned(plan: Plan, score: BoughtScore | None = None) -> dict[str, Any]:
     return found if score is None else {**found, "score": {**_planned(score.plan), **score.together(plan)}}
 
 
-def check(path: Path, *, method: str | None, backend: str | None = None) -> dict[str, Any]:
+def check(path: Path, *, method: str | None, backend: str | None = None, earlier: Path | None = None) -> dict[str, Any]:
     """Go through everything that could stop a fit, and stop at the first that does.
+
+    :param earlier: the folder of an earlier run on such records, to forecast by.
 
     :returns: what was found, for programs.
     """
@@ -114,7 +131,7 @@ def check(path: Path, *, method: str | None, backend: str | None = None) -> dict
     time = _show_time(job, plan, facts)
     if score is not None:
         score.show(plan)
-    forecast = _forecast(job, plan)
+    forecast = {**_forecast(job, plan, earlier), **_forecast_by_records(job, facts, plan)}
     console.print("\n[green]Ready to fit.[/] Nothing was computed on the records beyond these checks, nothing spent.")
     return {**_chosen(job), "num_records": facts.num_records, **_planned(plan, score), **forecast, **_timed(time)}
 
@@ -210,6 +227,8 @@ def fit(
             time = _show(job, plan, data, goes_on=resume)
             if score is not None:
                 score.show(plan)
+            if not resume:
+                _forecast(job, plan)
             if time is not None:
                 require_allowed(time, allow_long=allow_long or config.run.allow_long)
             result = spend(job, data, plan, run_dir, resume)

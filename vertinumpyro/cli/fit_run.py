@@ -25,7 +25,7 @@ from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
 from vertinumpyro.privacy import FitTime, Plan
 from vertinumpyro.privacy.account import TotalLimit
-from vertinumpyro.privacy.fit_time import spoken_seconds
+from vertinumpyro.privacy.forecast import spoken_seconds
 from vertinumpyro.reports.plain_language import count, rounded_up
 from vertinumpyro.reports.release import ReleaseReport, quality_items
 from vertinumpyro.secure import BetweenProcesses

@@ -46,6 +46,13 @@ Method = Annotated[
 AllowLong = Annotated[
     bool, typer.Option("--allow-long", help="Go on where a fit will take more than ten minutes; [run] allow_long.")
 ]
+Earlier = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of an earlier run of vertimrf on such records, as last month's: how many pairs of columns will be "
+        "more than noise is forecast from its tables."
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]
 
 
@@ -78,11 +85,13 @@ def demo(
 
 @app.command()
 @command
-def plan(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> Any:
+def plan(
+    config: ConfigFile, backend: Backend = None, method: Method = None, earlier: Earlier = None, debug: Debug = False
+) -> Any:
     """Show schema and privacy plan. Needs the number of records, and nothing else of the data."""
     from vertinumpyro.cli import commands
 
-    return commands.show_plan(config, method=method, backend=backend)
+    return commands.show_plan(config, method=method, backend=backend, earlier=earlier)
 
 
 @app.command()
@@ -100,11 +109,13 @@ def diff(
 
 @app.command()
 @command
-def check(config: ConfigFile, backend: Backend = None, method: Method = None, debug: Debug = False) -> Any:
+def check(
+    config: ConfigFile, backend: Backend = None, method: Method = None, earlier: Earlier = None, debug: Debug = False
+) -> Any:
     """Check settings, tables, record matching, model, plan and range. Spends nothing."""
     from vertinumpyro.cli import commands
 
-    return commands.check(config, method=method, backend=backend)
+    return commands.check(config, method=method, backend=backend, earlier=earlier)
 
 
 @app.command()

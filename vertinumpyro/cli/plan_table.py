@@ -24,7 +24,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema
 from vertinumpyro.data.toml import read_settings
 from vertinumpyro.evaluation.report import RELATIONS
-from vertinumpyro.privacy import GradientPlan, Plan
+from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.reports.plain_language import cautions, headline, rounded_up
 from vertinumpyro.session import PRIVACY_RECORD
@@ -177,8 +177,6 @@ def plan_view(plan: Plan, facts: Mapping[str, str]) -> Iterator[RenderableType]:
     yield Padding(AdversaryTable(plan), (1, 0, 1, 0))
     for line in cautions(plan):
         yield Padding(Text(f"! {line}", style="yellow"), (0, 0, 1, 0))
-    if isinstance(plan, GradientPlan) and plan.forecast is not None:
-        yield Padding(Text(str(plan.forecast)), (0, 0, 1, 0))
     yield privacy_legend(plan)
 
 

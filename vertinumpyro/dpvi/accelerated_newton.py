@@ -74,7 +74,8 @@ from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, is_point
 from vertinumpyro.privacy import FitTime, GradientPlan, NoiseSource, neighbouring
-from vertinumpyro.privacy.gradient_plan import Forecast, bounds_of_outcomes
+from vertinumpyro.privacy.forecast import Forecast
+from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
 from vertinumpyro.session.fit_time import slowness

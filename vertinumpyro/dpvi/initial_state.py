@@ -42,7 +42,7 @@ from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, chosen_init, has_location
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import FitTime, GradientPlan, Plan, PoissonSampling, PrivacyWarning, Sampling
-from vertinumpyro.privacy.gradient_plan import Forecast
+from vertinumpyro.privacy.forecast import Forecast
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Run, Session
 

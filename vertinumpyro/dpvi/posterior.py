@@ -27,7 +27,7 @@ from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.privacy import ClientPlan, GradientPlan
-from vertinumpyro.privacy.gradient_plan import listed, says_little
+from vertinumpyro.privacy.forecast import listed, says_little
 
 
 def as_numbers(leaf: Any) -> np.ndarray:

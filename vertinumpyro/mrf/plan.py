@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import dp_accounting
@@ -151,6 +151,27 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
             return all(plan._event(o).delta(epsilon, plan.relation) <= plan.delta for o in plan.targets())
 
         return cls(noise_multiplier=rounded_up_multiplier(enough), **settings)
+
+    # -- what it will tell -----------------------------------------------------------------------
+
+    @functools.cached_property
+    def forecast(self) -> Any:
+        """What a release will tell more than noise, computed when it is asked for; None of a plan from a record."""
+        make = self.__dict__.get("_forecast")
+        return None if make is None else make(plan=self)
+
+    def keep_forecast(self, make: Callable[..., Any]) -> None:
+        """For who makes the plan: what computes its forecast. In no record, no comparison and no copy."""
+        object.__setattr__(self, "_forecast", make)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name not in ("forecast", "_forecast")}
+
+    def __str__(self) -> str:
+        """With a forecast it and what the plan costs; else all fields."""
+        if (found := self.forecast) is None:
+            return repr(self)
+        return f"ε ≤ {self.worst.epsilon:.4g}, δ = {self.delta:g}, N = {self.num_records:,}, noisy tables\n{found}"
 
     # -- the budget ------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder,
 from vertinumpyro.mrf.encoders.base import Budget, Encoding, encoded_tables
 from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.fit_time import fit_time
-from vertinumpyro.mrf.forecast import PairsForecast, forecast_pairs
+from vertinumpyro.mrf.forecast import PairsForecast, forecast_pairs, held_by_records
 from vertinumpyro.mrf.marginals import Marginals, Released, columns_to_list, named, pack_released, unpack_released
 from vertinumpyro.mrf.measurements import Measurement, one_way
 from vertinumpyro.mrf.party_work import ACROSS, OWN, PADS, ROUND, TablesWork
@@ -365,6 +365,7 @@ class VertiMRF:
         plan.warn_if_narrowed()
         require_memory(columns, plan, self._most_cells(columns, plan), self.memory_limit)
         plan.keep_time(partial(self.time, TableFacts(dataset.schema, dataset.num_records), plan))
+        plan.keep_forecast(partial(self.forecast, dataset.schema))
         return plan
 
     def time(self, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
@@ -496,13 +497,22 @@ class VertiMRF:
         """Uniform tables in the place of a release by this plan, to try on them what is to follow it. Public."""
         return stand_in(schema, self.columns(schema), plan, partial(self._field, plan, iterations=1))
 
-    def forecast(self, schema: Schema, plan: MRFPlan) -> PairsForecast:
+    def forecast(self, schema: Schema, plan: MRFPlan, earlier: Marginals | None = None) -> PairsForecast:
         """Of how many pairs of columns a fit will tell more than noise, from public numbers alone.
 
         Rounds that measure chosen tables again are taken for one look at all of them.
+
+        :param earlier: a release of such records, as last month's, which says how columns depend: far nearer then.
+        :raises ArgumentError: the earlier release has no tables of two columns.
         """
-        at_once = dataclasses.replace(plan, num_rounds=0, tables_per_round=0)
-        return forecast_pairs(schema, self.stand_in(schema, at_once))
+        return forecast_pairs(schema, self._at_once(schema, plan), earlier)
+
+    def forecast_by_records(self, dataset: VerticalDataset, plan: MRFPlan) -> dict[tuple[str, ...], float]:
+        """The chance that each pair will be more than noise, by the records. NOT DP: for who holds them all, alone."""
+        return held_by_records(dataset, self._at_once(dataset.schema, plan))
+
+    def _at_once(self, schema: Schema, plan: MRFPlan) -> Marginals:
+        return self.stand_in(schema, dataclasses.replace(plan, num_rounds=0, tables_per_round=0))
 
     def field(self, released: Marginals) -> GraphicalModel:
         """The field fitted to a release. Post-processing."""

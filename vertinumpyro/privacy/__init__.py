@@ -17,7 +17,7 @@ from vertinumpyro.privacy.accounting import (
 from vertinumpyro.privacy.adversary import OUTSIDE_ANALYST, Adversary, AdversaryRow, NoiseSource, NoisySum, Release
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
 from vertinumpyro.privacy.files_account import AccountWarning
-from vertinumpyro.privacy.fit_time import FitTime
+from vertinumpyro.privacy.forecast import FitTime
 from vertinumpyro.privacy.gradient_plan import GradientPlan, calibrate_noise_multiplier
 from vertinumpyro.privacy.holder_plan import ClientPlan
 from vertinumpyro.privacy.ledger import Ledger, LedgerRegistry

@@ -1,6 +1,5 @@
 """The plan of private variational inference: sampler, clip, noise and accounting together, never a loose σ; and what
-all plans of noisy sums share, one mechanism, its steps and the noise of each share. A plan keeps a `Forecast` of what
-its fits can be expected to know, before anything is spent.
+all plans of noisy sums share, one mechanism, its steps and the noise of each share.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import functools
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import dp_accounting
 import numpy as np
@@ -28,6 +27,7 @@ from vertinumpyro.privacy.adversary import (
     list_adversaries,
 )
 from vertinumpyro.privacy.discrete_gaussian import sample_discrete_gaussian
+from vertinumpyro.privacy.forecast import Forecast
 from vertinumpyro.privacy.plan import (
     LARGEST_ACCOUNTED,
     Plan,
@@ -37,82 +37,6 @@ from vertinumpyro.privacy.plan import (
     select_adversaries,
 )
 from vertinumpyro.privacy.sampling import Sampling
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-_WIDTH = 2 * 1.959963984540054
-_SAYS_LITTLE = 0.9  # a standard error of that part of the prior's
-_MOST_ROWS, _MOST_NAMES, _LONGEST = 30, 8, 34
-
-
-def says_little(stddev: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Whether the data say little of coefficients: they have nearly the spread that the prior gave them."""
-    return stddev > _SAYS_LITTLE * prior
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Forecast:
-    """The standard errors to expect, from N, ε, the model and public bounds alone.
-
-    Of records as the model's prior and the schema's public domains have them: other ones, as of columns that hardly
-    vary or depend on each other, say less. Nothing here is a bound, and no guarantee rests on it.
-
-    :ivar names: of the coefficients.
-    :ivar std_error: of the posterior that a fit returns.
-    :ivar sampling: of the same without the noise of privacy.
-    :ivar prior: the prior's standard deviation.
-    """
-
-    names: tuple[str, ...]
-    std_error: np.ndarray
-    sampling: np.ndarray
-    prior: np.ndarray
-
-    @functools.cached_property
-    def table(self) -> pd.DataFrame:
-        """A row for each coefficient: `std_error`, its parts by `sampling` and by `privacy`, whose squares add up, the
-        `width` of a 95 % interval, and `of_prior`, the standard error over the prior's."""
-        import pandas as pd  # a plan is read without it
-
-        privacy = np.sqrt(np.maximum(self.std_error**2 - self.sampling**2, 0.0))
-        columns = {"std_error": self.std_error, "sampling": self.sampling, "privacy": privacy}
-        columns |= {"width": _WIDTH * self.std_error, "of_prior": self.std_error / self.prior}
-        return pd.DataFrame(columns, index=pd.Index(self.names, name="coefficient"))
-
-    @property
-    def little(self) -> tuple[str, ...]:
-        """The coefficients of which data will say little beside the prior."""
-        return tuple(np.array(self.names, object)[says_little(self.std_error, self.prior)])
-
-    @property
-    def note(self) -> str:
-        """Of which coefficients that is so, and what could help; empty where there are none."""
-        if not self.little:
-            return ""
-        return (
-            f"At this epsilon and N the data will say little of: {listed(self.little)}. What could help: fewer "
-            "parameters, priors of one scale for many, more records, a larger epsilon, or one release of tables "
-            "(MarginalGLM)"
-        )
-
-    def __str__(self) -> str:
-        """The note, then the table, within 80 columns."""
-        shown = self.table.head(_MOST_ROWS).rename(index=lambda name: name[:_LONGEST]).rename_axis(None)
-        more = len(self.names) - len(shown)
-        lines = [shown.to_string(float_format="{:.3g}".format), *([f"… and {more} more"] if more else [])]
-        return "\n".join([*([self.note + "."] if self.note else []), "Standard errors to expect:", *lines])
-
-    def __repr__(self) -> str:
-        return f"Forecast({len(self.names)} coefficients, median width {np.median(self.table['width']):.3g})"
-
 
 LEAST_RESIDUAL_BOUND = 2.0**-10
 """A party's scores are at most C / b long, which the number formats are proved for up to 1024 C."""

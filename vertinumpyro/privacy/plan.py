@@ -25,7 +25,7 @@ from vertinumpyro.privacy.adversary import (
     Release,
     list_adversaries,
 )
-from vertinumpyro.privacy.fit_time import FitTime
+from vertinumpyro.privacy.forecast import FitTime
 from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
 
 _METHODS = {

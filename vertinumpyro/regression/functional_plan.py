@@ -39,6 +39,7 @@ from vertinumpyro.privacy import (
 from vertinumpyro.privacy.accounting import gaussian_noise_multiplier
 from vertinumpyro.privacy.discrete_gaussian import require_drawable
 from vertinumpyro.privacy.discrete_laplace import require_laplace_drawable, sample_laplace_shares
+from vertinumpyro.privacy.forecast import SEEN, Associations
 from vertinumpyro.privacy.plan import PartOfPlan, Plan, check_delta, check_target
 from vertinumpyro.regression.features import (
     FeatureGroup,
@@ -263,6 +264,21 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
                 out[0, columns] = out[columns, 0] = 2.0 * (size * first) ** 2 if self.pure else size * first
         return out / float(self.layout.scale) ** 4
 
+    @functools.cached_property
+    def forecast(self) -> Associations:
+        """Which correlations with the label will stand out of noise, features and label varying as is usual."""
+        found, label = {}, self.layout.label_index
+        spread = _usual_stddev(self.layout.label_group)
+        for group in self.layout.feature_groups:
+            noise = math.sqrt(self.noise_variance[self.layout.starts[group.column], label])
+            least = SEEN * noise / (self.num_records * _usual_stddev(group) * spread)
+            found[group.column] = min(1.0, least)
+        return Associations(self.layout.label, found)
+
+    def __str__(self) -> str:
+        """What it costs, and what its fits can be expected to show."""
+        return f"ε ≤ {self.worst.epsilon:.4g}, δ = {self.delta:g}, N = {self.num_records:,}\n{self.forecast}"
+
     def _share_size(self, block: tuple[str, str]) -> int:
         """One party's share for a cross product: the same scale b of a Pólya share, or a part of the variance."""
         size = self.noise_size(block)
@@ -371,6 +387,14 @@ class FunctionalMechanismPlan(Plan, kind="functional_mechanism", own_field="layo
         layout["groups"] = tuple(FeatureGroup(**group) for group in layout["groups"])
         blocks = tuple((tuple(block), epsilon) for block, epsilon in fields.get("block_epsilon", ()))
         return {**super()._decoded(fields), "layout": FeatureLayout(**layout), "block_epsilon": blocks}
+
+
+def _usual_stddev(group: FeatureGroup) -> float:
+    """Of a scaled feature: even between -1 and 1, or two values of which one has three quarters, or a value of many."""
+    if group.shape == "scalar":
+        return math.sqrt(1 / 3)
+    share = 1 / group.size if group.shape == "one_hot" else 0.25
+    return (1 if group.shape == "one_hot" else 2) * math.sqrt(share * (1 - share))
 
 
 def _blocks(parties: tuple[str, ...]) -> Iterable[tuple[str, str]]:

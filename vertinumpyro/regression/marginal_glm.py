@@ -31,8 +31,10 @@ from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, TableELPD, release_marginals
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
+from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.posterior import TwinWarning
 from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy.forecast import SEEN, Associations
 from vertinumpyro.regression.dataframe_input import facts_of
 from vertinumpyro.regression.families import FAMILIES
 from vertinumpyro.regression.glm_predictions import VerticalPredictor
@@ -268,9 +270,20 @@ class MarginalGLM:
         self._check_schema(facts)
         self._check_records(facts)
         plan = self._system.plan(self._counted(facts), epsilon=epsilon, **settings)
+        plan.keep_forecast(self._associations)
         self._inference.rehearse(self._joined, plan)
         plan.keep_time(partial(self._inference.time, self._counted(facts), plan))
         return plan
+
+    def _associations(self, plan: MRFPlan) -> Associations:
+        """Of each feature with the label: a correlation is a sum over their table's cells of even shares."""
+        found = {}
+        for m in merged(self._system.stand_in(self._joined, plan).measurements):
+            names = set(m.columns) - {self.label}
+            if len(m.columns) == 2 and len(names) == 1 and names <= set(self._columns):
+                noise = m.stddev * math.sqrt(m.values.size) / plan.num_records
+                found[names.pop()] = min(1.0, SEEN * noise)
+        return Associations(self.label, found)
 
     def release(
         self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: str | Path | None = None,

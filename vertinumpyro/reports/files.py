@@ -123,7 +123,8 @@ def write_run(
     :param release: whether it is for publication, so that nothing in it may be without DP.
     :param amended: what is added to the report.
     """
-    content = report.content(twin, items)
+    files = [name for name in report.files(twin) if name != REPORT and (folder / name).exists()]
+    content = report.content(twin, items, files)
     if said := read_record(folder / PRIVACY_RECORD).account:
         content = dataclasses.replace(content, summary=[*content.summary, ReportText(text=said, not_dp=False)])
     write_page(folder / REPORT, content if amended is None else amended(content), release=release)
@@ -133,6 +134,8 @@ def write_run(
 def _report_of(result: Any, run: RunFacts, *, released: Marginals | None, compared: pd.DataFrame | None) -> RunReport:
     if isinstance(result, Twin):
         run = run if result.proved else dataclasses.replace(run, warnings=(_DRAFTED,))
+        if released is None and isinstance(result.fitted, MarginalPosterior):
+            released = result.released
         result = result.fitted
     if isinstance(result, MarginalGLM):
         raise ArgumentError("result is a MarginalGLM, which keeps no fit; give the GLMPosterior that its fit returned")

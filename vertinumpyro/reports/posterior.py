@@ -27,6 +27,7 @@ from vertinumpyro.marginals import MarginalPosterior
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.mixture import is_mixture_of
 from vertinumpyro.mrf import Marginals, MRFPlan
+from vertinumpyro.mrf.forecast import STEPS_SAY_NOTHING
 from vertinumpyro.mrf.marginals import MARGINALS
 from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.posterior import PredictivePosterior
@@ -131,6 +132,12 @@ class PosteriorReport(_ModelReport):
         if not can_draw():
             return ()
         return [*training_trace(self.result), *(() if twin is None else beside_the_real_table(dataset, twin.table))]
+
+    def verdict(self) -> Sequence[str]:
+        """How many pairs of columns the tables hold from which it started; of a regression what noise hides."""
+        if self.result.marginals is not None:
+            return verdict(self.result.marginals, "The release that it started from")
+        return [] if self.result.split.structure.summed else [STEPS_SAY_NOTHING]
 
     def title(self, twin: DrawnTwin | None) -> str:
         """See `RunReport`."""

@@ -68,6 +68,19 @@ class _CoefficientReport(RunReport):
     def _caption(self) -> str:
         """What the coefficients are."""
 
+    def verdict(self) -> Sequence[str]:
+        """Of how many features the association is clear of noise and chance, where there are intervals."""
+        table = self.coefficients().drop(index=["(intercept)", "intercept"], errors="ignore")
+        low, high = (table.get(a, table.get(b)) for a, b in (("low 95%", "low"), ("high 95%", "high")))
+        if low is None or high is None:
+            return ()
+        clear, of = int(((low > 0) | (high < 0)).sum()), count(len(table), "coefficient")
+        if not clear:
+            return [f"Noise or chance hides every association: no 95% interval of {of} excludes 0."]
+        return [
+            f"Of {of} {clear} {'is' if clear == 1 else 'are'} clear of noise and chance: the 95% interval excludes 0."
+        ]
+
     def save(self, folder: Path) -> None:
         """The coefficients; a release of sums is in the run's own file."""
         write_in_blocks(folder / COEFFICIENTS, [self.coefficients().reset_index()])
@@ -115,6 +128,12 @@ class RegressionReport(_CoefficientReport):
         if fitted.estimator == "noise_aware":
             table[["low 95%", "high 95%"]] = fitted.intervals()
         return table
+
+    def verdict(self) -> Sequence[str]:
+        """See `_CoefficientReport`; that noise hides everything is known without intervals, too."""
+        if self.result.status_ == "noise only":
+            return [f"Noise hides every association with {self.plan.layout.label}: the coefficients are noise only."]
+        return super().verdict()
 
     @property
     def _caption(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, final
@@ -165,14 +166,18 @@ class RunReport(abc.ABC):
 
     @final
     def content(
-        self, twin: DrawnTwin | None, items: Iterable[ReportFigure | ReportTable] | None = None
+        self,
+        twin: DrawnTwin | None,
+        items: Iterable[ReportFigure | ReportTable] | None = None,
+        files: Sequence[str] = (),
     ) -> ReportContent:
         """The report.
 
         :param items: in the place of `items`.
+        :param files: that lie beside it, by name.
         """
         facts, items = self.run.facts, list(self.items(twin) if items is None else items)
-        texts = [*self.verdict(), *self.summary(twin), *self._publishing(items)]
+        texts = [*self.verdict(), *self.summary(twin), *self._publishing(items, files)]
         return report_content(
             self.plan,
             items,
@@ -184,17 +189,29 @@ class RunReport(abc.ABC):
             warnings=[*self.result_warnings(), *self.run.all_warnings],
         )
 
-    def _publishing(self, items: Sequence[ReportFigure | ReportTable]) -> list[str]:
-        """What may leave the house, and what more would cost; nothing of a run without privacy."""
+    def _publishing(self, items: Sequence[ReportFigure | ReportTable], files: Sequence[str]) -> list[str]:
+        """What may leave the house, what more would cost, and what is left; nothing of a run without privacy."""
         if not self.secure_noise:
             return []
         inside = any(item.not_dp for item in items)
-        own = "The files beside this report" if inside else "This report and the files beside it"
+        beside = ", ".join(files) or "the files beside it"
+        own = f"{beside[:1].upper()}{beside[1:]}" if inside else f"This report and {beside}"
         kept = "This report holds what is not DP, and stays inside" if inside else "Times in a log stay inside"
         return [
-            f"{own} follow from what was released, and may be published. {kept}. Whatever is drawn or computed from "
-            "them further costs nothing; a second fit to these records costs its own ε on top of this one's."
+            f"{own} follow from what was released, and may be published. {kept}, as does all else in the folder. "
+            f"Whatever is drawn or computed from them further, a second twin too, costs nothing.{self._left()}"
         ]
+
+    def _left(self) -> str:
+        """Of the budget, and what a second fit would make of it, by basic composition."""
+        epsilon, delta = self.plan.worst.epsilon, self.plan.delta
+        own = "a second fit to these records costs its own ε on top of this one's"
+        if not math.isfinite(epsilon):
+            return f" Of this plan nothing is left; {own}."
+        return (
+            f" Of this plan's ε = {rounded_up(epsilon)} nothing is left; {own}: two like this are at most "
+            f"ε = {rounded_up(2 * epsilon)}, δ = {2 * delta:g}."
+        )
 
     @final
     def _written_twin(self, folder: Path) -> DrawnTwin:

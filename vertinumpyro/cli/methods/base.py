@@ -128,8 +128,19 @@ class CommandMethod(abc.ABC):
         """The same, and what follows from the settings too."""
         return self.facts_of(plan, self.method.backend)
 
-    def forecast(self, plan: Any) -> Mapping[str, Any]:
-        """What the plan's result can be expected to tell, for programs, and under `words` for people; often nothing."""
+    def forecast(self, plan: Any, earlier: Path | None = None) -> Mapping[str, Any]:
+        """What the plan's result can be expected to tell, for programs, and under `words` for people; often nothing.
+
+        :param earlier: the folder of an earlier run on such records.
+        :raises ArgumentError: there is one, which this method does not read, or cannot.
+        """
+        if earlier is not None:
+            raise ArgumentError(f"--earlier is nothing that --method {self.name} reads; leave it out")
+        found = getattr(plan, "forecast", None)
+        return {} if found is None else {"words": str(found)}
+
+    def forecast_by_records(self, dataset: VerticalDataset, plan: Any) -> Mapping[str, Any]:
+        """The same by the records themselves: NOT DP, for who holds them all, alone; often nothing."""
         return {}
 
     def time(self, plan: Any) -> FitTime | None:

@@ -16,6 +16,8 @@ from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import Posterior
+from vertinumpyro.mrf import MRFPlan, VertiMRF
+from vertinumpyro.mrf.forecast import STEPS_SAY_NOTHING
 from vertinumpyro.privacy import FitTime, GradientPlan, Plan
 from vertinumpyro.reports.plain_language import at_most, count, plan_facts
 from vertinumpyro.reports.posterior import PosteriorReport
@@ -57,6 +59,16 @@ class DPVICommand(CommandMethod):
         names = ("num_steps", "batch_size", "clip_norm", "clip", "residual_bound")
         settings |= {name: getattr(fit, name) for name in names}
         return self.method.plan(facts, **{key: value for key, value in settings.items() if value is not None})
+
+    def forecast(self, plan: GradientPlan, earlier: Path | None = None) -> Mapping[str, Any]:
+        """Standard errors where they are known; of what a mixture will hold, what its tables will."""
+        if plan.forecast is not None or earlier is not None:
+            little = [] if plan.forecast is None else list(plan.forecast.little)
+            return {**super().forecast(plan, earlier), "says_little_of": little}
+        if isinstance(plan.start, MRFPlan):
+            found = VertiMRF().forecast(self.config.schema, plan.start)
+            return {"words": f"Of the noisy tables that it starts from. {found}"}
+        return {"words": STEPS_SAY_NOTHING}
 
     @classmethod
     def plan_facts(cls, plan: GradientPlan, backend: str) -> dict[str, str]:

@@ -81,6 +81,10 @@ class _RegressionCommand(CommandMethod):
         """See `VerticalEstimator.time`."""
         return self.method.time(TableFacts(self.config.schema, plan.num_records), plan)
 
+    def forecast(self, plan: FunctionalMechanismPlan, earlier: Path | None = None) -> Mapping[str, Any]:
+        """Which correlations with the label noise will hide."""
+        return {**super().forecast(plan, earlier), "smallest_correlations": dict(plan.forecast.smallest)}
+
     def computations(self, facts: DatasetInfo, plan: FunctionalMechanismPlan) -> Sequence[tuple[Computation, int]]:
         """See `VerticalEstimator.computations`."""
         return self.method.computations(facts, plan)

@@ -80,13 +80,25 @@ class TablesCommand(CommandMethod):
         memory = self.method.memory(self.config.schema, plan)
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
-    def forecast(self, plan: MRFPlan) -> Mapping[str, Any]:
+    def forecast(self, plan: MRFPlan, earlier: Path | None = None) -> Mapping[str, Any]:
         """How many pairs of columns are going to be more than noise."""
-        found = self.method.forecast(self.config.schema, plan)
+        found = self.method.forecast(self.config.schema, plan, None if earlier is None else _released_in(earlier))
         held, of = found.expected
         if not of:
             return {}
-        return {"held_pairs": round(held), "pairs": of, "words": f"Pairs of columns that it will hold: {found.words}."}
+        return {"held_pairs": round(held), "pairs": of, "words": str(found)}
+
+    def forecast_by_records(self, dataset: VerticalDataset, plan: MRFPlan) -> Mapping[str, Any]:
+        """How many of all pairs of columns, and of each party's own."""
+        found = self.method.forecast_by_records(dataset, plan)
+        if not found:
+            return {}
+        at = [({dataset.schema.party_of(name) for name in pair}, chance) for pair, chance in found.items()]
+        own = {party: [chance for parties, chance in at if parties == {party}] for party in dataset.parties}
+        told = [f"{sum(chances):.0f} of {len(chances)} within {party}" for party, chances in own.items() if chances]
+        held = round(sum(found.values()))
+        words = f"By these records about {held} of {len(found)}" + (f", {', '.join(told)}" if told else "")
+        return {"held_pairs": held, "pairs": len(found), "words": words}
 
     def time(self, plan: MRFPlan) -> FitTime:
         """See `VertiMRF.time`."""
@@ -98,6 +110,11 @@ class TablesCommand(CommandMethod):
     def computations(self, facts: DatasetInfo, plan: MRFPlan) -> Sequence[tuple[Computation, int]]:
         """See `VertiMRF.computations`."""
         return self.method.computations(facts, plan)
+
+
+def _released_in(folder: Path) -> Marginals:
+    """The tables of an earlier run."""
+    return MarkovTwin.load(folder).marginals if (folder / FIELD).exists() else Marginals.load(folder)
 
 
 class VertiMRFCommand(TablesCommand):
