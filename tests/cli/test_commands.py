@@ -117,7 +117,7 @@ def test_a_fit_that_takes_long_wants_a_flag_or_a_key(project: Project, monkeypat
     assert "4 steps 1.9 h" in message
     assert "Give fewer num_steps" in message
     assert "--allow-long" in message
-    assert "It will want --allow-long" in project.run("plan", project.config).output
+    assert "It will want --allow-long" in one_line(project.run("plan", project.config).output)
     assert project.run("fit", project.config, "--allow-long", "--out", project.folder / "other").exit_code == 0
     project.config.write_text(project.config.read_text() + "\n[run]\nallow_long = true\n")
     assert project.run("fit", project.config).exit_code == 0
