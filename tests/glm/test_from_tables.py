@@ -115,7 +115,7 @@ def test_every_family_is_a_model_whose_tables_can_be_computed(family):
 
 
 def test_a_plan_says_which_associations_with_the_label_noise_will_hide():
-    few, many = (glm("bernoulli").plan(TableFacts(SCHEMA, 5_000), epsilon=epsilon) for epsilon in (0.01, 10.0))
+    few, many = (glm("bernoulli").plan(TableFacts(SCHEMA, 5_000), epsilon=epsilon) for epsilon in (0.002, 10.0))
     assert set(many.forecast.smallest) == set(FEATURES)
     assert "Noise will hide every association" in str(few)
     assert "Noise will hide correlations with claim below about" in str(many)
