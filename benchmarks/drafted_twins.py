@@ -136,7 +136,9 @@ def forecast(num_records: int) -> dict[str, Any]:
 
 def _clipped(other: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     """Other records within the domains that were drafted of the first ones."""
-    return pd.DataFrame({name: _within(other[name], frame[name]) for name in frame}).reset_index(drop=True)
+    return pd.DataFrame({name: _within(pd.Series(other[name]), pd.Series(frame[name])) for name in frame}).reset_index(
+        drop=True
+    )
 
 
 def _within(other: pd.Series, own: pd.Series) -> pd.Series:

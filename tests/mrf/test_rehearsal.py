@@ -14,7 +14,7 @@ pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, 
 from tests.mrf.conftest import SCHEMA, frame
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
-from vertinumpyro.mrf import VertiMRF, vertimrf
+from vertinumpyro.mrf import VertiMRF, table_selection, vertimrf
 from vertinumpyro.mrf import preflight as rehearsal
 from vertinumpyro.mrf.preflight import rehearse_field
 from vertinumpyro.mrf.twin import MarkovTwin
@@ -52,7 +52,7 @@ def few():
 @pytest.mark.parametrize(
     ("where", "name"),
     [
-        (vertimrf, "select_measurements"),
+        (table_selection, "select_measurements"),
         (vertimrf, "fit_graphical_model"),
         (rehearsal, "worst_fitted"),
         (rehearsal, "pack_released"),

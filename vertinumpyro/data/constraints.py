@@ -185,7 +185,8 @@ class WithoutRows:
 
     def repaired(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The records, the other columns as they follow."""
-        without = (pd.to_numeric(plain(pd.Series(frame[self.count]))) == 0).fillna(False).to_numpy(bool)
+        counts = pd.Series(pd.to_numeric(plain(pd.Series(frame[self.count]))))
+        without = counts.to_numpy(np.float64, na_value=np.nan) == 0.0
         return frame.assign(**{
             name: pd.Series(frame[name]).mask(without, pd.NA if value is None else value).astype(frame[name].dtype)
             for name, value in self.values.items()

@@ -172,8 +172,7 @@ RARE = 10
 
 _FORMAT = "number_formats"
 _THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3})+"
-_MOST_CATEGORIES = 60
-_MOST_INTEGERS = 60
+_MOST_CATEGORIES = _MOST_INTEGERS = _MOST_DATES = 60
 _MOST_CODES, _SPARSE = 30, 4  # whole numbers that few values so far apart have are codes
 _MOST_DOSES = 10  # different values that are no whole numbers
 _BINS, _FEWEST_CELLS = 32, 4
@@ -194,7 +193,6 @@ _DATE_FORMATS = (
 _ZONES = {" %z": r":\d\d [+-]\d\d:?\d\d$", "%z": r":\d\d[+-]\d\d:?\d\d$"}
 _FAR_EAST = "Etc/GMT-14"
 _UNITS_A_YEAR = {"month": 12, "quarter": 4, "year": 1}
-_MOST_DATES = 60
 _DATED, _LONG_AFTER = (1800, 2200), 1920
 _YES_NO = [{"0", "1"}, {"0.0", "1.0"}]
 _OTHER = "other"
@@ -328,9 +326,8 @@ def _drafts_of_rows(series: Mapping[str, pd.Series], person: pd.Series, how: _Dr
     fields, _ = _amounts(rows, (0.0, _rounded(0.0, float(rows.max()))[1]), how.cells, whole=True)
     if "edges" in fields:  # who has no row is not in the file, and no less frequent for it
         fields["edges"] = [0, 1, *(edge for edge in fields["edges"] if edge > 1)]
-    counted = {**fields, "out_of_bounds": "clip"}
     name = "num_rows" if "num_rows" not in series else "num_rows_of_a_person"
-    found = {name: ColumnDraft(counted, "how many rows a person has; 0 stands for a person without", {"rule": "count"})}
+    found = {name: ColumnDraft({**fields, "out_of_bounds": "clip"}, "how many rows a person has", {"rule": "count"})}
     return found | {name: _draft_of_rows(own, person, how) for name, own in series.items()}
 
 

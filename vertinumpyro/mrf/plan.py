@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import secrets
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
@@ -32,6 +33,7 @@ from vertinumpyro.privacy import (
     NeighbouringRelation,
     NoiseSource,
     PrivacyEvent,
+    PrivacyWarning,
     Release,
 )
 from vertinumpyro.privacy.accounting import WorstEvent, rounded_up_multiplier
@@ -367,3 +369,14 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
         encoding = fields.get("encoding")
         return {**super()._decoded(fields), "encoding": encoding and encoding_from_dict(encoding)}
+
+
+def warn_of_loss(missing: Sequence[str]) -> None:
+    """Releases that a crash took after they were counted."""
+    if missing:
+        warnings.warn(
+            f"counted before the run stopped, and not stored: {', '.join(missing)}. That part of the budget is spent "
+            "and its tables are lost; the twin is made from the rest",
+            PrivacyWarning,
+            stacklevel=5,
+        )

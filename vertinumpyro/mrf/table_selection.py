@@ -39,7 +39,7 @@ from vertinumpyro.core.validation import require_collection, shown
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.contingency import Pair
 from vertinumpyro.mrf.field import FEW_COLUMNS, GraphicalModel, junction_tree_cells
-from vertinumpyro.mrf.measurements import Measurement, significance
+from vertinumpyro.mrf.measurements import Measurement, one_way, significance
 
 CELLS_A_SECOND = 2_000
 """Cells of cliques for each second that a core fits a field: up to 12,000 steps, of 40 ns a cell."""
@@ -99,6 +99,17 @@ def select_measurements(
     chosen = (_one_by_one if len(sizes) <= FEW_COLUMNS else _in_blocks)(ranked, sizes, clique_limit)
     covered = {name for m in chosen for name in m.columns}
     return chosen + [m for m in singles if m.columns[0] not in covered]
+
+
+def field_tables(
+    measurements: Sequence[Measurement], sizes: Mapping[str, int], num_records: int, clique_limit: int
+) -> dict[str, Any]:
+    """Which released tables a field is fitted to, as `field.fit_graphical_model` takes them."""
+    tables = merged(measurements)
+    known = {name for m in tables for name in m.columns}
+    singles = [one_way(name, tables, num_records) for name in sizes if name in known]
+    chosen = select_measurements(tables, singles, sizes, clique_limit)
+    return {"sizes": sizes, "measurements": chosen, "num_records": num_records, "singles": singles, "released": tables}
 
 
 def _one_by_one(ranked: Sequence[Measurement], sizes: Mapping[str, int], clique_limit: int) -> list[Measurement]:

@@ -39,9 +39,9 @@ from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graph
 from vertinumpyro.mrf.fit_time import fit_time
 from vertinumpyro.mrf.forecast import PairsForecast, forecast_pairs, held_by_records
 from vertinumpyro.mrf.marginals import Marginals, Released, columns_to_list, named, pack_released, unpack_released
-from vertinumpyro.mrf.measurements import Measurement, one_way
+from vertinumpyro.mrf.measurements import Measurement
 from vertinumpyro.mrf.party_work import ACROSS, OWN, PADS, ROUND, TablesWork
-from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.plan import MRFPlan, warn_of_loss
 from vertinumpyro.mrf.preflight import (
     field_cells,
     memory_parts,
@@ -58,11 +58,10 @@ from vertinumpyro.mrf.table_selection import (
     bins_within,
     check_clique_limit,
     crossing,
-    merged,
+    field_tables,
     named_tables,
     require_workload,
     run_rounds,
-    select_measurements,
 )
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.privacy import (
@@ -412,11 +411,11 @@ class VertiMRF:
         :raises PlanSpentError: the plan was spent before, or none of what it paid for is stored.
         """
         session = session_of(data, self.backend)
+        plan_time = partial(self.time, session, plan)
 
         def rehearsed(schema: Schema, columns: tuple[CellColumn, ...], plan: MRFPlan, estimate: Estimate) -> None:
             rehearse_field(schema, columns, plan, estimate)
-            time = partial(self.time, session, plan)
-            announce(session, plan, time, run_dir=run_dir, resume=resume, allow_long=allow_long)
+            announce(session, plan, plan_time, run_dir=run_dir, resume=resume, allow_long=allow_long)
 
         released, by_parties = self._released(
             session, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed
@@ -482,7 +481,7 @@ class VertiMRF:
         columns, estimate = self.columns(session.schema), partial(self._field, plan)
         found = Releases(session=session, run=run, plan=plan, columns=columns, estimate=estimate).all()
         missing = run.missing(before=plan.num_steps)
-        _warn_of_loss(missing)
+        warn_of_loss(missing)
         return Marginals(
             schema=session.schema,
             columns=columns,
@@ -586,32 +585,12 @@ class VertiMRF:
         iterations: int | None = None,
     ) -> GraphicalModel:
         """The field fitted to released tables. Post-processing."""
-        chosen = self.chosen_tables(plan, columns, measurements)
-        return fit_graphical_model(**chosen, iterations=iterations or self.iterations)
+        tables = self.chosen_tables(plan, columns, measurements)
+        return fit_graphical_model(**tables, iterations=iterations or self.iterations)
 
     def chosen_tables(
         self, plan: MRFPlan, columns: Sequence[CellColumn], measurements: Sequence[Measurement]
     ) -> dict[str, Any]:
         """Which released tables the field is fitted to, as `fit_graphical_model` takes them. Post-processing."""
         sizes = {column.name: column.num_cells for column in columns}
-        tables = merged(measurements)
-        known = {name for m in tables for name in m.columns}
-        singles = [one_way(name, tables, plan.num_records) for name in sizes if name in known]
-        chosen = select_measurements(tables, singles, sizes, self._most_cells(columns, plan))
-        return {
-            "sizes": sizes,
-            "measurements": chosen,
-            "num_records": plan.num_records,
-            "singles": singles,
-            "released": tables,
-        }
-
-
-def _warn_of_loss(missing: Sequence[str]) -> None:
-    if missing:
-        warnings.warn(
-            f"counted before the run stopped, and not stored: {', '.join(missing)}. That part of the budget is spent "
-            "and its tables are lost; the twin is made from the rest",
-            PrivacyWarning,
-            stacklevel=4,
-        )
+        return field_tables(measurements, sizes, plan.num_records, self._most_cells(columns, plan))

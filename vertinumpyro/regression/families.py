@@ -28,7 +28,7 @@ from scipy.special import expit, ndtr
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.validation import require_collection, shown
-from vertinumpyro.data import Column, RealColumn
+from vertinumpyro.data import Column
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.model.hazards import PiecewiseHazard, table_numbers
 from vertinumpyro.model.outcomes import BernoulliLogit, BernoulliProbit, OrderedLogit, Outcome, elsewhere
@@ -262,9 +262,9 @@ class Gamma(Family):
 
     def check(self, place: Place, column: Column) -> None:
         """See `Family.check`."""
-        if not isinstance(column, RealColumn):
+        if column.kind != "real" or column.limits is None:
             _refuse(place, "is no real", 'set type = "real" with bounds from 0 on, or take another family')
-        elif column.bounds[0] != 0 or column.transform != "identity":
+        elif column.limits[0] != 0 or getattr(column, "transform", "identity") != "identity":
             _refuse(place, "is no real from 0 on as it is", "give it bounds from 0 on and no transform")
 
     def residual(self, column: Column) -> float:
