@@ -283,12 +283,24 @@ def test_decimals_of_a_bin_stay_in_it(column, decimals, seed):
         with pytest.raises(SchemaError, match="a bin holds no such number"):
             dataclasses.replace(column, decimals=decimals)
         return
-    column = dataclasses.replace(column, decimals=decimals)
+    column = dataclasses.replace(column, decimals=decimals, missing_codes=())  # one may be all that a bin holds
     codes = column.example(100, rng(seed))
     decoded = column.decode(codes, rng(seed), observed=codes < column.num_cells)
     np.testing.assert_array_equal(encode(column, decoded), codes)
     values, edges = decoded.dropna().to_numpy(), set(column.bin_edges)
     assert all(value in edges or value == round(value, decimals) for value in values)
+
+
+@pytest.mark.parametrize("missing", ["forbid", "mask", "category"])
+@pytest.mark.parametrize(
+    "column", [IntegerColumn(bounds=(0, 99), bins=10), BinnedColumn(bounds=(0, 99), bins=9, decimals=0)]
+)
+def test_a_code_for_a_missing_value_is_never_drawn(column, missing):
+    column = dataclasses.replace(column, missing=missing, missing_codes=(99,))
+    codes = np.full(1000, column.num_cells - 1 - (missing == "category"))
+    decoded = column.decode(codes, rng())
+    assert not decoded.isna().any()
+    np.testing.assert_array_equal(encode(column, decoded), codes)
 
 
 def test_equal_bins_as_wide_as_a_decimal_hold_one_number_each():

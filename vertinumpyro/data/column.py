@@ -28,6 +28,7 @@ Kind = Literal["real", "categorical", "binary", "count"]
 Missing = Literal["forbid", "mask", "category"]
 OutOfBounds = Literal["error", "clip"]
 
+_REDRAWS = 30
 _NUMBERS = frozenset({"integer", "floating", "mixed-integer-float", "decimal"})
 
 
@@ -250,14 +251,27 @@ class Column(abc.ABC):
         present = np.ones(len(encoded), bool) if observed is None else np.asarray(observed, bool)
         if self.missing == "category" and not self.masked:
             present = present & (encoded != self.num_categories - 1)
-        decoded = self._stored(self._decode_present(encoded[present], rng))
+        decoded = self._drawn(encoded[present], rng)
         if self.missing == "forbid" and present.all():
             return decoded
-        if self.missing_codes:  # drawn from a domain that holds one, it would be read as missing
+        if self.missing_codes:  # the one value of a bin is a code: it would be read as missing
             kept = ~self._is_code(plain(decoded))
             decoded, present = pd.Series(decoded[kept]), _narrowed(present, kept)
         nullable = decoded.astype(storage_types.nullable(decoded.dtype))
         return nullable.set_axis(np.flatnonzero(present)).reindex(range(len(encoded)))
+
+    def _drawn(self, encoded: np.ndarray, rng: np.random.Generator) -> pd.Series:
+        """As the table has it; what would be read as missing is drawn again, as often as a bin may hold little else."""
+        found = self._stored(self._decode_present(encoded, rng))
+        for _ in range(_REDRAWS if self.missing_codes else 0):
+            codes = np.flatnonzero(self._is_code(plain(found)))
+            if not len(codes):
+                break
+            order = np.arange(len(found))
+            order[codes] = len(found) + np.arange(len(codes))
+            again = self._stored(self._decode_present(encoded[codes], rng))
+            found = pd.Series(pd.concat([found, again], ignore_index=True).iloc[order]).reset_index(drop=True)
+        return found
 
     def _stored(self, decoded: pd.Series) -> pd.Series:
         dtype = None if self.dtype is None else storage_types.parse(self.dtype)
