@@ -55,7 +55,7 @@ from matplotlib.figure import Figure
 
 from vertinumpyro.evaluation.plot_style import INK, MARKERS, MUTED, SERIES, grid, new_figure, styled
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, distributed_sum_on_dask
-from vertinumpyro.secure.dca.backend import SPARE_WORDS, NodeSums
+from vertinumpyro.secure.dca.backend import NodeSums
 
 Results = dict[str, Any]
 Figures = dict[str, Figure]
@@ -153,8 +153,7 @@ class Cell:
 
     def floor(self) -> float:
         """Milliseconds of the masks alone: the same cipher, in the buffers that `NodeSums` uses."""
-        source, messages = CipherSource(), NodeSums(self.nodes, self.values)._messages
-        masks = messages[: (messages.size - SPARE_WORDS) // self.nodes * (self.nodes - 1) + SPARE_WORDS]
+        source, masks = CipherSource(), NodeSums(self.nodes, self.values).mask_buffer()
         words = self.clients * self.values * (self.nodes - 1)
         started = time.process_time()
         for start in range(0, words, masks.size - 2):

@@ -210,6 +210,11 @@ class NodeSums:
         np.multiply(vectors, 2.0**fractional_bits, out=real)
         np.rint(real, out=out, casting="unsafe")
 
+    def mask_buffer(self) -> np.ndarray:
+        """The buffer of one tile's masks, with the cipher's spare words: what a benchmark's floor fills."""
+        nodes = len(self.sums)
+        return self._messages[: (self._messages.size - SPARE_WORDS) // nodes * (nodes - 1) + SPARE_WORDS]
+
     def total(self) -> np.ndarray:
         """The aggregator's result: the sum of all vectors and noise shares, int64 `[d]`, modulo 2^64."""
         return self.sums.sum(axis=0, dtype=np.uint64).view(np.int64)
