@@ -15,7 +15,7 @@ from vertinumpyro.dpvi.training_loop import ChunkRunner, DPVIState, Kernel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.predictive import model_units
 from vertinumpyro.privacy import FitTime, GradientPlan
-from vertinumpyro.session.fit_time import DRAW_S, slowness
+from vertinumpyro.session.fit_time import drawing_seconds
 
 _OF_COMPILING = 0.4  # of what the steps take, what draws a twin of the same model does
 _MOST_RECORDS = 10**6  # of stand-ins; a step reads the records of its batch alone
@@ -48,8 +48,7 @@ def fit_time(
     if tried is not None:
         before["compiling"] = tried.compiling
         before[f"{plan.num_gradients:,} steps"] = plan.num_gradients * _step(kernel, plan, tried)
-    drawing = DRAW_S * slowness() * facts.num_records * len(facts.schema.columns)
-    drawing += _OF_COMPILING * before.get("compiling", 0.0)
+    drawing = drawing_seconds(facts) + _OF_COMPILING * before.get("compiling", 0.0)
     return FitTime(
         before=before,
         after={**begun.after, "the synthetic table": drawing},

@@ -24,7 +24,7 @@ from vertinumpyro.mrf import MRFPlan
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.fit_time import tables_seconds
 from vertinumpyro.privacy import FitTime
-from vertinumpyro.session.fit_time import DRAW_S, slowness
+from vertinumpyro.session.fit_time import drawing_seconds
 
 if TYPE_CHECKING:
     from vertinumpyro.marginals.inference import MarginalInference
@@ -55,7 +55,7 @@ def fit_time(inference: MarginalInference, facts: DatasetInfo, plan: MRFPlan) ->
     if by_field and (os.cpu_count() or 1) > 1:  # the model compiles beside the field's fit
         model = model._replace(compiling=max(0.0, model.compiling - after["the field"]))
     after["the model"] = sum(model)
-    after["the synthetic table"] = DRAW_S * slowness() * facts.num_records * len(facts.schema.columns)
+    after["the synthetic table"] = drawing_seconds(facts)
     return FitTime(
         before={"trying it on stand-ins": time.perf_counter() - started, "the tables": tables_seconds(facts, plan)},
         after=after,

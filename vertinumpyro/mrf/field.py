@@ -117,8 +117,9 @@ def fit_graphical_model(
     """
     risk = SteinRisk(released or measurements)
     held = {name for m in risk.tables for name in m.columns}
-    moved = [one_way(m.columns[0], risk.moved(), num_records) if m.columns[0] in held else m for m in singles]
-    task = _Task(require_engine(), sizes, float(num_records), (tuple(singles), tuple(moved)), risk)
+    moved = risk.moved() if singles else ()
+    shifted = [one_way(m.columns[0], moved, num_records) if m.columns[0] in held else m for m in singles]
+    task = _Task(require_engine(), sizes, float(num_records), (tuple(singles), tuple(shifted)), risk)
     with compat.x64():
         paths = [
             task.descend(measurements, iterations, shrinks=shrinks)

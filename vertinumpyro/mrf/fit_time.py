@@ -2,8 +2,7 @@
 
 Compiling is most of a usual fit, and nothing but compiling says how long it takes. So the field that `preflight` tries
 is timed, whose program is that of the fit where all tables fit the field. Mirror descent ends where Stein's estimate of
-the risk is least: after 300 to 1,000 steps on the public tables, so 600 are reckoned. There are two paths side by side,
-and where some tables are going to be noise, two more that are fitted to the others, in a program of their own.
+the risk is least: after 300 to 1,000 steps on the public tables, so 600 are reckoned, of all paths that a fit takes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from vertinumpyro.mrf.field import fit_graphical_model, has_engine
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.privacy import FitTime
-from vertinumpyro.session.fit_time import COUNT_S, DRAW_S, slowness
+from vertinumpyro.session.fit_time import COUNT_S, drawing_seconds, slowness
 
 if TYPE_CHECKING:
     from vertinumpyro.mrf.vertimrf import VertiMRF
@@ -60,11 +59,10 @@ def fit_time(method: VertiMRF, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
     field = tried.choosing + again + min(_STEPS, method.iterations) * tried.step
     before = {"trying it on stand-ins": trying + tried.choosing + tried.compiling}
     before["the tables"] = tables_seconds(facts, plan) + plan.num_rounds * field
-    values = facts.num_records * len(facts.schema.columns)
     wide = sorted(release.columns, key=lambda column: -column.num_cells)[:2]
     return FitTime(
         before=before,
-        after={"the field": field, "the synthetic table": DRAW_S * slowness() * values},
+        after={"the field": field, "the synthetic table": drawing_seconds(facts)},
         unknown="" if plan.encoding is None else "the encoder's reports and estimates",
         shorter=f"Give the widest columns, as {wide[0].name!r}, fewer values in the schema or bins, lower clique_limit "
         "or iterations, or name a workload. ",

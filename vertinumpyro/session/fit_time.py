@@ -16,6 +16,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, LongFitWarning
 from vertinumpyro.core.row_blocks import threads_for
+from vertinumpyro.data import DatasetInfo
 from vertinumpyro.privacy import FitTime, Plan
 from vertinumpyro.privacy.ledger import begun
 from vertinumpyro.session.distributed import OrganisationSession
@@ -29,8 +30,7 @@ _USUAL_S = 0.006  # of a product of that size, where the constants of this modul
 COUNT_S = 4e-8
 """Seconds for a record in a table of two columns."""
 
-DRAW_S = 2e-6
-"""Seconds for a value of a synthetic record."""
+_DRAW_S = 2e-6  # for a value of a synthetic record
 
 
 @functools.cache
@@ -43,6 +43,11 @@ def slowness() -> float:
             np.matmul(matrix, matrix)
             found.append(time.perf_counter() - started)
     return min(found) / _USUAL_S
+
+
+def drawing_seconds(facts: DatasetInfo) -> float:
+    """Seconds of drawing a twin as large as the table."""
+    return _DRAW_S * slowness() * facts.num_records * len(facts.schema.columns)
 
 
 def announce(
