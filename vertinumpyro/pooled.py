@@ -68,7 +68,7 @@ class Twin:
 
     @property
     def verdict(self) -> str:
-        """What it is good for: how many pairs of columns are more than noise."""
+        """What it is good for: how many pairs of columns would show an association, and how many do."""
         if self.released is None:
             return STEPS_SAY_NOTHING
         what = "The twin" if isinstance(self.fitted, MarkovTwin) else "The release that it follows from"
@@ -134,9 +134,9 @@ def twin(
     :param allow_unproven: without a schema, take bounds and categories from the tables.
     :param allow_long: go on even where it will take more than ten minutes, as its parts took on stand-ins. From one
         minute on a `LongFitWarning` says how long, and where the time goes.
-    :param on_plan: is given the plan before anything is spent. `print` shows what it costs, and how many pairs of
-        columns will be more than noise; whatever it raises stops the call. Where those are few, an `InferenceWarning`
-        says so in any case.
+    :param on_plan: is given the plan before anything is spent. `print` shows what it costs, and in how many pairs
+        of columns an association would be seen; whatever it raises stops the call. Where those are few, an
+        `InferenceWarning` says so in any case.
     :raises UnprovenError: there is no schema, and `allow_unproven` is False.
     :raises ArgumentError: it would take more than ten minutes, and `allow_long` is False; nothing is spent.
     :raises ArgumentError, SchemaError, DataError, AlignmentError, ModelContractError: name the argument, party or

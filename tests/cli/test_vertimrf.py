@@ -49,10 +49,13 @@ def test_plan_and_check_spend_nothing(field: Project):
     assert all(foreseen)
     told = json.loads(field.run("plan", field.config, "--method", "vertimrf", "--json").stdout)
     assert told["forecast"] == {"held_pairs": int(foreseen[0][1]), "pairs": 6}
-    by_records = re.search(r"By these records about (\d) of 6, .* within insurer.* NOT DP", one_line(checked.output))
+    by_records = re.search(
+        r"By these records about (\d) of 6 pairs will show an association, .* within insurer.* NOT DP",
+        one_line(checked.output),
+    )
     assert by_records
     told = json.loads(field.run("check", field.config, "--method", "vertimrf", "--json").stdout)
-    assert told["not_dp"]["forecast"] == {"held_pairs": int(by_records[1]), "pairs": 6}
+    assert told["not_dp"]["forecast"] == {"showing_pairs": int(by_records[1]), "pairs": 6}
     field.replace("[data.files]", '[data]\nspool = "."\n\n[data.files]')
     assert f"{NUM_RECORDS}" in field.run("plan", field.config, "--method", "vertimrf").output
     assert "Ready to fit" in field.run("check", field.config, "--method", "vertimrf").output
@@ -80,11 +83,12 @@ def test_fit_writes_everything_once(field: Project):
     assert "2 of 2 steps recorded as spent" in result.output
     assert result.output.index("will hold: about") < result.output.index("Fitting")
     again = one_line(field.run("plan", field.config, "--method", "vertimrf", "--earlier", field.run_dir).output)
-    held = re.search(r"The twin holds (\d|all) ", one_line(result.output))
-    foreseen = re.search(r"will hold: about (\d) of 6, as the earlier release has", again)
+    held = re.search(r"The twin holds (\d|all) .* (\d) pairs? shows? one\.", one_line(result.output))
+    foreseen = re.search(r"hold: about (\d) of 6: .* About (\d) pairs will show one, as the earlier release has", again)
     assert held
     assert foreseen
     assert abs(int(foreseen[1]) - int(held[1].replace("all", "6"))) <= 1
+    assert abs(int(foreseen[2]) - int(held[2])) <= 2
     record = json.loads((field.run_dir / "privacy.json").read_text())
     assert (record["status"], record["steps_spent"]) == ("finished", 2)
     table = pd.read_csv(field.run_dir / "synthetic.csv")

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinnedColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.forecast import USUAL, Held, forecast_pairs, held
+from vertinumpyro.mrf.forecast import MEDIUM, Held, forecast_pairs, held
 from vertinumpyro.mrf.measurements import Measurement, dependence, one_way, shrunk, significance
 from vertinumpyro.mrf.table_selection import merged
 
@@ -25,60 +25,57 @@ def joint(rng, *sizes):
     return table / table.sum()
 
 
-@pytest.mark.parametrize("num_columns", [4, 10])
-def test_the_pairs_that_a_release_will_hold_are_foreseen_where_columns_depend_as_is_usual(num_columns):
-    """By the released tables of a normal distribution whose pairs have the usual correlations."""
-    rng, names = np.random.default_rng(num_columns), [f"x{i}" for i in range(num_columns)]
-    schema = Schema({"p": PartySchema({name: BinnedColumn(bounds=(0, 1), bins=6) for name in names})})
-    system, pairs = VertiMRF(), [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    stand_in = system.stand_in(schema, system.plan(TableFacts(schema, N), epsilon=1.0))
-    found = forecast_pairs(schema, stand_in)
-    assert found.expected.num_pairs == len(pairs)
+def released(stand_in, correlation, bins, rng):
+    """Tables of a normal distribution whose pairs have this correlation, with a release's noise."""
     tables = []
     for m in (m for m in merged(stand_in.measurements) if len(m.columns) == 2):
-        correlation = rng.choice(USUAL)
         x = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], N)
-        counts = np.histogram2d(*(norm.cdf(x).T), bins=6, range=[[0, 1], [0, 1]])[0]
+        counts = np.histogram2d(*(norm.cdf(x).T), bins=bins, range=[[0, 1], [0, 1]])[0]
         tables.append(noisy(m.columns, counts / N, m.stddev, rng))
-    counted = held(dataclasses.replace(stand_in, measurements=tuple(tables)))
-    spread = np.sqrt(found.expected.num_held * (1 - found.expected.num_held / len(pairs)))
-    assert abs(counted.num_held - found.expected.num_held) < 3 * spread + 1
-    assert all(0 < smallest <= 1 for smallest in found.smallest.values())
+    return dataclasses.replace(stand_in, measurements=tuple(tables))
+
+
+def evenly_binned(num_columns, bins):
+    columns = {f"x{i}": BinnedColumn(bounds=(0, 1), bins=bins) for i in range(num_columns)}
+    return Schema({"p": PartySchema(columns)})
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 100.0])
+def test_a_pair_is_held_where_an_association_of_medium_size_would_be_seen(epsilon):
+    """Whether there is one or not: as many as show it where all pairs have it, and the plan foresees them."""
+    rng, system, schema = np.random.default_rng(0), VertiMRF(), evenly_binned(10, 6)
+    stand_in = system.stand_in(schema, system.plan(TableFacts(schema, N), epsilon=epsilon))
+    foreseen = forecast_pairs(schema, stand_in).expected
+    assert foreseen.num_pairs == 45
+    assert foreseen.num_showing is None  # only records know
+    none, all_of_them = (held(released(stand_in, 2 * np.sin(np.pi * size / 6), 6, rng)) for size in (0.0, MEDIUM))
+    assert none.num_showing <= 1  # with hardly any noise too: a sample's chance dependence is none
+    spread = 3 * np.sqrt(foreseen.num_held * (1 - foreseen.num_held / 45)) + 1
+    for found in (none, all_of_them):
+        assert found.num_held == pytest.approx(foreseen.num_held, rel=0.02, abs=0.1)
+    assert abs(all_of_them.num_showing - foreseen.num_held) < spread
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6])
-def test_an_earlier_release_foresees_its_own_pairs_and_those_of_new_columns(correlation):
-    """Of columns that depend as no usual ones do, in other cells and at another budget; a fifth one is new."""
+def test_an_earlier_release_foresees_which_of_its_own_pairs_show_an_association_and_of_new_columns(correlation):
+    """Of columns in other cells and at another budget; a fifth one is new."""
     system, rng = VertiMRF(), np.random.default_rng(0)
-    schemas = [
-        Schema({"p": PartySchema({f"x{i}": BinnedColumn(bounds=(0, 1), bins=bins) for i in range(number)})})
-        for bins, number in ((6, 4), (8, 5))
-    ]
+    schemas = [evenly_binned(4, 6), evenly_binned(5, 8)]
     before, after = (
         system.stand_in(schema, system.plan(TableFacts(schema, N), epsilon=epsilon))
         for schema, epsilon in zip(schemas, (1.0, 2.0), strict=True)
     )
-
-    def released(stand_in, bins):
-        tables = []
-        for m in (m for m in merged(stand_in.measurements) if len(m.columns) == 2):
-            x = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], N)
-            counts = np.histogram2d(*(norm.cdf(x).T), bins=bins, range=[[0, 1], [0, 1]])[0]
-            tables.append(noisy(m.columns, counts / N, m.stddev, rng))
-        return dataclasses.replace(stand_in, measurements=tuple(tables))
-
-    found = forecast_pairs(schemas[1], after, released(before, 6))
-    counted = held(released(after, 8)).num_held
-    usual = forecast_pairs(schemas[1], after).expected.num_held
-    assert abs(found.expected.num_held - counted) < 0.5 * abs(usual - counted)
-    assert found.weak <= found.expected.num_held <= found.close
+    found = forecast_pairs(schemas[1], after, released(before, correlation, 6, rng))
+    counted = held(released(after, correlation, 8, rng)).num_showing
+    assert abs(found.expected.num_showing - counted) < 2.5
+    assert found.fewest <= found.expected.num_showing <= found.most
     assert "as the earlier release has their dependence" in found.words
     singles = dataclasses.replace(before, measurements=tuple(m for m in before.measurements if len(m.columns) == 1))
     with pytest.raises(ArgumentError, match=r"earlier: .* no tables of two columns"):
         forecast_pairs(schemas[1], after, singles)
 
 
-def test_records_foresee_what_their_release_holds():
+def test_records_foresee_which_pairs_show_an_association():
     rng = np.random.default_rng(0)
     x = rng.multivariate_normal(np.zeros(3), [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]], N)
     table = pd.DataFrame(norm.cdf(x), columns=["a", "b", "c"])
@@ -96,11 +93,23 @@ def test_coarser_cells_are_named_where_they_would_hold_more():
     system = VertiMRF()
     few = system.forecast(schema, system.plan(TableFacts(schema, 3_000), epsilon=1.0))
     assert "max_cells = " in few.words
-    assert "of little use for relations" in Held(8, 253).verdict
-    assert Held(3, 3).verdict == "holds all 3 pairs of columns"
+    assert few.is_little
     many = system.forecast(schema, system.plan(TableFacts(schema, 90_000), epsilon=10.0))
     assert not many.remedy
     assert many.expected.num_held > few.expected.num_held
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (Held(8, 253, 3), "holds 8 of 253 pairs of columns, so it is of little use for relations: "),
+        (Held(3, 3, 0), "holds all 3 pairs of columns: each would show an association of 0.3"),
+        (Held(46.2, 78, 15), "noise would hide it in the other 32. 15 pairs show one"),
+        (Held(46, 78, 1), "1 pair shows one"),
+    ],
+)
+def test_the_verdict_says_what_would_be_seen_and_what_is(found, says):
+    assert says in found.verdict
 
 
 def test_one_way_weighs_by_variance():

@@ -49,8 +49,8 @@ AllowLong = Annotated[
 Earlier = Annotated[
     Path | None,
     typer.Option(
-        help="Folder of an earlier run of vertimrf on such records, as last month's: how many pairs of columns will be "
-        "more than noise is forecast from its tables."
+        help="Folder of an earlier run of vertimrf on such records, as last month's: how many pairs of columns will "
+        "show an association is forecast from its tables."
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Model randomness only; noise and batches never come from a seed.")]

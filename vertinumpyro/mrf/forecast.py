@@ -1,21 +1,25 @@
-r"""Of how many pairs of columns a release tells more than noise: forecast from public numbers, and as it was released.
+r"""Of how many pairs of columns a release tells what is in them: forecast from public numbers, and as it was released.
 
-A table of two columns is held where its distance from independence stands three standard deviations above what its
-noise alone would give (`measurements.significance`). For records whose columns have the cells' shares p, q and joint
-shares t, noise of standard deviation s in each of K cells and N records, that distance has the mean
+Two things are asked of a pair. Whether it is *held*: whether noise is so small that an association would be seen in its
+table if there were one, of medium size, a rank correlation of .3. That depends on the noise, the number of records and
+of cells, and a little on the single columns. And whether it *shows* one, of any size, which only records know.
 
-    z = N^2 ||t - p q'||^2 / (s^2 sqrt(2 K))
+A table shows an association where its distance from independence stands three standard deviations above what noise and
+the chance of a sample give (`measurements.significance`). For N records whose columns have the cells' shares p, q and
+joint shares t, with noise of standard deviation s in each of K cells, v = s^2 + N p q' is the variance in a cell of
+independent columns, and the distance has the mean
 
-and the variance 1 + 2 z sqrt(2 / K). Before records are seen, p, q and t are unknown. So stand-ins take their place:
-columns have a usual histogram for their kind, and two of them the dependence of a bivariate normal distribution cut
-into these cells, whose correlation r gives t - p q' = sum_k r^k a_k b_k', a_k the differences of the k-th Hermite
-function at the cuts (Mehler's formula); as records are a sample, N^2 ||t - p q'||^2 has N (1 - p'p) (1 - q'q) more.
-How often a usual pair has which r is set down here, in `USUAL`.
+    z = sum N^2 (t - p q')^2 / v / sqrt(2 K)
 
-How tables depend differs more than all that is public: of two with the same records, columns and noise one held 46 of
-its 78 pairs, and the other 15. So no public number can be near both, and two further forecasts, of weaker and of closer
-dependence, stand beside the usual one. What does come near is an earlier release: its tables say which r are likely
-here, and for each pair that it has, which is likely there (`_Beliefs`).
+and the variance 1 + 2 z sqrt(2 / K). An association of a size is that of a bivariate normal distribution cut into these
+cells, whose correlation r gives t - p q' = sum_k r^k a_k b_k', a_k the differences of the k-th Hermite function at the
+cuts (Mehler's formula). So a pair is held by its chance to be seen at r = 2 sin(.3 pi / 6), and the number of pairs
+that are held is the sum of these: as many as would show an association if all had one of that size. Released tables say
+p and q; before, columns have a usual histogram for their kind.
+
+How many show one differs more than all that is public: of two tables with the same records, columns and noise
+40 of 78 pairs did, and 14. An earlier release says it: its tables know which r are likely here, and for each
+pair that it has, which is likely there (`_Beliefs`).
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import numpy as np
 from scipy.stats import norm
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import Schema, VerticalDataset
+from vertinumpyro.data import Column, Schema, VerticalDataset
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.contingency import exact_tables
 from vertinumpyro.mrf.marginals import Marginals
@@ -38,28 +42,35 @@ from vertinumpyro.mrf.measurements import Measurement, one_way, significance
 from vertinumpyro.mrf.table_selection import merged
 
 LEARNED = 3.0
-"""Standard deviations of its noise that a table's dependence must stand above it."""
+"""Standard deviations of noise and chance that a table's dependence must stand above them."""
 
-USUAL = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.10, 0.13, 0.16, 0.20, 0.26, 0.34, 0.45, 0.60, 0.85)
-"""Correlations of as many pairs of usual columns each."""
+MEDIUM = 0.3
+"""The rank correlation that a pair is held for: medium in Cohen's words, "large enough to be visible"."""
 
-_WEAK, _CLOSE = 0.4, 2.5  # times as large where columns hardly depend on each other, and where they do closely
-_LARGEST = 0.95
-_GRID = np.minimum(np.outer([_WEAK, 1.0, _CLOSE], USUAL), _LARGEST).ravel()
+_GRID = np.minimum(
+    np.outer(
+        [0.4, 1.0, 2.5],  # where columns hardly depend on each other, as usual, and closely
+        [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.10, 0.13, 0.16, 0.20, 0.26, 0.34, 0.45, 0.60, 0.85],
+    ),
+    0.95,
+).ravel()
+"""Correlations that pairs of columns have before a release is seen, each as often."""
+
 _STEPS = np.linspace(0.01, 0.99, 99)
 
 _PRIOR_PAIRS = 5  # that the usual correlations count as, beside the pairs of an earlier release
 _PASSES = 20
 _MISFIT = 0.1  # of a table's distance: dependence is not quite a normal distribution's
 _EVENLY = np.full(_GRID.size, 1 / _GRID.size)
-_USUALLY = np.repeat([0.0, 1 / len(USUAL), 0.0], len(USUAL))  # of the grid, the usual ones alone
 
 _FEW = 1 / 3  # of the pairs, below which a release is of little use for relations
-_FREQUENT = 0.75  # of the first category where there are two; a usual missing value's share is _MISSING
+_FREQUENT = 0.75  # of the first category where there are two, and of zeros where they leave room for two cells beside
 _MISSING = 0.05
 _TERMS = 12
 _MOST_NAMED = 3
 _TOLD_APART = 0.02  # correlations that are as good as one
+
+_Shares = tuple[float, ...]  # of a column's cells
 
 
 STEPS_SAY_NOTHING = (
@@ -70,19 +81,37 @@ STEPS_SAY_NOTHING = (
 
 
 class Held(NamedTuple):
-    """Pairs of columns whose tables say more than their noise, of all that were released."""
+    """Pairs of columns in which an association of medium size would be seen, of all that were released.
+
+    num_showing: those of all that show one, of any size; None where nothing says so yet.
+    """
 
     num_held: float
     num_pairs: int
+    num_showing: float | None = None
+
+    @property
+    def is_little(self) -> bool:
+        """Whether they are so few that the release is of little use for relations."""
+        return self.num_held < _FEW * self.num_pairs
 
     @property
     def verdict(self) -> str:
         """In words."""
-        of = f"holds {self.num_held:.0f} of {self.num_pairs} pairs of columns; the others are noise"
-        if self.num_held >= self.num_pairs - 0.5:
-            return f"holds all {self.num_pairs} pairs of columns"
-        few = self.num_held < _FEW * self.num_pairs
-        return of + (": of little use for relations; fewer columns or coarser cells would hold more" if few else "")
+        size = f"an association of {MEDIUM} (as a rank correlation)"
+        other = self.num_pairs - round(self.num_held)
+        if not other:
+            told = f"holds all {self.num_pairs} pairs of columns: each would show {size}"
+        else:
+            little = ", so it is of little use for relations" if self.is_little else ""
+            told = (
+                f"holds {self.num_held:.0f} of {self.num_pairs} pairs of columns{little}: {size} would be seen in these"
+            )
+            told += f", and noise would hide it in the other {other}"
+            told += ". Fewer columns or coarser cells would hold more" if little else ""
+        if self.num_showing is None:
+            return told
+        return f"{told}. {self.num_showing:.0f} " + ("pair shows one" if self.num_showing == 1 else "pairs show one")
 
 
 def single_tables(tables: Sequence[Measurement], num_records: int) -> dict[str, Measurement]:
@@ -91,22 +120,25 @@ def single_tables(tables: Sequence[Measurement], num_records: int) -> dict[str, 
 
 
 def significances(tables: Sequence[Measurement], num_records: int) -> dict[tuple[str, ...], float]:
-    """How many standard deviations of noise each pair's table stands above it. Post-processing.
+    """How many standard deviations of noise and chance each pair's table stands above them. Post-processing.
 
     :param tables: merged, one for each set of columns.
     """
     known = {name: m.values for name, m in single_tables(tables, num_records).items()}
-    return {m.columns: significance(m, known) for m in tables if len(m.columns) == 2}
+    return {m.columns: significance(m, known, of_sample=True) for m in tables if len(m.columns) == 2}
 
 
 def held(released: Marginals) -> Held:
-    """The pairs that a release holds. Post-processing."""
-    found = significances(merged(released.measurements), released.num_records)
-    return Held(sum(z >= LEARNED for z in found.values()), len(found))
+    """The pairs that a release holds, and those that show an association. Post-processing."""
+    tables = merged(released.measurements)
+    found, shares = significances(tables, released.num_records), _released_shares(tables, released.num_records)
+    pairs = [m for m in tables if len(m.columns) == 2]
+    seen = sum(_seen(*_of(m, shares), released.num_records) for m in pairs)
+    return Held(seen, len(found), sum(z >= LEARNED for z in found.values()))
 
 
 def held_by_records(dataset: VerticalDataset, stand_in: Marginals) -> dict[tuple[str, ...], float]:
-    """The chance that each pair will be held, by the records themselves. NOT DP: for who holds them all, alone.
+    """The chance that each pair will show an association, by the records. NOT DP: for who holds them all, alone.
 
     :param stand_in: tables as many, as large and as noisy as the release's.
     """
@@ -116,33 +148,31 @@ def held_by_records(dataset: VerticalDataset, stand_in: Marginals) -> dict[tuple
     sets = [tuple(place[name] for name in names) for names in ordered]
     found = {}
     for m, table in zip(pairs, exact_tables(stand_in.columns, dataset.pooled(), sets), strict=True):
-        gap = table - np.outer(table.sum(1), table.sum(0)) / table.sum()
-        z = float((gap**2).sum()) / (m.stddev**2 * math.sqrt(2 * table.size))
-        found[m.columns] = float(_chance(z, table.size))
+        by_chance = np.outer(table.sum(1), table.sum(0)) / table.sum()
+        gap = ((table - by_chance) ** 2 - by_chance) / (m.stddev**2 + by_chance)
+        found[m.columns] = float(_chance(max(0.0, float(gap.sum()) / math.sqrt(2 * table.size)), table.size))
     return found
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PairsForecast:
-    """How many pairs a release will hold where columns depend on each other as is usual. Public; no bound.
+    """How many pairs a release will hold. Public; no bound.
 
-    :ivar expected: of how many of all.
-    :ivar weak: the same where columns hardly depend on each other; by an earlier release the least to expect.
-    :ivar close: the same where they closely do; by an earlier release the most to expect.
+    :ivar expected: of how many of all; by an earlier release how many will show an association, too.
     :ivar smallest: for each pair the smallest rank correlation that will stand out of its noise; 1 where none does.
     :ivar by_cells: the most cells of a column -> how many would be expected with at most so many.
     :ivar widest: the columns that cost most: more cells than the others have, the most first.
-    :ivar by_release: whether an earlier release of such records says how columns depend.
+    :ivar fewest: by an earlier release the fewest pairs to expect that show an association.
+    :ivar most: and the most.
     """
 
     expected: Held
-    weak: float
-    close: float
     smallest: Mapping[tuple[str, ...], float]
     by_cells: Mapping[int, float]
     widest: Mapping[str, int]
-    by_release: bool = False
+    fewest: float | None = None
+    most: float | None = None
 
     def __str__(self) -> str:
         """In words."""
@@ -152,30 +182,35 @@ class PairsForecast:
 
     @property
     def words(self) -> str:
-        """How many, from which correlation on a pair is held, and what would hold more."""
-        count, of = round(self.expected.num_held), self.expected.num_pairs
-        ends = f"{self.weak:.0f} to {self.close:.0f}"
+        """How many, from which correlation on one is seen, how many will show one, and what would hold more."""
+        held, of, showing = self.expected
         told = (
-            f"as the earlier release has their dependence; {ends} by chance"
-            if self.by_release
-            else f"if columns depend on each other as is usual, which only the records know; {ends} if they hardly or "
-            "closely do"
+            "How many pairs have one, only the records know"
+            if showing is None
+            else f"About {showing:.0f} pairs will show one, as the earlier release has their dependence; "
+            f"{self.fewest:.0f} to {self.most:.0f} by chance"
         )
-        return f"about {count} of {of}, {told}. {self._visible}{self.remedy}"
+        hidden = "" if round(held) == of else ", and noise would hide it in the others"
+        return (
+            f"about {held:.0f} of {of}: an association of {MEDIUM} (as a rank correlation) would be seen in these"
+            f"{hidden}. {self._visible}. {told}{self.remedy}"
+        )
 
     @property
     def _visible(self) -> str:
-        """From which rank correlation on a pair is held."""
+        """From which rank correlation on half of the pairs show it."""
         low, middle, high = np.quantile(list(self.smallest.values()) or [1.0], [0.1, 0.5, 0.9])
         spread = (
-            f" ({low:.2f} to {high:.2f}, as its columns' cells are few or many)" if high - low >= _TOLD_APART else ""
+            f" ({low:.2f} to {high:.2f}, as their columns' cells are few or many)" if high - low >= _TOLD_APART else ""
         )
-        return f"A pair is held from a rank correlation of about {middle:.2f} on{spread}"
+        return (
+            f"Half of the pairs would show one of {middle:.2f}{spread}" if middle < 1 else "Most would show none at all"
+        )
 
     @property
     def is_little(self) -> bool:
         """Whether so few pairs will be held that it is of little use for relations."""
-        return self.expected.num_held < _FEW * self.expected.num_pairs
+        return self.expected.is_little
 
     @property
     def remedy(self) -> str:
@@ -183,7 +218,7 @@ class PairsForecast:
         of = self.expected
         best = max(self.by_cells, key=lambda cells: self.by_cells[cells], default=0)
         if self.by_cells.get(best, 0.0) < 1.15 * of.num_held + 1:
-            more = "; of little use for relations: leave columns out, or name pairs as the workload"
+            more = ". It is of little use for relations: leave columns out, or name pairs as the workload"
             return more if self.is_little else ""
         wide = ", ".join(f"{name} ({cells})" for name, cells in list(self.widest.items())[:_MOST_NAMED])
         return f". Coarser cells would hold about {self.by_cells[best]:.0f}: max_cells = {best}, or fewer for {wide}"
@@ -194,64 +229,68 @@ def forecast_pairs(schema: Schema, stand_in: Marginals, earlier: Marginals | Non
 
     :param schema: of its columns.
     :param stand_in: tables as many, as large and as noisy (`VertiMRF.stand_in`).
-    :param earlier: a release of such records, as last month's: it knows how columns depend on each other, of its own
-        pairs and, in all, of those that it has not.
+    :param earlier: a release of such records, as last month's: it knows the columns, and how they depend on each other,
+        of its own pairs and, in all, of those that it has not.
     :raises ArgumentError: the earlier release has no tables of two columns.
     """
     pairs = [m for m in merged(stand_in.measurements) if len(m.columns) == 2]
     columns = {column.name: column for column in stand_in.columns}
-    ordered = {name: schema.columns[name].ordered for name in columns}
-    most = max((c.num_cells for c in columns.values() if ordered[c.name]), default=0)
+    most = max((c.num_cells for c in columns.values() if schema.columns[c.name].ordered), default=0)
     beliefs = None if earlier is None else _Beliefs.by(earlier)
 
-    def of_at_most(cells: int) -> dict[tuple[str, ...], _Pair]:
-        shares = {name: _shares(columns[name], ordered[name], cells) for name in columns}
-        shares |= (
-            {} if beliefs is None else {n: s for n, s in beliefs.shares.items() if len(s) == len(shares.get(n, ()))}
-        )
-        return {
-            m.columns: _of_pair(*(shares[name] for name in m.columns), m.stddev, stand_in.num_records) for m in pairs
-        }
+    def usual(cells: int) -> Mapping[str, _Shares]:
+        shares = {name: _shares(column, schema.columns[name], cells) for name, column in columns.items()}
+        known = {} if beliefs is None else beliefs.shares
+        return shares | {n: s for n, s in known.items() if len(s) == len(shares.get(n, ()))}
 
-    def chances(found: Mapping[tuple[str, ...], _Pair]) -> np.ndarray:
-        weights = [_USUALLY if beliefs is None else beliefs.of(pair) for pair in found]
-        return np.array([weight @ one.chances for weight, one in zip(weights, found.values(), strict=True)])
+    def seen(cells: int) -> float:
+        shares = usual(cells)
+        return float(sum(_seen(*_of(m, shares), stand_in.num_records) for m in pairs))
 
-    found = of_at_most(most)
-    each = chances(found)
-    if beliefs is None:
-        weak, _, close = np.sum([one.chances.reshape(3, -1).mean(axis=1) for one in found.values()] or [np.zeros(3)], 0)
-    else:
-        spread = 2 * math.sqrt(float((each * (1 - each)).sum()))
-        weak, close = max(0.0, each.sum() - spread), min(float(len(each)), each.sum() + spread)
+    shares = usual(most)
+    found = {m.columns: _of_pair(*_of(m, shares), stand_in.num_records) for m in pairs}
+    showing = {} if beliefs is None else beliefs.showing(found)
     typical = float(np.median([column.num_cells for column in columns.values()]))
     wide = sorted((c for c in columns.values() if c.num_cells > typical), key=lambda c: -c.num_cells)
     return PairsForecast(
-        expected=Held(float(each.sum()), len(found)),
-        weak=float(weak),
-        close=float(close),
+        expected=Held(seen(most), len(found), showing.pop("expected", None)),
         smallest={pair: one.smallest for pair, one in found.items()},
-        by_cells={cells: float(chances(of_at_most(cells)).sum()) for cells in (4, 5, 6, 8, 12) if cells < most},
+        by_cells={cells: seen(cells) for cells in (4, 5, 6, 8, 12) if cells < most},
         widest={column.name: column.num_cells for column in wide},
-        by_release=beliefs is not None,
+        **showing,
     )
 
 
-def _shares(column: CellColumn, ordered: bool, most: int) -> tuple[float, ...]:
-    """A usual histogram: even in the cells of numbers, falling in those of categories."""
-    cells = min(column.num_bins, most) if ordered else column.num_bins
-    if ordered:
-        shares = np.ones(cells)
-    elif cells == 2:
-        shares = np.array([_FREQUENT, 1 - _FREQUENT])
+def _released_shares(tables: Sequence[Measurement], num_records: int) -> dict[str, _Shares]:
+    singles = {name: m.values for name, m in single_tables(tables, num_records).items()}
+    return {name: tuple((values / values.sum()).tolist()) for name, values in singles.items()}
+
+
+def _of(measurement: Measurement, shares: Mapping[str, _Shares]) -> tuple[_Shares, _Shares, float]:
+    first, second = measurement.columns
+    return shares[first], shares[second], measurement.stddev
+
+
+def _shares(column: CellColumn, domain: Column, most: int) -> _Shares:
+    """A usual histogram: even in the cells of numbers, but for zeros; falling in those of categories."""
+    cells = min(column.num_bins, most) if domain.ordered else column.num_bins
+    if (cells == 2 and not domain.ordered) or _mostly_zero(domain):
+        shares = np.array([_FREQUENT, *[(1 - _FREQUENT) / (cells - 1)] * (cells - 1)])
     else:
-        shares = 1 / np.arange(1, cells + 1)
+        shares = np.ones(cells) if domain.ordered else 1 / np.arange(1, cells + 1)
     shares = shares / shares.sum()
     return tuple((shares if column.missing == "forbid" else np.append((1 - _MISSING) * shares, _MISSING)).tolist())
 
 
+def _mostly_zero(domain: Column) -> bool:
+    """Whether its lowest value has a cell of its own, and the others have but two: so they are drafted where few have
+    another one."""
+    edges = getattr(domain, "edges", None)
+    return edges is not None and len(edges) <= 4 and edges[1] - edges[0] <= isinstance(edges[0], int)
+
+
 @functools.lru_cache(maxsize=4096)
-def _waves(shares: tuple[float, ...]) -> np.ndarray:
+def _waves(shares: _Shares) -> np.ndarray:
     """The normal distribution cut into cells of these shares: a_k of each, `[terms, cells]`."""
     cuts = norm.ppf(np.clip(np.cumsum(shares)[:-1], 1e-12, 1 - 1e-12))
     hermite = [np.ones_like(cuts), cuts]  # He_0, He_1
@@ -262,9 +301,23 @@ def _waves(shares: tuple[float, ...]) -> np.ndarray:
     return edges[:, :-1] - edges[:, 1:]
 
 
+@functools.lru_cache(maxsize=4096)
+def _seen(first: _Shares, second: _Shares, stddev: float, num_records: int) -> float:
+    """The chance that a table of such columns shows an association of medium size."""
+    powers = (2 * math.sin(math.pi * MEDIUM / 6)) ** np.arange(1, _TERMS + 1)
+    gap = num_records * (_waves(first).T * powers) @ _waves(second)
+    z = float((gap**2 / _variance(first, second, stddev, num_records)).sum()) / math.sqrt(2 * gap.size)
+    return float(_chance(z, gap.size))
+
+
+def _variance(first: _Shares, second: _Shares, stddev: float, num_records: int) -> np.ndarray:
+    """Of a cell of independent columns: noise, and a sample's chance."""
+    return stddev**2 + num_records * np.outer(first, second)
+
+
 class _Pair(NamedTuple):
-    """z: what its table will show at each correlation of the grid. chances: that it is held. smallest: the least rank
-    correlation that is."""
+    """z: what its table will show at each correlation of the grid. chances: that it shows one. smallest: the least rank
+    correlation that stands out of noise."""
 
     z: np.ndarray
     chances: np.ndarray
@@ -272,21 +325,18 @@ class _Pair(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)  # most pairs of a wide table are alike
-def _of_pair(first: tuple[float, ...], second: tuple[float, ...], stddev: float, num_records: int) -> _Pair:
-    a, b = _waves(first), _waves(second)
-    cells = a.shape[1] * b.shape[1]
-    products = (a @ a.T) * (b @ b.T)  # of <a_k, a_l> <b_k, b_l>, so that ||t - pq'||^2 is a form of r^k
+def _of_pair(first: _Shares, second: _Shares, stddev: float, num_records: int) -> _Pair:
+    (a, b), noise = (_waves(first), _waves(second)), _variance(first, second, stddev, num_records)
+    products = np.einsum("ki,li,kj,lj,ij->kl", a, a, b, b, 1 / noise, optimize=True)  # so that z is a form of r^k
     powers = np.concatenate([_GRID, _STEPS])[:, None] ** np.arange(1, _TERMS + 1)
-    distances = np.einsum("rk,kl,rl->r", powers, products, powers)
-    by_chance = num_records * (1 - np.square(first).sum()) * (1 - np.square(second).sum())
-    z = (num_records**2 * distances + by_chance) / (stddev**2 * math.sqrt(2 * cells))
+    z = num_records**2 * np.einsum("rk,kl,rl->r", powers, products, powers) / math.sqrt(2 * noise.size)
     above = np.flatnonzero(z[_GRID.size :] >= LEARNED)
     smallest = 6 / math.pi * math.asin(_STEPS[above[0]] / 2) if len(above) else 1.0  # Spearman's, of a normal r
-    return _Pair(z[: _GRID.size], _chance(z[: _GRID.size], cells), smallest)
+    return _Pair(z[: _GRID.size], _chance(z[: _GRID.size], noise.size), smallest)
 
 
 def _chance(z: Any, cells: int) -> Any:
-    """That noise leaves a table of distance z held."""
+    """That noise leaves a table of distance z to be seen."""
     return norm.sf((LEARNED - z) / np.sqrt(1 + 2 * z * math.sqrt(2 / cells)))
 
 
@@ -301,7 +351,7 @@ class _Beliefs:
     :ivar shares: of the earlier columns' cells.
     """
 
-    shares: Mapping[str, tuple[float, ...]]
+    shares: Mapping[str, _Shares]
     of_pairs: Mapping[frozenset[str], np.ndarray]
     of_others: np.ndarray
 
@@ -311,8 +361,7 @@ class _Beliefs:
         seen = significances(tables, num_records)
         if not seen:
             raise ArgumentError("earlier: that release has no tables of two columns; leave it out")
-        singles = {name: m.values for name, m in single_tables(tables, num_records).items()}
-        shares = {name: tuple((values / values.sum()).tolist()) for name, values in singles.items()}
+        shares = _released_shares(tables, num_records)
         pairs = [m for m in tables if len(m.columns) == 2]
         expected = np.stack([_of_pair(*(shares[n] for n in m.columns), m.stddev, num_records).z for m in pairs])
         found = np.array([seen[m.columns] for m in pairs])[:, None]
@@ -327,9 +376,13 @@ class _Beliefs:
         own = _rows_to_one(likely * others)
         return cls(shares, {frozenset(m.columns): row for m, row in zip(pairs, own, strict=True)}, others)
 
-    def of(self, pair: tuple[str, ...]) -> np.ndarray:
-        """Of one pair."""
-        return self.of_pairs.get(frozenset(pair), self.of_others)
+    def showing(self, found: Mapping[tuple[str, ...], _Pair]) -> dict[str, float]:
+        """How many pairs will show an association: expected, the fewest and the most."""
+        own = (self.of_pairs.get(frozenset(pair), self.of_others) for pair in found)
+        each = np.array([weights @ one.chances for weights, one in zip(own, found.values(), strict=True)])
+        expected, spread = float(each.sum()), 2 * math.sqrt(float((each * (1 - each)).sum()))
+        ends = {"fewest": max(0.0, expected - spread), "most": min(float(len(each)), expected + spread)}
+        return {"expected": expected, **ends}
 
 
 def _rows_to_one(table: np.ndarray) -> np.ndarray:

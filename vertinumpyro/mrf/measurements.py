@@ -175,15 +175,17 @@ def dependence(measurement: Measurement, num_records: int) -> float:
     return gap - 0.5 * math.sqrt(2 / math.pi * joint.size * free) * measurement.stddev / num_records
 
 
-def significance(measurement: Measurement, singles: Mapping[str, np.ndarray]) -> float:
+def significance(measurement: Measurement, singles: Mapping[str, np.ndarray], *, of_sample: bool = False) -> float:
     """How far a noisy table is from independence, in standard deviations of what its noise alone would give.
 
     :param measurement: a table.
     :param singles: counts of its columns; the expected ones are their product.
+    :param of_sample: whether the chance of a sample counts as noise: how far those are that records were drawn from.
     """
     counts = [singles[name] / max(singles[name].sum(), 1.0) for name in measurement.columns]
     expected = functools.reduce(np.multiply.outer, counts) * singles[measurement.columns[0]].sum()
-    squares = ((measurement.values - expected) / measurement.stddev) ** 2
+    stddev = np.hypot(measurement.stddev, np.sqrt(expected)) if of_sample else measurement.stddev
+    squares = ((measurement.values - expected) / stddev) ** 2
     return float((squares - 1).sum()) / math.sqrt(2 * squares.size)
 
 

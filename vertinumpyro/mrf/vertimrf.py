@@ -497,17 +497,17 @@ class VertiMRF:
         return stand_in(schema, self.columns(schema), plan, partial(self._field, plan, iterations=1))
 
     def forecast(self, schema: Schema, plan: MRFPlan, earlier: Marginals | None = None) -> PairsForecast:
-        """Of how many pairs of columns a fit will tell more than noise, from public numbers alone.
+        """In how many pairs of columns an association of medium size would be seen, from public numbers alone.
 
         Rounds that measure chosen tables again are taken for one look at all of them.
 
-        :param earlier: a release of such records, as last month's, which says how columns depend: far nearer then.
+        :param earlier: a release of such records, as last month's, which says how many pairs will show one, too.
         :raises ArgumentError: the earlier release has no tables of two columns.
         """
         return forecast_pairs(schema, self._at_once(schema, plan), earlier)
 
     def forecast_by_records(self, dataset: VerticalDataset, plan: MRFPlan) -> dict[tuple[str, ...], float]:
-        """The chance that each pair will be more than noise, by the records. NOT DP: for who holds them all, alone."""
+        """The chance that each pair will show an association, by the records. NOT DP: for who holds them all, alone."""
         return held_by_records(dataset, self._at_once(dataset.schema, plan))
 
     def _at_once(self, schema: Schema, plan: MRFPlan) -> Marginals:

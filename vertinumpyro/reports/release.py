@@ -41,6 +41,7 @@ QUALITY = "quality.json"
 _MOST_NAMED, _STRONGEST = 8, 10
 _LIKE = "Is the twin like what was released?"
 _DISTANCE = "Distance from what was released, beyond noise"
+_ABOVE = "above noise and chance, in standard deviations"
 _PALE = 0.05  # at least the dark end of the scale of distances
 _FOLLOWS = ", and all that follows from them"
 _FOR_MODELS = "the noisy tables; further models cost nothing"
@@ -187,7 +188,7 @@ class ReleaseReport(RunReport):
 
 
 def verdict(released: Marginals | None, what: str) -> list[str]:
-    """A report's first line: how many pairs of columns are more than noise; none where no pairs were released."""
+    """A report's first line: how many pairs of columns are held, and show something; none if none were released."""
     found = None if released is None else held(released)
     return [f"{what} {found.verdict}."] if found is not None and found.num_pairs else []
 
@@ -353,14 +354,14 @@ def _dependence(above: Mapping[tuple[str, ...], float]) -> Iterator[ReportTable]
         return
     unknown = [" and ".join(columns) for columns, z in above.items() if z < LEARNED]
     strongest = sorted((c for c, z in above.items() if z >= LEARNED), key=lambda c: -above[c])[:_STRONGEST]
-    rows = {" and ".join(columns): {"above its noise, in standard deviations": above[columns]} for columns in strongest}
+    rows = {" and ".join(columns): {_ABOVE: above[columns]} for columns in strongest}
     caption = f"The pairs that hang together most clearly: {len(above) - len(unknown)} of {len(above)} tables say more "
-    caption += "than their noise."
+    caption += "than their noise and the chance of a sample."
     if unknown:
         named = ", ".join(unknown[:_MOST_NAMED]) + (", …" if len(unknown) > _MOST_NAMED else ".")
-        caption += f" Noise only, so whether they hang together was not learned: {named}"
+        caption += f" Not seen to hang together: {named}"
     yield ReportTable(
-        frame=pd.DataFrame.from_dict(rows or {"none": {"above its noise, in standard deviations": math.nan}}, "index"),
+        frame=pd.DataFrame.from_dict(rows or {"none": {_ABOVE: math.nan}}, "index"),
         caption=caption,
         not_dp=False,
         section="What was learned",

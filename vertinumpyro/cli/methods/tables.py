@@ -81,24 +81,29 @@ class TablesCommand(CommandMethod):
         return {**super().facts(plan), "memory, records aside": at_most(memory)}
 
     def forecast(self, plan: MRFPlan, earlier: Path | None = None) -> Mapping[str, Any]:
-        """How many pairs of columns are going to be more than noise."""
+        """How many pairs of columns it is going to hold, and by an earlier run how many will show an association."""
         found = self.method.forecast(self.config.schema, plan, None if earlier is None else _released_in(earlier))
-        held, of = found.expected
+        held, of, showing = found.expected
         if not of:
             return {}
-        return {"held_pairs": round(held), "pairs": of, "words": str(found)}
+        more = {} if showing is None else {"showing_pairs": round(showing)}
+        return {"held_pairs": round(held), "pairs": of, **more, "words": str(found)}
 
     def forecast_by_records(self, dataset: VerticalDataset, plan: MRFPlan) -> Mapping[str, Any]:
-        """How many of all pairs of columns, and of each party's own."""
+        """How many of all pairs of columns will show an association, and of each party's own."""
         found = self.method.forecast_by_records(dataset, plan)
         if not found:
             return {}
         at = [({dataset.schema.party_of(name) for name in pair}, chance) for pair, chance in found.items()]
         own = {party: [chance for parties, chance in at if parties == {party}] for party in dataset.parties}
         told = [f"{sum(chances):.0f} of {len(chances)} within {party}" for party, chances in own.items() if chances]
-        held = round(sum(found.values()))
-        words = f"By these records about {held} of {len(found)}" + (f", {', '.join(told)}" if told else "")
-        return {"held_pairs": held, "pairs": len(found), "words": words}
+        showing = round(sum(found.values()))
+        words = f"By these records about {showing} of {len(found)} pairs will show an association"
+        return {
+            "showing_pairs": showing,
+            "pairs": len(found),
+            "words": ", ".join([words, *told]),
+        }
 
     def time(self, plan: MRFPlan) -> FitTime:
         """See `VertiMRF.time`."""
