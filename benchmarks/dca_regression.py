@@ -109,7 +109,7 @@ def errors(
         train, test = columns[order[: table.num_train]], columns[order[-table.num_test :]]
         for arm, settings in ARMS.items():
             model = BayesianLinearRegression(epsilon=epsilon, delta=DELTA, bounds=BOUND, target_bound=BOUND, **settings)
-            plans = [model.plan(len(train), train.shape[1] - 1) for _ in range(draws)]
+            plans = [model.plan(train[:, 1:]) for _ in range(draws)]
             fits = [model.fit(train[:, :-1], train[:, -1], plan=plan).coef_ for plan in plans]
             found[arm] += [_mae(coefficients, test) for coefficients in fits]
             if arm == "paper_proj":

@@ -217,7 +217,7 @@ def linear_of_holders(draws: Draws, quick: bool, *, projection: bool) -> Audit:
 def linear_of_clients(draws: Draws, quick: bool) -> Audit:
     """Columns from -1 to 1, whose corners are furthest apart."""
     values = list(itertools.product((-1.0, 1.0) if quick else (-1.0, 0.2, 1.0), repeat=4))
-    plan = BayesianLinearRegression(delta=DELTA).plan(NUM_RECORDS, 3)
+    plan = BayesianLinearRegression(delta=DELTA).plan(num_records=NUM_RECORDS, num_features=3)
     source, clients = InsecureSeededSource(0), [f"client {i}" for i in range(NUM_RECORDS)]
 
     def run(release: Any, records: Sequence[Record]) -> np.ndarray:

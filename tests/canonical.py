@@ -93,7 +93,7 @@ def _bayesian() -> Method:
         given = {} if run.get("resume") else {"plan": plan}  # a run that goes on has its own
         return model().fit(np.column_stack([pooled["age"], pooled["ill"]]), pooled["income"], **given, **run)
 
-    return Method(lambda data: model().plan(data.num_records, 2), fit, lambda fit: [fit.coef_])
+    return Method(lambda data: model().plan(num_records=data.num_records, num_features=2), fit, lambda fit: [fit.coef_])
 
 
 METHODS = {

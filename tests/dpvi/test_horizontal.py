@@ -12,13 +12,14 @@ import optax
 import pytest
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, LongFitWarning, PlanSpentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
-from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
+from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi.horizontal import ClientSteps, HorizontalDataset, HorizontalDPVI
 from vertinumpyro.dpvi.training_loop import Chunk, ChunkRunner, StepInput
 from vertinumpyro.posterior.predictive import device_columns
+from vertinumpyro.privacy import FitTime
 from vertinumpyro.secure import FixedPoint, Plaintext
 from vertinumpyro.secure.fixed_point import clipped_sum
 
@@ -193,3 +194,23 @@ def test_refusals(records: VerticalDataset) -> None:
     stranger = VerticalDataset(elsewhere, {"everyone": {"plan": np.zeros(5, np.int32)}})
     with pytest.raises(ArgumentError, match="one schema"):
         HorizontalDataset.from_clients([records, stranger])
+
+
+def test_a_plan_says_how_long_a_fit_takes_and_what_is_long_is_asked_for(dataset: HorizontalDataset):
+    plan = make_plan(dataset)
+    found = plan.time
+    assert set(found.before) == {"compiling", "5 steps"}
+    assert all(seconds > 0 for seconds in (*found.before.values(), *found.after.values()))
+    plan.keep_time(FitTime(before={"5 steps": 4000.0}))
+    with pytest.raises(ArgumentError, match=r"allow_long: .* 67 min"):
+        fit(HorizontalDPVI(DPVI_), dataset, plan)
+    with pytest.warns(LongFitWarning):
+        fit(HorizontalDPVI(DPVI_), dataset, plan, allow_long=True)
+
+
+def test_a_holders_time_is_of_its_own_part(records: VerticalDataset):
+    plan = HorizontalDPVI(DPVI_).plan(
+        TableFacts(SCHEMA, N, ("east", "west")), noise_multiplier=2.0, batch_size=20, num_steps=5
+    )
+    assert plan.time.before["5 steps"] > 0
+    assert "add up together" in plan.time.words

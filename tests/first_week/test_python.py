@@ -76,7 +76,7 @@ def logistic(**wrong: Any) -> Any:
 
 
 def linear(**wrong: Any) -> Any:
-    return BayesianLinearRegression(**wrong).plan(N, 3)
+    return BayesianLinearRegression(**wrong).plan(num_records=N, num_features=3)
 
 
 CALLS: dict[str, tuple[Call, tuple[str, ...], tuple[str, ...]]] = {

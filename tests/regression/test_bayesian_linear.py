@@ -10,8 +10,10 @@ pytest.importorskip("sklearn", reason="scikit-learn (extra: report) is not insta
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, LongFitWarning
 from vertinumpyro.core.rng import InsecureRandomnessWarning
+from vertinumpyro.data import PartySchema, RealColumn, Schema, TableFacts
+from vertinumpyro.privacy import FitTime
 from vertinumpyro.regression.bayesian_linear import BayesianLinearRegression
 from vertinumpyro.regression.posteriors import (
     NoisyStatistics,
@@ -187,3 +189,51 @@ def test_bad_settings_are_refused_before_anything_is_spent(settings, tmp_path):
     with pytest.raises(ArgumentError):
         BayesianLinearRegression(**settings).fit(x, y, run_dir=tmp_path)
     assert not (tmp_path / "privacy.json").exists()
+
+
+def test_a_plan_is_asked_for_as_of_the_other_estimators_and_as_before():
+    schema = Schema({"people": PartySchema({name: RealColumn(bounds=(-1, 1)) for name in ("a", "b", "late")})})
+    model, x = BayesianLinearRegression(target="late"), np.zeros((2000, 2))
+    holders = TableFacts(schema, 2000, ("east", "west"))
+    plans = [
+        model.plan(schema, "late", num_records=2000, epsilon=2.0, delta=1e-6),
+        model.plan(schema=schema, num_records=2000, epsilon=2.0, delta=1e-6),
+        model.plan(x, epsilon=2.0, delta=1e-6),
+        model.plan(num_records=2000, num_features=2, epsilon=2.0, delta=1e-6),
+        model.plan(holders, "late", epsilon=2.0, delta=1e-6),
+    ]
+    found = {(plan.num_records, plan.num_features, plan.target_epsilon, plan.delta) for plan in plans}
+    assert found == {(2000, 2, 2.0, 1e-6)}
+    assert [plan.holders for plan in plans] == [(), (), (), (), ("east", "west")]
+    with pytest.warns(FutureWarning, match="num_features="):
+        assert model.plan(2000, 2).num_features == 2
+    for wrong, says in (
+        ({"data": schema}, "num_records"),
+        ({"data": x, "label": "a"}, "label"),
+        ({"data": x, "clip": 1.0}, "clip"),
+        ({"num_records": 10}, "schema"),
+    ):
+        with pytest.raises(ArgumentError, match=says):
+            model.plan(**wrong)
+
+
+def test_a_plan_says_how_long_a_fit_takes_and_what_is_long_is_asked_for():
+    x, y = table(2)
+    model = BayesianLinearRegression(target_bound=2.0, noise_variance=0.04)
+    plan = model.plan(x)
+    assert set(plan.time.before) == {"the thresholds", "the sums"}
+    assert all(seconds > 0 for seconds in plan.time.before.values())
+    plan.keep_time(FitTime(before={"the sums": 4000.0}))
+    with pytest.raises(ArgumentError, match=r"allow_long: .* 67 min"):
+        model.fit(x, y, plan=plan)
+    with pytest.warns(LongFitWarning):
+        model.fit(x, y, plan=plan, allow_long=True)
+    assert model.plan_ is plan
+
+
+def test_holders_time_is_of_their_largest_part():
+    schema = Schema({"people": PartySchema({name: RealColumn(bounds=(-1, 1)) for name in ("a", "late")})})
+    model = BayesianLinearRegression(target="late", projection=False)
+    plan = model.plan(TableFacts(schema, 10**6, ("east", "west")))
+    assert set(plan.time.before) == {"the sums"}
+    assert "add up together" in plan.time.words

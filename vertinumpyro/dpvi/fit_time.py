@@ -17,15 +17,15 @@ from vertinumpyro.posterior.predictive import model_units
 from vertinumpyro.privacy import FitTime, GradientPlan
 from vertinumpyro.session.fit_time import drawing_seconds
 
-_OF_COMPILING = 0.4  # of what the steps take, what draws a twin of the same model does
-_MOST_RECORDS = 10**6  # of stand-ins; a step reads the records of its batch alone
+OF_COMPILING = 0.4  # of what the steps take, what draws a twin of the same model does
+MOST_RECORDS = 10**6  # of stand-ins; a step reads the records of its batch alone
 _MOST_DRAWN = 10**6  # values of noise, of more the time is in proportion
 _APART = "each party's own part of the steps"
 
 
 def try_step(kernel: Kernel, state: DPVIState, facts: DatasetInfo, plan: GradientPlan) -> StepTime:
     """A step of the loop that a fit uses, on columns that are nobody's."""
-    num_records = min(facts.num_records, _MOST_RECORDS)
+    num_records = min(facts.num_records, MOST_RECORDS)
     columns = {
         party: {
             name: jnp.asarray(model_units(column))
@@ -48,7 +48,7 @@ def fit_time(
     if tried is not None:
         before["compiling"] = tried.compiling
         before[f"{plan.num_gradients:,} steps"] = plan.num_gradients * _step(kernel, plan, tried)
-    drawing = drawing_seconds(facts) + _OF_COMPILING * before.get("compiling", 0.0)
+    drawing = drawing_seconds(facts) + OF_COMPILING * before.get("compiling", 0.0)
     return FitTime(
         before=before,
         after={**begun.after, "the synthetic table": drawing},

@@ -11,9 +11,11 @@ machines of their own: a session whose parties are holders (`PartyTask.holders`)
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 
@@ -29,14 +31,16 @@ from vertinumpyro.core.validation import checked
 from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.dataset import Source
 from vertinumpyro.dpvi.clipping import check_one_outcome
+from vertinumpyro.dpvi.fit_time import MOST_RECORDS, OF_COMPILING
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, state_leaves, state_of, tree_arrays
-from vertinumpyro.dpvi.preflight import rehearse_update
+from vertinumpyro.dpvi.preflight import StepTime, rehearse_update
 from vertinumpyro.dpvi.settings import as_optax, check_dataset, check_plan, default_batch, default_clip_norm, num_scores
 from vertinumpyro.dpvi.training_loop import CHECKPOINT, DPVIState, Kernel, Pace, restored, run_steps
+from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.guide import ReparameterisedGuide
 from vertinumpyro.posterior.predictive import Columns, checked_key, device_columns, score_link
-from vertinumpyro.privacy import OUTSIDE_ANALYST, Batches, ClientPlan, Plan, PoissonSampling, neighbouring
+from vertinumpyro.privacy import OUTSIDE_ANALYST, Batches, ClientPlan, FitTime, Plan, PoissonSampling, neighbouring
 from vertinumpyro.secure import BatchShape, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, SumBackend
@@ -51,6 +55,7 @@ from vertinumpyro.session import (
     account_of,
     party_sources,
 )
+from vertinumpyro.session.fit_time import announce, drawing_seconds
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than the real grid: a multiplier that holds here holds there
 _DEFAULT_NOISE_CLIENTS = 100
@@ -215,7 +220,43 @@ class HorizontalDPVI(HorizontalMethod):
         grid_bits = FixedPoint().grid_bits(self._shape(clients.schema, rough))
         plan = ClientPlan(noise_multiplier=noise_multiplier, grid_bits=grid_bits, **settings)
         plan.warn_if_narrowed()
+        plan.keep_time(partial(self._time, clients, plan))
         return plan
+
+    def time(self, dataset: HorizontalDataset | DatasetInfo, plan: ClientPlan) -> FitTime:
+        """How long a fit and a twin take here, a step tried on stand-ins; `plan.time` is this of its own plan."""
+        return self._time(_Clients.of(dataset), plan)
+
+    def _time(self, clients: _Clients, plan: ClientPlan, steps: ClientSteps | None = None) -> FitTime:
+        """By the fit's own steps, which are compiled then, or by others."""
+        tried = self._tried(clients, plan, steps)
+        drawing = drawing_seconds(TableFacts(clients.schema, clients.num_records))
+        return FitTime(
+            before={"compiling": tried.compiling, f"{plan.num_gradients:,} steps": plan.num_gradients * tried.step},
+            after={"the synthetic table": drawing + OF_COMPILING * tried.compiling},
+            unknown="what the holders add up together" if clients.holders else "",
+            shorter="Give fewer num_steps, a smaller batch_size, or a model of fewer components or parameters. ",
+        )
+
+    def _tried(self, clients: _Clients, plan: ClientPlan, steps: ClientSteps | None) -> StepTime:
+        """A step of clients who hold nobody's records; of one holder where each computes at home."""
+        kernel, state = self._kernel(clients, plan, compat.random_key(0))
+        num_records = min(-(-clients.num_records // max(1, len(clients.holders))), MOST_RECORDS)
+        parts = {p: stand_in_columns(clients.schema.restrict(p), num_records) for p in clients.schema.parties}
+        records, apart = VerticalDataset(clients.schema, parts), 1 if clients.holders else clients.count
+        owners = None if clients.many else np.arange(num_records, dtype=np.int32) % apart
+        steps = ClientSteps(kernel, records, owners) if steps is None else steps.of(records)
+        seconds = []
+        for _ in range(2):
+            started = time.perf_counter()
+            batch, noise = self._inputs(plan, kernel, None, 0, num_records)()
+            if isinstance(self.backend, SumBackend) and not clients.holders:
+                released = np.asarray(self.backend.noisy_sum(steps.vectors(state, batch), noise))
+            else:
+                released = steps.sum_of(state, batch.indices[0], batch.mask[0])
+            steps.update(state, released)
+            seconds.append(time.perf_counter() - started)
+        return StepTime(max(0.0, seconds[0] - seconds[1]), seconds[1])
 
     def kernel(
         self, dataset: HorizontalDataset | DatasetInfo, plan: ClientPlan, rng_key: jax.Array
@@ -224,7 +265,9 @@ class HorizontalDPVI(HorizontalMethod):
 
         :raises ArgumentError: if the plan was made for other records or another model.
         """
-        clients = _Clients.of(dataset)
+        return self._kernel(_Clients.of(dataset), plan, rng_key)
+
+    def _kernel(self, clients: _Clients, plan: ClientPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         check_plan(plan, ClientPlan)
         rng_key = checked_key(rng_key)
         shape = self._shape(clients.schema, plan)
@@ -274,6 +317,7 @@ class HorizontalDPVI(HorizontalMethod):
         resume: bool = False,
         progress_bar: bool = True,
         insecure_seed: int | None = None,
+        allow_long: bool = False,
     ) -> Posterior:
         """Spend the plan: run its steps and return the posterior over the global latents.
 
@@ -282,15 +326,20 @@ class HorizontalDPVI(HorizontalMethod):
         :param run_dir: folder for `privacy.json`, which counts every step before it is handed on, and a checkpoint.
         :param resume: continue the run of `run_dir`; a run that is complete costs nothing.
         :param insecure_seed: noise and batches from a seeded generator, for tests: no privacy at all.
+        :param allow_long: fit even where it will take more than ten minutes, as a step took on stand-ins. From one
+            minute on a `LongFitWarning` says how long, and where the time goes.
         :raises PlanSpentError: if the plan was spent before.
         """
         kernel, state = self.kernel(dataset, plan, rng_key)
         rehearse_update(kernel, state)
+        asked = {"run_dir": run_dir, "resume": resume, "allow_long": allow_long}
         if isinstance(dataset, Session):
+            announce(dataset, plan, partial(self.time, dataset, plan), **asked)
             return self._fit_session(dataset, plan, kernel, state, run_dir, resume, progress_bar, insecure_seed)
         if not isinstance(backend := self.backend, SumBackend):
             raise ArgumentError("backend: clients in one process are added up by DistributedCompute() or FixedPoint()")
         steps, secure = ClientSteps(kernel, dataset.records, dataset.owners), insecure_seed is None
+        announce(None, plan, partial(self._time, _Clients.of(dataset), plan, steps), **asked)
         started, norms = time.perf_counter(), []
         with (
             Run.opened(
@@ -304,7 +353,9 @@ class HorizontalDPVI(HorizontalMethod):
             tqdm(total=plan.num_steps, initial=run.first_step, disable=not progress_bar, unit="step") as bar,
         ):
             state, pace = restored(run, state), Pace(plan.num_steps)
-            draw = self._inputs(plan, kernel, insecure_seed, run)
+            first = plan.sampling.resume_step(plan.num_records, run.ledger.steps_spent)
+            run.ledger.reserve_up_to(first)
+            draw = self._inputs(plan, kernel, insecure_seed, first, plan.num_records)
             while run.ledger.steps_left:
                 began, count = time.perf_counter(), min(pace.count, run.ledger.steps_left)
                 for _ in range(count):
@@ -353,15 +404,13 @@ class HorizontalDPVI(HorizontalMethod):
 
     @staticmethod
     def _inputs(
-        plan: ClientPlan, kernel: Kernel, insecure_seed: int | None, run: Run
+        plan: ClientPlan, kernel: Kernel, insecure_seed: int | None, first: int, num_records: int
     ) -> Callable[[], tuple[Batches, np.ndarray]]:
-        """Draws a step's batch and its noise shares. Secret."""
-        first = plan.sampling.resume_step(plan.num_records, run.ledger.steps_spent)
-        run.ledger.reserve_up_to(first)
+        """Draws a step's batch of so many records, and its noise shares. Secret."""
         (source,) = party_sources(1, insecure_seed, first)
         noise_source = CipherSource() if insecure_seed is None else source
         batches, num_values = (
-            plan.sampling.start(plan.num_records, source, first_step=first),
+            plan.sampling.start(num_records, source, first_step=first),
             kernel.guide.split.num_values,
         )
         return lambda: (batches.next(1), plan.draw_noise_shares(num_values, noise_source))
@@ -400,6 +449,12 @@ class ClientSteps:
         self._num_clients = records.num_records if owners is None else int(owners.max()) + 1
         self._local = jax.jit(self._client_vectors)
         self._update = jax.jit(self._updated)
+
+    def of(self, records: VerticalDataset) -> ClientSteps:
+        """The same programs, of other records of the same clients."""
+        other = copy.copy(self)
+        other._columns = device_columns(records)
+        return other
 
     def vectors(self, state: DPVIState, batch: Batches) -> np.ndarray:
         """Each client's integer vector `[clients, D]` on the grid; of clients with a record each, the batch's.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,11 +14,11 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.core.validation import check_fields
+from vertinumpyro.core.validation import check_fields, shown
 from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
-from vertinumpyro.privacy import Plan
+from vertinumpyro.privacy import FitTime, Plan
 from vertinumpyro.regression.bayesian_linear_plan import LEAST_RECORDS, BayesianLinearPlan, Calibration
-from vertinumpyro.regression.dataframe_input import refuse_weights, weights_within
+from vertinumpyro.regression.dataframe_input import facts_of, refuse_weights, told_apart, weights_within
 from vertinumpyro.regression.holder_statistics import StatisticsWork, feature_columns, schema_bounds
 from vertinumpyro.regression.posteriors import (
     POSTERIORS,
@@ -26,7 +29,14 @@ from vertinumpyro.regression.posteriors import (
 )
 from vertinumpyro.regression.results_table import RegressionSummary, facts_of_plan, normal_rows
 from vertinumpyro.regression.sklearn_compat import RegressorMixin, SpendsOwnBudgets, check_is_fitted, validate_data
-from vertinumpyro.regression.statistics_release import GRID_BITS, Mechanism, scaled, statistic_vectors, unpacked
+from vertinumpyro.regression.statistics_release import (
+    GRID_BITS,
+    Mechanism,
+    StatisticsRelease,
+    scaled,
+    statistic_vectors,
+    unpacked,
+)
 from vertinumpyro.secure import Backend
 from vertinumpyro.secure.dca.backend import CipherSource, check_nodes
 from vertinumpyro.session import (
@@ -39,9 +49,15 @@ from vertinumpyro.session import (
     party_sources,
     recorded_plan,
 )
+from vertinumpyro.session.fit_time import announce, slowness
 from vertinumpyro.session.party_computation import Columns
 
 STATISTICS = "statistics.npz"
+
+_OF_THE_PLAN = frozenset({"delta", "mechanism", "max_unreliable", "calibration", "std_share"})
+_REPEATS = 20  # auxiliary tables of the thresholds
+_TRIED_VALUES = 2**16
+_VALUE_S = 2e-8  # a statistic of a record, in a holder's sum
 
 _Release = Callable[[int, str, np.ndarray], np.ndarray]
 _Step = Callable[[int, Callable[[], Payload]], Payload | None]
@@ -50,7 +66,7 @@ _Step = Callable[[int, Callable[[], Payload]], Payload | None]
 class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMethod):
     r"""y | x ~ N(x'β, λ), β ~ N(0, λ_0 I), from perturbed sufficient statistics (Algorithm 2 of the DCA paper).
 
-    Formal guarantee: `fit` releases what `plan(n, d)` says, and everything that it stores is computed from that
+    Formal guarantee: `fit` releases what `plan` says, and everything that it stores is computed from that
     alone; one record may be replaced by any other, n is public. Columns are assumed to be centred at zero, which
     costs accuracy where it is wrong, never privacy; values past their bounds are clipped to them. Every fit without
     `plan=` is a budget of its own, each fold of `cross_val_score` too: see `own_budgets`.
@@ -136,34 +152,87 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         self.backend = backend
 
     def plan(
-        self, num_records: int | DatasetInfo, num_features: int | None = None, *, epsilon: float | None = None
-    ) -> BayesianLinearPlan:
+        self, data: Any = None, label: str | None = None, *, num_records: int | None = None,
+        num_features: int | None = None, epsilon: float | None = None, schema: Schema | None = None, **settings: Any,
+    ) -> BayesianLinearPlan:  # fmt: skip
         """The privacy plan of a fit; reads no data.
 
-        :param num_records: N; or a session of holders, or its `TableFacts`, which say the rest.
-        :param num_features: d.
+        :param data: a session of holders, or its `TableFacts`; a schema of whole records; or the features, of which the
+            shape is read.
+        :param label: the constructor's target, or None.
+        :param num_records: N, beside a schema.
+        :param num_features: d, in the place of `data`, beside N.
         :param epsilon: None takes the constructor's.
+        :param schema: a schema in the place of `data`.
+        :param settings: fields of `BayesianLinearPlan` in the place of the constructor's, as `delta`.
+        :raises ArgumentError: names what is missing or does not fit.
         """
         check_fields(self)
-        holders: tuple[str, ...] = ()
-        if not isinstance(num_records, int | np.integer):
-            facts = num_records
-            _require_whole_records(facts)
-            holders, num_records = facts.parties, facts.num_records
-            num_features = len(self.features(facts.schema))
-        elif num_features is None:
-            raise ArgumentError("num_features: give the number of features beside that of records")
-        return BayesianLinearPlan(
-            num_records=int(num_records),
+        if isinstance(data, int | np.integer):  # as it was called before
+            warnings.warn(
+                "plan(N, d): name them, plan(num_records=N, num_features=d), or give the features, plan(X); the first "
+                "argument will be data alone, as in the other estimators",
+                FutureWarning,
+                stacklevel=2,
+            )
+            num_records, num_features = int(data), num_features if label is None else int(label)
+            data = label = None
+        if label not in (None, self.target):
+            raise ArgumentError(f"label={shown(label)}: the regression is of {self.target!r}; leave label out")
+        if unknown := settings.keys() - _OF_THE_PLAN:
+            raise ArgumentError(f"{min(unknown)}: the plan of this regression has {', '.join(sorted(_OF_THE_PLAN))}")
+        num_records, num_features, holders = self._sizes(data, schema, num_records, num_features)
+        own: dict[str, Any] = {name: getattr(self, name) for name in _OF_THE_PLAN}
+        plan = BayesianLinearPlan(
+            num_records=num_records,
             num_features=num_features,
             target_epsilon=self.epsilon if epsilon is None else epsilon,
-            delta=self.delta,
-            mechanism=self.mechanism,
-            max_unreliable=self.max_unreliable,
-            calibration=self.calibration,
-            std_share=self.std_share if self.projection else 0.0,
+            **{**own, "std_share": self.std_share if self.projection else 0.0, **settings},
             holders=holders,
         )
+        plan.keep_time(partial(self.time, None, plan))
+        return plan
+
+    def _sizes(
+        self, data: Any, schema: Schema | None, num_records: int | None, num_features: int | None
+    ) -> tuple[int, int, tuple[str, ...]]:
+        """N, d and the holders."""
+        if data is None and schema is None and num_records is not None and num_features is not None:
+            return num_records, num_features, ()
+        _require_whole_records(data)
+        shape = getattr(data, "shape", ())
+        if len(shape) == 2:
+            return int(shape[0]), int(shape[1]), ()
+        facts = facts_of(data, schema, num_records, None)
+        _require_whole_records(facts)
+        holders = facts.parties if isinstance(data, DatasetInfo) else ()
+        return facts.num_records, len(self.features(facts.schema)), holders
+
+    def time(self, facts: DatasetInfo | None, plan: BayesianLinearPlan) -> FitTime:
+        """How long a fit takes here: its thresholds, and some clients' sums, are tried on stand-ins."""
+        before = {}
+        if plan.moments is not None:
+            noise = float(np.sqrt(plan.statistics.noise_variance))
+            one = (plan.num_records, plan.num_features, noise, self.posterior)
+            before["the thresholds"] = _REPEATS * _seconds(lambda: optimal_thresholds(*one, repeats=1))
+        if plan.holders:
+            sizes = sum(release.num_values for release in plan.releases)
+            before["the sums"] = slowness() * _VALUE_S * plan.num_records * sizes
+        else:
+            before["the sums"] = sum(self._seconds_of(release) for release in plan.releases)
+        return FitTime(
+            before=before,
+            unknown="what the holders add up together" if plan.holders else "",
+            shorter="Give fewer features, or projection=False. ",
+        )
+
+    def _seconds_of(self, release: StatisticsRelease) -> float:
+        """Of a release, by one of a few clients'."""
+        few = max(_TRIED_VALUES // release.num_values, release.max_unreliable + LEAST_RECORDS)
+        tried = dataclasses.replace(release, num_records=min(release.num_records, few))
+        vectors = np.zeros((tried.num_records, release.num_values))
+        seconds = _seconds(lambda: tried.run(vectors, CipherSource(), num_nodes=self.num_nodes))
+        return seconds * release.num_records / tried.num_records
 
     def fit(
         self,
@@ -174,11 +243,12 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         run_dir: str | Path | None = None,
         resume: bool = False,
         sample_weight: Any = None,
+        allow_long: bool = False,
     ) -> BayesianLinearRegression:
         """Spend a plan on the records `X` `[n, d]`, `y` `[n]`.
 
         :param X: features; or a session of holders of whole records, with no `y`.
-        :param y: target.
+        :param y: target. A plan may stand here, too, where X is a session.
         :param plan: a plan made by `plan` that was looked at before; None makes one, and warns where this estimator or
             its clones did so before.
         :param run_dir: folder for `privacy.json`, written before anything is released, which keeps the plan from being
@@ -186,18 +256,22 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         :param resume: go on with the run of `run_dir`, under its plan; what it released is not released again.
         :param sample_weight: `[n]` from 0 to 1: a record of weight w counts as w records. Weights are part of the
             records: x and y are multiplied by √w, which stays within the bounds, so the guarantee is the same.
-        :raises ArgumentError: a setting is wrong, or the plan was made for other sizes; nothing is spent.
+        :param allow_long: fit even where it will take more than ten minutes, as its parts took on stand-ins.
+        :raises ArgumentError: a setting is wrong, or the plan was made for other sizes, or it would take more than ten
+            minutes, and `allow_long` is False; nothing is spent.
         :raises PlanSpentError: the plan was spent before.
         """
+        y, plan = told_apart(y, plan, BayesianLinearPlan)
         if resume and plan is None:
             plan = recorded_plan(run_dir, BayesianLinearPlan)
         if isinstance(X, Session):
             refuse_weights(sample_weight)
-            return self._fit_session(X, y, plan, run_dir, resume)
+            return self._fit_session(X, y, plan, run_dir, resume, allow_long)
         _require_whole_records(X)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=LEAST_RECORDS)
         bounds = self._checked_settings(X.shape[1])
-        spent = self.plan(*X.shape) if plan is None else self._checked_plan(plan, X.shape)
+        spent = self.plan(X) if plan is None else self._checked_plan(plan, X.shape)
+        self._announce(None, spent, run_dir, resume, allow_long)
         self._rehearse(bounds, spent)
         roots = np.sqrt(weights_within(sample_weight, len(X)))
         columns = np.column_stack([X, np.asarray(y, np.float64)]) * roots[:, None]
@@ -248,14 +322,16 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         return StatisticsWork(plan, facts.schema, self.target, columns, source)
 
     def _fit_session(
-        self, session: Session, y: Any, plan: BayesianLinearPlan | None, run_dir: str | Path | None, resume: bool
-    ) -> BayesianLinearRegression:
+        self, session: Session, y: Any, plan: BayesianLinearPlan | None, run_dir: str | Path | None, resume: bool,
+        allow_long: bool,
+    ) -> BayesianLinearRegression:  # fmt: skip
         if y is not None:
             raise ArgumentError("y: a session's target is the column that the constructor names; leave y out")
         names = self.features(session.schema)
         bounds = self._checked_settings(len(names), schema_bounds(session.schema, [*names, str(self.target)]))
         spent = self.plan(session) if plan is None else plan
         self.check(session, spent)
+        self._announce(session, spent, run_dir, resume, allow_long)
         self._rehearse(bounds, spent)
         if plan is None:
             self._warn_of_another(spent)
@@ -292,6 +368,13 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         self.statistics_ = unpacked(total, plan.statistics.noise_variance)
         self.bounds_, self.target_bound_ = bounds[:-1], float(bounds[-1])
         self.coef_, self.covariance_ = self._posterior(self.statistics_, bounds)
+
+    def _announce(
+        self, session: Session | None, plan: BayesianLinearPlan, run_dir: str | Path | None, resume: bool,
+        allow_long: bool,
+    ) -> None:  # fmt: skip
+        estimate = partial(self.time, session, plan)
+        announce(session, plan, estimate, run_dir=run_dir, resume=resume, allow_long=allow_long)
 
     def _rehearse(self, bounds: np.ndarray, plan: BayesianLinearPlan) -> None:
         """What follows the releases, on stand-ins: nothing may fail once the plan is spent."""
@@ -368,6 +451,12 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
                 f"plan was made for {plan.num_records} records and {plan.num_features} features, got {shape}"
             )
         return plan
+
+
+def _seconds(compute: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    compute()
+    return time.perf_counter() - started
 
 
 def _require_whole_records(data: Any) -> None:

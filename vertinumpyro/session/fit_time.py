@@ -51,7 +51,7 @@ def drawing_seconds(facts: DatasetInfo) -> float:
 
 
 def announce(
-    session: Session,
+    session: Session | None,
     plan: Plan,
     estimate: Callable[[], FitTime],
     *,
@@ -93,8 +93,8 @@ def _has_record(run_dir: str | Path | None) -> bool:
     return run_dir is not None and Path(run_dir, PRIVACY_RECORD).exists()
 
 
-def _decides(session: Session) -> bool:
-    """Whether this process has started all parties' parts, or has all their tables."""
+def _decides(session: Session | None) -> bool:
+    """Whether this process has started all parties' parts, or has all their tables; None has them."""
     while isinstance(session, SessionWrapper):
         session = session.inner
     return not isinstance(session, OrganisationSession)

@@ -14,10 +14,10 @@ from vertinumpyro.cli.model_loading import build_dpvi
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import DatasetInfo, VerticalDataset
+from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import Posterior
 from vertinumpyro.dpvi.horizontal import HorizontalDPVI
-from vertinumpyro.privacy import ClientPlan, Plan
+from vertinumpyro.privacy import ClientPlan, FitTime, Plan
 from vertinumpyro.regression import BayesianLinearPlan, BayesianLinearRegression
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.posterior import PosteriorReport
@@ -82,6 +82,10 @@ class BayesianLinearCommand(CommandMethod):
         """See `CommandMethod`."""
         return BayesianLinearReport.plan_facts(plan, backend)
 
+    def time(self, plan: BayesianLinearPlan) -> FitTime:
+        """See `BayesianLinearRegression.time`."""
+        return self.method.time(None, plan)
+
     def computations(self, facts: DatasetInfo, plan: BayesianLinearPlan) -> Sequence[tuple[Computation, int]]:
         """Each release is one sum."""
         holders = len(plan.holders)
@@ -89,7 +93,7 @@ class BayesianLinearCommand(CommandMethod):
 
     def fit(self, data: VerticalDataset | Session, plan: BayesianLinearPlan, *, run_dir: Path, resume: bool) -> Any:
         """See `CommandMethod`."""
-        return self.method.fit(data, plan=plan, run_dir=run_dir, resume=resume)
+        return self.method.fit(data, plan=plan, run_dir=run_dir, resume=resume, allow_long=True)
 
     def report(self, result: BayesianLinearRegression) -> BayesianLinearReport:
         """See `CommandMethod`."""
@@ -138,6 +142,10 @@ class HorizontalCommand(CommandMethod):
         """See `CommandMethod`."""
         return PosteriorReport.plan_facts(plan, backend)
 
+    def time(self, plan: ClientPlan) -> FitTime:
+        """See `HorizontalDPVI.time`."""
+        return self.method.time(TableFacts(self.config.schema, plan.num_records, plan.holders), plan)
+
     def computations(self, facts: DatasetInfo, plan: ClientPlan) -> Sequence[tuple[Computation, int]]:
         """A sum a step."""
         size = self.dpvi.split(facts.schema).num_values
@@ -147,7 +155,9 @@ class HorizontalCommand(CommandMethod):
         """See `CommandMethod`."""
         assert isinstance(data, Session)
         key = jax.random.split(random_key(self.config.run.seed))[0]
-        return self.method.fit(data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal)
+        return self.method.fit(
+            data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal, allow_long=True
+        )
 
     def stored(self, run_dir: Path, plan: Plan) -> Posterior | None:
         """See `stored_posterior`."""
