@@ -231,8 +231,8 @@ def _candidates(model: Model | None, schema: Schema, allow_long: bool) -> Iterat
         data: VerticalDataset, plan: Any, key: jax.Array, run_dir: str | Path | None
     ) -> tuple[Fitted, Marginals]:
         require_allowed(inference.time(data, plan), allow_long=allow_long)
-        released = release_marginals(data, plan, field, run_dir=run_dir)
-        return inference.fit(released, key, progress_bar=False), released
+        released = release_marginals(data, plan, field, run_dir=run_dir, allow_long=True)
+        return inference.fit(released, key, progress_bar=False, allow_long=True), released
 
     yield "model learned from noisy tables", plan_tables, from_tables
     dpvi = DPVI(model)

@@ -29,6 +29,7 @@ from vertinumpyro.model import party_plate
 from vertinumpyro.mrf.field import require_engine
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.posterior.synthetic_columns import TwinWarning
+from vertinumpyro.privacy import FitTime
 
 KEY = jax.random.key(0)
 
@@ -362,3 +363,24 @@ def test_what_the_release_could_not_be_used_for_is_told_before_it(release):
     )
     assert law is None
     assert "no sampler" in why
+
+
+@pytest.mark.parametrize("part", ["tables", "model"])
+def test_what_takes_long_is_asked_for(part, release, monkeypatch):
+    long = FitTime(before={"the tables": 4000.0}, after={"the model": 4000.0})
+    if part == "tables":
+        data = dataset_of(simulated(0, 200))
+        plan = SETTINGS.plan(data, epsilon=1.0)
+        plan.keep_time(long)
+        with pytest.raises(ArgumentError, match=r"allow_long: .* 67 min on this machine \(the tables 67 min\)"):
+            release_marginals(data, plan, SETTINGS)  # of what follows it nothing counts
+        assert release_marginals(data, plan, SETTINGS, allow_long=True).plan is plan
+        return
+    method = MarginalInference(by_age, num_steps=100, num_starts=1)
+    assert method.fit(release, KEY, num_samples=10, progress_bar=False).law == "tables"
+    monkeypatch.setattr(inference, "model_time", lambda *_: long)
+    assert len(method.fit(release, KEY, num_samples=10, progress_bar=False).draws) == 10  # it was found to be short
+    other = MarginalInference(by_age, num_steps=101, num_starts=1)
+    with pytest.raises(ArgumentError, match="allow_long"):
+        other.fit(release, KEY, num_samples=10, progress_bar=False)
+    other.fit(release, KEY, num_samples=10, progress_bar=False, allow_long=True)

@@ -143,8 +143,8 @@ class Demo:
             view = [*plan_view(plan, facts), *self._costs(system.computations(dataset, plan))]
         console.print(heading("First way: one release of noisy tables. Its privacy plan"), *view)
         with self._timed("from tables"), self._holders(dataset, partial(dataclasses.replace, system)) as data:
-            released = release_marginals(data, plan, system, run_dir=self.out)
-            return self.tables.fit(released, rng_key, progress_bar=console.is_terminal)
+            released = release_marginals(data, plan, system, run_dir=self.out, allow_long=True)
+            return self.tables.fit(released, rng_key, progress_bar=console.is_terminal, allow_long=True)
 
     def _by_dpvi(self, dataset: VerticalDataset, rng_key: jax.Array) -> Posterior:
         """A noisy gradient for every step, from noisy tables on where it can, under a plan of its own."""

@@ -316,7 +316,7 @@ class TableStart(Start):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", InferenceWarning)  # a start need not be good, the steps go on from it
-                start = self.inference.fit(released, rng_key, progress_bar=progress_bar).centre()
+                start = self.inference.fit(released, rng_key, progress_bar=progress_bar, allow_long=True).centre()
             if np.isfinite(start).all():
                 return start
         except VertinumpyroError as error:  # the tables are paid for, and the steps can do without

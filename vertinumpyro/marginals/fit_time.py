@@ -5,6 +5,7 @@ The tables' law takes them for its descents, its tangent and the draws; the fiel
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +21,10 @@ from vertinumpyro.marginals.field_fit import BATCH
 from vertinumpyro.marginals.preconditioned import PARTICLES, STEPS
 from vertinumpyro.marginals.table_likelihood import ReleasedCells, TableLikelihood
 from vertinumpyro.model.dummy_data import errors_on_stand_ins
-from vertinumpyro.mrf import MRFPlan
+from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.fit_time import tables_seconds
+from vertinumpyro.mrf.field import has_engine
+from vertinumpyro.mrf.fit_time import fewer_cells, field_seconds, tables_seconds
 from vertinumpyro.privacy import FitTime
 from vertinumpyro.session.fit_time import drawing_seconds
 
@@ -46,21 +48,25 @@ class _Derivative(NamedTuple):
 def fit_time(inference: MarginalInference, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
     """Of a release, `MarginalInference.fit` and a twin as large as the table."""
     started = time.perf_counter()
-    of, cells = inference.on_stand_in(facts.schema, plan)
+    found = model_time(inference, *inference.on_stand_in(facts.schema, plan))
+    tried = {"trying it on stand-ins": time.perf_counter() - started, "the tables": tables_seconds(facts, plan)}
+    return dataclasses.replace(
+        found, before=tried, after={**found.after, "the synthetic table": drawing_seconds(facts)}
+    )
+
+
+def model_time(inference: MarginalInference, of: TableLikelihood, cells: ReleasedCells, release: Marginals) -> FitTime:
+    """Of `MarginalInference.fit` alone."""
     by_field = inference.law != "tables" and inference.takes_field(of, cells) is not None
-    columns = inference.settings.columns(facts.schema)
-    model = _of_field(inference, of, columns) if by_field else _of_tables(inference, of, cells)
-    field = inference.settings.time(facts, plan) if by_field else FitTime()
-    after = {name: seconds for name, seconds in field.after.items() if name == "the field"}
-    if by_field and (os.cpu_count() or 1) > 1:  # the model compiles beside the field's fit
-        model = model._replace(compiling=max(0.0, model.compiling - after["the field"]))
-    after["the model"] = sum(model)
-    after["the synthetic table"] = drawing_seconds(facts)
+    model = _of_field(inference, of, release.columns) if by_field else _of_tables(inference, of, cells)
+    field = field_seconds(inference.settings, release) if by_field and has_engine() else 0.0
+    if (os.cpu_count() or 1) > 1:  # the model compiles beside the field's fit
+        model = model._replace(compiling=max(0.0, model.compiling - field))
     return FitTime(
-        before={"trying it on stand-ins": time.perf_counter() - started, "the tables": tables_seconds(facts, plan)},
-        after=after,
+        after={**({"the field": field} if by_field else {}), "the model": sum(model)},
         unknown='method="augmentation" beyond its first estimate' if inference.method == "augmentation" else "",
-        shorter=f"Give the model fewer components or parameters, or MarginalInference fewer num_steps. {field.shorter}",
+        shorter="Give the model fewer components or parameters, or MarginalInference fewer num_steps. "
+        + (fewer_cells(release) if by_field else ""),
     )
 
 

@@ -28,7 +28,7 @@ from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.marginals.augmentation import check_few
 from vertinumpyro.marginals.field_fit import fit_to_field
-from vertinumpyro.marginals.fit_time import fit_time
+from vertinumpyro.marginals.fit_time import fit_time, model_time
 from vertinumpyro.marginals.model_comparison import TableELPD, check_tables, elpd_of
 from vertinumpyro.marginals.preconditioned import Draws, Whitened
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLikelihood, table_keys
@@ -41,6 +41,7 @@ from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.privacy import FitTime
 from vertinumpyro.session import Session
+from vertinumpyro.session.fit_time import require_allowed
 
 LawName = Literal["tables", "field"]
 
@@ -163,6 +164,7 @@ def release_marginals(
     run_dir: str | Path | None = None,
     resume: bool = False,
     insecure_seed: int | None = None,
+    allow_long: bool = False,
 ) -> Marginals:
     """Spend a plan on noisy tables of pairs of columns, to which any number of models can be fitted afterwards.
 
@@ -173,14 +175,16 @@ def release_marginals(
     :param data: the parties' tables in this process, or a session.
     :param plan: of `VertiMRF.plan`, with these settings.
     :param settings: cells, selection and backend; the defaults where there are none.
-    :param run_dir: as in `VertiMRF.fit`, with `resume` and `insecure_seed`.
-    :raises ArgumentError: the plan was made for something else.
+    :param run_dir: as in `VertiMRF.fit`, with `resume`, `insecure_seed` and `allow_long`.
+    :raises ArgumentError: the plan was made for something else, or it would take more than ten minutes.
     :raises PlanSpentError: it was spent before.
     """
     settings = VertiMRF() if settings is None else settings
     if not isinstance(settings, VertiMRF):
         raise ArgumentError(f"settings={shown(settings)} are none of VertiMRF's; give VertiMRF(...)")
-    return settings.release(data, plan, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)
+    return settings.release(
+        data, plan, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed, allow_long=allow_long
+    )
 
 
 _START = partial(init_to_uniform, **{"radius": 1.0})
@@ -227,6 +231,7 @@ class MarginalInference:
     num_starts: int = 3
     settings: VertiMRF = dataclasses.field(default_factory=VertiMRF)
     _programs: dict[Any, Whitened] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _times: dict[Any, FitTime] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Before any release is known."""
@@ -248,7 +253,7 @@ class MarginalInference:
     def __getstate__(self) -> dict[str, Any]:
         """The settings; what was compiled is made again."""
         require_names("MarginalInference", {"model": self.model, "guide": self.guide})
-        return public_state(self, _programs={})
+        return public_state(self, _programs={}, _times={})
 
     def split(self, schema: Schema, num_records: int) -> SplitModel:
         """The model split between the schema's parties.
@@ -262,12 +267,15 @@ class MarginalInference:
 
     @checked
     def fit(
-        self, release: Marginals, rng_key: jax.Array, *, num_samples: int = 1000, progress_bar: bool = True
-    ) -> MarginalPosterior:
+        self, release: Marginals, rng_key: jax.Array, *, num_samples: int = 1000, progress_bar: bool = True,
+        allow_long: bool = False,
+    ) -> MarginalPosterior:  # fmt: skip
         """The posterior of the model's latents given the tables; `TwinWarning` says what its twins will lack.
 
         :param release: of `release_marginals`, or `MarkovTwin.marginals`.
         :param num_samples: draws to keep; of NUTS, after half as many of warm-up.
+        :param allow_long: fit even where it will take more than ten minutes, as the model's derivatives took on
+            stand-ins; it is not tried then. From one minute on a `LongFitWarning` says how long.
         :raises ModelContractError: the model breaks the contract, or its tables cannot be computed; names the site.
         :raises ArgumentError: the law cannot be had for this model; says what to give.
         """
@@ -277,6 +285,8 @@ class MarginalInference:
         program = self._program(release)
         split, cells = program.of.split, program.of.cells(release)
         rehearse_twin(split).warn(stacklevel=3)
+        if not allow_long:
+            require_allowed(self._time_of(program.of, cells, release), allow_long=False)
         law, why = self._law(program.of, cells, start_key, law_key)
         if law is None:
             found = self._from_field(split, release, fit_key, num_samples, progress_bar)
@@ -316,22 +326,28 @@ class MarginalInference:
         """
         if self.law != "tables":
             require_engine()
-        of, cells = self.on_stand_in(schema, plan)
+        of, cells, _ = self.on_stand_in(schema, plan)
         if self._asked:
             _check_drawn(of)
         if self.model is not None and self.law != "field" and of.split.num_parameters <= MOST_PARAMETERS:
             of.rehearse(cells)
         return of.split
 
-    def on_stand_in(self, schema: Schema, plan: MRFPlan) -> tuple[TableLikelihood, ReleasedCells]:
-        """The law of a release by this plan, and the cells of uniform tables in its place."""
+    def on_stand_in(self, schema: Schema, plan: MRFPlan) -> tuple[TableLikelihood, ReleasedCells, Marginals]:
+        """The law of a release by this plan, and uniform tables in its place, as cells and as they are."""
         release = self.settings.stand_in(schema, plan)
         of = self._program(release).of
-        return of, of.cells(release)
+        return of, of.cells(release), release
 
     def time(self, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
         """How long release, fit and twin take here, tried on stand-ins; nothing is spent."""
         return fit_time(self, facts, plan)
+
+    def _time_of(self, of: TableLikelihood, cells: ReleasedCells, release: Marginals) -> FitTime:
+        """Once for all releases of the same tables."""
+        if of not in self._times:
+            self._times[of] = model_time(self, of, cells, release)
+        return self._times[of]
 
     def load(self, path: str | Path) -> MarginalPosterior:
         """The posterior that `MarginalPosterior.save` wrote, of this model.

@@ -46,26 +46,53 @@ def tables_seconds(facts: DatasetInfo, plan: MRFPlan) -> float:
     return COUNT_S * slowness() * facts.num_records * pairs
 
 
+def release_time(method: VertiMRF, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
+    """Of `VertiMRF.release`, in which rounds fit fields between tables."""
+    return fit_time(method, facts, plan) if plan.num_rounds else _of_tables(facts, plan)
+
+
+def _of_tables(facts: DatasetInfo, plan: MRFPlan, unknown: str = "") -> FitTime:
+    return FitTime(
+        before={"the tables": tables_seconds(facts, plan)}, unknown=unknown, shorter="Name a workload of fewer tables. "
+    )
+
+
 def fit_time(method: VertiMRF, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
     """Of `VertiMRF.fit`, and of a twin as large as the table; without the engine of the tables alone.
 
     :raises ArgumentError: a field of these tables would fail.
     """
     if not has_engine():
-        return FitTime(before={"the tables": tables_seconds(facts, plan)}, unknown="the field, for want of `mbi`")
+        return _of_tables(facts, plan, "the field, for want of `mbi`")
     release, trying = timed(lambda: method.stand_in(facts.schema, plan))
     tried = _try_field(method, release)
-    again = 0.0 if tried.keeps_program else tried.compiling
-    field = tried.choosing + again + min(_STEPS, method.iterations) * tried.step
+    field = _of_field(method, tried)
     before = {"trying it on stand-ins": trying + tried.choosing + tried.compiling}
     before["the tables"] = tables_seconds(facts, plan) + plan.num_rounds * field
-    wide = sorted(release.columns, key=lambda column: -column.num_cells)[:2]
     return FitTime(
         before=before,
         after={"the field": field, "the synthetic table": drawing_seconds(facts)},
         unknown="" if plan.encoding is None else "the encoder's reports and estimates",
-        shorter=f"Give the widest columns, as {wide[0].name!r}, fewer values in the schema or bins, lower clique_limit "
-        "or iterations, or name a workload. ",
+        shorter=fewer_cells(release),
+    )
+
+
+def field_seconds(method: VertiMRF, release: Marginals) -> float:
+    """Of a field of these tables, which is tried."""
+    return _of_field(method, _try_field(method, release))
+
+
+def _of_field(method: VertiMRF, tried: _Tried) -> float:
+    again = 0.0 if tried.keeps_program else tried.compiling
+    return tried.choosing + again + min(_STEPS, method.iterations) * tried.step
+
+
+def fewer_cells(release: Marginals) -> str:
+    """What would shorten a field's fit."""
+    widest = max(release.columns, key=lambda column: column.num_cells)
+    return (
+        f"Give the widest columns, as {widest.name!r}, fewer values in the schema or bins, lower clique_limit or "
+        "iterations, or name a workload. "
     )
 
 

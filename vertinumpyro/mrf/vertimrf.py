@@ -36,7 +36,7 @@ from vertinumpyro.mrf.contingency import (
 from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.encoders.base import Budget, Encoding, encoded_tables
 from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
-from vertinumpyro.mrf.fit_time import fit_time
+from vertinumpyro.mrf.fit_time import fit_time, release_time
 from vertinumpyro.mrf.forecast import PairsForecast, forecast_pairs, held_by_records
 from vertinumpyro.mrf.marginals import Marginals, Released, columns_to_list, named, pack_released, unpack_released
 from vertinumpyro.mrf.measurements import Measurement
@@ -433,6 +433,7 @@ class VertiMRF:
         run_dir: str | Path | None = None,
         resume: bool = False,
         insecure_seed: int | None = None,
+        allow_long: bool = False,
     ) -> Marginals:
         """Spend the plan and return its tables, for any number of models; arguments and errors as `fit`.
 
@@ -443,8 +444,11 @@ class VertiMRF:
             if plan.num_rounds:
                 require_engine()
             rehearse_tables(columns, plan, estimate)
+            time = partial(release_time, self, session, plan)
+            announce(session, plan, time, run_dir=run_dir, resume=resume, allow_long=allow_long, releases_alone=True)
 
-        return self._released(data, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)[0]
+        session = session_of(data, self.backend)
+        return self._released(session, plan, rehearsed, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed)[0]
 
     def _released(
         self,

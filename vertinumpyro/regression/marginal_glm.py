@@ -287,7 +287,7 @@ class MarginalGLM:
 
     def release(
         self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: str | Path | None = None,
-        resume: bool = False, insecure_seed: int | None = None,
+        resume: bool = False, insecure_seed: int | None = None, allow_long: bool = False,
     ) -> Marginals:  # fmt: skip
         """Noisy tables; spends the plan.
 
@@ -295,7 +295,7 @@ class MarginalGLM:
             process or organisation. Their tasks are given this regression's arguments as their method,
             `functools.partial(MarginalGLM, schema=..., label=..., ..., backend=Crypten())`.
         :param plan: of `plan`.
-        :param run_dir, resume, insecure_seed: as in `release_marginals`.
+        :param run_dir, resume, insecure_seed, allow_long: as in `release_marginals`.
         :raises ArgumentError: data and plan do not fit together; nothing is spent.
         :raises PlanSpentError: the plan was spent before.
         """
@@ -311,7 +311,13 @@ class MarginalGLM:
             )
         session = CountedSession(session_of(data, self._backend), self._joined, self)
         return release_marginals(
-            session, plan, settings=self._system, run_dir=run_dir, resume=resume, insecure_seed=insecure_seed
+            session,
+            plan,
+            settings=self._system,
+            run_dir=run_dir,
+            resume=resume,
+            insecure_seed=insecure_seed,
+            allow_long=allow_long,
         )
 
     # -- a session's method ----------------------------------------------------------------------
@@ -367,7 +373,7 @@ class MarginalGLM:
             session = session_of(release, self._backend)
             time = partial(self._inference.time, self._counted(session), plan)
             announce(session, plan, time, run_dir=run_dir, resume=resume, allow_long=allow_long)
-            release = self.release(release, plan, run_dir=run_dir, resume=resume)
+            release = self.release(release, plan, run_dir=run_dir, resume=resume, allow_long=True)
         elif plan is not None or run_dir is not None or resume:
             raise ArgumentError("plan: these tables were released already; leave plan, run_dir and resume out")
         if not isinstance(release, Marginals):
@@ -379,7 +385,9 @@ class MarginalGLM:
         rng_key = compat.random_key(0) if rng_key is None else rng_key
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TwinWarning)  # nobody asks a regression for a table
-            posterior = self._inference.fit(release, rng_key, num_samples=num_samples, progress_bar=False)
+            posterior = self._inference.fit(
+                release, rng_key, num_samples=num_samples, progress_bar=False, allow_long=True
+            )
         return GLMPosterior(self.family, self._design.names, posterior, num_samples)
 
     def predictor(

@@ -6,6 +6,7 @@ is left, work that is in proportion to the records, follows from their number an
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 import warnings
@@ -58,6 +59,7 @@ def announce(
     run_dir: str | Path | None,
     resume: bool,
     allow_long: bool,
+    releases_alone: bool = False,
 ) -> None:
     """Says how long a fit will take, in a `LongFitWarning` from one minute on; refuses what nobody allowed.
 
@@ -67,11 +69,13 @@ def announce(
     plan that anybody approves; an approval then holds however long it takes.
 
     :param estimate: asked where the plan was not (`Plan.known_time`).
+    :param releases_alone: leave out what follows them.
     :raises ArgumentError: it would take more than ten minutes, and `allow_long` is False; nothing is spent.
     """
     if resume or begun(plan) or _has_record(run_dir) or not _decides(session):
         return
-    require_allowed(plan.known_time or estimate(), allow_long=allow_long)
+    found = plan.known_time or estimate()
+    require_allowed(dataclasses.replace(found, after={}) if releases_alone else found, allow_long=allow_long)
 
 
 def require_allowed(found: FitTime, *, allow_long: bool) -> None:

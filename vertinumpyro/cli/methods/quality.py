@@ -62,7 +62,7 @@ class QualityCommand(TablesCommand):
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> Marginals:
         """See `CommandMethod`."""
         self.twin()
-        return release_marginals(data, plan, self.method, run_dir=run_dir, resume=resume)
+        return release_marginals(data, plan, self.method, run_dir=run_dir, resume=resume, allow_long=True)
 
     def report(self, result: Marginals) -> ReleaseReport:
         """See `CommandMethod`."""

@@ -193,9 +193,9 @@ class MarginalsCommand(TablesCommand):
     def fit(self, data: VerticalDataset | Session, plan: MRFPlan, *, run_dir: Path, resume: bool) -> MarginalPosterior:
         """See `CommandMethod`."""
         self.inference.rehearse(data.schema, plan)
-        self._released = release_marginals(data, plan, self.method, run_dir=run_dir, resume=resume)
+        self._released = release_marginals(data, plan, self.method, run_dir=run_dir, resume=resume, allow_long=True)
         key = jax.random.split(random_key(self.config.run.seed))[0]
-        return self.inference.fit(self._released, key, progress_bar=console.is_terminal)
+        return self.inference.fit(self._released, key, progress_bar=console.is_terminal, allow_long=True)
 
     def stored(self, run_dir: Path, plan: Plan) -> MarginalPosterior | None:
         """See `stored_posterior`."""
