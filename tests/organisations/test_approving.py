@@ -23,9 +23,11 @@ from vertinumpyro.cli.model_loading import Sources, import_model
 from vertinumpyro.cli.party_file import make_party
 from vertinumpyro.cli.terminal import _Door
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
-from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema
+from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts
+from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.privacy import Ledger, LedgerRegistry
 from vertinumpyro.privacy.ledger import read_record
+from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.reports.plain_language import headline, rounded_up
 from vertinumpyro.study import Agreement, Member, Policy
 from vertinumpyro.transport import Address
@@ -94,7 +96,26 @@ def test_every_methods_plan_is_shown_and_approved_without_its_code(method, tmp_p
             assert one_line(headline(plan)) in text
             assert "crashing:model" in text
         assert "Files of the model, whose code will run here crashing.py" in text
+        assert "nobody has approved its code yet" in text
     assert "crashing" not in sys.modules
+
+
+@pytest.mark.parametrize("method", ["vertimrf", "linear"])
+def test_who_approves_sees_what_the_budget_buys_and_how_long_it_takes(method, tmp_path):
+    columns = {"a_score": BinaryColumn()}
+    parts = {"a": PartySchema({"a_ill": BinaryColumn(), **columns}), "b": PartySchema({"b_ill": BinaryColumn()})}
+    made, facts = {"vertimrf": VertiMRF(), "linear": VerticalLinearRegression()}, TableFacts(Schema(parts), 2000)
+    label = {} if method == "vertimrf" else {"label": "a_score"}
+    plan = made[method].plan(facts, epsilon=3.0, **label)
+    settings = {"fit": {"backend": "crypten"}, **({"regression": label, "privacy": {"epsilon": 3.0}} if label else {})}
+    study = study_of(tmp_path, plan, method, columns=columns, settings=settings)
+    told = (
+        "Pairs of columns that it will hold: about 3 of 3" if method == "vertimrf" else "Noise will hide correlations"
+    )
+    for command in (["show", study], ["approve", study, "--party", tmp_path / "at0" / "party.toml", "--yes"]):
+        text = one_line(invoke("study", *command).output)
+        assert told in text
+        assert re.search(r"A run takes about \d+ s on this machine.* not in it: .*parties compute together", text)
 
 
 @pytest.mark.parametrize("security", [None, "malicious", "semi-honest"])

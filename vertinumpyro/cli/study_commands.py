@@ -21,7 +21,7 @@ from vertinumpyro.cli.model_loading import Sources
 from vertinumpyro.cli.party_file import PartyFile, make_party
 from vertinumpyro.cli.plan_table import facts_grid, plan_view, schema_table
 from vertinumpyro.cli.terminal import LOG, console, heading, last_events
-from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.errors import ArgumentError, VertinumpyroError
 from vertinumpyro.data import DatasetInfo, Linkage
 from vertinumpyro.data.alignment import ID_RULE
 from vertinumpyro.privacy import Plan
@@ -258,6 +258,7 @@ def _show(agreement: Agreement, path: Path) -> None:
     else:
         console.print(heading("Settings"), facts_grid(_shown_settings(agreement)))
         console.print(heading("Privacy plan"), *plan_view(agreement.plan, _plan_facts(agreement, path)))
+        _show_forecast(agreement, agreement.plan, path)
     if agreement.linkage is not None:
         console.print(f"\nOf the records that were linked under {agreement.linkage[:16]}")
     if agreement.model_digest is not None:
@@ -265,6 +266,29 @@ def _show(agreement: Agreement, path: Path) -> None:
         console.print(f"\nModel [bold]{escape(str(function))}[/], Python code that runs at every party; its source:")
         console.print(f"  [dim]{agreement.model_digest}[/]", soft_wrap=True)
     console.print(f"\nDigest of the agreement: [bold]{agreement.digest}[/]", soft_wrap=True)
+
+
+def _show_forecast(agreement: Agreement, plan: Plan, path: Path) -> None:
+    """What the plan's result will tell, and how long the run takes here, where that runs none of a model's code."""
+    if "function" in agreement.settings.get("model", {}):
+        console.print(
+            "\nWhat it will tell and how long it takes is not said here: nobody has approved its code yet, which that "
+            "would run. Whoever drafted it has seen both; `vertinumpyro doctor` says how long, once it is approved."
+        )
+        return
+    try:
+        job = Job.of(_config_of(agreement, path, {}), agreement.method)
+        job.method.method.check(job.facts(), plan)
+        with console.status("[dim]what it will tell, and how long it takes …"):
+            told, time = job.method.forecast(plan).get("words"), job.method.time(plan)
+    except VertinumpyroError as error:
+        console.print(f"\n[yellow]! It would not run here as it stands: {escape(str(error))}[/]")
+        return
+    if told:
+        console.print(f"\n{escape(told)}")
+    if time is not None:
+        unknown = "; ".join(filter(None, (time.unknown, "what the parties compute together, and the network")))
+        console.print(f"\nA run takes {escape(str(dataclasses.replace(time, unknown=unknown)))}.")
 
 
 def _plan_facts(agreement: Agreement, path: Path) -> dict[str, str]:
@@ -309,13 +333,13 @@ def _shown_settings(agreement: Agreement) -> dict[str, str]:
 
 def config_at(agreement: Agreement, path: Path, own: PartyFile) -> Config:
     """The run's configuration as this party has it: the agreement's settings, and its own file alone."""
+    return _config_of(agreement, path, {own.name: str(own.table_path())})
+
+
+def _config_of(agreement: Agreement, path: Path, files: dict[str, str]) -> Config:
     made = config_of(path.resolve(), agreement.schema.to_dict(), agreement.settings)
-    data = DataSettings(
-        holders=list(agreement.holders) or None,
-        files={own.name: str(own.table_path())},
-        num_records=agreement.spent.num_records,
-    )
-    return dataclasses.replace(made, data=data)
+    holders, num_records = list(agreement.holders) or None, agreement.spent.num_records
+    return dataclasses.replace(made, data=DataSettings(holders=holders, files=files, num_records=num_records))
 
 
 def _settings(config: Config) -> dict[str, dict[str, Any]]:
