@@ -38,6 +38,9 @@ def test_claims_of_persons_become_a_twin_of_persons(tmp_path: Path, monkeypatch)
     config.write_text(f'schema = "schema.toml"\n[data.files]\n{files}\n[privacy]\nepsilon = 50.0\ndelta = 1e-5\n')
     planned = invoke("plan", config)
     assert planned.exit_code == 0, planned.output + planned.stderr
+    checked = " ".join(invoke("check", config).output.split())
+    assert f"claims: {len(person):,} rows of {claims['nr'].nunique()} persons" in checked
+    assert "persons: 300 records" in checked
     paths = {party: tmp_path / f"{party}.csv" for party in ("claims", "persons")}
     assert count_common(Schema.from_toml(schema), paths, dict.fromkeys(paths, CsvFormat())) == 300
     fitted = invoke("fit", config, "--out", tmp_path / "run")

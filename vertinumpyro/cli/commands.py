@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.markup import escape
 
 from vertinumpyro.cli import fit_run
@@ -21,7 +22,7 @@ from vertinumpyro.cli.terminal import (
 )
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import DatasetInfo, VerticalDataset
+from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.mrf import MarkovTwin, MRFPlan
 from vertinumpyro.mrf.twin import FIELD
@@ -141,7 +142,7 @@ def _checked_records(job: Job) -> VerticalDataset:
     if job.config.spool is None:
         with checklist_item("files") as found:
             tables = job.tables()
-            found += [f"{party}: {count(len(table), 'record')}" for party, table in tables.items()]
+            found += [f"{party}: {_size(job.schema, party, table)}" for party, table in tables.items()]
     with checklist_item("records") as found:
         dataset = job.dataset(tables)
         found += [
@@ -154,6 +155,13 @@ def _checked_records(job: Job) -> VerticalDataset:
                 text = f"! {Place(party, name)}: {outside:,} of {of:,} values lie outside its bounds and count as the "
                 console.print(f"[yellow]{escape(text)}nearest end. [/]NOT DP: for {escape(party)} alone.")
     return dataset
+
+
+def _size(schema: Schema, party: str, table: pd.DataFrame) -> str:
+    """A table's records; of one with several rows of a person its rows, and of how many persons they are."""
+    if schema.parties[party].rows is None:
+        return count(len(table), "record")
+    return f"{count(len(table), 'row')} of {count(len(set(table[schema.id_column])), 'person')}"
 
 
 def _computations(job: Job, facts: DatasetInfo, plan: Plan) -> Any:

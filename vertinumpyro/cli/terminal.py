@@ -22,7 +22,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from vertinumpyro.core.errors import LongFitWarning, VertinumpyroError, visible
-from vertinumpyro.core.sparing import LEAST_S
+from vertinumpyro.core.sparing import LEAST_S, Sparing
 from vertinumpyro.reports.plain_language import count, duration
 
 
@@ -196,33 +196,34 @@ class ProgressLines:
         after: str = "",
     ) -> None:
         self._noun, self._say, self._clock, self._after = noun, say, clock, after
-        self._started = self._said_at = clock()
+        self._started, self._sparing = clock(), Sparing(clock)
         self._said_step: int | None = None
-        self._is_first, self._pause, self._complete_at = True, LEAST_S, 0.0
+        self._is_first, self._complete_at = True, 0.0
 
     def __call__(self, step: int, total: int) -> None:
         """Say where the run stands, if that is worth a line."""
         if self._said_step is None:
             self._said_step = step  # a run that continues does not begin at 0
-        now = self._clock()
+        passed, more = self._clock() - self._started, step - self._said_step
+        is_more = more >= max(1, _PART * total)
         if step >= total and self._after and not self._complete_at:
-            self._complete_at = now
+            self._complete_at = self._clock()
             self.say(step, total)
-            return
-        is_more = step - self._said_step >= max(1, _PART * total)
-        due = LEAST_S if is_more else max(LEAST_S, (now - self._started) / _PARTS_OF_TIME)
-        if step == self._said_step and not self._is_first:
-            due = self._pause
-        if now - self._said_at >= due or (is_more and self._is_first):
-            self.say(step, total)
+        elif self._is_first:
+            if is_more or passed >= LEAST_S:
+                self.say(step, total)
+        elif self._sparing.is_due(step, least=0.0 if is_more or not more else passed / _PARTS_OF_TIME):
+            self._line(step, total)
 
     def say(self, step: int, total: int) -> None:
         """Say where the run stands."""
-        is_new = step != self._said_step or self._is_first
-        self._pause = 2 * (LEAST_S if is_new else self._pause)
-        self._said_at, self._said_step, self._is_first = self._clock(), step, False
+        self._sparing.said(step)
+        self._line(step, total)
+
+    def _line(self, step: int, total: int) -> None:
+        self._said_step, self._is_first = step, False
         share = f"{step / max(total, 1):.0%}"
-        passed = duration(self._said_at - self._started)
+        passed = duration(self._clock() - self._started)
         now = f"; now {self._after}" if self._complete_at else ""
         self._say(f"{step:,} of {count(total, self._noun)} recorded as spent ({share}), {passed}{now}")
 

@@ -26,14 +26,19 @@ class Sparing:
         self._about: object = None
         self._said_at, self._pause = -LEAST_S, LEAST_S
 
-    def is_due(self, about: object) -> bool:
+    def is_due(self, about: object, least: float = 0.0) -> bool:
         """Whether to say a line now; then it counts as said.
 
         :param about: what the line says, but for what changes all the time, as how long it has taken.
+        :param least: seconds that are to have passed since the last line in any case.
         """
-        now, is_new = self._clock(), about != self._about
-        if now - self._said_at < (LEAST_S if is_new else 2 * self._pause):
+        pause = LEAST_S if about != self._about else 2 * self._pause
+        if self._clock() - self._said_at < max(pause, least):
             return False
-        self._pause = LEAST_S if is_new else 2 * self._pause
-        self._about, self._said_at = about, now
+        self.said(about)
         return True
+
+    def said(self, about: object) -> None:
+        """A line was said, whether it was due or not."""
+        self._pause = LEAST_S if about != self._about else 2 * self._pause
+        self._about, self._said_at = about, self._clock()
