@@ -84,8 +84,7 @@ def amount_bins(values: np.ndarray, bounds: tuple[float, float], bins: int, rare
     inner = _cuts(rest, levels, max(rare, min(_LEAST_SHARE * len(values), len(rest) / 4)), whole=whole)
     ends = [_end(rest, cut, bound, values) for cut, bound in zip((inner[:1], inner[-1:]), bounds, strict=True)]
     low, high = (float(round(end)) for end in ends) if whole else ends
-    if whole and low == 0 < values.min():  # draws within the first bin would be zeros, which nobody has
-        low = 1.0
+    low = 1.0 if whole and low == 0 < values.min() else low  # a twin draws zeros from a bin that begins there
     low, high = min([low, *atoms]), max([high, *atoms])
     edges = _joined(low, [cut for cut in inner if low < cut < high], high, atoms, whole=whole)
     if len(edges) < 3:  # few records
