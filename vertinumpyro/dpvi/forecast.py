@@ -28,20 +28,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer.initialization import init_to_sample
 from scipy.stats import norm
 
-from vertinumpyro.core import compat
 from vertinumpyro.dpvi.event_times import Lifetimes
-from vertinumpyro.dpvi.noise_aware import gaussian_prior, normal_given_rest
-from vertinumpyro.model import SplitModel
 from vertinumpyro.model.outcomes import Outcome
 
 _NODES = 65
-_PRIOR_DRAWS = 128
 _ROUNDS = 12
 _CORRELATION = 0.25
 _UPPER = 0.65  # of two values the upper one has 1 in 3, of eight the last 1 in 25
@@ -125,36 +119,3 @@ def _stddevs(
         covariance = np.linalg.inv(information + prior)
     without = np.linalg.inv(exact + prior)
     return np.sqrt(np.diag(covariance)), np.sqrt(np.diag(without))
-
-
-def drawn_prior(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of all latents from the prior `[128, theta]`, and its precision `[theta, theta]`: of one that is not
-    Gaussian, that of independent latents as far spread as the draws."""
-    if (prior := gaussian_prior(split)) is not None:
-        root = np.linalg.cholesky(np.linalg.inv(prior.precision))
-        normal = np.random.default_rng(12).normal(size=(_PRIOR_DRAWS, split.num_parameters))
-        return np.linalg.solve(prior.precision, prior.linear) + normal @ root.T, prior.precision
-    drawn = prior_draws(split)
-    low, high = np.quantile(drawn, [0.16, 0.84], axis=0)
-    return drawn, np.diag(((high - low) / 2 + 1e-6) ** -2.0)
-
-
-def drawn_precisions(split: SplitModel, draws: np.ndarray) -> np.ndarray:
-    """The prior's precision `[k, theta, theta]` at some draws, given there what no part reads."""
-    _, precision = drawn_prior(split)
-    if gaussian_prior(split) is not None or not normal_given_rest(split):
-        return np.broadcast_to(precision, (len(draws), *precision.shape))
-    return -np.asarray(jax.jit(jax.vmap(jax.hessian(split.log_prior)))(jnp.asarray(draws)), np.float64)
-
-
-def prior_draws(split: SplitModel) -> np.ndarray:
-    """Flat theta `[128, theta]`, the same for the same model."""
-    if "prior draws" not in split.compiled:
-        keys = jax.random.split(compat.random_key(11), _PRIOR_DRAWS)
-        split.compiled["prior draws"] = np.stack([np.asarray(split.init(init_to_sample, key)) for key in keys])
-    return split.compiled["prior draws"]
-
-
-def prior_stddev(split: SplitModel) -> np.ndarray:
-    """The prior's standard deviation of each number of flat theta."""
-    return np.sqrt(np.diag(np.linalg.inv(drawn_prior(split)[1])))
