@@ -188,6 +188,7 @@ def test_a_forecast_is_of_records_that_are_no_more_in_the_middle_of_their_domain
     assert one.std() < even.std()
     assert set(one) <= set(even)
     assert -0.35 < np.corrcoef(one, other)[0, 1] < -0.15
+    assert abs(usual_values(even, common, rng, ordered=False).mean()) < 0.05  # of categories
 
 
 def test_a_posterior_says_first_whether_its_steps_ended_and_what_noise_hides(tmp_path):

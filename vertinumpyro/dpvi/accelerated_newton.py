@@ -445,6 +445,7 @@ def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
 def _stand_in_scores(split: SplitModel) -> np.ndarray:
     """Of stand-in records as people's are usually `[n, D]`, every party's side by side."""
     zeros = jnp.asarray(np.zeros(split.num_parameters), float)
+    unordered = {name for name, column in split.schema.columns.items() if column.kind == "categorical"}
 
     def of_block(block: int) -> np.ndarray:
         found, rng = [], np.random.default_rng(50 + block)
@@ -452,7 +453,10 @@ def _stand_in_scores(split: SplitModel) -> np.ndarray:
         for place, party in enumerate(split.parties):
             seed = 100 + block * len(split.parties) + place  # or parties' columns would be each other's
             own = stand_in_columns(split.schema.restrict(party), _TRIED, seed=seed)
-            usual = {name: jnp.asarray(usual_values(column, next(signs) * common, rng)) for name, column in own.items()}
+            usual = {
+                name: jnp.asarray(usual_values(column, next(signs) * common, rng, ordered=name not in unordered))
+                for name, column in own.items()
+            }
             found.append(scores_of(split, party)(zeros, usual))
         return np.concatenate(found, axis=1)
 
