@@ -15,15 +15,17 @@ from tests.dpvi.test_regression import UNIT, dataset_of
 from vertinumpyro.core import compat
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, SecondMoments
-from vertinumpyro.dpvi.forecast import drawn_precisions, drawn_prior, usual_values
+from vertinumpyro.dpvi.forecast import usual_values
 from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
 from vertinumpyro.dpvi.posterior import Residual
+from vertinumpyro.dpvi.priors import NormalPrior, drawn_precisions, drawn_prior
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import BernoulliLogit, Poisson
 from vertinumpyro.posterior.predictive import _summary
 from vertinumpyro.privacy import Plan
 
 KEY = jax.random.key(0)
+PRIOR = NormalPrior(np.eye(4) / 100, np.zeros(4))
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning"),
     pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning"),
@@ -57,7 +59,7 @@ def test_intervals_of_a_trace_hold_the_coefficients_as_often_as_they_say():
     with compat.x64():
         said = jax.jit(lambda *trace: _information(
             BernoulliLogit(), cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0],
-            noise=noise, moments_noise=moments_noise, num_records=3000.0))  # fmt: skip
+            prior=PRIOR, noise=noise, moments_noise=moments_noise, num_records=3000.0))  # fmt: skip
         for _ in range(60):
             beta, *trace = trace_of(rng, cut=cut, noise=noise, moments_noise=moments_noise)
             found = said(*map(jnp.asarray, trace))
@@ -68,6 +70,20 @@ def test_intervals_of_a_trace_hold_the_coefficients_as_often_as_they_say():
     standardised, ignoring = np.std(scores, axis=(0, 2))
     assert 0.75 < standardised < 1.2  # it trusts what it supposes of predictors less than these deserve
     assert ignoring > 1.5  # so that the bounds above fail where the noise is left out
+
+
+def test_what_a_trace_says_is_found_where_the_prior_has_the_coefficients_and_not_where_noise_does():
+    """Curvature and distances that are taken far away say less of coefficients the larger they are."""
+    rng, cut = np.random.default_rng(4), 0.6
+    _, *trace = trace_of(rng, cut=cut, noise=3e3, moments_noise=50.0)
+    with compat.x64():
+        far, near = (jax.jit(lambda prior, *trace: _information(
+            BernoulliLogit(), cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0],
+            prior=prior, noise=3e3, moments_noise=50.0, num_records=3000.0))(prior, *trace)
+            for prior in (PRIOR, NormalPrior(np.eye(4), np.zeros(4))))  # fmt: skip
+    assert np.linalg.norm(far.centre) > 3
+    assert np.linalg.norm(near.centre) < 2
+    assert np.trace(near.precision) > 1.5 * np.trace(far.precision)
 
 
 def test_an_estimate_is_the_pooled_one_where_there_is_no_noise_to_speak_of():
@@ -83,7 +99,7 @@ def test_an_estimate_is_the_pooled_one_where_there_is_no_noise_to_speak_of():
     residuals = np.clip(y[:, None] - np.exp(x @ points.T), -cut, cut)
     with compat.x64():
         found = jax.jit(lambda *trace: _information(
-            outcome, cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0],
+            outcome, cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0], prior=PRIOR,
             noise=0.5, moments_noise=0.05, num_records=3000.0))(points, residuals.T @ x, x.T @ x)  # fmt: skip
     spread = np.sqrt(np.diag(np.linalg.inv((x * rate[:, None]).T @ x)))
     assert (np.abs(np.linalg.solve(found.precision, found.linear) - pooled) < 0.1 * spread).all()
@@ -172,6 +188,7 @@ def test_a_forecast_is_of_records_that_are_no_more_in_the_middle_of_their_domain
     assert one.std() < even.std()
     assert set(one) <= set(even)
     assert -0.35 < np.corrcoef(one, other)[0, 1] < -0.15
+    assert abs(usual_values(even, common, rng, ordered=False).mean()) < 0.05  # of categories
 
 
 def test_a_posterior_says_first_whether_its_steps_ended_and_what_noise_hides(tmp_path):

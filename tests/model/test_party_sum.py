@@ -147,6 +147,20 @@ def test_coefficients_of_one_outcome_are_multiplied_by_its_residual_alone():
     assert split.gather(jnp.arange(1.0, 8.0)).tolist() == [1, 2, 5, 6, 7]
 
 
+def test_of_a_vector_of_which_each_party_reads_its_own_the_rest_is_noise_and_is_left_out():
+    def model(data, num_records):
+        level, slopes, both = latent("level", ()), latent("slopes", (2,)), latent("zz", ())
+        bank = level + slopes[0] * data["income"] + both * data["income"]
+        outcome(party_sum("eta", {"bank": bank, "telco": slopes[1] * data["usage"] + both}), data, num_records)
+
+    split = split_model(model, SCHEMA)
+    released = jnp.arange(1.0, 1.0 + split.num_values)
+    gathered = jax.jit(split.gather)(released)  # as a step is
+    assert split.gather_index.tolist() == [0, 1, 4, 3, 4, 2, 3]
+    assert gathered.tolist() == [1, 2, 6, 4 + 7]
+    assert split.read.tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("outcomes", [("logit",), ("logit", "logit")], ids=len)
 def test_density_of_the_parties_numbers_is_numpyros(outcomes):
     schema, model = joint_schema_of(2, outcomes), joint_model_of(2, outcomes)

@@ -42,18 +42,11 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip
 from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
-from vertinumpyro.dpvi.forecast import (
-    StandIns,
-    drawn_precisions,
-    drawn_prior,
-    forecast_stddevs,
-    prior_draws,
-    prior_stddev,
-    usual_values,
-)
+from vertinumpyro.dpvi.forecast import StandIns, forecast_stddevs, usual_values
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, expected_trust, noise_aware_draws, why_not
+from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior, prior_draws, prior_stddev
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
     NUM_STEPS,
@@ -334,7 +327,7 @@ class MomentsStart(Start):
 
     def working_prior(self, split: SplitModel) -> WorkingPrior | None:
         """See `Start.working_prior`: where a latent is in no party's part, as the scale of others."""
-        if len(np.unique(split.gather_index)) == split.num_parameters:
+        if len(split.read) == split.num_parameters:
             return None
         if "working prior" not in split.compiled:
             low, middle, high = np.quantile(prior_draws(split), [0.16, 0.5, 0.84], axis=0)
@@ -383,7 +376,7 @@ class MomentsStart(Start):
             return None
         law = summed.outcome if events is None else events.supposed_lifetimes(split.schema)
         held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
-        read, (gather, times) = np.setdiff1d(np.unique(split.gather_index), held), _gathered(split)
+        read, (gather, times) = np.setdiff1d(split.read, held), _gathered(split)
         draws = drawn_prior(split)[0][:_NUM_FORECAST]
         given = StandIns(
             scores=_stand_in_scores(split) @ gather.T[:, read],
@@ -444,14 +437,15 @@ def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan
 def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
     """The sum over parties as a matrix [theta, D], and by how many parties each latent is read [theta]."""
     place = split.gather_index
-    sums = np.zeros((split.num_parameters, len(place)))
+    sums = np.zeros((split.num_parameters + 1, len(place)))
     sums[place, np.arange(len(place))] = 1
-    return sums, np.bincount(place, minlength=split.num_parameters)
+    return sums[:-1], sums[:-1].sum(1)
 
 
 def _stand_in_scores(split: SplitModel) -> np.ndarray:
     """Of stand-in records as people's are usually `[n, D]`, every party's side by side."""
     zeros = jnp.asarray(np.zeros(split.num_parameters), float)
+    unordered = {name for name, column in split.schema.columns.items() if column.kind == "categorical"}
 
     def of_block(block: int) -> np.ndarray:
         found, rng = [], np.random.default_rng(50 + block)
@@ -459,7 +453,10 @@ def _stand_in_scores(split: SplitModel) -> np.ndarray:
         for place, party in enumerate(split.parties):
             seed = 100 + block * len(split.parties) + place  # or parties' columns would be each other's
             own = stand_in_columns(split.schema.restrict(party), _TRIED, seed=seed)
-            usual = {name: jnp.asarray(usual_values(column, next(signs) * common, rng)) for name, column in own.items()}
+            usual = {
+                name: jnp.asarray(usual_values(column, next(signs) * common, rng, ordered=name not in unordered))
+                for name, column in own.items()
+            }
             found.append(scores_of(split, party)(zeros, usual))
         return np.concatenate(found, axis=1)
 

@@ -5,7 +5,7 @@ columns drawn from the schema's public domains, coefficients from the prior. Wit
 them (the slope of the cut residuals' sum, its variance, and the variance without a cut), s^2 the variance of a step's
 noise, T steps, P the prior's precision, the posterior's covariance is about V,
 
-    V^-1 = H (J + s^2 / T + kappa^2 tr(V) + rho^2 tr(HV) H)^-1 H + P,
+    V^-1 = H (J + s^2 / T + kappa^2 tr(V) + .7 rho^2 tr(HV) H)^-1 H + P,
 
 as T sums near the optimum average their noise, and are V's spread away from the coefficients, by which the noise of the
 moments (kappa) and what is not known of the predictors (rho) move them. Without privacy it is (J_0 + P)^-1. The median
@@ -13,9 +13,9 @@ over a few draws of the coefficients is taken.
 
 Columns of people depend on each other, and are more often in the lower part of their public domain than in the upper,
 which stand-ins are not. So they are drawn again, by a Gaussian copula of a correlation of .25 and with a density that
-falls to 0 at the upper end (`usual_values`). An intercept, which is where all columns are in the middle, is then as far
-from the records as it usually is. Where columns say nearly the same, intervals are wider than forecast, and where the
-steps do not arrive (survival of few records).
+falls to 0 at the upper end (`usual_values`), of categories evenly, as any may be a rare one. An intercept, which is
+where all columns are in the middle, is then as far from the records as it usually is. Where columns say nearly the
+same, and of a category that few have, intervals are wider than forecast.
 
 Of latents that are Gaussian given others, as the effects of groups given their spread, P is that at each draw's others.
 
@@ -28,24 +28,19 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer.initialization import init_to_sample
 from scipy.stats import norm
 
-from vertinumpyro.core import compat
 from vertinumpyro.dpvi.event_times import Lifetimes
-from vertinumpyro.dpvi.noise_aware import gaussian_prior, normal_given_rest
-from vertinumpyro.model import SplitModel
 from vertinumpyro.model.outcomes import Outcome
 
 _NODES = 65
-_PRIOR_DRAWS = 128
 _ROUNDS = 12
 _CORRELATION = 0.25
 _UPPER = 0.65  # of two values the upper one has 1 in 3, of eight the last 1 in 25
 _WIDEST = 2.0
+_ON_ONE_SIDE = 0.7  # of rho^2: what points on several sides of the coefficients leave of it
 
 
 class StandIns(NamedTuple):
@@ -85,13 +80,16 @@ def forecast_stddevs(outcome: Outcome | Lifetimes, cut: float, given: StandIns) 
     return with_noise, np.minimum(without, with_noise)
 
 
-def usual_values(column: np.ndarray, common: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def usual_values(
+    column: np.ndarray, common: np.ndarray, rng: np.random.Generator, *, ordered: bool = True
+) -> np.ndarray:
     """Of stand-in values drawn evenly, others that depend on what all columns have in common; see the module.
 
     :param common: standard normal numbers, as many as values.
+    :param ordered: whether the lower values are the usual ones.
     """
     normal = math.sqrt(_CORRELATION) * common + math.sqrt(1 - _CORRELATION) * rng.normal(size=len(common))
-    place = 1 - norm.sf(normal) ** _UPPER
+    place = 1 - norm.sf(normal) ** (_UPPER if ordered else 1.0)
     return np.sort(column)[(place * len(column)).astype(int)]
 
 
@@ -118,43 +116,9 @@ def _stddevs(
     kappa = given.moments_noise * said.mean()
     covariance = np.linalg.inv(prior)
     for _ in range(_ROUNDS):
-        apart = (
-            kappa**2 * np.trace(covariance) * np.eye(len(noise)) + given.trust**2 * np.sum(steep * covariance) * steep
-        )
+        by_trust = _ON_ONE_SIDE * given.trust**2 * np.sum(steep * covariance) * steep
+        apart = kappa**2 * np.trace(covariance) * np.eye(len(noise)) + by_trust
         information = steep @ np.linalg.solve(spreads + noise + apart, steep)
         covariance = np.linalg.inv(information + prior)
     without = np.linalg.inv(exact + prior)
     return np.sqrt(np.diag(covariance)), np.sqrt(np.diag(without))
-
-
-def drawn_prior(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of all latents from the prior `[128, theta]`, and its precision `[theta, theta]`: of one that is not
-    Gaussian, that of independent latents as far spread as the draws."""
-    if (prior := gaussian_prior(split)) is not None:
-        root = np.linalg.cholesky(np.linalg.inv(prior.precision))
-        normal = np.random.default_rng(12).normal(size=(_PRIOR_DRAWS, split.num_parameters))
-        return np.linalg.solve(prior.precision, prior.linear) + normal @ root.T, prior.precision
-    drawn = prior_draws(split)
-    low, high = np.quantile(drawn, [0.16, 0.84], axis=0)
-    return drawn, np.diag(((high - low) / 2 + 1e-6) ** -2.0)
-
-
-def drawn_precisions(split: SplitModel, draws: np.ndarray) -> np.ndarray:
-    """The prior's precision `[k, theta, theta]` at some draws, given there what no part reads."""
-    _, precision = drawn_prior(split)
-    if gaussian_prior(split) is not None or not normal_given_rest(split):
-        return np.broadcast_to(precision, (len(draws), *precision.shape))
-    return -np.asarray(jax.jit(jax.vmap(jax.hessian(split.log_prior)))(jnp.asarray(draws)), np.float64)
-
-
-def prior_draws(split: SplitModel) -> np.ndarray:
-    """Flat theta `[128, theta]`, the same for the same model."""
-    if "prior draws" not in split.compiled:
-        keys = jax.random.split(compat.random_key(11), _PRIOR_DRAWS)
-        split.compiled["prior draws"] = np.stack([np.asarray(split.init(init_to_sample, key)) for key in keys])
-    return split.compiled["prior draws"]
-
-
-def prior_stddev(split: SplitModel) -> np.ndarray:
-    """The prior's standard deviation of each number of flat theta."""
-    return np.sqrt(np.diag(np.linalg.inv(drawn_prior(split)[1])))

@@ -32,6 +32,11 @@ the estimate. With
 them fixed, the log density is a sum of squares in beta, of which F is nearly linear: Gauss-Newton finds the maximum and
 its precision. Both together are the trace's information on beta, whatever its prior.
 
+**Where that is taken**: at the maximum of the density times the prior, or a Gaussian that is as far spread as a prior
+that is none. The trace's own maximum is as far out as noise has it. There outcomes vary less and the points are
+farther away, so the trace says less than it does, and the less the larger the coefficients are: they are shrunk too
+far, and the scale of a hierarchy, which is learned from them, is taken for too little.
+
 **Moments with noise.** Noise of standard deviation nu in the entries of a symmetric matrix moves an eigenvalue l up by
 some d nu^2 / 4 l, and gives nothing eigenvalues of the order of nu sqrt(d). What appears is taken back by as much, and
 below half of nu sqrt(d) to almost 0, so that a direction that the noise hides is left to the prior.
@@ -58,6 +63,7 @@ from numpyro.infer import MCMC, NUTS
 
 from vertinumpyro.core import compat
 from vertinumpyro.dpvi.event_times import Lifetimes
+from vertinumpyro.dpvi.priors import NormalPrior, gaussian_prior, normal_given_rest, usual_prior
 from vertinumpyro.dpvi.second_moments import scores_of
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
@@ -178,12 +184,13 @@ def information_of(
 
     :param held: places of those that the steps did not move, of which the trace says nothing.
     """
-    read = np.setdiff1d(np.unique(split.gather_index), held)
+    read = np.setdiff1d(split.read, held)
     square = np.ix_(read, read)
     law = (outcome,) if isinstance(outcome, Lifetimes) else ()  # whose arrays change from fit to fit
     key = f"trace information {'of lifetimes' if law else outcome} {cut:g}"
     if key not in split.compiled:
         split.compiled[key] = jax.jit(lambda *law, **arrays: _information(law[0] if law else outcome, cut, **arrays))
+    usual = usual_prior(split, read)
     mean = math.sqrt(float(np.mean(np.square(trace.stddev[read]))))
     scale = np.asarray(trace.stddev, np.float64)[read] / mean
     found: Information = split.compiled[key](
@@ -192,6 +199,9 @@ def information_of(
         gradients=jnp.asarray(trace.gradients[:, read] / scale, float),
         moments=jnp.asarray(trace.moments[square] / np.outer(scale, scale), float),
         constant=jnp.asarray(_constant(split)[read] * scale, float),
+        prior=NormalPrior(
+            jnp.asarray(usual.precision / np.outer(scale, scale), float), jnp.asarray(usual.linear / scale, float)
+        ),
         noise=mean,
         moments_noise=trace.moments_stddev,
         num_records=float(trace.num_records),
@@ -212,15 +222,16 @@ def _constant(split: SplitModel) -> np.ndarray:
     for party in split.parties:
         own = {n: jnp.asarray(c) for n, c in stand_in_columns(split.schema.restrict(party), number, seed=8).items()}
         scores.append(np.asarray(scores_of(split, party)(zeros, own)))
-    tried = np.zeros((split.num_parameters, number))
+    tried = np.zeros((split.num_parameters + 1, number))
     np.add.at(tried, split.gather_index, np.concatenate(scores, axis=1).T)
+    tried = tried[:-1]
     found, *_ = np.linalg.lstsq(tried.T, np.ones(number), rcond=1e-9)
     return found if np.allclose(tried.T @ found, 1.0, atol=1e-4) else np.zeros_like(found)
 
 
 def _information(
     outcome: Outcome | Lifetimes, cut: float, *, points: jax.Array, gradients: jax.Array, moments: jax.Array,
-    constant: jax.Array, noise: Any, moments_noise: Any, num_records: Any,
+    constant: jax.Array, prior: NormalPrior, noise: Any, moments_noise: Any, num_records: Any,
 ) -> Information:  # fmt: skip
     """See the module."""
     predictors = _Predictors.of(moments, moments_noise, constant, num_records)
@@ -270,11 +281,13 @@ def _information(
         found = basis(beta, slope)
         inverses = found.inverses(trust)
         gradient, precision = system(*sides(beta, found.vectors), inverses)
-        step = jnp.linalg.solve(ridged(precision), gradient)
+        step = jnp.linalg.solve(precision + prior.precision, gradient + prior.linear - prior.precision @ beta)
 
         def density(size: jax.Array) -> jax.Array:
-            left = misfit(beta + size * step) @ found.vectors
-            return -jnp.einsum("ti,its,si->", left, inverses, left)
+            tried = beta + size * step
+            left = misfit(tried) @ found.vectors
+            of_prior = 2 * prior.linear @ tried - tried @ prior.precision @ tried
+            return of_prior - jnp.einsum("ti,its,si->", left, inverses, left)
 
         tried = jax.lax.map(density, jnp.asarray(_SIZES))
         beta = beta + jnp.asarray(_SIZES)[jnp.argmax(jnp.where(jnp.isnan(tried), -jnp.inf, tried))] * step
@@ -437,34 +450,6 @@ def predictor_spreads(split: SplitModel, trace: Trace, draws: np.ndarray, normal
 # -- the posterior ----------------------------------------------------------------------------------
 
 
-class NormalPrior(NamedTuple):
-    """A Gaussian prior's precision `[d, d]` and linear term `[d]`."""
-
-    precision: np.ndarray
-    linear: np.ndarray
-
-
-def gaussian_prior(split: SplitModel) -> NormalPrior | None:
-    """The prior as a Gaussian; None where it is none, as its Hessian at two places says."""
-    if "gaussian prior" not in split.compiled:
-        split.compiled["gaussian prior"] = _found_prior(split.log_prior, split.num_parameters)
-    return split.compiled["gaussian prior"]
-
-
-def _found_prior(log_prior: Callable[[jax.Array], jax.Array], size: int) -> NormalPrior | None:
-    places = np.random.default_rng(9).normal(size=(2, size))
-    hessian, gradient = jax.jit(jax.hessian(log_prior)), jax.jit(jax.grad(log_prior))
-    one, other = (-np.asarray(hessian(jnp.asarray(place)), np.float64) for place in places)
-    if not _is_constant(one, other):
-        return None
-    return NormalPrior(one, np.asarray(gradient(jnp.zeros(size)), np.float64))
-
-
-def _is_constant(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two precisions of a density at two places are one Gaussian's."""
-    return bool(np.allclose(one, other, rtol=1e-4, atol=1e-6) and np.linalg.eigvalsh(one)[0] > 0)
-
-
 def _gaussian(found: Information, prior: NormalPrior, rng_key: jax.Array) -> NoiseAwareDraws:
     covariance = np.linalg.inv(found.precision + prior.precision)
     covariance = (covariance + covariance.T) / 2
@@ -524,7 +509,7 @@ def _sampler(
 ) -> tuple[MCMC, Callable[..., jax.Array], Callable[..., jax.Array], np.ndarray, np.ndarray]:
     """NUTS over the rest, their log density, draws of what is read given them, and the places of both."""
     size = split.num_parameters
-    read = np.unique(split.gather_index) if normal_given_rest(split) else np.zeros(0, int)
+    read = split.read if normal_given_rest(split) else np.zeros(0, int)
     rest = np.setdiff1d(np.arange(size), read)
 
     def given(others: Any, precision: jax.Array, linear: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -558,18 +543,3 @@ def _sampler(
     sampler = MCMC(kernel, num_warmup=_WARMUP, num_samples=NUM_DRAWS, progress_bar=False, jit_model_args=True)
     densities = jax.jit(jax.vmap(lambda *of: given(*of)[0], (0, None, None)))
     return sampler, densities, conditional, read, rest
-
-
-def normal_given_rest(split: SplitModel) -> bool:
-    """Whether the prior of what parts read is Gaussian given the rest, if there is one, as its Hessian says."""
-    read, rng = np.unique(split.gather_index), np.random.default_rng(10)
-    if len(read) == split.num_parameters:
-        return False
-    hessian, square = jax.jit(jax.hessian(split.log_prior)), np.ix_(read, read)
-    for place in rng.normal(size=(2, split.num_parameters)):
-        moved = place.copy()
-        moved[read] = rng.normal(size=len(read))
-        one, other = (-np.asarray(hessian(jnp.asarray(at)), np.float64)[square] for at in (place, moved))
-        if not _is_constant(one, other):
-            return False
-    return True

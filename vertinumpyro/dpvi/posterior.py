@@ -20,8 +20,8 @@ import numpy as np
 from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.pickling import public_state
-from vertinumpyro.dpvi.forecast import prior_stddev
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws
+from vertinumpyro.dpvi.priors import prior_stddev
 from vertinumpyro.model import SplitModel
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide

@@ -27,6 +27,7 @@ from vertinumpyro.model.party_sums import PartLatents, part_contribution, part_i
 from vertinumpyro.model.scores import SiteGroup, plated_sites, site_groups
 
 _NUM_TRACED = 2
+_MOST_SCORES = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,8 @@ class SplitModel:
 
     The released vector has one coordinate for every parameter of the component's prior, then for every
     party its plated scores [K, d] and its shared scores [s], flattened. A parameter that two parties read
-    therefore has two coordinates: each is clipped and noised, and `gather` adds them up afterwards, which is
-    post-processing. No party needs another party's scores for the norm.
+    therefore has two coordinates: each is clipped and noised, and `gather` adds them up afterwards but for those that
+    are noise alone, which is post-processing. No party needs another party's scores for the norm.
 
     :ivar groups: per party, its observed sites in groups that share no latent.
     :ivar plated: per party, its component-plated latents, group by group, and the axis of the component.
@@ -99,7 +100,7 @@ class SplitModel:
 
     @cached_property
     def gather_index(self) -> np.ndarray:
-        """For each released coordinate, its place in flat theta; of noise that pads a row, `num_parameters`."""
+        """For each released coordinate, its place in flat theta; of one that is noise alone, `num_parameters`."""
         K = self.num_components
         blocks = [self._positions[name].ravel() for name in self.structure.component_latents]
         for party in self.parties:
@@ -107,8 +108,40 @@ class SplitModel:
             rows = [np.moveaxis(self._positions[name], axis, 0).reshape(K, -1) for name, axis in plated]
             rows += self._rows_of_outcomes(party)
             blocks += [np.concatenate(rows, axis=1).ravel()] if rows else []
-            blocks += [self._positions[name].ravel() for name in self.shared[party]]
+            blocks += [np.where(self._idle[party], self.num_parameters, self._shared_places(party))]
         return np.concatenate(blocks)
+
+    def _shared_places(self, party: str) -> np.ndarray:
+        """In flat theta, of the latents that several components read."""
+        return np.concatenate([np.zeros(0, int), *(self._positions[name].ravel() for name in self.shared[party])])
+
+    @cached_property
+    def _idle(self) -> dict[str, np.ndarray]:
+        """Of each party's shared scores, those that are 0 whatever its records, where another party's are not.
+
+        As of a vector of slopes of which each party reads its own: what is released of the others is noise alone.
+        """
+        places = {party: self._shared_places(party) for party in self.parties}
+        readers = np.bincount(np.concatenate(list(places.values())), minlength=self.num_parameters)
+        if not self.structure.summed or readers.max(initial=0) < 2:
+            return {party: np.zeros(len(own), bool) for party, own in places.items()}
+        moved = {party: self._moved(party) for party in self.parties}
+        movers = np.bincount(np.concatenate([places[p][moved[p]] for p in self.parties]), minlength=self.num_parameters)
+        return {party: ~moved[party] & (movers[own] > 0) for party, own in places.items()}
+
+    def _moved(self, party: str) -> np.ndarray:
+        """Which of a party's shared scores are not 0 for all of many stand-ins."""
+        number = min(max(64, 40 * self.num_parameters), max(64, _MOST_SCORES // self.num_parameters))
+        flat = np.random.default_rng(13).normal(size=self.num_parameters)
+        with jax.ensure_compile_time_eval():  # also where a step is traced
+            own = {n: jnp.asarray(c) for n, c in stand_in_columns(self.schema.restrict(party), number, seed=14).items()}
+            found = jax.jit(partial(self.contribution, party))(jnp.asarray(flat, float), own).shared_scores
+            return np.asarray(jnp.any(found != 0, axis=(0, 1)))
+
+    @cached_property
+    def read(self) -> np.ndarray:
+        """The places in flat theta of latents that some party's part reads."""
+        return np.setdiff1d(self.gather_index, self.num_parameters)
 
     def _rows_of_outcomes(self, party: str) -> list[np.ndarray]:
         """The same of the latents that one outcome alone reads; `num_parameters`, no place, where others have more."""
