@@ -68,11 +68,12 @@ def demo_inference(backend: str) -> DPVI:
 
     :raises ArgumentError: the backend is unknown.
     """
+    with_steps = True if has_engine() else None  # which it shows, though they would be left out otherwise
     if backend in _BETWEEN_PROCESSES:
-        return DPVI(backend=_BETWEEN_PROCESSES[backend]())
+        return DPVI(backend=_BETWEEN_PROCESSES[backend](), warm_start=with_steps)
     if backend != "fixed_point":
         raise ArgumentError(f"--backend {backend}: the demo knows fixed_point, {' and '.join(_BETWEEN_PROCESSES)}")
-    return DPVI(diagnostics=True)
+    return DPVI(diagnostics=True, warm_start=with_steps)
 
 
 def demo_tables(backend: Backend) -> MarginalInference:
