@@ -156,12 +156,12 @@ def test_steps_start_from_tables_and_everybody_gets_epsilon():
 @with_engine
 def test_where_tables_hold_all_they_have_all_of_the_budget_and_the_plan_says_so():
     dpvi = DPVI(num_components=2)
-    plan, whole = dpvi.plan(FACTS, epsilon=1.0), tables(1.0)
+    plan, whole = dpvi.plan(FACTS, epsilon=0.2), tables(0.2)
     assert (plan.num_gradients, plan.num_steps, plan.step_names) == (0, 2, plan.start.step_names)
     for observer in plan.observers:
         assert plan.event(observer) == plan.start.event(observer) == whole.event(observer)
         assert plan.row(observer) == plan.start.row(observer)
-    assert plan.worst.epsilon <= 1.0
+    assert plan.worst.epsilon <= 0.2
     again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
     assert (again, again.fingerprint(), dpvi.split(SCHEMA, again).num_components) == (plan, plan.fingerprint(), 2)
     for said in (str(plan), repr(plan), plan_facts(plan, "fixed_point")["steps"], report_facts(plan, "")["steps"]):
@@ -185,7 +185,7 @@ def test_where_tables_hold_all_they_have_all_of_the_budget_and_the_plan_says_so(
     ids=lambda value: next(iter(value), "-"),
 )
 def test_who_asks_for_steps_has_them(settings, given):
-    plan = DPVI(num_components=2, **settings).plan(FACTS, epsilon=1.0, **given)
+    plan = DPVI(num_components=2, **settings).plan(FACTS, epsilon=0.2, **given)
     assert (plan.num_gradients, plan.start is not None) == (WARM_STEPS, True)
     assert plan.steps_note == ""
 
@@ -208,8 +208,16 @@ def tied(data, num_records):
 def test_three_columns_that_a_party_ties_together_are_worth_steps():
     insurer = {**SCHEMA.parties["insurer"].columns, "smokes": BinaryColumn()}
     schema = Schema({"clinic": SCHEMA.parties["clinic"], "insurer": PartySchema(insurer)})
-    plan = DPVI(tied).plan(TableFacts(schema, N), epsilon=1.0)
+    plan = DPVI(tied).plan(TableFacts(schema, N), epsilon=0.2)
     assert (plan.num_gradients, isinstance(plan.start, MRFPlan)) == (WARM_STEPS, True)
+
+
+@with_engine
+@pytest.mark.parametrize(
+    ("components", "epsilon", "steps"), [(2, 1.0, True), (1, 1.0, False), (20, 1.0, False), (20, 10.0, True)]
+)
+def test_a_mixture_is_worth_steps_where_they_see_a_component_beside_their_noise(components, epsilon, steps):
+    assert bool(DPVI(num_components=components).plan(FACTS, epsilon=epsilon).num_gradients) is steps
 
 
 def test_a_plan_that_releases_nothing_is_refused():
@@ -412,7 +420,7 @@ def test_a_fit_to_the_tables_that_fails_costs_no_step(dataset, monkeypatch, how)
 @with_engine
 def test_without_steps_the_posterior_is_the_model_of_the_tables_and_spends_no_more(dataset, tmp_path, monkeypatch):
     dpvi = DPVI(num_components=2)
-    plan, folder = dpvi.plan(dataset, epsilon=2.0), tmp_path / "run"
+    plan, folder = dpvi.plan(dataset, epsilon=0.2), tmp_path / "run"
     posterior = dpvi.fit(dataset, plan, KEY, run_dir=folder, progress_bar=False)
     assert read_record(folder / PRIVACY_RECORD).steps_spent == plan.num_steps == 2
     assert posterior.marginals.plan == plan.start
@@ -430,7 +438,7 @@ def test_without_steps_the_posterior_is_the_model_of_the_tables_and_spends_no_mo
         dpvi.fit(dataset, plan, KEY, progress_bar=False)
     independent = DPVI(num_components=1, warm_start=False)
     cold = independent.fit(dataset, independent.plan(dataset, epsilon=2.0, num_steps=60), KEY, progress_bar=False)
-    assert posterior.held_out_nll(dataset) < cold.held_out_nll(dataset) - 0.2
+    assert posterior.held_out_nll(dataset) < cold.held_out_nll(dataset) - 0.1
 
 
 # -- a party ---------------------------------------------------------------------------------------

@@ -253,7 +253,9 @@ class DPVI:
         asked = self._asks_for_steps or any(
             given is not None for given in (num_steps, batch_size, sampling, clip_norm, clip, residual_bound)
         )
-        start, alone = None, begun is not None and not asked and begun.holds_all(likely_split)
+        start, alone = None, False
+        if begun is not None and budget is not None and not asked:
+            alone = begun.holds_all(likely_split, chosen, budget)
         if begun is not None:
             begun = self._tables(dataset.num_records, alone=True) if alone else begun
             start = begun.plan(
@@ -288,7 +290,7 @@ class DPVI:
             "batch_indices": batch_indices,
             "start": start,
         }
-        steps: dict[str, Any] = {"noise_multiplier": 1.0, "grid_bits": _PROVISIONAL_GRID_BITS, "unproven": ()}
+        mechanism: dict[str, Any] = {"noise_multiplier": 1.0, "grid_bits": _PROVISIONAL_GRID_BITS, "unproven": ()}
         split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
         if not isinstance(sampling, NoSteps):
             if epsilon is not None:
@@ -297,14 +299,14 @@ class DPVI:
                 )
             assert noise_multiplier is not None
             grid_bits = self._grid_bits(batch_shape(split, sampling, shares, chosen, noise_multiplier, **self._blocks))
-            steps = {
+            mechanism = {
                 "noise_multiplier": noise_multiplier,
                 "grid_bits": grid_bits,
                 "unproven": self.backend.info().unproven,
             }
         plan = GradientPlan(
             **settings,
-            **steps,
+            **mechanism,
             clip_parts=chosen.parts,
             residual_bound=chosen.residual_bound,
             allow_unproven=allow_unproven,

@@ -150,8 +150,8 @@ class NoisySumPlan(Plan):
 
 
 NO_STEPS = (
-    "none, since they would add nothing: the noisy tables have all of the budget, as pairs of columns hold what the "
-    "model says of its columns. Ask for steps by num_steps"
+    "none, since they would add nothing: the noisy tables have all of the budget, as what this model says beyond pairs "
+    "of columns would be below the steps' noise. Ask for steps by num_steps"
 )
 """What a plan without them says."""
 
