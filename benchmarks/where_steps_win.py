@@ -14,8 +14,8 @@ joined      `MarginalGLM`, where the features' combinations are few: a party's f
 
 What is measured is how far what is predicted for 20,000 new records lies from the truth: the mean Kullback-Leibler
 divergence of the outcome's distribution given all other columns, in thousandths of a nat a record. A held-out log
-predictive density lacks that of the truth's, but for the chance of drawing outcomes. Not DP. All have 20,000 records,
-and coefficients that are drawn from the model's priors.
+predictive density lacks that of the truth's, but for the chance of drawing outcomes. Not DP. All have
+20,000 records, and coefficients that are drawn from the model's priors.
 
 interactions  yes or no, by five independent numbers at each party and the products of each two of a party, 31
               coefficients: interactions of three columns across the parties, as the outcome is at one of them
@@ -24,8 +24,11 @@ hierarchy     yes or no at the insurer, by the clinic's 20 hospitals, of which e
 numbers       yes or no by eight independent numbers at each party, 17 coefficients
 counts        Poisson, by six numbers at each party that depend on each other, 13 coefficients
 classes       no regression: four classes, six columns of four values at each party, all drawn. The library's mixture of
-              eight components; `steps` are asked for, `tables` is what `DPVI()` takes by itself. What is measured is
-              the held-out negative log likelihood less the truth's, in the same unit
+              eight components, by steps from tables on and by tables alone. What is measured is the held-out negative
+              log likelihood less the truth's, in the same unit
+network       no regression: six columns, each a random function of earlier ones, as `wide_table.py` has them, and the
+              library's mixture of 50 components. There a step's noise hides what a component says, so that `DPVI()`
+              takes none. What is measured is the held-out negative log likelihood itself
 
 Keys: <model>.<way>         median over the seeds, <way> steps, tables (the best of each seed) or one of the above
       <model>.<way>_range   least and largest
@@ -35,7 +38,8 @@ Keys: <model>.<way>         median over the seeds, <way> steps, tables (the best
       <model>.seconds       {way: median}; context
       steps_win, tables_win the models' names
 
-All takes a quarter of an hour on two cores. `--quick`: 4,000 records, two seeds.
+A data set of a regression takes about half a minute of a core, one of the others some minutes. `--quick`: 4,000
+records, two seeds.
 """
 
 from __future__ import annotations
@@ -62,6 +66,7 @@ from common import compile_fast, environment, finish, kept, parser, with_stored
 from scipy.special import expit, xlogy
 from scipy.stats import norm
 from tqdm.auto import tqdm
+from wide_table import CELLS, draw
 
 import vertinumpyro as vnp
 from vertinumpyro.core.compat import random_key
@@ -75,6 +80,7 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.dpvi import DPVI
+from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.mrf import VertiMRF
 
 EPSILON, DELTA, NUM_NEW = 1.0, 1e-5, 20_000
@@ -282,9 +288,10 @@ def by_joined(task: Regression, dataset: VerticalDataset, key: jax.Array) -> tup
 
     def predicted(new: pd.DataFrame) -> np.ndarray:
         codes = thirds(new)
-        return means["intercept"] + sum(codes[c].map(lambda v, c=c: means.get(f"{c}={v}", 0.0)) for c in codes)
+        found = [codes[name].map(lambda code, name=name: means.get(f"{name}={code}", 0.0)) for name in codes]
+        return means["intercept"] + np.sum([column.to_numpy(float) for column in found], axis=0)
 
-    return lambda new: np.asarray(predicted(new), float), plan.worst.epsilon
+    return predicted, plan.worst.epsilon
 
 
 def thirds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -309,11 +316,10 @@ WAYS: dict[str, Callable[..., tuple[Any, float]]] = {
 # -- no regression --------------------------------------------------------------------------------
 
 CLASSES, VALUES, COLUMNS, COMPONENTS = 4, 4, 6, 8
-OF_CLASSES: Mapping[str, bool | None] = {"steps": True, "tables": None}  # warm_start
 
 
-def in_classes(seed: int, size: int) -> Mapping[str, tuple[float, float, float]]:
-    """For each way what it lacks, the largest epsilon, seconds."""
+def in_classes(seed: int, size: int) -> Any:
+    """Four classes; see `by_mixture`."""
     rng = np.random.default_rng(seed)
     shares, tables = rng.dirichlet(np.full(CLASSES, 5.0)), rng.dirichlet(np.ones(VALUES), (CLASSES, 2 * COLUMNS))
     own: list[dict[str, Any]] = [
@@ -327,22 +333,46 @@ def in_classes(seed: int, size: int) -> Mapping[str, tuple[float, float, float]]
         return VerticalDataset.from_pooled(schema, pd.DataFrame(places, columns=list(schema.columns)))
 
     train, new = drawn(size), drawn(NUM_NEW)
-    codes = new.to_frame().to_numpy(int)
-    each = np.prod(tables[:, np.arange(2 * COLUMNS), codes], axis=2)  # [classes, records]
-    truth, found = -float(np.log(shares @ each).mean()), {}
-    for way, warm_start in OF_CLASSES.items():
+    each = np.prod(tables[:, np.arange(2 * COLUMNS), new.to_frame().to_numpy(int)], axis=2)  # [classes, records]
+    return by_mixture(seed, train, new, COMPONENTS, -float(np.log(shares @ each).mean()))
+
+
+def in_network(seed: int, size: int) -> Any:
+    """Each column a random function of two or three before it; `wide_table` has it."""
+    train, new = (draw((*CELLS[:5], 2), 3, n, 2 * seed + i) for i, n in enumerate((size, NUM_NEW)))
+    return by_mixture(seed, train, new, max(20, size // 400), 0.0)
+
+
+def by_mixture(
+    seed: int, train: VerticalDataset, new: VerticalDataset, num_components: int, truth: float
+) -> Mapping[str, tuple[float, float, float]]:
+    """For each way its held-out negative log likelihood less the truth's, the largest epsilon, seconds."""
+    found, ways = {}, {"steps": mixture_by_steps, "tables": mixture_by_tables}
+    for way, fitted in ways.items():
         started = time.perf_counter()
-        dpvi = DPVI(num_components=COMPONENTS, warm_start=warm_start)
-        plan = dpvi.plan(train, epsilon=EPSILON, delta=DELTA)
-        posterior = dpvi.fit(train, plan, random_key(seed), progress_bar=False, allow_long=True)
+        posterior = fitted(train, num_components, random_key(seed))
         lacks = 1000 * (posterior.held_out_nll(new) - truth)
-        found[way] = (lacks, plan.worst.epsilon, time.perf_counter() - started)
+        found[way] = (lacks, posterior.plan.worst.epsilon, time.perf_counter() - started)
     return found
+
+
+def mixture_by_steps(dataset: VerticalDataset, num_components: int, key: jax.Array) -> Any:
+    """From tables on, with a fifth of the budget."""
+    dpvi = DPVI(num_components=num_components, warm_start=True)
+    plan = dpvi.plan(dataset, epsilon=EPSILON, delta=DELTA)
+    return dpvi.fit(dataset, plan, key, progress_bar=False, allow_long=True)
+
+
+def mixture_by_tables(dataset: VerticalDataset, num_components: int, key: jax.Array) -> Any:
+    """With all of the budget."""
+    release = vnp.release_marginals(dataset, VertiMRF().plan(dataset, epsilon=EPSILON, delta=DELTA))
+    return MarginalInference(num_components=num_components).fit(release, key, progress_bar=False)
 
 
 def in_regression(name: str, ways: Sequence[str], seed: int, size: int | None) -> dict[str, tuple[float, float, float]]:
     """The same of a regression."""
     task, rng, found = MODELS[name], np.random.default_rng(seed), {}
+    fit: Any
     truth = task.truth(rng)
     frame, _ = task.drawn(rng, size or task.num_records, truth)
     new, eta = task.drawn(rng, NUM_NEW, truth)
@@ -381,8 +411,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             bar.set_description(name)
             runs = []
             for seed in seeds:
-                if name == "classes":
-                    one = partial(in_classes, seed, size or 20_000)
+                if name in MIXTURES:
+                    one = partial(MIXTURES[name], seed, size or 20_000)
                 else:
                     one = partial(in_regression, name, TRIED[name], seed, size)
                 runs.append(kept(args.keep, f"{name} {size} {seed}", one))
@@ -396,7 +426,8 @@ TRIED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(MODELS, ("steps", "field")),
     "hierarchy": ("steps", "field", "joined"),
 }
-NAMES = (*MODELS, "classes")
+MIXTURES: Mapping[str, Callable[[int, int], Any]] = {"classes": in_classes, "network": in_network}
+NAMES = (*MODELS, *MIXTURES)
 
 
 def main() -> None:

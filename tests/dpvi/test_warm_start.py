@@ -470,7 +470,8 @@ def test_a_partys_part_is_the_tables_then_the_steps(dataset):
 
 @with_engine
 @pytest.mark.skipif(Crypten().missing() is not None, reason="parties as processes: extra `crypten`")
-def test_parties_in_processes_release_tables_and_steps_in_one_run(dataset, tmp_path):
+@pytest.mark.parametrize("num_steps", [3, 0])
+def test_parties_in_processes_release_tables_and_steps_in_one_run(dataset, tmp_path, num_steps):
     frame = dataset.to_frame()
     frame.insert(0, SCHEMA.id_column, [f"{i:05d}" for i in range(N)])
     build = functools.partial(DPVI, num_components=2, backend=Crypten())
@@ -480,11 +481,11 @@ def test_parties_in_processes_release_tables_and_steps_in_one_run(dataset, tmp_p
         tasks.append(PartyTask(party=party, schema=SCHEMA.to_dict(), table=tmp_path / f"{party}.csv", build=build))
     dpvi = build()
     with ProcessSession(tasks) as session:
-        plan = dpvi.plan(session, epsilon=2.0, num_steps=3)
+        plan = dpvi.plan(session, epsilon=2.0, num_steps=3) if num_steps else dpvi.plan(session, epsilon=0.2)
         posterior = dpvi.fit(session, plan, KEY, run_dir=tmp_path / "run", progress_bar=False)
     assert isinstance(plan.start, MRFPlan)
     for record in (tmp_path / "run", *(task.ledger_folder / plan.plan_id for task in tasks)):
-        assert read_record(record / PRIVACY_RECORD).steps_spent == plan.num_steps == 5
+        assert read_record(record / PRIVACY_RECORD).steps_spent == plan.num_steps == 2 + num_steps
     one = DPVI(num_components=1, warm_start=False)
     independent = one.fit(dataset, one.plan(dataset, epsilon=2.0, num_steps=60), KEY, progress_bar=False)
-    assert posterior.held_out_nll(dataset) < independent.held_out_nll(dataset) - 0.2
+    assert posterior.held_out_nll(dataset) < independent.held_out_nll(dataset) - 0.1
