@@ -380,7 +380,7 @@ def in_regression(name: str, ways: Sequence[str], seed: int, size: int | None) -
     for way in ways:
         started = time.perf_counter()
         fit, epsilon = WAYS[way](task, dataset, random_key(seed))
-        predicted = fit(new) if callable(fit) else task.design(new) @ fit
+        predicted: Any = fit(new) if callable(fit) else task.design(new) @ fit
         found[way] = (task.far(eta, predicted), epsilon, time.perf_counter() - started)
     return found
 
