@@ -22,14 +22,16 @@ scale     What the NLL is worth. Both without clip and noise, NOT DP.
           nll_nonprivate               the K = 20 mixture with figure3's batches, steps and optimiser
 everyone  `DPVI()` and its plan at epsilon = 1, delta = 1e-5, replace, against everyone: outside analyst and both
           parties. Median of 5 runs.
-          nll_everyone, nll_everyone_runs   the steps start from noisy tables, most of the budget (extra `mrf`)
+          nll_everyone, nll_everyone_runs   noisy tables have all of the budget, no steps follow (extra `mrf`)
           epsilon_worst                the largest row of the plan's table
-          record_steps                 records times steps of a run
-          components_everyone          K of the mixture
+          components_everyone          K of its mixture
+          nll_everyone_steps           with steps, `warm_start=True`: they start from tables, most of the budget
+          record_steps                 records times steps of such a run
+          components_steps             K of its mixture
           nll_everyone_cold            the same budget from random values, as without the extra
           nll_everyone_small_batches   the same budget by batches of N / 30 in 1,000 steps, the default once
-          nll_everyone_tables          the same model from tables alone, with all of the budget (`MarginalInference`)
-everyone_secure   One run of that plan between CrypTen processes on this machine, each with its own file.
+          nll_everyone_tables          the mixture of the steps from tables alone, with all of the budget
+everyone_secure   One run of the plan with steps between CrypTen processes on this machine, each with its own file.
           nll_everyone_secure
           secure_minutes               from the start of the processes to the posterior
           secure_gib                   the most memory that one of the processes took
@@ -227,11 +229,12 @@ def scale(task: Task) -> tuple[Results, Figures]:
 def everyone(task: Task) -> tuple[Results, Figures]:
     """`DPVI()` as a user who sets nothing gets it, at epsilon = 1, and the same budget spent on small batches."""
     size, steps = default_batch(task.train.num_records, amplified=True)
-    default = DPVI()
-    plan = _plan_for_everyone(task, default)
-    num_components = default.split(task.train.schema, plan).num_components
+    default, stepping = DPVI(), DPVI(warm_start=True if has_engine() else None)
+    plan, with_steps = _plan_for_everyone(task, default, num_steps=None), _plan_for_everyone(task, stepping)
+    num_components = stepping.split(task.train.schema, with_steps).num_components
     arms: dict[str, Callable[[jax.Array], PredictivePosterior]] = {
-        "nll_everyone": partial(_fitted, task, default, {}),
+        "nll_everyone": partial(_fitted, task, default, {"num_steps": None}),
+        "nll_everyone_steps": partial(_fitted, task, stepping, {}),
         "nll_everyone_cold": partial(_fitted, task, DPVI(warm_start=False), {}),
         "nll_everyone_small_batches": partial(_fitted, task, default, {"batch_size": size, "num_steps": steps}),
     }
@@ -239,8 +242,9 @@ def everyone(task: Task) -> tuple[Results, Figures]:
         arms["nll_everyone_tables"] = partial(_from_tables, task, num_components)
     results: Results = {
         "epsilon_worst": plan.worst.epsilon,
-        "record_steps": round(plan.expected_batch_size * plan.num_gradients),
-        "components_everyone": num_components,
+        "components_everyone": default.split(task.train.schema, plan).num_components,
+        "record_steps": round(with_steps.expected_batch_size * with_steps.num_gradients),
+        "components_steps": num_components,
     }
     for key, fit in arms.items():
         seeds = tqdm(range(task.settings.everyone_repeats), desc=key)
@@ -269,7 +273,7 @@ def everyone_secure(task: Task) -> tuple[Results, Figures]:
     """The same plan between processes; the posterior's NLL is computed here, of what was released."""
     if Crypten().missing() is not None:
         return dict.fromkeys(("nll_everyone_secure", "secure_minutes", "secure_gib")), {}
-    build = partial(DPVI, backend=Crypten())
+    build = partial(DPVI, backend=Crypten(), warm_start=True)
     plan = _plan_for_everyone(task, build())
     with tempfile.TemporaryDirectory(prefix="everyone-") as folder:
         files = written(task.train, Path(folder))

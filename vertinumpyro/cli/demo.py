@@ -25,6 +25,7 @@ from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Schema, VerticalDataset, load_rand_hie
 from vertinumpyro.dpvi import DPVI, Posterior
+from vertinumpyro.dpvi.settings import WARM_STEPS
 from vertinumpyro.evaluation import (
     ReportFigure,
     ReportTable,
@@ -149,7 +150,7 @@ class Demo:
     def _by_dpvi(self, dataset: VerticalDataset, rng_key: jax.Array) -> Posterior:
         """A noisy gradient for every step, from noisy tables on where it can, under a plan of its own."""
         with self._stage("privacy plan"):
-            plan = self.dpvi.plan(dataset, epsilon=self.epsilon, num_steps=self.num_steps)
+            plan = self.dpvi.plan(dataset, epsilon=self.epsilon, num_steps=self._num_steps)
             facts = plan_facts(plan, self.dpvi.backend.info().name)
             view = [*plan_view(plan, facts), *self._costs(self.dpvi.computations(dataset, plan))]
         console.print(heading("Second way: DPVI, a noisy gradient a step. Its privacy plan"), *view)
@@ -163,6 +164,11 @@ class Demo:
 
     def _costs(self, computations: Sequence[tuple[Computation, int]]) -> list[RenderableType]:
         return list(cost_lines(costs_of(self.dpvi.backend, computations))) if self._in_processes else []
+
+    @property
+    def _num_steps(self) -> int | None:
+        """Steps are shown, also where a plan would take none."""
+        return self.num_steps or (WARM_STEPS if has_engine() else None)
 
     @property
     def _in_processes(self) -> bool:
@@ -193,7 +199,7 @@ class Demo:
                     fit_key,
                     progress_bar=console.is_terminal,
                     epsilon=self.epsilon,
-                    num_steps=self.num_steps,
+                    num_steps=self._num_steps,
                 )
                 twins.append(posterior.sample_synthetic(rng_key=twin_key))
         return joined_at_random(twins, dataset.schema, self.seed)

@@ -211,7 +211,7 @@ class MomentsStart(Start):
     own_steps: bool
 
     def plan(
-        self, facts: DatasetInfo, split: SplitModel, clip: Clip, *, all_records: bool, **settings: Any
+        self, facts: DatasetInfo, split: SplitModel, clip: Clip, *, all_records: bool, alone: bool, **settings: Any
     ) -> MomentsPlan:
         """See `Start.plan`: always."""
         refused = self._refusal(split, clip, all_records=all_records, epsilon=settings["epsilon"])

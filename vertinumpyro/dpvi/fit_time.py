@@ -52,7 +52,7 @@ def fit_time(
     return FitTime(
         before=before,
         after={**begun.after, "the synthetic table": drawing},
-        unknown="; ".join(text for text in (begun.unknown, "" if tried else _APART) if text),
+        unknown="; ".join(text for text in (begun.unknown, "" if tried or not plan.num_gradients else _APART) if text),
         shorter=f"Give fewer num_steps, a model of fewer components or parameters, or{_widest(facts)} fewer values in "
         "the schema (bins, edges, fewer categories). ",
     )

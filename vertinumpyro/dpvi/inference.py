@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+from numpyro.infer.autoguide import AutoDelta
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.durable_files import read_metadata
@@ -48,6 +49,7 @@ from vertinumpyro.dpvi.training_loop import (
     restored,
     run_steps,
     spread_over,
+    without_steps,
 )
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
@@ -61,6 +63,7 @@ from vertinumpyro.privacy import (
     GradientPlan,
     NeighbouringRelation,
     NoiseSource,
+    NoSteps,
     Plan,
     PoissonSampling,
     Sampling,
@@ -72,6 +75,7 @@ from vertinumpyro.privacy.adversary import list_adversaries
 from vertinumpyro.privacy.plan import check_target, select_adversaries
 from vertinumpyro.secure import Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import ClippedSum, Computation, block_memory
+from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.session import Run, Session, session_of
 from vertinumpyro.session.fit_time import announce
 
@@ -99,7 +103,9 @@ class DPVI:
     :param warm_start: begin at the model fitted to noisy tables, which most of the budget buys (`dpvi.initial_state`).
         True refuses where that cannot be had. None does it where it can: every step takes all records, `epsilon` is
         given, the model's tables can be computed and are not too wide, the guide has a location, `init_loc_fn` is
-        the default, and the extra `mrf` is installed; `plan.start` says. A model with a `party_sum` takes
+        the default, and the extra `mrf` is installed; `plan.start` says. There the tables have all of the budget and
+        no steps follow where these would add nothing, unless steps, their clip, their guide, their optimiser or their
+        diagnostics are given; `print(plan)` says. A model with a `party_sum` takes
         `SecondMoments()` where its parts are linear in their latents, and no optimiser, batch or guide but a point is
         given: 20 steps, and a posterior that knows their noise (`dpvi.noise_aware`).
     :param block_size: records of a batch at a time; None keeps an array of records by released values below 128 MiB.
@@ -123,7 +129,7 @@ class DPVI:
     warm_start: bool | SecondMoments | None = None
     _splits: dict[Any, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
-    _starts: dict[int, TableStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _starts: dict[Any, TableStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _kernels: dict[Any, Kernel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +161,9 @@ class DPVI:
         :raises ModelContractError: names the site and says what to change.
         """
         check_schema(schema)
+        if plan is not None and not plan.num_gradients:
+            tables = self._tables(plan.num_records, alone=True)
+            return self._split(schema, tables.inference.components(plan.num_records))
         warm = plan is not None and plan.start is not None
         return self._split(schema, self._components(plan.num_records if plan else 0, warm=warm))
 
@@ -241,13 +250,20 @@ class DPVI:
         self.twin_columns(dataset.schema).warn(stacklevel=3)
         own = {"all_records": all_records, "epsilon": epsilon}
         begun = self._likely_start(likely_split, chosen, dataset.num_records, **own)
-        start = None
+        asked = self._asks_for_steps or any(
+            given is not None for given in (num_steps, batch_size, sampling, clip_norm, clip, residual_bound)
+        )
+        start, alone = None, False
+        if begun is not None and budget is not None and not asked:
+            alone = begun.holds_all(likely_split, chosen, budget)
         if begun is not None:
+            begun = self._tables(dataset.num_records, alone=True) if alone else begun
             start = begun.plan(
                 dataset,
                 likely_split,
                 chosen,
                 all_records=all_records,
+                alone=alone,
                 epsilon=epsilon,
                 delta=delta,
                 adversary=adversary,
@@ -255,7 +271,9 @@ class DPVI:
                 noise=noise,
                 collusion_threshold=collusion_threshold,
             )
-        if sampling is None:
+        if alone and start is not None:
+            sampling = NoSteps()
+        elif sampling is None:
             size, steps = default_batch(dataset.num_records, amplified=amplified)
             if begun is not None and start is not None:
                 size, steps = dataset.num_records, begun.steps.num_steps
@@ -272,32 +290,43 @@ class DPVI:
             "batch_indices": batch_indices,
             "start": start,
         }
-        if epsilon is not None:
-            noise_multiplier = calibrate_noise_multiplier(
-                epsilon=epsilon, adversary=adversary, grid_bits=_PROVISIONAL_GRID_BITS, **settings
-            )
-        assert noise_multiplier is not None
+        mechanism: dict[str, Any] = {"noise_multiplier": 1.0, "grid_bits": _PROVISIONAL_GRID_BITS, "unproven": ()}
         split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
-        grid_bits = self.backend.grid_bits(
-            batch_shape(split, sampling, shares, chosen, noise_multiplier, **self._blocks)
-        )
-        if grid_bits < _PROVISIONAL_GRID_BITS:
-            raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
+        if not isinstance(sampling, NoSteps):
+            if epsilon is not None:
+                noise_multiplier = calibrate_noise_multiplier(
+                    epsilon=epsilon, adversary=adversary, grid_bits=_PROVISIONAL_GRID_BITS, **settings
+                )
+            assert noise_multiplier is not None
+            grid_bits = self._grid_bits(batch_shape(split, sampling, shares, chosen, noise_multiplier, **self._blocks))
+            mechanism = {
+                "noise_multiplier": noise_multiplier,
+                "grid_bits": grid_bits,
+                "unproven": self.backend.info().unproven,
+            }
         plan = GradientPlan(
             **settings,
+            **mechanism,
             clip_parts=chosen.parts,
             residual_bound=chosen.residual_bound,
-            noise_multiplier=noise_multiplier,
-            grid_bits=grid_bits,
-            unproven=self.backend.info().unproven,
             allow_unproven=allow_unproven,
             adversary=adversary,
         )
         plan.warn_if_narrowed()
-        if begun is not None and start is not None:
+        if begun is not None and start is not None and plan.num_gradients:
             plan.keep_forecast(begun.forecast(split, plan))
         plan.keep_time(partial(self.time, TableFacts(dataset.schema, dataset.num_records), plan))
         return plan
+
+    def _grid_bits(self, shape: BatchShape) -> int:
+        """Of the steps' sums.
+
+        :raises RangeError: they are fewer than the noise was calibrated for.
+        """
+        grid_bits = self.backend.grid_bits(shape)
+        if grid_bits < _PROVISIONAL_GRID_BITS:
+            raise RangeError(f"the backend's grid of 2^-{grid_bits} is too coarse; lower clip_norm or the batch size")
+        return grid_bits
 
     @property
     def _blocks(self) -> dict[str, Any]:
@@ -315,15 +344,22 @@ class DPVI:
             return self._moments
         if self.warm_start is None and self._moments.is_possible(split, clip, **own):
             return self._moments
-        return self._tables(num_records)
+        return self._tables(num_records, alone=False)
+
+    @property
+    def _asks_for_steps(self) -> bool:
+        """Whether a setting is of the steps, so that there are to be some."""
+        chosen = (self.warm_start, self.optimizer, self.learning_rate)
+        return self.diagnostics or self.guide is not default_guide or any(given is not None for given in chosen)
 
     @property
     def _moments(self) -> MomentsStart:
         settings = self.warm_start if isinstance(self.warm_start, SecondMoments) else SecondMoments()
         return MomentsStart(settings, self.guide, self.optimizer is not None or self.learning_rate is not None)
 
-    def _tables(self, num_records: int) -> TableStart:
-        components = self._components(num_records, warm=True)
+    def _tables(self, num_records: int, *, alone: bool) -> TableStart:
+        """:param alone: whether no steps follow, whose work and noise grow with K."""
+        components = self.num_components if alone else self._components(num_records, warm=True)
         if components not in self._starts:
             settings = {"guide": self.guide, "init_loc_fn": self.init_loc_fn, "required": self.warm_start is True}
             self._starts[components] = TableStart.of(self.model, components, self.model_kwargs, **settings)
@@ -334,7 +370,7 @@ class DPVI:
         if not isinstance(plan, GradientPlan) or plan.start is None:
             return None
         by_moments = isinstance(plan.start, MomentsPlan) and not isinstance(self.warm_start, bool)
-        return self._moments if by_moments else self._tables(plan.num_records)
+        return self._moments if by_moments else self._tables(plan.num_records, alone=not plan.num_gradients)
 
     def kernel(self, dataset: DatasetInfo, plan: GradientPlan, rng_key: jax.Array) -> tuple[Kernel, DPVIState]:
         """The `init`/`step` pair underneath, for people who write their own loop: the kernel and its first state.
@@ -380,7 +416,10 @@ class DPVI:
 
     def _guide_of(self, plan: Plan) -> GuideFactory:
         start = self._start_of(plan)
-        return start.steps.guide if start is not None and self.guide is default_guide else self.guide
+        if start is None or self.guide is not default_guide:
+            return self.guide
+        assert isinstance(plan, GradientPlan)
+        return start.steps.guide if plan.num_gradients else AutoDelta
 
     @checked
     def fit(
@@ -415,7 +454,7 @@ class DPVI:
         """
         session = session_of(data, self.backend)
         kernel, state = self.kernel(session, plan, rng_key)
-        runner, tried = rehearsed(session, kernel, state, plan)
+        runner, tried = rehearsed(session, kernel, state, plan) if plan.num_gradients else (None, None)
         if on_estimate is not None and tried is not None:
             on_estimate(plan.num_gradients * tried.step)
         start, released = self._start_of(plan), None
@@ -430,7 +469,8 @@ class DPVI:
                 released = start.release(session, run)
                 if run.state() is None:
                     state = start.state(released, plan, kernel, state, rng_key, progress_bar=progress_bar)
-            state, diagnostics = run_steps(
+            run_all = run_steps if plan.num_gradients else without_steps
+            state, diagnostics = run_all(
                 session,
                 run,
                 kernel,
@@ -459,18 +499,20 @@ class DPVI:
         summed = ClippedSum(shape=kernel.shape, layout=release_layout(kernel, state, facts))
         steps = (summed.of_one_block, plan.num_gradients * kernel.shape.num_blocks)
         start = self._start_of(plan)
-        return [steps] if start is None else [*start.computations(facts, plan), steps]
+        of_start = [] if start is None else start.computations(facts, plan)
+        return [*of_start, *([steps] if plan.num_gradients else [])]
 
     def memory(self, facts: DatasetInfo, plan: GradientPlan) -> int:
         """Bytes that a fit takes at most beside the encoded columns, of a record's scores and the compiler's."""
         shape = planned_shape(self.split(facts.schema, plan), plan, **self._blocks)
-        start = self._start_of(plan)
-        return COMPILER_BYTES + block_memory(shape) + (0 if start is None else start.memory(facts, plan))
+        start, of_steps = self._start_of(plan), block_memory(shape) if plan.num_gradients else 0
+        return COMPILER_BYTES + of_steps + (0 if start is None else start.memory(facts, plan))
 
     def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
         """How long a fit and a twin take here, a step tried on stand-ins; `plan.time` is this of its own plan."""
         kernel, state = self.kernel(facts, plan, compat.random_key(0))
-        tried = None if isinstance(self.backend, BetweenProcesses) else try_step(kernel, state, facts, plan)
+        elsewhere = isinstance(self.backend, BetweenProcesses) or not plan.num_gradients
+        tried = None if elsewhere else try_step(kernel, state, facts, plan)
         return fit_time(kernel, facts, plan, tried, self._start_of(plan))
 
     def work(self, facts: DatasetInfo, party: str, columns: Any, plan: GradientPlan, source: RandomSource) -> StepsWork:
@@ -520,6 +562,8 @@ class DPVI:
             start.check(dataset, split, plan)
         elif isinstance(self.warm_start, SecondMoments):
             moments_of(plan)  # says that there are none
+        if not plan.num_gradients:
+            return
         if plan.grid_bits != self.backend.grid_bits(planned_shape(split, plan, **self._blocks)):
             raise ArgumentError("plan was made for another backend, model or number of components; make a new plan")
         if set(self.backend.info().unproven) - set(plan.unproven):

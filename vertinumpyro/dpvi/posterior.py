@@ -28,6 +28,7 @@ from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.privacy import ClientPlan, GradientPlan
 from vertinumpyro.privacy.forecast import listed, says_little
+from vertinumpyro.privacy.gradient_plan import NO_STEPS
 
 
 def as_numbers(leaf: Any) -> np.ndarray:
@@ -95,6 +96,12 @@ def load_params(path: str | os.PathLike[str], like: Any) -> tuple[Any, NoiseAwar
 
 GUIDES_OWN = "the spread of these draws is the guide's own: it leaves out the noise of the steps, and is no interval"
 """Of every posterior that was learned by noisy steps."""
+
+OF_TABLES = (
+    "it is the model at its best fit to the noisy tables, which leaves their noise out, and no interval; "
+    "MarginalInference fits further models to the same tables at no further cost"
+)
+"""Of every posterior that was learned from tables without steps."""
 
 _MOST_OF_VARIANCE = 0.9
 
@@ -199,6 +206,8 @@ class Posterior(PredictivePosterior):
         """See `PredictivePosterior.spread_note`."""
         if self.noise_aware is not None:
             return ""
+        if not self.plan.num_gradients:
+            return OF_TABLES
         return f"{GUIDES_OWN}; {self.no_interval}" if self.no_interval else GUIDES_OWN
 
     @property
@@ -210,6 +219,8 @@ class Posterior(PredictivePosterior):
     def convergence_note(self) -> str:
         """Whether the steps ended at an optimum, as far as what they released and its noise tell."""
         residual = self.diagnostics.residual
+        if not self.plan.num_gradients:
+            return f"Steps: {NO_STEPS}"
         if residual is None:
             return "Whether the steps ended at an optimum is not known here"
         if residual.is_noise:
@@ -245,6 +256,7 @@ class Posterior(PredictivePosterior):
         """Shows public facts."""
         guide = type(self.guide.guide).__name__
         note = self.spread_note or "its draws know the noise"
+        note = note if self.plan.num_gradients else f"steps: {NO_STEPS}; {note}"
         return f"Posterior({self.split.num_parameters} parameters, {guide}, N={self.num_learned}; {note})"
 
     def sample_flat(self, rng_key: jax.Array, num_samples: int) -> jax.Array:

@@ -2,7 +2,7 @@
 
 | whom ε is for | batch | steps |
 |---|---|---|
-| someone who knows who is in a batch, as parties do | N | 25 from tables, 150 from random values |
+| someone who knows who is in a batch, as parties do | N | none or 25 after tables, 150 from random values |
 | nobody who does: one party alone, hidden batches, `adversary="outside analyst"` | N / 30, at least 100 | 1,000 |
 
 Towards somebody who knows the batches sub-sampling buys nothing: noise against a step's signal is least with everybody
@@ -13,10 +13,11 @@ signal-to-noise ratio of the whole run, is within 2% of its limit from there on,
 |---|---|---|
 | clip norm | 0.6 sqrt(columns) | see `default_clip_norm`, and `dpvi.clipping` for a `party_sum` |
 | K of the mixture | 20; N / 400 from tables, from 20 to 200 | noisy steps from random values find few components |
+| the same without steps | N / 50, from 10 to 400 | `MarginalInference`'s: no step has to compute it |
 | rate of Adam | 0.1 sqrt(1000 / T), at most 0.3; 0.02 from tables | fewer steps go further each |
 | guide's scale at the start | 0.1; 0.02 from tables | a start that is known is not to be drawn past |
 | start | noisy tables where they can be had (`DPVI.warm_start`) | see `dpvi.initial_state` |
-| part of the budget for tables | 0.8 of mu^2 | one release of tables says more than as much for gradients |
+| part of mu^2 for tables | 0.8; 1 without steps | one release of tables says more than as much for gradients |
 
 From tables a step's work is that of K = 20 with N / 400 components and a quarter of the steps, and what is learned is
 more: the start has to find nothing, so what is left to the steps is small against a parameter's own noise, and a rate

@@ -139,6 +139,19 @@ _FEW_POINTS = 64  # blocks of so many are traced on their own, so that those of 
 _MOST_MULTIPLIED = 32  # cells of a block: of more, gathering records' rows takes less than a product with one-hot codes
 
 
+def tied_columns(split: SplitModel) -> Iterator[tuple[str, set[str], list[str]]]:
+    """Each party's columns that its sites tie together given the component, with the party and these sites."""
+    structure = split.structure
+    for party, sites in structure.party_sites.items():
+        groups: list[tuple[set[str], list[str]]] = []
+        for site in sites:
+            read = {name.removesuffix(OBSERVED_SUFFIX) for name in structure.site_columns[site]}
+            joined = [group for group in groups if group[0] & read]
+            groups = [group for group in groups if not group[0] & read]
+            groups.append((read.union(*(g[0] for g in joined)), [*(s for g in joined for s in g[1]), site]))
+        yield from ((party, read, names) for read, names in groups)
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class TableKey:
@@ -297,19 +310,11 @@ class ModelTables:
     # -- blocks -----------------------------------------------------------------------------------
 
     def _made_blocks(self) -> list[_Block]:
-        structure, schema = self._split.structure, self._split.schema
-        blocks: list[_Block] = []
-        for party, sites in structure.party_sites.items():
-            groups: list[tuple[set[str], list[str]]] = []
-            for site in sites:
-                read = {name.removesuffix(OBSERVED_SUFFIX) for name in structure.site_columns[site]}
-                joined = [group for group in groups if group[0] & read]
-                groups = [group for group in groups if not group[0] & read]
-                groups.append((read.union(*(g[0] for g in joined)), [*(s for g in joined for s in g[1]), site]))
-            for read, names in groups:
-                self._check(party, read, names)
-                columns = tuple(name for name in schema.columns if name in read)
-                blocks.append(_Block(columns=columns, sites=tuple(names), grid=self._grid(columns, names)))
+        schema, blocks = self._split.schema, []
+        for party, read, names in tied_columns(self._split):
+            self._check(party, read, names)
+            columns = tuple(name for name in schema.columns if name in read)
+            blocks.append(_Block(columns=columns, sites=tuple(names), grid=self._grid(columns, names)))
         return blocks
 
     def _check(self, party: str, columns: set[str], sites: Sequence[str]) -> None:

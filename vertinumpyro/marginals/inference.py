@@ -260,10 +260,14 @@ class MarginalInference:
 
         :raises ModelContractError: names the site and says what to change.
         """
-        most = _MOST_OF_TABLES if self.law == "tables" else _MOST_COMPONENTS
-        components = self.num_components or int(np.clip(num_records // 50, 10, most))
+        components = self.components(num_records)
         model = mixture_model(schema, components, shape_rate=_SHAPE_RATE) if self.model is None else self.model
         return split_model(model, schema, self.model_kwargs)
+
+    def components(self, num_records: int) -> int:
+        """K of the library's mixture of so many records."""
+        most = _MOST_OF_TABLES if self.law == "tables" else _MOST_COMPONENTS
+        return self.num_components or int(np.clip(num_records // 50, 10, most))
 
     @checked
     def fit(

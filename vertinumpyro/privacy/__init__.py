@@ -23,7 +23,7 @@ from vertinumpyro.privacy.holder_plan import ClientPlan
 from vertinumpyro.privacy.ledger import Ledger, LedgerRegistry
 from vertinumpyro.privacy.noise_shares import draw_noise_share
 from vertinumpyro.privacy.plan import Plan, PrivacyWarning
-from vertinumpyro.privacy.sampling import Batches, BatchStream, DisjointBatches, PoissonSampling, Sampling
+from vertinumpyro.privacy.sampling import Batches, BatchStream, DisjointBatches, NoSteps, PoissonSampling, Sampling
 
 PrivacyPlan = GradientPlan  # its name before 0.2
 
@@ -42,6 +42,7 @@ __all__ = [
     "Ledger",
     "LedgerRegistry",
     "NeighbouringRelation",
+    "NoSteps",
     "NoiseSource",
     "NoisySum",
     "Plan",

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import secrets
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, final
 
@@ -148,6 +149,12 @@ class NoisySumPlan(Plan):
         return flat.reshape(num_steps, num_values)
 
 
+NO_STEPS = (
+    "none, since they would add nothing: the noisy tables have all of the budget, as what this model says beyond pairs "
+    "of columns would be below the steps' noise. Ask for steps by num_steps"
+)
+"""What a plan without them says."""
+
 _MOST_OF_START = 0.999  # of ε: beyond, the steps' noise is found within the precision of ε alone
 
 
@@ -161,7 +168,8 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     nothing else satisfies every row of `adversaries`: against the outside analyst (ε, δ)-DP, against parties
     (ε, δ)-VPDP, for `relation`, when it runs once. `vertinumpyro.privacy.ledger` sees to "once".
 
-    :ivar sampling: which records enter which step.
+    :ivar sampling: which records enter which step; `NoSteps` where a start has all of the budget, and then clip and
+        noise are of nothing.
     :ivar clip_norm: C > 0.
     :ivar clip_parts: where the residual of a `party_sum` is bounded, the parties' parts of C², in proportion to these
         whole numbers: each party clips its own scores. None where a record is clipped as a whole.
@@ -231,6 +239,8 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         _ = self.noisy_sum, self.targets()  # validates clip, noise, grid and sampling; the adversary's name
         if self.start is not None:
             _check_start(self.start, self)
+        elif not self.num_gradients:
+            raise ArgumentError("sampling: a plan without steps needs a start, or it releases nothing; give steps")
 
     @classmethod
     def calibrated(cls, *, epsilon: float, adversary: str | None = None, **settings: Any) -> GradientPlan:
@@ -262,7 +272,9 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         return _event(self.noisy_sum, self.start, observer)
 
     def row(self, observer: Adversary) -> AdversaryRow:
-        """See `Plan.row`; σ_eff is the noisy sums'."""
+        """See `Plan.row`; σ_eff is the noisy sums', or the start's where it is all."""
+        if self.start is not None and not self.num_gradients:
+            return self.start.row(observer)
         row = self.noisy_sum.row(observer, self.delta, self.relation, self.unproven)
         if self.start is None:
             return row
@@ -292,6 +304,11 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         )
 
     @property
+    def steps_note(self) -> str:
+        """Why there are no steps; empty where there are some."""
+        return "" if self.num_gradients else NO_STEPS
+
+    @property
     def forecast(self) -> Forecast | None:
         """The standard errors that fits will have, where they know the noise; None of a plan read from a record."""
         return self.__dict__.get("_forecast")
@@ -301,13 +318,16 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         object.__setattr__(self, "_forecast", forecast)
 
     def __str__(self) -> str:
-        """With a forecast it and what the plan costs, within 80 columns; else all fields."""
-        if self.forecast is None:
-            return repr(self)
-        return (
-            f"ε ≤ {self.worst.epsilon:.4g}, δ = {self.delta:g}, N = {self.num_records:,}, {self.num_gradients} steps\n"
-            f"{self.forecast}"
-        )
+        """With a forecast, or without steps, that and what the plan costs, within 80 columns; else all fields."""
+        costs = f"ε ≤ {self.worst.epsilon:.4g}, δ = {self.delta:g}, N = {self.num_records:,}"
+        if not self.num_gradients:
+            return f"{costs}\n" + "\n".join(textwrap.wrap(f"Steps: {NO_STEPS}", 80))
+        return repr(self) if self.forecast is None else f"{costs}, {self.num_gradients} steps\n{self.forecast}"
+
+    def __repr__(self) -> str:
+        """All fields; without steps what that means."""
+        shown = [f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self)]
+        return f"GradientPlan({', '.join(shown)}{'' if self.num_gradients else f'; steps: {NO_STEPS}'})"
 
     def draw_noise_shares(self, num_values: int, num_steps: int, source: RandomSource) -> np.ndarray:
         """All parties' noise, for simulations: int64 `[num_steps, num_shares, num_values]`. Secret."""
@@ -395,6 +415,8 @@ def calibrate_noise_multiplier(*, epsilon: float, adversary: str | None = None, 
 
 def _event(steps: NoisySum, start: Plan | None, observer: Adversary) -> PrivacyEvent:
     """What the observer sees of the start and the steps together."""
+    if start is not None and not steps.num_steps:
+        return start.event(observer)
     event = steps.event(observer)
     if start is None:
         return event

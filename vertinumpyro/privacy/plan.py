@@ -26,7 +26,7 @@ from vertinumpyro.privacy.adversary import (
     list_adversaries,
 )
 from vertinumpyro.privacy.forecast import FitTime
-from vertinumpyro.privacy.sampling import DisjointBatches, PoissonSampling, Sampling
+from vertinumpyro.privacy.sampling import DisjointBatches, NoSteps, PoissonSampling, Sampling
 
 _METHODS = {
     "vertimrf": "vertinumpyro.mrf",
@@ -40,7 +40,7 @@ LARGEST_ACCOUNTED = 10_000.0
 """ε above which the privacy loss of sub-sampled steps needs grids beyond any memory."""
 
 _THREE_DIGITS = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
-_SAMPLINGS = {"poisson": PoissonSampling, "disjoint": DisjointBatches}
+_SAMPLINGS = {"poisson": PoissonSampling, "disjoint": DisjointBatches, "none": NoSteps}
 
 
 class PrivacyWarning(UserWarning):

@@ -15,7 +15,7 @@ import abc
 import bisect
 import dataclasses
 from fractions import Fraction
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 from scipy import stats
@@ -241,6 +241,28 @@ class PoissonSampling(Sampling):
 
     def _stream(self, num_records: int, source: RandomSource, first_step: int) -> BatchStream:
         return _PoissonStream(self, num_records, source, first_step)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoSteps(Sampling):
+    """No step at all: what comes before the steps has all of the budget, and no record enters anything else."""
+
+    max_batch_size: ClassVar[int] = 1
+
+    def total_steps(self, num_records: int) -> int:
+        return 0
+
+    def expected_batch_size(self, num_records: int) -> float:
+        """All records, as of the steps that there are none of."""
+        return num_records
+
+    def resume_step(self, num_records: int, step: int) -> int:
+        """Where it is."""
+        return step
+
+    def _stream(self, num_records: int, source: RandomSource, first_step: int) -> BatchStream:
+        raise PlanSpentError("the plan has no steps; ask for some (num_steps) when you make one")
 
 
 @final

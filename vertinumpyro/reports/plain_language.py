@@ -8,7 +8,7 @@ from typing import Any
 
 from vertinumpyro.privacy import GradientPlan, Plan, PoissonSampling
 from vertinumpyro.privacy.accounting import rounded_up
-from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
+from vertinumpyro.privacy.gradient_plan import NO_STEPS, bounds_of_outcomes
 from vertinumpyro.privacy.plan import rows_in_words
 
 _FALSE_ALARMS = 0.05
@@ -89,6 +89,14 @@ def plan_facts(plan: GradientPlan, backend: str) -> dict[str, str]:
     shares = f"{plan.noise.kind}, {count(plan.num_shares, 'share')}"
     if plan.noise.collusion_threshold:
         shares += f", up to {count(plan.noise.collusion_threshold, 'colluder')}"
+    if not plan.num_gradients:
+        return {
+            "records": f"{plan.num_records:,} (public)",
+            **_without_steps(plan),
+            "noise": shares,
+            "backend": backend,
+            "plan": plan.fingerprint(),
+        }
     return {
         "records": f"{plan.num_records:,} (public)",
         "start": _start(plan),
@@ -111,6 +119,14 @@ def _clip(plan: GradientPlan) -> str:
 
 def report_facts(plan: GradientPlan, backend: str) -> dict[str, str]:
     """The same as short entries, for a grid of cards."""
+    if not plan.num_gradients:
+        return {
+            "records N (public)": f"{plan.num_records:,}",
+            **_without_steps(plan),
+            "noise": f"{plan.noise.kind}, {count(plan.num_shares, 'share')}",
+            "backend": backend,
+            "plan": plan.plan_id[:16],
+        }
     return {
         "records N (public)": f"{plan.num_records:,}",
         "start": _start(plan),
@@ -150,6 +166,11 @@ def report_rows(plan: Plan) -> list[dict[str, str]]:
         }
         for row in plan.table_rows()
     ]
+
+
+def _without_steps(plan: GradientPlan) -> dict[str, str]:
+    assert plan.start is not None
+    return {"learned from": f"noisy tables, {count(plan.start.num_steps, 'release')}", "steps": NO_STEPS}
 
 
 def _start(plan: GradientPlan) -> str:

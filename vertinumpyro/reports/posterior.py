@@ -106,7 +106,8 @@ class PosteriorReport(_ModelReport):
 
     def files(self, twin: DrawnTwin | None) -> Mapping[str, str]:
         """See `RunReport`."""
-        tables = {MARGINALS: "the noisy tables that it started from: further models cost nothing"}
+        how = "started" if self.plan.num_gradients else "was learned"
+        tables = {MARGINALS: f"the noisy tables that it {how} from: further models cost nothing"}
         files = without_twin(POSTERIOR_FILES) if twin is None else dict(POSTERIOR_FILES)
         return files if self.result.marginals is None else {**files, **tables}
 
@@ -136,7 +137,8 @@ class PosteriorReport(_ModelReport):
     def verdict(self) -> Sequence[str]:
         """How many pairs of columns the tables hold from which it started; of a regression what noise hides."""
         if self.result.marginals is not None:
-            return verdict(self.result.marginals, "The release that it started from")
+            how = "started" if self.plan.num_gradients else "was learned"
+            return verdict(self.result.marginals, f"The release that it {how} from")
         return [] if self.result.split.structure.summed else [STEPS_SAY_NOTHING]
 
     def title(self, twin: DrawnTwin | None) -> str:
@@ -146,12 +148,13 @@ class PosteriorReport(_ModelReport):
     def summary(self, twin: DrawnTwin | None) -> Sequence[str]:
         """See `RunReport`."""
         plan, lacks = self.plan, self.result.twin_columns
-        tables = "noisy tables of pairs of columns, from which the steps started, and "
-        warm = isinstance(plan, GradientPlan) and plan.start is not None
+        steps, tables = "noisy gradients of a model", "noisy tables of pairs of columns"
+        if isinstance(plan, GradientPlan) and plan.start is not None:
+            steps = f"{tables}, from which the steps started, and {steps}" if plan.num_gradients else tables
         where = "whose columns sit" if isinstance(plan, GradientPlan) else "that are"
         who = tuple(self.result.split.schema.parties) if isinstance(plan, GradientPlan) else plan.holders
         text = (
-            f"Released: {tables if warm else ''}noisy gradients of a model of {count(plan.num_records, 'record')} "
+            f"Released: {steps} of {count(plan.num_records, 'record')} "
             f"{where} at {', '.join(who)}, and all that follows from them: the posterior"
             f"{'' if twin is None else ' and this synthetic table'}."
         )
