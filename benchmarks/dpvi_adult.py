@@ -260,8 +260,9 @@ def _fitted(task: Task, dpvi: DPVI, settings: Mapping[str, Any], key: jax.Array)
 
 def _from_tables(task: Task, num_components: int, key: jax.Array) -> PredictivePosterior:
     settings = VertiMRF()
-    release = release_marginals(task.train, settings.plan(task.train, epsilon=1.0, delta=DELTA), settings)
-    return MarginalInference(num_components=num_components).fit(release, key, progress_bar=False)
+    plan = settings.plan(task.train, epsilon=1.0, delta=DELTA)
+    release = release_marginals(task.train, plan, settings, allow_long=True)
+    return MarginalInference(num_components=num_components).fit(release, key, progress_bar=False, allow_long=True)
 
 
 def _plan_for_everyone(task: Task, dpvi: DPVI, **settings: Any) -> GradientPlan:

@@ -104,7 +104,8 @@ def by_vertimrf(dataset: VerticalDataset, key: jax.Array) -> Twin:
 
 def by_marginals(dataset: VerticalDataset, key: jax.Array) -> Twin:
     plan = VertiMRF().plan(dataset, epsilon=EPSILON, delta=DELTA)
-    posterior = MarginalInference().fit(release_marginals(dataset, plan), key)
+    release = release_marginals(dataset, plan, allow_long=True)
+    posterior = MarginalInference().fit(release, key, allow_long=True)
     return posterior.sample_synthetic(rng_key=key), plan
 
 
