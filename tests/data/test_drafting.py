@@ -384,6 +384,7 @@ CODED = {
     "digits": (RNG.integers(0, 10, N), []),
     "below zero": (RNG.normal(0, 5, N).round(1), []),
     "a scale": (RNG.integers(-2, 3, N), []),
+    "months behind": (RNG.choice(np.arange(-2, 8), N, p=[0.13, 0.2, 0.52, 0.01, 0.12, 0.008, *[0.003] * 4]), []),
     "percent": (RNG.integers(0, 100, N), []),
 }
 
@@ -394,6 +395,7 @@ def test_numbers_that_look_like_codes_for_missing_are_named_and_are_no_bounds(va
     fields = draft.columns["x"].fields
     assert fields.get("missing_codes", []) == codes
     assert ("code for a missing value" in draft.columns["x"].note) == bool(codes)
+    assert ("if -2, -1 means missing" in draft.columns["x"].note) == (set(values[values < 0]) == {-2, -1})
     column = Schema.from_toml(draft.to_toml().replace("confirmed = false", "confirmed = true")).columns["x"]
     present = values[~np.isin(values, codes)]
     if column.limits:

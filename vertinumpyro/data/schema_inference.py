@@ -24,12 +24,11 @@ from vertinumpyro.data.date_columns import days_of, read_moments
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.number_texts import NumberFormat, pictures
 from vertinumpyro.data.schema_checks import Place, suggest
-from vertinumpyro.data.text_formats import LUMP, codes_for_missing, is_code, looks_like_numbers
+from vertinumpyro.data.text_formats import LUMP, codes_for_missing, if_missing, if_negative, is_code, looks_like_numbers
 
 _LEVELS = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
 _LEAST_SHARE = 0.0075  # of a bin; a smaller one would be noise
-_ATOM_SHARE = 0.03
-_MOST_ATOMS = 8
+_ATOM_SHARE, _MOST_ATOMS = 0.03, 8
 _MOST_DECIMALS = 4
 _LARGEST_SHARE = 0.2  # of equal bins
 _ASTRAY = 0.03  # of the size of a usual value
@@ -503,6 +502,8 @@ def _quantity(
         missing = {"missing": "category", "missing_codes": [int(c) if c == int(c) else c for c in codes]}
         also = f"; {_listed(codes)} looks like a code for a missing value: if it is a value, drop missing_codes{also}"
         numbers = pd.Series(numbers[~numbers.isin(codes)])
+    else:
+        also = if_negative(numbers.to_numpy(np.float64)) + also
     low, high = float(numbers.min()), float(numbers.max())
     whole = bool((numbers == np.floor(numbers)).all()) and max(abs(low), abs(high)) < 2**53
     if low == high:
@@ -545,11 +546,10 @@ def _of_atoms(values: np.ndarray, atoms: Sequence[float]) -> str:
     """What a person should know of values with a bin of their own."""
     if not atoms:
         return ""
-    most = [atom for atom in atoms if (values == atom).mean() > 0.5]
     told = f"; {_listed(atoms)} is frequent, and a bin of its own"
-    told += " with most of the records: what else the column says rests on the others" if most else ""
-    codes = [atom for atom in atoms if abs(atom) > 9 and is_code(atom)]
-    return told + (f"; if {_listed(codes)} means missing, write missing_codes = [{_listed(codes)}]" if codes else "")
+    if any((values == atom).mean() > 0.5 for atom in atoms):
+        told += " with most of the records: what else the column says rests on the others"
+    return told + if_missing([atom for atom in atoms if abs(atom) > 9 and is_code(atom)])
 
 
 def _have_decimals(fields: Mapping[str, Any], decimals: int) -> bool:

@@ -198,6 +198,7 @@ _CODE = re.compile(r"-[1-9]|-?(9*[789]|8{2,}|9+\.9+)")  # -1, 9, 98, -999, 8888,
 _NO_VALUE = -70  # below it, the only negative numbers of a column are codes, however few
 _MOST_SPECIAL_VALUES = 4
 LUMP = 3  # times the records of a usual value
+_LONGEST_SCALE = 20  # different numbers
 
 
 def codes_for_missing(values: np.ndarray, rare: int) -> tuple[float, ...]:
@@ -215,6 +216,18 @@ def codes_for_missing(values: np.ndarray, rare: int) -> tuple[float, ...]:
     return tuple(found)
 
 
+def if_missing(codes: Sequence[float]) -> str:
+    """What to write if they are; empty of none."""
+    listed = ", ".join(f"{code:.10g}" for code in codes)
+    return f"; if {listed} means missing, write missing_codes = [{listed}]" if listed else ""
+
+
+def if_negative(values: np.ndarray) -> str:
+    """The same where the few negative numbers of a column might all be codes."""
+    negative = np.unique(values[values < 0]).tolist()
+    return if_missing(negative if len(negative) <= _MOST_SPECIAL_VALUES and all(map(is_code, negative)) else [])
+
+
 def is_code(value: float) -> bool:
     """Whether a number is one that often stands for a missing value."""
     return _CODE.fullmatch(f"{value:.10g}") is not None
@@ -229,7 +242,10 @@ def _apart(known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, _: np.
 def _negatives_apart(
     known: np.ndarray, known_counts: np.ndarray, rest: np.ndarray, counts: np.ndarray, rare: int
 ) -> bool:
-    """Of the only negative numbers of a column."""
+    """Of the only negative numbers of a column: also by far more records than usual values have, but on no short scale.
+
+    There they may be its lowest steps, as of months behind; a code that is taken for a step loses nothing.
+    """
     if _apart(known, known_counts, rest, counts, rare) or known.max() < _NO_VALUE:
         return True
-    return bool(known_counts.min() >= max(rare, LUMP * np.median(counts)))
+    return len(rest) > _LONGEST_SCALE and bool(known_counts.min() >= max(rare, LUMP * np.median(counts)))
