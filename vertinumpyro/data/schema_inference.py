@@ -18,13 +18,12 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError, DataError, hidden_in, visible
 from vertinumpyro.core.validation import checked
-from vertinumpyro.data import binning, storage_types, toml
+from vertinumpyro.data import binning, storage_types, text_formats, toml
 from vertinumpyro.data.dataframe_interop import Table, as_frame
 from vertinumpyro.data.date_columns import days_of, read_moments
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.number_texts import NumberFormat, pictures
 from vertinumpyro.data.schema_checks import Place, suggest
-from vertinumpyro.data.text_formats import LUMP, codes_for_missing, if_missing, if_negative, is_code, looks_like_numbers
 
 _LEVELS = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
 _LEAST_SHARE = 0.0075  # of a bin; a smaller one would be noise
@@ -105,7 +104,7 @@ def _atoms(values: np.ndarray, rare: int, bins: int) -> tuple[float, ...]:
     different, counts = np.unique(values, return_counts=True)
     few = bins <= len(_LEVELS)
     usual = np.quantile(np.repeat(counts, counts), 0.25) if few else np.median(counts)
-    lumps = (counts >= LUMP * usual) | (counts > len(values) / 2) | (different == 0)
+    lumps = (counts >= text_formats.LUMP * usual) | (counts > len(values) / 2) | (different == 0)
     least = np.where(few & (different != 0), len(values) / (2 * bins), 0.0)
     many = np.flatnonzero(lumps & (counts >= np.maximum(least, max(rare, _ATOM_SHARE * len(values)))))
     by_records = np.lexsort((counts[many], different[many] == 0))
@@ -358,7 +357,7 @@ def _draft_of_rows(series: pd.Series, person: pd.Series, how: _Drafting) -> Colu
         return of_records
     fields = {key: value for key, value in of_records.fields.items() if key != "missing_codes"}
     fields |= {} if picture is None else {"number_format": picture}
-    told = f"; {_listed(codes)} looks like a code for a missing value" if codes else ""
+    told = f"; {text_formats.list_numbers(codes)} looks like a code for a missing value" if codes else ""
     listed = {"missing_codes": codes} if codes else {}
     if rule == "sum":
         return dataclasses.replace(
@@ -398,7 +397,7 @@ def _draft(series: pd.Series, how: _Drafting) -> ColumnDraft:
             return _written(present, NumberFormat.of(found[0]), missing, also, how.cells)
         if found:
             return ColumnDraft({}, f"{_asked(found)}{also}")
-        if (written := looks_like_numbers(texts, how.decimal, RARE)) and not _begins_with_zero(texts):
+        if (written := text_formats.looks_like_numbers(texts, how.decimal, RARE)) and not _begins_with_zero(texts):
             return ColumnDraft({}, f"{written}{also}. Not drafted: repair the file, and draft again")
         return _categories(pd.Series(present.astype(str)), missing, also, how.cells)
     if text and how.decimal == "." and present.astype(str).str.strip().str.fullmatch(_THOUSANDS).all():
@@ -498,12 +497,13 @@ def _quantity(
     numbers: pd.Series, missing: Mapping[str, Any], also: str, cells: int, *, labels: bool = True
 ) -> ColumnDraft:
     """A bounded number; with few values labels of these, where such are wanted."""
-    if codes := codes_for_missing(numbers.to_numpy(np.float64), RARE):
+    if codes := text_formats.codes_for_missing(numbers.to_numpy(np.float64), RARE):
         missing = {"missing": "category", "missing_codes": [int(c) if c == int(c) else c for c in codes]}
-        also = f"; {_listed(codes)} looks like a code for a missing value: if it is a value, drop missing_codes{also}"
+        look = f"; {text_formats.list_numbers(codes)} looks like a code for a missing value"
+        also = f"{look}: if it is a value, drop missing_codes{also}"
         numbers = pd.Series(numbers[~numbers.isin(codes)])
     else:
-        also = if_negative(numbers.to_numpy(np.float64)) + also
+        also = text_formats.if_negative(numbers.to_numpy(np.float64)) + also
     low, high = float(numbers.min()), float(numbers.max())
     whole = bool((numbers == np.floor(numbers)).all()) and max(abs(low), abs(high)) < 2**53
     if low == high:
@@ -546,10 +546,10 @@ def _of_atoms(values: np.ndarray, atoms: Sequence[float]) -> str:
     """What a person should know of values with a bin of their own."""
     if not atoms:
         return ""
-    told = f"; {_listed(atoms)} is frequent, and a bin of its own"
+    told = f"; {text_formats.list_numbers(atoms)} is frequent, and a bin of its own"
     if any((values == atom).mean() > 0.5 for atom in atoms):
         told += " with most of the records: what else the column says rests on the others"
-    return told + if_missing([atom for atom in atoms if abs(atom) > 9 and is_code(atom)])
+    return told + text_formats.if_missing([atom for atom in atoms if abs(atom) > 9 and text_formats.is_code(atom)])
 
 
 def _have_decimals(fields: Mapping[str, Any], decimals: int) -> bool:
@@ -558,10 +558,6 @@ def _have_decimals(fields: Mapping[str, Any], decimals: int) -> bool:
         return binning.have_decimals(np.asarray(fields["edges"], np.float64), decimals)
     edges = binning.equal_width_edges(fields["bounds"], fields["bins"], "identity")
     return binning.have_decimals(binning.to_decimals(edges, decimals), decimals)
-
-
-def _listed(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.10g}" for value in values)
 
 
 def _rounded(low: float, high: float) -> tuple[float, float]:

@@ -216,10 +216,14 @@ def codes_for_missing(values: np.ndarray, rare: int) -> tuple[float, ...]:
     return tuple(found)
 
 
+def list_numbers(values: Sequence[float]) -> str:
+    """Numbers as people write them."""
+    return ", ".join(f"{value:.10g}" for value in values)
+
+
 def if_missing(codes: Sequence[float]) -> str:
     """What to write if they are; empty of none."""
-    listed = ", ".join(f"{code:.10g}" for code in codes)
-    return f"; if {listed} means missing, write missing_codes = [{listed}]" if listed else ""
+    return f"; if {list_numbers(codes)} means missing, write missing_codes = [{list_numbers(codes)}]" if codes else ""
 
 
 def if_negative(values: np.ndarray) -> str:

@@ -46,7 +46,7 @@ from vertinumpyro.dpvi.forecast import StandIns, forecast_stddevs, usual_values
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, expected_trust, noise_aware_draws, why_not
-from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior, prior_draws, prior_stddev
+from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior, middle_and_spread, prior_stddev
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
     NUM_STEPS,
@@ -330,8 +330,7 @@ class MomentsStart(Start):
         if len(split.read) == split.num_parameters:
             return None
         if "working prior" not in split.compiled:
-            low, middle, high = np.quantile(prior_draws(split), [0.16, 0.5, 0.84], axis=0)
-            split.compiled["working prior"] = WorkingPrior(jnp.asarray(middle), jnp.asarray((high - low) / 2 + 1e-6))
+            split.compiled["working prior"] = WorkingPrior(*map(jnp.asarray, middle_and_spread(split)))
         return split.compiled["working prior"]
 
     def draws(
@@ -436,10 +435,7 @@ def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan
 
 def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
     """The sum over parties as a matrix [theta, D], and by how many parties each latent is read [theta]."""
-    place = split.gather_index
-    sums = np.zeros((split.num_parameters + 1, len(place)))
-    sums[place, np.arange(len(place))] = 1
-    return sums[:-1], sums[:-1].sum(1)
+    return split.gather_matrix, split.gather_matrix.sum(1)
 
 
 def _stand_in_scores(split: SplitModel) -> np.ndarray:

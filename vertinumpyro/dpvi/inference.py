@@ -46,10 +46,10 @@ from vertinumpyro.dpvi.training_loop import (
     DPVIState,
     Kernel,
     OnEstimate,
+    end_without_steps,
     restored,
     run_steps,
     spread_over,
-    without_steps,
 )
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
@@ -129,7 +129,9 @@ class DPVI:
     warm_start: bool | SecondMoments | None = None
     _splits: dict[Any, SplitModel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
     _twins: dict[Schema, TwinColumns] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
-    _starts: dict[Any, TableStart] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _starts: dict[int | None, TableStart] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _kernels: dict[Any, Kernel] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -469,17 +471,20 @@ class DPVI:
                 released = start.release(session, run)
                 if run.state() is None:
                     state = start.state(released, plan, kernel, state, rng_key, progress_bar=progress_bar)
-            run_all = run_steps if plan.num_gradients else without_steps
-            state, diagnostics = run_all(
-                session,
-                run,
-                kernel,
-                runner,
-                restored(run, state),
-                insecure_seed=insecure_seed,
-                progress_bar=progress_bar,
-                after_chunk=after_chunk,
-            )
+            state = restored(run, state)
+            if plan.num_gradients:
+                state, diagnostics = run_steps(
+                    session,
+                    run,
+                    kernel,
+                    runner,
+                    state,
+                    insecure_seed=insecure_seed,
+                    progress_bar=progress_bar,
+                    after_chunk=after_chunk,
+                )
+            else:
+                diagnostics = end_without_steps(session, run, state)
         tables = released if isinstance(released, Marginals) else None
         found = "" if start is None else start.draws(released, plan, kernel, state, rng_key)
         knows = {"no_interval": found} if isinstance(found, str) else {"noise_aware": found}

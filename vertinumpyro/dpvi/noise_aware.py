@@ -222,9 +222,7 @@ def _constant(split: SplitModel) -> np.ndarray:
     for party in split.parties:
         own = {n: jnp.asarray(c) for n, c in stand_in_columns(split.schema.restrict(party), number, seed=8).items()}
         scores.append(np.asarray(scores_of(split, party)(zeros, own)))
-    tried = np.zeros((split.num_parameters + 1, number))
-    np.add.at(tried, split.gather_index, np.concatenate(scores, axis=1).T)
-    tried = tried[:-1]
+    tried = split.gather_matrix @ np.concatenate(scores, axis=1).T
     found, *_ = np.linalg.lstsq(tried.T, np.ones(number), rcond=1e-9)
     return found if np.allclose(tried.T @ found, 1.0, atol=1e-4) else np.zeros_like(found)
 

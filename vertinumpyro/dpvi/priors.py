@@ -65,8 +65,8 @@ def usual_prior(split: SplitModel, places: np.ndarray) -> NormalPrior:
         covariance = np.linalg.inv(prior.precision)
         middle = covariance @ prior.linear
     else:
-        low, middle, high = np.quantile(prior_draws(split), [0.16, 0.5, 0.84], axis=0)
-        covariance = np.diag(((high - low) / 2 + 1e-6) ** 2)
+        middle, spread = middle_and_spread(split)
+        covariance = np.diag(spread**2)
     precision = np.linalg.inv(covariance[np.ix_(places, places)])
     return NormalPrior(precision, precision @ middle[places])
 
@@ -78,9 +78,7 @@ def drawn_prior(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
         root = np.linalg.cholesky(np.linalg.inv(prior.precision))
         normal = np.random.default_rng(12).normal(size=(_PRIOR_DRAWS, split.num_parameters))
         return np.linalg.solve(prior.precision, prior.linear) + normal @ root.T, prior.precision
-    drawn = prior_draws(split)
-    low, high = np.quantile(drawn, [0.16, 0.84], axis=0)
-    return drawn, np.diag(((high - low) / 2 + 1e-6) ** -2.0)
+    return prior_draws(split), np.diag(middle_and_spread(split)[1] ** -2.0)
 
 
 def drawn_precisions(split: SplitModel, draws: np.ndarray) -> np.ndarray:
@@ -97,6 +95,12 @@ def prior_draws(split: SplitModel) -> np.ndarray:
         keys = jax.random.split(compat.random_key(11), _PRIOR_DRAWS)
         split.compiled["prior draws"] = np.stack([np.asarray(split.init(init_to_sample, key)) for key in keys])
     return split.compiled["prior draws"]
+
+
+def middle_and_spread(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
+    """The median of each number of flat theta, and half of what the middle two thirds of its draws take."""
+    low, middle, high = np.quantile(prior_draws(split), [0.16, 0.5, 0.84], axis=0)
+    return middle, (high - low) / 2 + 1e-6
 
 
 def prior_stddev(split: SplitModel) -> np.ndarray:

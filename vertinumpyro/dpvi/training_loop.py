@@ -457,17 +457,12 @@ def run_steps(
     )
 
 
-def without_steps(
-    session: Session, run: Run, kernel: Kernel, runner: ChunkRunner | None, state: DPVIState, **settings: Any
-) -> tuple[DPVIState, Diagnostics]:
-    """What `run_steps` is where the plan has none: the start's state is the result, and is stored as such.
-
-    :param settings: of steps.
-    """
+def end_without_steps(session: Session, run: Run, state: DPVIState) -> Diagnostics:
+    """What `run_steps` is where the plan has none: the start's state is the result, and is stored as such."""
     session.catch_up(run)
     if run.folder:
         run.keep_state(tree_arrays(state))
-    return state, Diagnostics.empty()
+    return Diagnostics.empty()
 
 
 def _in_process(

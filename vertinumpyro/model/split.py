@@ -160,6 +160,11 @@ class SplitModel:
         """The released vector as a gradient with respect to flat theta; a parameter's coordinates add up."""
         return jnp.zeros(self.num_parameters, released.dtype).at[self.gather_index].add(released, mode="drop")
 
+    @cached_property
+    def gather_matrix(self) -> np.ndarray:
+        """What `gather` does, as zeros and ones `[theta, D]`."""
+        return np.asarray(self.gather_index == np.arange(self.num_parameters)[:, None], np.float64)
+
     def flatten(self, theta: Theta) -> Float[Array, " theta"]:
         """Unconstrained sites as flat theta."""
         return jnp.concatenate([jnp.ravel(theta[name]) for name in self._positions])

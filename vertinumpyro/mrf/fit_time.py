@@ -8,22 +8,19 @@ the risk is least: after 300 to 1,000 steps on the public tables, so 600 are rec
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.mrf.field import fit_graphical_model, has_engine
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.privacy import FitTime
-from vertinumpyro.session.fit_time import COUNT_S, drawing_seconds, slowness
+from vertinumpyro.session.fit_time import COUNT_S, drawing_seconds, slowness, timed
 
 if TYPE_CHECKING:
     from vertinumpyro.mrf.vertimrf import VertiMRF
 
-_Found = TypeVar("_Found")
 _STEPS = 600
 _TRIED = 50  # of them
 
@@ -102,10 +99,3 @@ def _try_field(method: VertiMRF, release: Marginals) -> _Tried:
     kept = len(chosen["measurements"]) >= len(chosen["released"])
     step = max(0.0, some - one) / (_TRIED - 1)
     return _Tried(choosing + one, max(0.0, first - one), step, kept)
-
-
-def timed(compute: Callable[[], _Found]) -> tuple[_Found, float]:
-    """What a function returns, and the seconds that it took."""
-    started = time.perf_counter()
-    found = compute()
-    return found, time.perf_counter() - started

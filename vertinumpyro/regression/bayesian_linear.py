@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -49,7 +48,7 @@ from vertinumpyro.session import (
     party_sources,
     recorded_plan,
 )
-from vertinumpyro.session.fit_time import announce, slowness
+from vertinumpyro.session.fit_time import announce, slowness, timed
 from vertinumpyro.session.party_computation import Columns
 
 STATISTICS = "statistics.npz"
@@ -214,7 +213,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         if plan.moments is not None:
             noise = float(np.sqrt(plan.statistics.noise_variance))
             one = (plan.num_records, plan.num_features, noise, self.posterior)
-            before["the thresholds"] = _REPEATS * _seconds(lambda: optimal_thresholds(*one, repeats=1))
+            before["the thresholds"] = _REPEATS * timed(lambda: optimal_thresholds(*one, repeats=1))[1]
         if plan.holders:
             sizes = sum(release.num_values for release in plan.releases)
             before["the sums"] = slowness() * _VALUE_S * plan.num_records * sizes
@@ -231,7 +230,7 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
         few = max(_TRIED_VALUES // release.num_values, release.max_unreliable + LEAST_RECORDS)
         tried = dataclasses.replace(release, num_records=min(release.num_records, few))
         vectors = np.zeros((tried.num_records, release.num_values))
-        seconds = _seconds(lambda: tried.run(vectors, CipherSource(), num_nodes=self.num_nodes))
+        _, seconds = timed(lambda: tried.run(vectors, CipherSource(), num_nodes=self.num_nodes))
         return seconds * release.num_records / tried.num_records
 
     def fit(
@@ -451,12 +450,6 @@ class BayesianLinearRegression(RegressorMixin, SpendsOwnBudgets, HorizontalMetho
                 f"plan was made for {plan.num_records} records and {plan.num_features} features, got {shape}"
             )
         return plan
-
-
-def _seconds(compute: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    compute()
-    return time.perf_counter() - started
 
 
 def _require_whole_records(data: Any) -> None:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from vertinumpyro.session.run import PRIVACY_RECORD
 from vertinumpyro.session.session import Session, SessionWrapper
 
 LONG_S, LONGEST_S = 60.0, 600.0
+_Found = TypeVar("_Found")
 _SIZE, _TRIES = 512, 5
 _USUAL_S = 0.006  # of a product of that size, where the constants of this module's callers were measured
 
@@ -44,6 +46,13 @@ def slowness() -> float:
             np.matmul(matrix, matrix)
             found.append(time.perf_counter() - started)
     return min(found) / _USUAL_S
+
+
+def timed(compute: Callable[[], _Found]) -> tuple[_Found, float]:
+    """What a function returns, and the seconds that it took."""
+    started = time.perf_counter()
+    found = compute()
+    return found, time.perf_counter() - started
 
 
 def drawing_seconds(facts: DatasetInfo) -> float:
