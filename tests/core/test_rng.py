@@ -3,6 +3,7 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.strict_warnings import warnings_are_errors
 from vertinumpyro.core import rng
 from vertinumpyro.core.errors import ArgumentError
 
@@ -60,8 +61,7 @@ def test_seeded_source_warns_and_names_its_argument():
         source = rng.InsecureSeededSource(insecure_seed=5)
     assert len(caught) == 1
     assert not source.secure
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings_are_errors():
         source.uint64(4)
         source.spawn(2)
 

@@ -1,11 +1,14 @@
 """Tables read in blocks onto disk are those that are read at once: values, types, order, errors; nothing has a name."""
 
+import gc
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from vertinumpyro.core.anonymous_files import rows_on_disk
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, DataError
 from vertinumpyro.data import (
     BinaryColumn,
@@ -152,6 +155,23 @@ def test_a_full_disk_is_named():
             kept.array()
         with pytest.raises(OSError, match=r"."):
             file.close()
+
+
+@pytest.mark.parametrize("findable", [False, True])
+def test_files_close_without_a_word_when_the_last_that_reads_them_goes(tmp_path, findable):
+    kept = Spool(tmp_path, findable=findable).column(np.dtype(np.int8))
+    kept.append(np.arange(10, dtype=np.int8))
+    array = kept.array()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del kept
+        gc.collect()
+        assert array.tolist() == list(range(10))
+        if findable:
+            assert rows_on_disk(array[2:]).array().tolist() == list(range(2, 10))
+        del array
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
 
 
 def test_words_sort_and_come_back_as_texts():

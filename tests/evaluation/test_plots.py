@@ -1,10 +1,10 @@
 import sys
-import warnings
 
 import matplotlib
 import numpy as np
 import pytest
 
+from tests.strict_warnings import warnings_are_errors
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinnedColumn, CountColumn, IntegerColumn, RealColumn
 from vertinumpyro.evaluation import (
@@ -23,8 +23,7 @@ from vertinumpyro.evaluation.table_plots import CROSS_PARTY_GID, cell_labels
 
 @pytest.fixture(autouse=True)
 def _warnings_are_errors():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings_are_errors():
         yield
 
 

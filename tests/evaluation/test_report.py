@@ -1,12 +1,12 @@
 import base64
 import html
 import re
-import warnings
 from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
 
+from tests.strict_warnings import warnings_are_errors
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.evaluation import (
     ReportContent,
@@ -193,8 +193,7 @@ def test_errors_name_the_argument(content, tmp_path):
     ("name", "kind"), [("東京", "svg+xml"), ("서울", "svg+xml"), ("\U0001d49c", "png"), ("$1 to $2", "png")]
 )
 def test_names_in_any_script_are_no_boxes_and_nothing_is_warned_of(name, kind):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings_are_errors():
         figure = plot_adversaries([ROW | {"adversary": name}])
         if kind == "svg+xml" and not plot_style.lacks_glyphs(figure):
             pytest.skip("a font for it is installed")

@@ -23,6 +23,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score, roc_auc_score
 
 from tests.glm.conftest import CUTPOINTS, FEATURES, LABELS, SCHEMA, TIMES, draw
+from tests.strict_warnings import warnings_are_errors
 from vertinumpyro.core.errors import ArgumentError, DataError, PlanSpentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
 from vertinumpyro.data import (
@@ -405,8 +406,7 @@ def test_defaults_of_a_plan_come_from_one_place_and_settings_win():
 
 
 def test_a_plan_is_made_without_a_warning_of_twins(dataset):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings_are_errors():
         plan = glm(schema=None).plan(dataset)
     assert plan.num_records == dataset.num_records == glm().plan(TableFacts(SCHEMA, 2000)).num_records
 

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.strict_warnings import warnings_are_errors
 from vertinumpyro.core.errors import PlanSpentError, PrivacyError
 from vertinumpyro.mrf import MRFPlan
 from vertinumpyro.privacy import (
@@ -470,8 +470,7 @@ def release(files, account=True, total_epsilon=None, plan=None):
 
 
 def test_runs_on_the_same_files_add_up(files):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings_are_errors():
         assert release(files) == "First release on these files (on account in clinic.csv.ledger, bank.csv.ledger)."
     own = Account(files["clinic"].with_name("clinic.csv.ledger") / ACCOUNT, "clinic", "clinic.csv")  # as a process's
     assert [entry.steps_spent for entry in own.entries()] == [dpvi().num_steps]

@@ -2,13 +2,13 @@ import dataclasses
 import functools
 import json
 import math
-import warnings
 from fractions import Fraction
 
 import dp_accounting
 import numpy as np
 import pytest
 
+from tests.strict_warnings import warnings_are_errors
 from vertinumpyro.core.errors import ArgumentError, RangeError, UnprovenError
 from vertinumpyro.privacy import adversary as adversary_module
 from vertinumpyro.privacy.accounting import GaussianEvent, NeighbouringRelation, PoissonKnownEvent
@@ -225,8 +225,7 @@ def test_weak_delta_warns_once_and_points_here():
         plan(delta=1 / N)
     assert len(caught) == 1
     assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings_are_errors():
         plan()
 
 

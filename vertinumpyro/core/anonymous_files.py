@@ -7,9 +7,12 @@ travels; a worker elsewhere says that it finds none, and is sent the rows.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import io
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, final
@@ -21,6 +24,22 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 class ElsewhereError(Exception):
     """What was named is not on this machine, or not this user's to open."""
+
+
+class _File(io.BufferedRandom):
+    """Open as long as anybody refers to it: columns and the arrays that map them, in whichever order they go."""
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):  # what a full disk did not take was said by whoever wrote it
+            self.close()
+
+
+def anonymous_file(folder: Path) -> IO[bytes]:
+    """A new file without a name, on this folder's disk, which closes when nobody refers to it.
+
+    :raises OSError: nothing can be written there.
+    """
+    return _File(tempfile.TemporaryFile(dir=folder, buffering=0))
 
 
 @functools.cache

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 from pandas.util import hash_array
 
+from vertinumpyro.core.anonymous_files import anonymous_file
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data.alignment import id_series
 from vertinumpyro.data.column import Column, numbers, plain
@@ -102,7 +102,7 @@ def streamed_records(
 
 def _temporary(folder: Path) -> IO[bytes]:
     with _writing():
-        return tempfile.TemporaryFile(dir=folder)
+        return anonymous_file(folder)
 
 
 def _write_parts(frame: pd.DataFrame, ids: pd.Series, files: list[IO[bytes]]) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
@@ -19,7 +18,7 @@ from typing import IO, Literal, NamedTuple, final
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.anonymous_files import ElsewhereError, OpenFile, Rows, mapped, rows_on_disk
+from vertinumpyro.core.anonymous_files import ElsewhereError, OpenFile, Rows, anonymous_file, mapped, rows_on_disk
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.workers import HERE, Workers, part_rows
@@ -71,7 +70,7 @@ class Spool:
     def column(self, dtype: np.dtype) -> Kept:
         """A column without records yet."""
         try:
-            return Kept(tempfile.TemporaryFile(dir=self.folder), dtype, self)
+            return Kept(anonymous_file(self.folder), dtype, self)
         except OSError as error:
             raise ArgumentError(f"spool: cannot write to {str(self.folder)!r}: {error.strerror}") from None
 
