@@ -48,6 +48,8 @@ def test_plan_and_check_spend_nothing(field: Project):
     foreseen = [re.search(r"will hold: about (\d) of 6", one_line(told.output)) for told in (shown, checked)]
     assert all(foreseen)
     told = json.loads(field.run("plan", field.config, "--method", "vertimrf", "--json").stdout)
+    kept = told["forecast"].pop("kept_of_correlations")
+    assert f"{100 * kept['0.2']:.0f} % if it is 0.2" in one_line(shown.output)
     assert told["forecast"] == {"held_pairs": int(foreseen[0][1]), "pairs": 6}
     by_records = re.search(
         r"By these records about (\d) of 6 pairs will show an association, .* within insurer.* NOT DP",

@@ -93,6 +93,7 @@ def test_coarser_cells_are_named_where_they_would_hold_more():
     system = VertiMRF()
     few = system.forecast(schema, system.plan(TableFacts(schema, 3_000), epsilon=1.0))
     assert "max_cells = " in few.words
+    assert "or fewer for ." not in few.words  # all have as many
     assert few.is_little
     many = system.forecast(schema, system.plan(TableFacts(schema, 90_000), epsilon=10.0))
     assert not many.remedy
@@ -161,3 +162,33 @@ def test_a_table_is_drawn_towards_independence_as_far_as_its_noise_asks_for(shap
             assert after < most * before
     exact = noisy(("a", "b", "c"), joint(rng, 2, 3, 4), 5.0, rng)
     assert shrunk(exact, {}) is exact
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+def test_a_plan_says_how_much_of_rank_correlations_a_twin_will_keep(epsilon):
+    """As tables that are drawn towards independence have it, whose values lie evenly within cells."""
+    rng, system, bins = np.random.default_rng(0), VertiMRF(), 6
+    schema = evenly_binned(10, bins)
+    plan = system.plan(TableFacts(schema, N), epsilon=epsilon)
+    stand_in, found = system.stand_in(schema, plan), system.forecast(schema, plan)
+    ranks = (np.arange(bins) + 0.5) / bins - 0.5
+    for size, foreseen in found.kept.items():
+        tables = merged(released(stand_in, 2 * np.sin(np.pi * size / 6), bins, rng).measurements)
+        single = Measurement(columns=("x",), values=np.full(bins, N / bins), stddev=1.0)
+        drawn = [shrunk(m, dict.fromkeys(m.columns, single)).values / N for m in tables]
+        correlations = np.array([12 * ranks @ table @ ranks for table in drawn])
+        assert np.clip(correlations / size, 0, 1).mean() == pytest.approx(foreseen, abs=0.06)
+    assert "% if it is 0.1, " in found.words
+    assert ("times the ε or the records" in found.words) == (found.times > 1)
+
+
+def test_what_would_keep_more_of_small_correlations_does():
+    system, schema = VertiMRF(), evenly_binned(2, 6)  # so that more records do not buy tables of three columns
+    once = system.forecast(schema, system.plan(TableFacts(schema, N), epsilon=0.1, delta=1e-5))
+    assert once.kept[0.1] < 0.6
+    enough = system.forecast(schema, system.plan(TableFacts(schema, round(N * once.times)), epsilon=0.1, delta=1e-5))
+    assert enough.kept[0.1] == pytest.approx(0.6, abs=0.02)
+    assert enough.times == pytest.approx(1, abs=0.05)
+    coarse = evenly_binned(4, 2)
+    never = system.forecast(coarse, system.plan(TableFacts(coarse, N), epsilon=0.5))
+    assert "would take finer cells" in never.words

@@ -17,6 +17,15 @@ cuts (Mehler's formula). So a pair is held by its chance to be seen at r = 2 sin
 that are held is the sum of these: as many as would show an association if all had one of that size. Released tables say
 p and q; before, columns have a usual histogram for their kind.
 
+A twin keeps less than all of a correlation. Its tables are drawn towards independence by James and Stein's factor
+(`measurements.shrunk`): of what stands beside the single columns, with energy S = sum N^2 (t - p q')^2 / s^2 in
+D = (a - 1)(b - 1) dimensions and noise e of standard deviation 1 along it, it keeps
+
+    (1 - (D - 2) / E)_+ (1 + e / sqrt(S)),  E = (sqrt(S) + e)^2 + (1 + N / (K s^2)) chi^2_{D-1},
+
+and a column whose cells hold many values says of its ranks 1 - sum p^3 of their variance. So a plan says how much of
+a correlation is left, whatever the records' correlations are.
+
 How many show one differs more than all that is public: of two tables with the same records, columns and noise
 40 of 78 pairs did, and 14. An earlier release says it: its tables know which r are likely here, and for each
 pair that it has, which is likely there (`_Beliefs`).
@@ -31,7 +40,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from scipy.stats import norm
+from scipy.optimize import root_scalar
+from scipy.stats import chi2, norm
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import Column, Schema, VerticalDataset
@@ -46,6 +56,13 @@ LEARNED = 3.0
 
 MEDIUM = 0.3
 """The rank correlation that a pair is held for: medium in Cohen's words, "large enough to be visible"."""
+
+_SIZES = (0.1, 0.2, 0.4)
+"""Rank correlations of which a plan says how much a twin keeps: small, between, and rather large."""
+
+_WANTED = 0.6  # of the smallest of them: for less, a plan says what would keep so much
+_MOST_TIMES = 100.0
+_QUANTILES = (np.arange(15) + 0.5) / 15
 
 _GRID = np.minimum(
     np.outer(
@@ -163,6 +180,9 @@ class PairsForecast:
     :ivar smallest: for each pair the smallest rank correlation that will stand out of its noise; 1 where none does.
     :ivar by_cells: the most cells of a column -> how many would be expected with at most so many.
     :ivar widest: the columns that cost most: more cells than the others have, the most first.
+    :ivar kept: rank correlation -> the share of it that a twin keeps, on average over pairs of columns with an order.
+    :ivar times: as many times the epsilon, or the records, would keep 60% of the smallest of these; 1 where it is kept
+        already, infinite where only finer cells would.
     :ivar fewest: by an earlier release the fewest pairs to expect that show an association.
     :ivar most: and the most.
     """
@@ -171,6 +191,8 @@ class PairsForecast:
     smallest: Mapping[tuple[str, ...], float]
     by_cells: Mapping[int, float]
     widest: Mapping[str, int]
+    kept: Mapping[float, float] = dataclasses.field(default_factory=dict)
+    times: float = 1.0
     fewest: float | None = None
     most: float | None = None
 
@@ -193,8 +215,21 @@ class PairsForecast:
         hidden = "" if round(held) == of else ", and noise would hide it in the others"
         return (
             f"about {held:.0f} of {of}: an association of {MEDIUM} (as a rank correlation) would be seen in these"
-            f"{hidden}. {self._visible}. {told}{self.remedy}"
+            f"{hidden}. {self._visible}. {told}{self.remedy}{self._left}"
         )
+
+    @property
+    def _left(self) -> str:
+        """How much of rank correlations a twin has, and what would keep more of small ones."""
+        if not self.kept:
+            return ""
+        sizes = ", ".join(f"{100 * share:.0f} % if it is {size}" for size, share in self.kept.items())
+        told = f". Of a rank correlation between numbers or dates a twin keeps about {sizes}"
+        if self.times <= 1:
+            return told
+        small, more = min(self.kept), f"{self.times:.2g} times the ε or the records"
+        enough = "finer cells" if math.isinf(self.times) else more
+        return f"{told}. {100 * _WANTED:.0f} % of one of {small} would take {enough}, or fewer columns"
 
     @property
     def _visible(self) -> str:
@@ -221,7 +256,8 @@ class PairsForecast:
             more = ". It is of little use for relations: leave columns out, or name pairs as the workload"
             return more if self.is_little else ""
         wide = ", ".join(f"{name} ({cells})" for name, cells in list(self.widest.items())[:_MOST_NAMED])
-        return f". Coarser cells would hold about {self.by_cells[best]:.0f}: max_cells = {best}, or fewer for {wide}"
+        fewer = f", or fewer for {wide}" if wide else ""
+        return f". Coarser cells would hold about {self.by_cells[best]:.0f}: max_cells = {best}{fewer}"
 
 
 def forecast_pairs(schema: Schema, stand_in: Marginals, earlier: Marginals | None = None) -> PairsForecast:
@@ -249,7 +285,8 @@ def forecast_pairs(schema: Schema, stand_in: Marginals, earlier: Marginals | Non
 
     shares = usual(most)
     found = {m.columns: _of_pair(*_of(m, shares), stand_in.num_records) for m in pairs}
-    showing = {} if beliefs is None else beliefs.showing(found)
+    showing: dict[str, Any] = {} if beliefs is None else beliefs.showing(found)
+    ordered = [m for m in pairs if all(schema.columns[name].ordered for name in m.columns)]
     typical = float(np.median([column.num_cells for column in columns.values()]))
     wide = sorted((c for c in columns.values() if c.num_cells > typical), key=lambda c: -c.num_cells)
     return PairsForecast(
@@ -257,8 +294,35 @@ def forecast_pairs(schema: Schema, stand_in: Marginals, earlier: Marginals | Non
         smallest={pair: one.smallest for pair, one in found.items()},
         by_cells={cells: seen(cells) for cells in (4, 5, 6, 8, 12) if cells < most},
         widest={column.name: column.num_cells for column in wide},
+        **_kept_by_twin(ordered, columns, schema, shares, stand_in.num_records),
         **showing,
     )
+
+
+def _kept_by_twin(
+    pairs: Sequence[Measurement],
+    columns: Mapping[str, CellColumn],
+    schema: Schema,
+    shares: Mapping[str, _Shares],
+    num_records: int,
+) -> dict[str, Any]:
+    """`PairsForecast.kept` and `times`, of pairs of columns that have an order."""
+
+    def kept(size: float, times: float = 1.0) -> float:
+        found = 0.0
+        for m in pairs:
+            told = math.prod(_ranks_told(columns[name], schema.columns[name], shares[name]) for name in m.columns)
+            found += told * _kept(*_of(m, shares), num_records, size, times)
+        return found / len(pairs)
+
+    if not pairs:
+        return {}
+    small = _SIZES[0]
+    times = math.inf
+    if kept(small, _MOST_TIMES) >= _WANTED:
+        ends = (math.exp(-5), _MOST_TIMES)
+        times = root_scalar(lambda times: kept(small, times) - _WANTED, bracket=ends, rtol=1e-3).root
+    return {"kept": {size: kept(size) for size in _SIZES}, "times": max(1.0, times)}
 
 
 def _released_shares(tables: Sequence[Measurement], num_records: int) -> dict[str, _Shares]:
@@ -289,6 +353,18 @@ def _mostly_zero(domain: Column) -> bool:
     return edges is not None and len(edges) <= 4 and edges[1] - edges[0] <= isinstance(edges[0], int)
 
 
+def _ranks_told(column: CellColumn, domain: Column, shares: _Shares) -> float:
+    """The share of the variance of its ranks that its cells tell; within those of several values they are lost."""
+    edges = getattr(domain, "bin_edges", getattr(domain, "edges", None))
+    if column.binned:
+        several = np.ones(column.num_bins, bool)
+    elif edges is None:
+        return 1.0
+    else:
+        several = np.diff(edges) > isinstance(edges[0], int)
+    return 1 - float((np.array(shares[: len(several)]) ** 3)[several].sum())
+
+
 @functools.lru_cache(maxsize=4096)
 def _waves(shares: _Shares) -> np.ndarray:
     """The normal distribution cut into cells of these shares: a_k of each, `[terms, cells]`."""
@@ -301,11 +377,30 @@ def _waves(shares: _Shares) -> np.ndarray:
     return edges[:, :-1] - edges[:, 1:]
 
 
+def _gap(first: _Shares, second: _Shares, rank_correlation: float) -> np.ndarray:
+    """t - p q' of a normal distribution with this rank correlation."""
+    powers = (2 * math.sin(math.pi * rank_correlation / 6)) ** np.arange(1, _TERMS + 1)
+    return (_waves(first).T * powers) @ _waves(second)
+
+
+@functools.lru_cache(maxsize=4096)
+def _kept(
+    first: _Shares, second: _Shares, stddev: float, num_records: int, rank_correlation: float, times: float
+) -> float:
+    """The share of such a correlation that James and Stein's factor leaves, with noise so many times smaller."""
+    root = times * num_records * float(np.linalg.norm(_gap(first, second, rank_correlation))) / stddev
+    dimensions = (len(first) - 1) * (len(second) - 1)
+    along = norm.ppf(_QUANTILES)[:, None]
+    of_sample = num_records / (len(first) * len(second)) * (times / stddev) ** 2  # variance by chance, on average
+    beside = (1 + of_sample) * (chi2.ppf(_QUANTILES, dimensions - 1) if dimensions > 1 else np.zeros(1))
+    factor = np.maximum(0.0, 1 - max(0, dimensions - 2) / np.maximum((root + along) ** 2 + beside, 1.0))
+    return float(np.clip(factor * (1 + along / root), 0.0, 1.0).mean())
+
+
 @functools.lru_cache(maxsize=4096)
 def _seen(first: _Shares, second: _Shares, stddev: float, num_records: int) -> float:
     """The chance that a table of such columns shows an association of medium size."""
-    powers = (2 * math.sin(math.pi * MEDIUM / 6)) ** np.arange(1, _TERMS + 1)
-    gap = num_records * (_waves(first).T * powers) @ _waves(second)
+    gap = num_records * _gap(first, second, MEDIUM)
     z = float((gap**2 / _variance(first, second, stddev, num_records)).sum()) / math.sqrt(2 * gap.size)
     return float(_chance(z, gap.size))
 

@@ -86,7 +86,9 @@ class TablesCommand(CommandMethod):
         held, of, showing = found.expected
         if not of:
             return {}
-        more = {} if showing is None else {"showing_pairs": round(showing)}
+        more: dict[str, Any] = {} if showing is None else {"showing_pairs": round(showing)}
+        if found.kept:
+            more["kept_of_correlations"] = {str(size): round(share, 3) for size, share in found.kept.items()}
         return {"held_pairs": round(held), "pairs": of, **more, "words": str(found)}
 
     def forecast_by_records(self, dataset: VerticalDataset, plan: MRFPlan) -> Mapping[str, Any]:
