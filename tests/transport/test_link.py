@@ -134,18 +134,30 @@ def test_in_an_exchange_the_silent_one_is_named():
     assert other() == {0: b"1"}
 
 
-def test_a_peer_that_answers_piece_by_piece_is_not_silent():
+@pytest.mark.parametrize(("size", "pieces", "silent"), [(6, 6, True), (10**6, 10**6, True), (2**18, 4, False)])
+def test_a_peer_that_answers_piece_by_piece_is_silent_where_it_trickles(size, pieces, silent):
     left, right = wired(timeout_s=1.0)
+    going = threading.Event()
 
     def trickle():
-        for byte in FRAME.pack(1, 6) + b"abcdef":
-            time.sleep(0.1)
-            right.socket.send(bytes([byte]))
+        message = FRAME.pack(1, size) + bytes(size)
+        for start in range(0, len(message), size // pieces):
+            right.socket.setblocking(True)
+            right.socket.send(message[start : start + size // pieces])
+            if going.wait(0.4):
+                break
         return True
 
     done = in_thread(trickle)
-    assert left.receive(size=6) == b"abcdef"  # 1.8 s, more than the time-out
-    assert done()
+    started = time.monotonic()
+    if silent:
+        with pytest.raises(PeerError, match="did not answer within 1 s"):
+            left.receive(size=size)
+    else:
+        assert left.receive(size=size) == bytes(size)
+        assert time.monotonic() - started > 1.0  # longer than the time-out
+    going.set()
+    done()
 
 
 def test_closing_wakes_who_waits():

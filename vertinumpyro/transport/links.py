@@ -104,6 +104,7 @@ class NetworkProfile:
 _HEADER = struct.Struct("<IQ")
 HEADER_BYTES = _HEADER.size
 _BULK = 2**16
+_PACE = 2**16  # bytes: whoever sends or takes fewer within the time-out is as good as silent
 _FIRST_WRITE = 2**16  # a header travels with this much of its message: on a network two writes may be two packets
 
 Data = bytes | bytearray | memoryview
@@ -189,7 +190,7 @@ class SocketLink:
     """A link over a connected socket, of whatever kind.
 
     :param peer: who is at the other end, as errors should name it.
-    :param timeout_s: how long to wait for the peer.
+    :param timeout_s: how long to wait for the peer, and for each 64 KiB of what it has begun to send or to take.
     :param traffic: where to count; None makes a counter of its own.
     """
 
@@ -288,7 +289,7 @@ class _SocketTransfer:
         self._missing = memoryview(self._header)
         self._in_payload = False
         self.waits_for = 1  # not yet known; `advance` says
-        self._last_progress = time.monotonic()
+        self._last_progress, self._moved = time.monotonic(), 0
 
     def fileno(self) -> int:
         return self._link.fileno()
@@ -318,10 +319,10 @@ class _SocketTransfer:
                 self.waits_for |= select.POLLIN
                 return
             self._link.traffic.bytes_sent += count
-            self._last_progress = time.monotonic()
             self._out[0] = self._out[0][count:]
             if not self._out[0]:
                 del self._out[0]
+            self._progress(count, through=not self._out)
 
     def _receive(self) -> None:
         while self._missing:
@@ -336,10 +337,19 @@ class _SocketTransfer:
             if count == 0:
                 raise self._link.gone()
             self._link.traffic.bytes_received += count
-            self._last_progress = time.monotonic()
             self._missing = self._missing[count:]
+            self._progress(count, through=not self._missing)
             if not self._missing and not self._in_payload:
                 self._start_payload()
+
+    def _progress(self, count: int, *, through: bool) -> None:
+        """Waits anew from the first byte on, then for each 64 KiB: a byte now and then would keep it here for ever."""
+        first, self._moved = not self._moved, self._moved + count
+        enough = through or self._moved >= _PACE
+        if first or enough:
+            self._last_progress = time.monotonic()
+        if enough:
+            self._moved = 0
 
     def _start_payload(self) -> None:
         assert self._expected is not None
