@@ -491,3 +491,12 @@ def test_a_value_with_a_character_that_no_schema_takes_is_not_drafted(value):
     made = draft_schema(pd.DataFrame({"id": range(100), "name": [value, "b"] * 50}), "a").to_toml()
     assert "a value holds a character that is not seen, \\u200" in made
     assert "categories" not in made
+
+
+@pytest.mark.parametrize("most", [2, 3, 9, 30])
+def test_whole_numbers_from_one_on_are_drafted_without_a_zero(most):
+    values = pd.Series(np.resize(np.arange(1, most + 1), 1000))
+    drafted = draft_schema(pd.DataFrame({"id": range(1000), "grade": values}), "p").to_toml()
+    column = Schema.from_toml(drafted.replace("confirmed = false", "confirmed = true")).columns["grade"]
+    assert column.encoded_range[0] == 0
+    assert float(column.decode(np.zeros(1, np.int64), np.random.default_rng(0)).iloc[0]) >= 1

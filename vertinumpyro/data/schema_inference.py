@@ -517,7 +517,10 @@ def _quantity(
     if labels and whole and len(counts) <= _MOST_CODES and high - low > _SPARSE * len(counts) and counts.min() >= RARE:
         listed = sorted(int(float(str(value))) for value in counts.index)
         return ColumnDraft({"type": "categorical", "categories": listed, **missing}, f"codes are the records'{also}")
-    fields, note = _amounts(numbers.to_numpy(np.float64), _rounded(low, high), cells, whole=whole)
+    bottom, top = _rounded(low, high)
+    if whole and bottom == 0 < low and top < _most_integers(cells):
+        bottom = 1.0  # zero would have a cell of its own, in which a twin has what nobody has
+    fields, note = _amounts(numbers.to_numpy(np.float64), (bottom, top), cells, whole=whole)
     return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, f"{note}{also}")
 
 
@@ -525,8 +528,7 @@ def _amounts(values: np.ndarray, bounds: tuple[float, float], cells: int, *, who
     """The fields of a bounded quantity, and what is said of them."""
     number = int if whole else float
     fields: dict[str, Any] = {"type": "integer" if whole else "real", "bounds": [number(bound) for bound in bounds]}
-    most = _MORE_CELLS * cells if cells < _BINS else _MOST_INTEGERS
-    if whole and bounds[1] - bounds[0] < most:
+    if whole and bounds[1] - bounds[0] < _most_integers(cells):
         return fields, "bounds are the records', rounded outwards"
     found = amount_bins(values, bounds, cells, RARE, whole=whole)
     if found.edges:
@@ -540,6 +542,11 @@ def _amounts(values: np.ndarray, bounds: tuple[float, float], cells: int, *, who
     if not whole and (decimals := common_decimals(values)) is not None:
         fields |= {"decimals": decimals} if _have_decimals(fields, decimals) else {}
     return fields, note
+
+
+def _most_integers(cells: int) -> float:
+    """As many whole numbers, or fewer, are cells of their own."""
+    return _MORE_CELLS * cells if cells < _BINS else _MOST_INTEGERS
 
 
 def _of_atoms(values: np.ndarray, atoms: Sequence[float]) -> str:
