@@ -75,6 +75,8 @@ def kept(real: pd.DataFrame, twin: pd.DataFrame, left: Mapping[float, float]) ->
     upper = np.triu_indices(len(of_real), 1)
     true, found = of_real.to_numpy()[upper], of_twin[upper]
     true, found = true[np.abs(true) > 0.1], found[np.abs(true) > 0.1]
+    if not len(true):
+        return {"pairs": 0}
     size = np.abs(true)
     foreseen = np.interp(size, list(left), list(left.values()))
     return {
