@@ -84,8 +84,8 @@ class SecondMoments:
     :param share: part of mu^2 for the moments: directions that their noise hides are stepped along with care. None
         takes a tenth where N is large against that noise, and up to three tenths where it is not: there intervals are
         as wide as the moments leave them. With `events` it takes a quarter at least.
-    :param events: of a survival's outcome, what a table of when events were is of; without it, a model whose part has
-        an offset, as the time at risk, has no intervals.
+    :param events: of a survival's outcome, what a table of when events were is of; without it, a model of whether an
+        event was seen whose part has an offset, as the time at risk, has no intervals.
     :raises ArgumentError: it is not between 0 and 1.
     """
 
