@@ -11,7 +11,8 @@ defaults, epsilon = 1 for everyone, delta = 1e-5, one record replaced.
 A model whose posterior has no interval is in the printed `left_out`, with its reason, and nowhere else. What
 `MarginalGLM` needs a minute a table for is apart, `--only peers`, and joins the keys of the JSON file. Survival has its
 event and time at the bank, a baseline hazard of three intervals, and a table of when events were
-(`SecondMoments(events=...)`).
+(`SecondMoments(events=...)`). Counts with an offset are of a part of a year, from a tenth to all of it, which depends
+on the same two factors.
 
 Keys: coverage           {model: {n: share of 95% intervals that hold the truth, over all parameters}}
       coverage_by        {model: {n: {parameter: the same of one}}}

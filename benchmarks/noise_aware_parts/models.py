@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from scipy.special import ndtr
 
 from vertinumpyro.data import (
     BinaryColumn,
@@ -31,6 +32,7 @@ NUM_SLOPES, NUM_AT_BANK, BINARY, NUM_GROUPS = 7, 3, (1, 6), 8
 CUTPOINTS, LATEST = (0.5, 1.5), 4.0
 HAZARD = PiecewiseHazard(CUTPOINTS)
 CONCENTRATION, MOST, LARGEST = 1.5, 30, 12.0
+LEAST_EXPOSED = 0.1  # of a year; the column's public bounds are 0 and 1
 NAMES = [f"x{i}" for i in range(NUM_SLOPES)]
 _LOADINGS = 0.7 * np.random.default_rng(7).normal(size=(2, NUM_SLOPES))
 
@@ -43,22 +45,24 @@ class Family:
 
     spread: the prior's standard deviation of the intercept and of slopes.
     grouped: whether records have a group, whose effects' spread is learned.
+    exposed: whether counts are of a part of a year, which the bank knows, and whose logarithm is an offset.
     """
 
     name: str
     spread: float
     grouped: bool = False
+    exposed: bool = False
 
     @cached_property
     def column(self) -> Any:
         """Of y."""
         columns = {"linear": RealColumn(bounds=(-LARGEST, LARGEST)), "poisson": CountColumn(upper=MOST),
                    "negative_binomial": CountColumn(upper=MOST)}  # fmt: skip
-        return columns.get(self.name, BinaryColumn())  # of a survival whether the event was seen
+        return columns.get(self.law, BinaryColumn())  # of a survival whether the event was seen
 
     @property
     def law(self) -> str:
-        return "logistic" if self.grouped else self.name
+        return "logistic" if self.grouped else self.name.removesuffix("_offset")
 
     @cached_property
     def schema(self) -> Schema:
@@ -67,7 +71,8 @@ class Family:
         groups = {"group": CategoricalColumn(categories=tuple("abcdefgh"))} if self.grouped else {}
         times = {"time": RealColumn(bounds=(0, LATEST))} if self.law == "survival" else {}
         bank, telco = ({name: x[name] for name in part} for part in (NAMES[:NUM_AT_BANK], NAMES[NUM_AT_BANK:]))
-        bank = {"y": self.column, **times, **bank}
+        exposed = {"exposed": RealColumn(bounds=(0, 1))} if self.exposed else {}
+        bank = {"y": self.column, **times, **exposed, **bank}
         return Schema({"bank": PartySchema(bank), "telco": PartySchema({**telco, **groups})})
 
     @property
@@ -101,6 +106,8 @@ class Family:
             baseline: Any = numpyro.sample("baseline", dist.Normal(0.0, self.spread).expand([2]).to_event(1))
             shape = jnp.concatenate([jnp.zeros(1), jax.lax.stop_gradient(baseline)])
             bank = bank + HAZARD.log_cumulative(shape, LATEST * data["time"])
+        if self.exposed:
+            bank = bank + jnp.log(jnp.maximum(data["exposed"], 1e-6))
         eta = party_sum("eta", {"bank": bank, "telco": telco})
         with party_plate("bank", num_records):
             numpyro.sample("y", self.outcome(eta), obs=data["y"])
@@ -112,6 +119,8 @@ FAMILIES = {
         Family("logistic", 1.0),
         Family("poisson", 0.4),
         Family("negative_binomial", 0.4),
+        Family("poisson_offset", 0.4, exposed=True),
+        Family("negative_binomial_offset", 0.4, exposed=True),
         Family("linear", 1.0),
         Family("hierarchical", 1.0, grouped=True),
         Family("survival", 0.6),
@@ -123,7 +132,8 @@ FAMILIES = {
 class Table:
     """Records, pooled: x `[N, 7]`, y `[N]`, groups `[N]`, and the coefficients that made y where they are known.
 
-    Of a survival y is whether the event was seen, and time `[N]` when, or until when it was not.
+    Of a survival y is whether the event was seen, and time `[N]` when, or until when it was not. Of counts of a part of
+    a year exposed is that part `[N]`, else 1.
     """
 
     family: Family
@@ -132,6 +142,7 @@ class Table:
     groups: np.ndarray
     truth: Truth | None = None
     time: np.ndarray | None = None
+    exposed: np.ndarray | float = 1.0
 
     @classmethod
     def simulated(cls, family: Family, num_records: int, seed: int, *, two_values: bool = False) -> Table:
@@ -150,12 +161,14 @@ class Table:
         truth = {"intercept": family.spread * rng.normal(), "slopes": family.spread * rng.normal(size=NUM_SLOPES),
                  "scale": scale, "groups": scale * rng.normal(size=NUM_GROUPS)}  # fmt: skip
         eta = truth["intercept"] + x @ truth["slopes"] + family.grouped * truth["groups"][groups]
+        exposed = _part_of_a_year(rng, factors) if family.exposed else 1.0
+        eta = eta + np.log(exposed)
         if family.law == "survival":
             truth["baseline"] = family.spread * rng.normal(size=2)
             y, time = _lived(rng, eta, truth["baseline"])
             return cls(family, x, y, groups, truth, time)
         y = np.asarray(family.outcome(jnp.asarray(eta)).sample(jax.random.key(seed)), float)
-        return cls(family, x, np.clip(y, -LARGEST, MOST), groups, truth)
+        return cls(family, x, np.clip(y, -LARGEST, MOST), groups, truth, exposed=exposed)
 
     @classmethod
     def public(cls, family: Family) -> Table | None:
@@ -188,8 +201,15 @@ class Table:
         schema = self.family.schema
         x = {name: ((self.x[:, i] + 1) / 2).astype(np.float32) for i, name in enumerate(NAMES)}  # as a model gets reals
         time = {} if self.time is None else {"time": (self.time / LATEST).astype(np.float32)}
-        columns = {"y": y, **time, **x, "group": self.groups.astype(np.int32)}
+        exposed = {"exposed": np.broadcast_to(self.exposed, len(y)).astype(np.float32)}
+        columns = {"y": y, **time, **exposed, **x, "group": self.groups.astype(np.int32)}
         return VerticalDataset(schema, {p: {n: columns[n] for n in schema.column_names(p)} for p in schema.parties})
+
+
+def _part_of_a_year(rng: np.random.Generator, factors: np.ndarray) -> np.ndarray:
+    """Evenly from a tenth on, and by the factors that both parties' columns depend on."""
+    normal = factors @ [0.6, 0.3] + np.sqrt(1 - 0.6**2 - 0.3**2) * rng.normal(size=len(factors))
+    return LEAST_EXPOSED + (1 - LEAST_EXPOSED) * ndtr(normal)
 
 
 def _lived(rng: np.random.Generator, eta: np.ndarray, baseline: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

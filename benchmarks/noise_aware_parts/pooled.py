@@ -61,7 +61,7 @@ def _likelihood(table: Table, x: np.ndarray, prior: np.ndarray) -> _Likelihood:
     """About the mode under a normal prior."""
     beta = np.zeros(x.shape[1])
     for _ in range(_ROUNDS):
-        residual, weight = _derivatives(table, np.clip(x @ beta, -30, 30))
+        residual, weight = _derivatives(table, np.clip(x @ beta + np.log(table.exposed), -30, 30))
         precision = (x * weight[:, None]).T @ x
         step = np.linalg.solve(precision + np.diag(prior), x.T @ residual - prior * beta)
         beta += step * min(1.0, 1.0 / np.abs(step).max())

@@ -27,6 +27,7 @@ from vertinumpyro.data import BinaryColumn, Column, PartySchema, RealColumn, Sch
 from vertinumpyro.dpvi import DPVI, second_moments
 from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.dpvi.horizontal import ClientSteps, HolderWork, HorizontalDPVI
+from vertinumpyro.dpvi.offsets import public_offsets
 from vertinumpyro.dpvi.party_steps import StepsWork
 from vertinumpyro.dpvi.second_moments import MomentsPlan, widths_of
 from vertinumpyro.model import party_plate, party_sum
@@ -153,10 +154,12 @@ def statistics_total(schema: Schema, pool: Table) -> Total:
     return once(works_of(system, facts, system.plan(facts)), asked, pool)
 
 
-def moments_total(schema: Schema, pool: Table, events: EventTimes | None = None) -> Total:
-    split = DPVI(regression(schema)).split(schema)
+def moments_total(schema: Schema, pool: Table, events: EventTimes | None = None, exposure: str | None = None) -> Total:
+    split = DPVI(regression(schema, exposure)).split(schema)
+    offsets = public_offsets(split) if exposure else ()
     plan = MomentsPlan(
-        noise_multiplier=1.0, num_records=NUM_RECORDS, parties=split.parties, widths=widths_of(split),
+        noise_multiplier=1.0, num_records=NUM_RECORDS, parties=split.parties, widths=widths_of(split, offsets),
+        offsets=offsets,
         clip_parts=(2, 3), radius=2.0, delta=0.01, noise=NoiseSource(num_parties=2),
         cells=() if events is None else events.cells(schema),
     )  # fmt: skip
@@ -172,13 +175,15 @@ def moments_total(schema: Schema, pool: Table, events: EventTimes | None = None)
 # -- steps -----------------------------------------------------------------------------------------------
 
 
-def regression(schema: Schema) -> Callable[..., None]:
-    """A logistic regression on all columns but "y", codes by coefficients of their own."""
+def regression(schema: Schema, exposure: str | None = None) -> Callable[..., None]:
+    """A logistic regression on all columns but "y", codes by coefficients of their own; one without, if it is named."""
 
     def model(data: Any, num_records: int) -> None:
         parts: dict[str, Any] = dict.fromkeys(PARTIES, 0.0)
         for party, name, column in ((p, n, c) for p, part in schema.parties.items() for n, c in part.columns.items()):
-            if name != "y":
+            if name == exposure:
+                parts[party] = parts[party] + jnp.log1p(data[name])
+            elif name != "y":
                 size = column.num_categories if column.kind == "categorical" else 1
                 w: Any = numpyro.sample(f"{name}_w", dist.Normal(0.0, 1.0).expand([size]).to_event(1))
                 parts[party] = parts[party] + (w[data[name]] if size > 1 else w[0] * data[name])
@@ -346,6 +351,9 @@ def cases() -> dict[str, Case]:
         "second moments": Case(second_moments.MomentsWork, complete_, moments_total),
         "second moments, and when events were": Case(
             second_moments.MomentsWork, _survival(), partial(moments_total, events=EventTimes("y", "time", ""))
+        ),
+        "second moments, and of an offset": Case(
+            second_moments.MomentsWork, _survival(), partial(moments_total, exposure="time")
         ),
         "steps of a mixture": Case(StepsWork, mixed, partial(steps_total, mixture, {"clip_norm": 2.0})),
         "steps of a mixture, in process": Case(StepsWork, _mixed(_KINDS), partial(in_process_total, mixture)),

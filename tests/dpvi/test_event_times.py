@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 from vertinumpyro.core import compat
-from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts
-from vertinumpyro.dpvi import DPVI, SecondMoments
+from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
+from vertinumpyro.dpvi import DPVI, SecondMoments, hazard_posterior
 from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
 from vertinumpyro.model import PiecewiseHazard, party_plate, party_sum
 
@@ -21,6 +21,7 @@ SCHEMA = Schema(
 )
 EVENTS = EventTimes("seen", "time", "intercept", "baseline", (1.0, 2.5))
 LOG_RATIOS = np.log([0.7, 1.5])
+pytestmark = pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
 
 
 def lives(rng, num_records, spread):
@@ -88,3 +89,28 @@ def test_a_plan_of_a_survival_forecasts_its_baseline_which_no_step_learns_too():
     assert (many.std_error < few.std_error / 5).all()
     assert (many.std_error > many.sampling).all()
     assert not many.little
+
+
+def test_turns_between_coefficients_and_baseline_end_where_more_of_them_would(monkeypatch):
+    """From a shape for predictors that are not spread they would end at spreads that are too small by percents."""
+    rng, spreads = np.random.default_rng(1), []
+    visits = rng.random(5000).astype(np.float32)
+    needed = rng.exponential(size=5000) * np.exp(0.5 - 1.5 * (2 * visits - 1))
+    left = np.minimum(rng.uniform(1, 9, 5000), 6.0)
+    columns = {"seen": (needed <= left).astype(np.int32), "time": (np.minimum(needed, left) / 6).astype(np.float32)}
+    dataset = VerticalDataset(SCHEMA, {"clinic": columns, "insurer": {"visits": visits}})
+    found = hazard_posterior.predictor_spreads
+
+    def seen(*given):
+        spreads.append(found(*given))
+        return spreads[-1]
+
+    monkeypatch.setattr(hazard_posterior, "predictor_spreads", seen)
+    dpvi = DPVI(survival, warm_start=SecondMoments(events=EVENTS))
+    ends = []
+    for turns in (hazard_posterior._TURNS, 9):
+        monkeypatch.setattr(hazard_posterior, "_TURNS", turns)
+        plan = dpvi.plan(dataset, epsilon=1.0)
+        dpvi.fit(dataset, plan, jax.random.key(0), insecure_seed=1, progress_bar=False)
+        ends.append(spreads[-1].stddevs.mean())
+    assert ends[0] == pytest.approx(ends[1], rel=0.005)

@@ -1,6 +1,7 @@
 """Posteriors that know the steps' noise: what a trace says of the coefficients, and what a user gets of it."""
 
 import dataclasses
+import json
 import pickle
 from typing import Any
 
@@ -17,6 +18,7 @@ from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, Part
 from vertinumpyro.dpvi import DPVI, SecondMoments
 from vertinumpyro.dpvi.forecast import usual_values
 from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
+from vertinumpyro.dpvi.offsets import Offset
 from vertinumpyro.dpvi.posterior import Residual
 from vertinumpyro.dpvi.priors import NormalPrior, drawn_precisions, drawn_prior
 from vertinumpyro.model import party_plate, party_sum
@@ -103,6 +105,44 @@ def test_an_estimate_is_the_pooled_one_where_there_is_no_noise_to_speak_of():
             noise=0.5, moments_noise=0.05, num_records=3000.0))(points, residuals.T @ x, x.T @ x)  # fmt: skip
     spread = np.sqrt(np.diag(np.linalg.inv((x * rate[:, None]).T @ x)))
     assert (np.abs(np.linalg.solve(found.precision, found.linear) - pooled) < 0.1 * spread).all()
+
+
+def counts_over_times(rng, *, cut, noise, moments_noise, num_records=3000, num_steps=8):
+    """As `trace_of`, of counts over times that differ by a factor of ten and go with the predictors; theirs, too."""
+    x = np.column_stack([np.ones(num_records), np.tanh(rng.normal(size=(num_records, 3)))])
+    times = 0.1 + 0.9 / (1 + np.exp(-2 * x[:, 1] - rng.normal(size=num_records)))
+    beta = rng.normal(size=4) * 0.4 + [0.5, 0, 0, 0]
+    y = rng.poisson(times * np.exp(x @ beta)).clip(0, 30)
+    points = beta + rng.normal(size=(num_steps, 4)) * 0.3
+    residuals = np.clip(y[:, None] - times[:, None] * np.exp(x @ points.T), -cut, cut)
+    offset = Offset(np.log(0.32), np.log(10.0) / 2)
+    both = np.column_stack([x, offset.scaled(np.log(times))])
+    noises = np.triu(rng.normal(size=(5, 5))) * moments_noise
+    moments = both.T @ both + noises + np.triu(noises, 1).T
+    return beta, offset, points, residuals.T @ x + noise * rng.normal(size=(num_steps, 4)), moments
+
+
+def test_intervals_hold_the_coefficients_of_counts_over_times_and_do_not_where_times_are_taken_to_be_alike():
+    rng, cut, noise, moments_noise = np.random.default_rng(6), 3.0, 300.0, 50.0
+    prior, scores = NormalPrior(np.eye(4) / 0.16, np.array([0.5, 0, 0, 0]) / 0.16), []
+    with compat.x64():
+        said = jax.jit(lambda points, gradients, moments, middle, halves: _information(
+            Poisson(30.0), cut, points=points, gradients=gradients, moments=moments, constant=jnp.eye(4)[0],
+            prior=prior, noise=noise, moments_noise=moments_noise, num_records=3000.0, middle=middle,
+            halves=halves))  # fmt: skip
+        for _ in range(60):
+            beta, offset, points, gradients, moments = counts_over_times(
+                rng, cut=cut, noise=noise, moments_noise=moments_noise
+            )
+            known = moments, offset.middle, jnp.array([offset.half])
+            for kept in (known, (moments[:4, :4], 0.0, jnp.zeros(0))):
+                found = said(points, gradients, *kept)
+                covariance = np.linalg.inv(found.precision + prior.precision)
+                apart = covariance @ (found.linear + prior.linear) - beta
+                scores.append(apart / np.sqrt(np.diag(covariance)))
+    standardised, ignoring = np.std(scores[::2]), np.sqrt(np.mean(np.square(scores[1::2])))
+    assert 0.8 < standardised < 1.15
+    assert ignoring > 1.3
 
 
 # -- what a user gets -------------------------------------------------------------------------------
@@ -261,21 +301,61 @@ def test_a_forecast_takes_the_prior_of_groups_as_it_is_given_the_scale_of_each_d
 
 
 def with_offset(data, num_records):
+    intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
     slope: Any = numpyro.sample("slope", dist.Normal(0.0, 1.0))
-    other: Any = numpyro.sample("other", dist.Normal(0.0, 1.0))
-    parts = {"bank": slope * data["income"] + 0.3 * data["income"], "telco": other * data["usage"]}
+    parts = {"bank": intercept + slope * data["income"], "telco": jnp.log(jnp.maximum(data["months"], 1e-6))}
     with party_plate("bank", num_records):
         numpyro.sample("y", dist.Poisson(jnp.exp(party_sum("eta", parts))), obs=data["y"])
 
 
-def test_a_part_with_an_offset_has_an_estimate_and_is_told_why_there_is_no_interval():
-    schema = Schema({"bank": PartySchema({"y": CountColumn(upper=10), "income": UNIT}),
-                     "telco": PartySchema({"usage": UNIT})})  # fmt: skip
-    _, posterior = fitted(with_offset, VerticalDataset.example(schema, 500, np.random.default_rng(5)))
+def people_with(outcome, num_records=4000):
+    """Of whom the telco, which learns nothing, knows over how many months their outcome was counted."""
+    schema = Schema({"bank": PartySchema({"y": outcome, "income": UNIT}), "telco": PartySchema({"months": UNIT})})
+    rng = np.random.default_rng(5)
+    columns = VerticalDataset.example(schema, num_records, rng).pooled()
+    months = np.clip(0.2 + 0.4 * columns["income"] + 0.4 * rng.random(num_records), 0, 1).astype(np.float32)
+    drawn = rng.poisson(months * np.exp(0.5 + 0.8 * columns["income"]))
+    y = np.clip(drawn, 0, getattr(outcome, "upper", 1)).astype(columns["y"].dtype)
+    return VerticalDataset(schema, {"bank": {"y": y, "income": columns["income"]}, "telco": {"months": months}})
+
+
+def test_a_part_with_an_offset_has_intervals_by_moments_of_the_offset_whoevers_it_is():
+    dataset = people_with(CountColumn(upper=20))
+    _, posterior = fitted(with_offset, dataset, epsilon=20.0)
+    start: Any = posterior.plan.start
+    low, high = np.log([0.01, 1.0])
+    assert start.widths == (2, 1)
+    assert start.offsets[0] == Offset()
+    assert start.offsets[1] == pytest.approx([(low + high) / 2, (high - low) / 2], abs=0.15)
+    table = posterior.summary()
+    assert posterior.is_interval
+    assert ((table["estimate"] - [0.5, 0.8]).abs() < 4 * table["std_error"]).all()
+    assert (table["std_error"] < 0.2).all()
+    assert np.all((posterior.plan.forecast.std_error / table["std_error"]).between(1 / 3, 3))
+    assert Plan.from_dict(json.loads(json.dumps(posterior.plan.to_dict()))) == posterior.plan
+
+
+def test_a_plan_that_has_no_moments_of_an_offset_is_spent_as_it_was_made_and_says_why_there_is_no_interval():
+    """As earlier versions made them."""
+    dataset, dpvi = people_with(CountColumn(upper=20)), DPVI(with_offset, warm_start=SecondMoments())
+    plan = dpvi.plan(dataset, epsilon=20.0)
+    start: Any = plan.start
+    bound = plan.clip_norm / (plan.residual_bound * 20.0)
+    before = dataclasses.replace(start, widths=(2, 0), clip_parts=plan.clip_parts, radius=bound, offsets=())
+    assert "offsets" not in before.to_dict()
+    posterior = dpvi.fit(dataset, dataclasses.replace(plan, start=before), KEY, insecure_seed=1, progress_bar=False)
+    assert not posterior.is_interval
+    assert "the part of ['telco'] has an offset, of which a plan of an earlier version has no" in posterior.spread_note
+
+
+def test_an_offset_that_may_be_the_time_of_an_event_has_an_estimate_and_is_told_why_there_is_no_interval():
+    _, posterior = fitted(with_offset, people_with(BinaryColumn(), 500))
     table = posterior.summary()
     assert posterior.noise_aware is None
     assert not posterior.is_interval
-    assert "the part of ['bank'] has an offset" in posterior.spread_note
+    assert posterior.plan.forecast is None
+    assert posterior.plan.start.widths == (2, 0)
+    assert "the part of ['telco'] has an offset, which of whether an event was seen may be" in posterior.spread_note
     assert posterior.spread_note in repr(posterior)
     assert list(table.columns) == ["estimate"]
     assert table.attrs["spread_note"] == posterior.spread_note

@@ -21,6 +21,7 @@ from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import TableFacts
 from vertinumpyro.dpvi import DPVI, SecondMoments, inference, second_moments
 from vertinumpyro.dpvi.accelerated_newton import accelerated_newton, noise_gain, steep
+from vertinumpyro.dpvi.offsets import Offset
 from vertinumpyro.dpvi.second_moments import CELL, SCORE_BITS, MomentsPlan, MomentsWork, on_grid
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import NegativeBinomial, Poisson
@@ -151,6 +152,46 @@ def test_steps_by_a_loose_bound_arrive_and_where_noise_hides_the_slope_they_are_
 
 
 # -- the release -----------------------------------------------------------------------------------
+
+
+def added_to(data, num_records):
+    """Half a unit for all at the bank; at the telco the logarithm of a column, beside a coefficient."""
+    slope: Any = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    usage: Any = numpyro.sample("usage_slope", dist.Normal(0.0, 1.0))
+    parts = {"bank": slope * data["income"] + 0.5}
+    parts["telco"] = usage * data["usage"] + jnp.log(0.05 + data["calls"])
+    with party_plate("bank", num_records):
+        numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+
+def test_an_offset_is_one_score_more_and_no_longer_than_a_plan_has_it():
+    dataset, dpvi = dataset_of("logit"), DPVI(added_to, warm_start=SecondMoments())
+    plan: Any = dpvi.plan(dataset, epsilon=1.0).start
+    assert plan.widths == (1, 2)  # nothing is to know of what is the same for all
+    assert plan.offsets[0] == Offset(0.5, 0.0)
+    split, own = dpvi.split(dataset.schema), dataset.arrays("telco")
+    work = MomentsWork(split, plan, "telco", own, InsecureSeededSource(0))
+    scores = np.asarray(work.factor(Multiply(1, "moments across parties")))
+    known = np.clip((np.log(0.05 + own["calls"]) - plan.offsets[1].middle) / plan.offsets[1].half, -1, 1)
+    expected = np.column_stack([own["usage"], known]) * 2**SCORE_BITS / plan.radius
+    assert np.abs(scores - expected).max() < 1.5
+    assert (np.abs(known) == 1).any()
+    far = {**own, "calls": np.full_like(own["calls"], 1e30), "usage": np.full_like(own["usage"], -1e30)}
+    scores = np.asarray(MomentsWork(split, plan, "telco", far, InsecureSeededSource(0)).factor(Multiply(1, "x")))
+    assert (scores**2).sum(1).max() <= plan.longest("telco")
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"),
+    [
+        ([Offset(0.0, 1.0)], "one for each party"),
+        ([Offset(0.0, -1.0), Offset()], "half not negative"),
+        ([Offset(np.nan, 1.0), Offset()], "finite"),
+    ],
+)
+def test_a_plan_refuses_offsets_that_are_none(offsets, why):
+    with pytest.raises(ArgumentError, match=why):
+        moments_plan(offsets=tuple(offsets))
 
 
 def test_scores_on_the_grid_are_never_longer_than_a_plan_has_it():

@@ -375,6 +375,10 @@ def test_an_offset_has_the_coefficient_one_at_any_party(argument):
     assert found.predict(dataset).mean() == pytest.approx(visits.mean(), rel=0.03)
     told = found.predictor(allow_not_dp=True).predict(dataset)
     np.testing.assert_allclose(told["score"], found.linear_predictor(dataset), atol=1e-9)
+    table = found.fit(dataset, plan=found.plan(dataset, epsilon=20.0)).posterior_.summary()
+    rows = table.loc[["intercept", "income_coef"]]
+    assert ((rows["estimate"] - expected).abs() < 3 * rows["std_error"]).all()
+    assert (rows["std_error"] < 0.15).all()
 
 
 # -- the plan -------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from vertinumpyro.dpvi.forecast import StandIns, forecast_stddevs, usual_values
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, expected_trust, noise_aware_draws, why_not
+from vertinumpyro.dpvi.offsets import Offset, may_be_times, offsets_at, public_offsets
 from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior, middle_and_spread, prior_stddev
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
@@ -264,7 +265,7 @@ class MomentsStart(Start):
     def check(self, facts: DatasetInfo, split: SplitModel, plan: GradientPlan) -> None:
         """See `Start.check`."""
         start = moments_of(plan)
-        fixed = self._facts_of(split, Clip.of(plan))
+        fixed = self._facts_of(split, Clip.of(plan), of_earlier=not start.offsets)
         if other := [name for name, value in fixed.items() if getattr(start, name) != value]:
             raise ArgumentError(
                 f"plan: its second moments were planned for another {', '.join(other)}; make a new plan"
@@ -340,9 +341,10 @@ class MomentsStart(Start):
         split = kernel.guide.split
         (summed,) = split.structure.summed
         events = self.settings.events
-        if reason := why_not(split, knows_times=events is not None):
+        if reason := why_not(split, moments_of(plan).offsets, knows_times=events is not None):
             return reason
-        steps, (gather, times) = state.optimizer_state, _gathered(split)
+        steps, (_, times) = state.optimizer_state, _gathered(split)
+        sums = _summed_moments(split, moments_of(plan))
         points = np.asarray(steps.points, np.float64)[: int(steps.count)]
         if not np.isfinite(points).all():
             return "a version that did not keep where steps were taken stored some of them"
@@ -352,9 +354,10 @@ class MomentsStart(Start):
             points=points,
             gradients=-kernel.num_records * descents - prior,
             stddev=kernel.shape.noise_stddev * np.sqrt(times),
-            moments=gather @ released.matrix @ gather.T,
+            moments=sums @ released.matrix @ sums.T,
             moments_stddev=released.stddev * times.max(),
             num_records=plan.num_records,
+            offsets=moments_of(plan).offsets,
         )
         cut, rng_key = _longest_residual(split, plan.residual_bound), jax.random.fold_in(rng_key, 2)
         if events is not None:
@@ -371,14 +374,16 @@ class MomentsStart(Start):
     def forecast(self, split: SplitModel, plan: GradientPlan) -> Forecast | None:
         """See `Start.forecast`."""
         events, (summed,) = self.settings.events, split.structure.summed
-        if why_not(split, knows_times=events is not None):
+        if why_not(split, moments_of(plan).offsets, knows_times=events is not None):
             return None
         law = summed.outcome if events is None else events.supposed_lifetimes(split.schema)
         held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
         read, (gather, times) = np.setdiff1d(split.read, held), _gathered(split)
         draws = drawn_prior(split)[0][:_NUM_FORECAST]
+        scores, offsets = _stand_in_scores(split)
         given = StandIns(
-            scores=_stand_in_scores(split) @ gather.T[:, read],
+            scores=scores @ gather.T[:, read],
+            offsets=offsets if events is None else np.zeros_like(offsets),  # a time at risk is in the law
             coefficients=draws[:, read],
             precisions=drawn_precisions(split, draws)[:, read[:, None], read],
             num_records=plan.num_records,
@@ -396,7 +401,8 @@ class MomentsStart(Start):
 
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
-        split, (sums, times) = kernel.guide.split, _gathered(kernel.guide.split)
+        split, (_, times) = kernel.guide.split, _gathered(kernel.guide.split)
+        sums = _summed_moments(split, moments_of(plan))[: split.num_parameters]
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
         found = steep(
@@ -420,11 +426,26 @@ class MomentsStart(Start):
         """What the baseline is learned from; None where there is none."""
         return self.settings.events if self.settings.events and self.settings.events.baseline else None
 
-    def _facts_of(self, split: SplitModel, clip: Clip) -> dict[str, Any]:
-        """What a plan of moments has from the model and the steps' clip: the scores are bounded as there."""
-        events, radius = self.settings.events, clip.norm / _longest_residual(split, clip.residual_bound)
-        cells = () if events is None else events.cells(split.schema)
-        return {"widths": widths_of(split), "clip_parts": clip.parts, "radius": radius, "cells": cells}
+    def _facts_of(self, split: SplitModel, clip: Clip, *, of_earlier: bool = False) -> dict[str, Any]:
+        """What a plan of moments has from the model and the steps' clip: the scores are bounded as there.
+
+        A party that learns nothing has no part of that bound, and gets a column's for an offset.
+
+        :param of_earlier: as plans had it that knew of no offsets.
+        """
+        events = self.settings.events
+        assert clip.parts is not None  # `_refusal` asked
+        offsets = () if of_earlier or may_be_times(split) else public_offsets(split)
+        more = [int(offset.half > 0) for offset in offsets] or [0] * len(clip.parts)
+        parts = tuple(max(part, one) for part, one in zip(clip.parts, more, strict=True))
+        radius = clip.norm / _longest_residual(split, clip.residual_bound)
+        return {
+            "widths": widths_of(split, offsets),
+            "clip_parts": parts,
+            "radius": radius * math.sqrt(sum(parts) / sum(clip.parts)),
+            "cells": () if events is None else events.cells(split.schema),
+            "offsets": offsets,
+        }
 
 
 def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> HazardTable:
@@ -438,13 +459,26 @@ def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
     return split.gather_matrix, split.gather_matrix.sum(1)
 
 
-def _stand_in_scores(split: SplitModel) -> np.ndarray:
-    """Of stand-in records as people's are usually `[n, D]`, every party's side by side."""
+def _summed_moments(split: SplitModel, plan: MomentsPlan) -> np.ndarray:
+    """The sum over parties as a matrix `[theta + k, D]` of all that moments are of, offsets behind."""
+    offsets = plan.offsets or (Offset(),) * len(split.parties)
+    starts = np.cumsum(widths_of(split))[:-1]
+    found, rows = [], []
+    for party, offset in zip(np.split(split.gather_matrix, starts, axis=1), offsets, strict=True):
+        of_offset = np.zeros((split.num_parameters, int(offset.half > 0)))
+        found.append(np.concatenate([party, of_offset], axis=1))
+        rows += [False] * party.shape[1] + [True] * of_offset.shape[1]
+    return np.concatenate([np.concatenate(found, axis=1), np.eye(len(rows))[rows]])
+
+
+def _stand_in_scores(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
+    """Of stand-in records as people's are usually `[n, D]`, every party's side by side, and their offsets `[n]`."""
     zeros = jnp.asarray(np.zeros(split.num_parameters), float)
     unordered = {name for name, column in split.schema.columns.items() if column.kind == "categorical"}
 
     def of_block(block: int) -> np.ndarray:
-        found, rng = [], np.random.default_rng(50 + block)
+        found, added = [], np.zeros((_TRIED, 1))
+        rng, evenly = (np.random.default_rng(seed + block) for seed in (50, 150))
         common, signs = rng.normal(size=_TRIED), itertools.cycle((1, -1))
         for place, party in enumerate(split.parties):
             seed = 100 + block * len(split.parties) + place  # or parties' columns would be each other's
@@ -454,9 +488,12 @@ def _stand_in_scores(split: SplitModel) -> np.ndarray:
                 for name, column in own.items()
             }
             found.append(scores_of(split, party)(zeros, usual))
-        return np.concatenate(found, axis=1)
+            of_offset = {n: jnp.asarray(usual_values(c, common, evenly, ordered=False)) for n, c in own.items()}
+            added = added + np.asarray(offsets_at(split, party)(of_offset))[:, None]
+        return np.concatenate([*found, added], axis=1)
 
-    return np.concatenate([of_block(block) for block in range(_FORECAST_BLOCKS)]).astype(np.float64)
+    every = np.concatenate([of_block(block) for block in range(_FORECAST_BLOCKS)]).astype(np.float64)
+    return every[:, :-1], every[:, -1]
 
 
 def _noise_stddev(plan: GradientPlan) -> float:

@@ -47,6 +47,7 @@ class StandIns(NamedTuple):
     """What a fit is forecast from; public.
 
     scores: of stand-in records, the derivatives of the predictor `[n, d]`.
+    offsets: what is added to it without a coefficient `[n]`.
     coefficients: draws from the prior `[k, d]`.
     precisions: the prior's at each of them `[k, d, d]`.
     num_records: N.
@@ -57,6 +58,7 @@ class StandIns(NamedTuple):
     """
 
     scores: np.ndarray
+    offsets: np.ndarray
     coefficients: np.ndarray
     precisions: np.ndarray
     num_records: int
@@ -71,7 +73,7 @@ def forecast_stddevs(outcome: Outcome | Lifetimes, cut: float, given: StandIns) 
 
     :param cut: where residuals are cut, in their own units.
     """
-    predictors = given.coefficients @ given.scores.T
+    predictors = given.coefficients @ given.scores.T + given.offsets
     middle, width = predictors.mean(), predictors.std()
     predictors = middle + (predictors - middle) * min(1.0, _WIDEST * outcome.usual[1] / max(width, 1e-12))
     said, spread, whole = (np.interp(predictors, *of_eta) for of_eta in _weights(outcome, cut, predictors))

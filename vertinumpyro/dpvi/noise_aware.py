@@ -32,6 +32,10 @@ the estimate. With
 them fixed, the log density is a sum of squares in beta, of which F is nearly linear: Gauss-Newton finds the maximum and
 its precision. Both together are the trace's information on beta, whatever its prior.
 
+**Offsets.** What a part adds without a coefficient (`dpvi.offsets`) are columns more of x, with coefficients that are
+known; F and the curvatures are over all of them, and of what they come to the learned coordinates are taken. At beta
+F is 0 whatever offsets are, but for what is cut: they decide how much the trace says, and hardly where beta is.
+
 **Where that is taken**: at the maximum of the density times the prior, or a Gaussian that is as far spread as a prior
 that is none. The trace's own maximum is as far out as noise has it. There outcomes vary less and the points are
 farther away, so the trace says less than it does, and the less the larger the coefficients are: they are shrunk too
@@ -63,12 +67,12 @@ from numpyro.infer import MCMC, NUTS
 
 from vertinumpyro.core import compat
 from vertinumpyro.dpvi.event_times import Lifetimes
+from vertinumpyro.dpvi.offsets import Offset, may_be_times, public_offsets
 from vertinumpyro.dpvi.priors import NormalPrior, gaussian_prior, normal_given_rest, usual_prior
 from vertinumpyro.dpvi.second_moments import scores_of
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.outcomes import Outcome
-from vertinumpyro.model.party_sums import has_offset
 
 MOST_PARAMETERS = 300
 """Up to which the posterior is computed: it takes some T d^2 numbers of memory."""
@@ -97,9 +101,10 @@ class Trace(NamedTuple):
     points: theta_t `[T, d]`.
     gradients: of the log likelihood, with noise `[T, d]`.
     stddev: of the noise `[d]`.
-    moments: sum xx' with noise `[d, d]`.
+    moments: sum xx' with noise, offsets behind the coefficients' `[d + k, d + k]`.
     moments_stddev: of that noise.
     num_records: N.
+    offsets: all parties'; k of them have a `half` above 0.
     """
 
     points: np.ndarray
@@ -108,6 +113,7 @@ class Trace(NamedTuple):
     moments: np.ndarray
     moments_stddev: float
     num_records: int
+    offsets: tuple[Offset, ...] = ()
 
 
 class Information(NamedTuple):
@@ -137,21 +143,28 @@ class NoiseAwareDraws(NamedTuple):
     stddev: np.ndarray
 
 
-def why_not(split: SplitModel, *, knows_times: bool = False) -> str:
+def why_not(split: SplitModel, offsets: tuple[Offset, ...], *, knows_times: bool = False) -> str:
     """Why the posterior of a model whose parts are linear cannot be had; empty where it can.
 
+    :param offsets: those of the plan, which the moments have.
     :param knows_times: whether an offset is a survival's time at risk, of which there is a table.
     """
     if split.num_parameters > MOST_PARAMETERS:
         return (
             f"the model has {split.num_parameters} parameters, and {MOST_PARAMETERS} is the most for which it is known"
         )
-    if split.structure.summed[0].outcome.support(jnp.zeros(1)) is None:
+    outcome = split.structure.summed[0].outcome
+    if outcome.support(jnp.zeros(1)) is None:
         return "what values its outcome has at a predictor is not known (`Outcome.support`)"
-    columns, zeros = stand_in_columns(split.schema, 16, seed=8), split.constrain(jnp.zeros(split.num_parameters))
-    adding = [p for p in split.parties if has_offset(split.model, split.structure.summed, p, zeros, columns)]
-    if adding and not knows_times:
-        return f"the part of {adding} has an offset, whose distribution nothing released says"
+    needed = () if knows_times else public_offsets(split)
+    adding = [party for party, offset in zip(split.parties, needed, strict=False) if offset != Offset()]
+    if adding and may_be_times(split):
+        return (
+            f"the part of {adding} has an offset, which of whether an event was seen may be the time until then, and "
+            "nothing released says when events were (`SecondMoments(events=)`)"
+        )
+    if adding and not offsets:
+        return f"the part of {adding} has an offset, of which a plan of an earlier version has no moments"
     return ""
 
 
@@ -186,6 +199,8 @@ def information_of(
     """
     read = np.setdiff1d(split.read, held)
     square = np.ix_(read, read)
+    halves = np.array([offset.half for offset in trace.offsets if offset.half], np.float64)
+    seen = np.concatenate([read, len(trace.moments) - len(halves) + np.arange(len(halves))])
     law = (outcome,) if isinstance(outcome, Lifetimes) else ()  # whose arrays change from fit to fit
     key = f"trace information {'of lifetimes' if law else outcome} {cut:g}"
     if key not in split.compiled:
@@ -193,11 +208,12 @@ def information_of(
     usual = usual_prior(split, read)
     mean = math.sqrt(float(np.mean(np.square(trace.stddev[read]))))
     scale = np.asarray(trace.stddev, np.float64)[read] / mean
+    of_seen = np.concatenate([scale, np.ones(len(halves))])
     found: Information = split.compiled[key](
         *law,
         points=jnp.asarray(trace.points[:, read] * scale, float),
         gradients=jnp.asarray(trace.gradients[:, read] / scale, float),
-        moments=jnp.asarray(trace.moments[square] / np.outer(scale, scale), float),
+        moments=jnp.asarray(trace.moments[np.ix_(seen, seen)] / np.outer(of_seen, of_seen), float),
         constant=jnp.asarray(_constant(split)[read] * scale, float),
         prior=NormalPrior(
             jnp.asarray(usual.precision / np.outer(scale, scale), float), jnp.asarray(usual.linear / scale, float)
@@ -205,6 +221,8 @@ def information_of(
         noise=mean,
         moments_noise=trace.moments_stddev,
         num_records=float(trace.num_records),
+        middle=sum(offset.middle for offset in trace.offsets),
+        halves=jnp.asarray(halves, float),
     )
     centre, size = np.array(trace.points[-1], np.float64), split.num_parameters
     centre[read] = found.centre / scale
@@ -229,10 +247,11 @@ def _constant(split: SplitModel) -> np.ndarray:
 
 def _information(
     outcome: Outcome | Lifetimes, cut: float, *, points: jax.Array, gradients: jax.Array, moments: jax.Array,
-    constant: jax.Array, prior: NormalPrior, noise: Any, moments_noise: Any, num_records: Any,
+    constant: jax.Array, prior: NormalPrior, noise: Any, moments_noise: Any, num_records: Any, middle: Any = 0.0,
+    halves: Any = (),
 ) -> Information:  # fmt: skip
     """See the module."""
-    predictors = _Predictors.of(moments, moments_noise, constant, num_records)
+    predictors = _Predictors.of(moments, moments_noise, constant, num_records, middle, jnp.asarray(halves, float))
 
     def misfit(beta: jax.Array) -> jax.Array:
         return gradients - jax.vmap(lambda point: _field(predictors, outcome, cut, point, beta))(points)
@@ -299,7 +318,7 @@ def _information(
         learn = number % _ROUNDS_A_SLOPE == _ROUNDS_A_SLOPE - 1
         return beta, *jax.lax.cond(learn, learned, lambda: (slope, trust))
 
-    start = points[-1], jnp.zeros_like(moments), jnp.asarray(usual_trust(outcome) ** 2, points.dtype)
+    start = points[-1], jnp.zeros_like(prior.precision), jnp.asarray(usual_trust(outcome) ** 2, points.dtype)
     beta, slope, trust = jax.lax.fori_loop(0, _ROUNDS, one_round, start)
     found = basis(beta, slope)
     gradient, precision = system(*sides(beta, found.vectors), found.inverses(trust))
@@ -349,15 +368,24 @@ def _slope(left: jax.Array, apart: jax.Array, found: _Basis, trust: Any) -> jax.
 
 
 class _Predictors(NamedTuple):
-    """Gaussian x: mean `[d]` and covariance `[d, d]`, and N."""
+    """Gaussian x, offsets behind: mean `[d + k]` and covariance `[d + k, d + k]`, and N.
+
+    middle: what is added to every record's predictor.
+    halves: the coefficients of the offsets `[k]`.
+    """
 
     mean: jax.Array
     covariance: jax.Array
     num_records: Any
+    middle: Any
+    halves: jax.Array
 
     @classmethod
-    def of(cls, moments: jax.Array, noise: Any, constant: jax.Array, num_records: Any) -> _Predictors:
+    def of(
+        cls, moments: jax.Array, noise: Any, constant: jax.Array, num_records: Any, middle: Any, halves: jax.Array
+    ) -> _Predictors:
         """Of the moments without their noise's part; the mean is what x'constant = 1 says."""
+        constant = jnp.concatenate([constant, jnp.zeros_like(halves)])
         values, vectors = jnp.linalg.eigh((moments + moments.T) / 2)
         edge = len(moments) * noise**2 / 4
         within = jnp.sqrt(jnp.maximum(values**2 - edge, 0.0))
@@ -365,7 +393,15 @@ class _Predictors(NamedTuple):
         seen = (vectors * jnp.maximum(values, _LEAST * num_records)) @ vectors.T
         mean = seen @ constant / jnp.maximum(constant @ seen @ constant, 1.0)
         values, vectors = jnp.linalg.eigh(seen / num_records - jnp.outer(mean, mean))
-        return cls(mean, (vectors * jnp.maximum(values, 1e-9)) @ vectors.T, num_records)
+        return cls(mean, (vectors * jnp.maximum(values, 1e-9)) @ vectors.T, num_records, middle, halves)
+
+    def at(self, beta: jax.Array) -> jax.Array:
+        """Every column's coefficient `[d + k]`."""
+        return jnp.concatenate([beta, self.halves])
+
+    def apart(self, difference: jax.Array) -> jax.Array:
+        """Of two `at` `[d + k]`, from that of the learned."""
+        return jnp.concatenate([difference, jnp.zeros_like(self.halves)])
 
 
 def _expected(
@@ -384,13 +420,14 @@ def _field(
     predictors: _Predictors, outcome: Outcome | Lifetimes, cut: float, point: jax.Array, beta: jax.Array
 ) -> jax.Array:
     """F `[d]`: over beta's predictor and how far the point's is from it, x by linear regression on both."""
-    both = jnp.stack([beta, point - beta], axis=1)
+    both = jnp.stack([predictors.at(beta), predictors.apart(point - beta)], axis=1)
     # the ridge is where the point is beta itself, or along it
     root = jnp.linalg.cholesky(both.T @ predictors.covariance @ both + 1e-8 * jnp.eye(2))
-    eta = both.T @ predictors.mean + _PAIRS @ root.T
+    eta = both.T @ predictors.mean + jnp.asarray([predictors.middle, 0.0]) + _PAIRS @ root.T
     weighted = _PAIR_WEIGHTS * _expected(outcome, cut, eta.sum(1), eta[:, 0])[0]
     by_pair = jax.scipy.linalg.solve_triangular(root, (predictors.covariance @ both).T, lower=True).T
-    return predictors.num_records * (predictors.mean * weighted.sum() + by_pair @ (_PAIRS.T @ weighted))
+    found = predictors.num_records * (predictors.mean * weighted.sum() + by_pair @ (_PAIRS.T @ weighted))
+    return found[: len(beta)]
 
 
 def _curvatures(
@@ -400,15 +437,17 @@ def _curvatures(
 
     Over beta's predictor, given which xx' is of rank one beside a constant.
     """
+    number, beta = len(beta), predictors.at(beta)
     width = jnp.sqrt(beta @ predictors.covariance @ beta + 1e-8)
-    eta = beta @ predictors.mean + width * _NODES
+    eta = predictors.middle + beta @ predictors.mean + width * _NODES
     along = predictors.covariance @ beta / width
     given = predictors.mean + _NODES[:, None] * along
     across = predictors.covariance - jnp.outer(along, along)
 
     def summed(of_node: jax.Array) -> jax.Array:
         weights = _WEIGHTS * of_node
-        return predictors.num_records * (weights.sum() * across + (given * weights[:, None]).T @ given)
+        found = weights.sum() * across + (given * weights[:, None]).T @ given
+        return predictors.num_records * found[:number, :number]
 
     # by how much the mean of psi moves with the predictor that outcomes follow: E[psi d log p / d eta]
     moved = jax.vmap(jax.grad(lambda truth, at: _expected(outcome, cut, at, truth)[0]))(eta, eta)

@@ -12,6 +12,10 @@ party, with its own noise, and every block of two parties by a secure product, w
 ½|xx' - ww'|^2 = ½|x|^4 + ½|w|^4 - (x·w)^2 <= R^4 where one record replaces another, and ½|x|^4 <= ½ R^4 where its
 contribution is zeroed. So Δ^2 = 1 and 1/2, in units of R^2.
 
+**Offsets.** A party whose part adds something without a coefficient, as the logarithm of an exposure, has it as one
+score more, cut to [-1, 1] (`dpvi.offsets`): its length is within the party's part of R^2 as that of all others is, so
+all of the above holds of it.
+
 **When events were**, of a survival's outcome (`dpvi.event_times`): a party with such a table publishes it beside its
 own block, in each cell `CELL` for every record, 2 CELL^2 <= 2^(4 SCORE_BITS), with the own blocks' noise. One record
 replaced by another moves it by at most sqrt(2) CELL <= 1 in units of R^2, zeroed by CELL <= sqrt(1/2). So Δ^2 is 1 and
@@ -43,6 +47,7 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data.table import model_units
 from vertinumpyro.dpvi.event_times import EventTimes
+from vertinumpyro.dpvi.offsets import Offset, offsets_at
 from vertinumpyro.model import SplitModel
 from vertinumpyro.privacy import (
     Adversary,
@@ -79,8 +84,8 @@ class SecondMoments:
     :param share: part of mu^2 for the moments: directions that their noise hides are stepped along with care. None
         takes a tenth where N is large against that noise, and up to three tenths where it is not: there intervals are
         as wide as the moments leave them. With `events` it takes a quarter at least.
-    :param events: of a survival's outcome, what a table of when events were is of; without it, a model whose part has
-        an offset, as the time at risk, has no intervals.
+    :param events: of a survival's outcome, what a table of when events were is of; without it, a model of whether an
+        event was seen whose part has an offset, as the time at risk, has no intervals.
     :raises ArgumentError: it is not between 0 and 1.
     """
 
@@ -129,11 +134,12 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
         replace and 1 under add/remove.
     :ivar num_records: N, public.
     :ivar parties: their names.
-    :ivar widths: how many scores each party has.
+    :ivar widths: how many scores each party has, its offset among them.
     :ivar clip_parts: the parties' parts of R^2, in proportion to these whole numbers.
     :ivar radius: R.
     :ivar delta: δ.
     :ivar cells: how many cells each party's table of events has; () where there is no table.
+    :ivar offsets: each party's, `half` above 0 where its last score is one; () where there are none.
     :ivar relation: the neighbouring relation.
     :ivar noise: who adds noise to products of two parties.
     :ivar adversary: whom alone a target ε was for; None for everyone (`covered`).
@@ -148,12 +154,13 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     radius: float
     delta: float
     cells: tuple[int, ...] = ()
+    offsets: tuple[Offset, ...] = ()
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
     noise: NoiseSource
     adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
-    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "cells": ()}
+    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "cells": (), "offsets": ()}
 
     def __post_init__(self) -> None:
         check_party_names(self.parties, self.noise)
@@ -166,6 +173,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
             raise ArgumentError("widths and clip_parts must not be negative, and not all 0")
         if self.cells and (len(self.cells) != len(self.parties) or min(self.cells) < 0):
             raise ArgumentError("cells must have one number for each party, and none below 0")
+        self._check_offsets()
         for name in ("noise_multiplier", "radius"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise ArgumentError(f"{name} must be positive and finite, got {getattr(self, name)}")
@@ -173,6 +181,15 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
             raise RangeError("num_records: the moments could wrap around the ring; leave SecondMoments() out")
         require_drawable(2 * self.noise.num_shares * self.own_variance)
         _ = self.targets()  # validates the adversary's name
+
+    def _check_offsets(self) -> None:
+        if self.offsets and len(self.offsets) != len(self.parties):
+            raise ArgumentError("offsets must have one for each party")
+        for width, offset in zip(self.widths, self.offsets, strict=False):
+            if not (math.isfinite(offset.middle) and 0 <= offset.half < math.inf):
+                raise ArgumentError(f"offsets must be finite, and half not negative, got {offset}")
+            if offset.half and not width:
+                raise ArgumentError("widths must have a score for each offset whose half is above 0")
 
     @classmethod
     def calibrated(cls, *, epsilon: float, **settings: Any) -> MomentsPlan:
@@ -283,7 +300,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     @classmethod
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
         lists = {name: tuple(fields[name]) for name in ("parties", "widths", "clip_parts", "cells")}
-        return super()._decoded({**fields, **lists})
+        offsets = tuple(Offset(*map(float, offset)) for offset in fields["offsets"])
+        return super()._decoded({**fields, **lists, "offsets": offsets})
 
 
 OWN, ACROSS = "own moments", "moments across parties"
@@ -307,9 +325,11 @@ class NoisyMoments(NamedTuple):
     events: np.ndarray | None = None
 
 
-def widths_of(split: SplitModel) -> tuple[int, ...]:
-    """How many scores each party has."""
-    return tuple(sum(math.prod(split.structure.latents[name]) for name in split.shared[p]) for p in split.parties)
+def widths_of(split: SplitModel, offsets: Sequence[Offset] = ()) -> tuple[int, ...]:
+    """How many scores each party has, offsets among them."""
+    own = [sum(math.prod(split.structure.latents[name]) for name in split.shared[party]) for party in split.parties]
+    more = [int(offset.half > 0) for offset in offsets] or [0] * len(own)
+    return tuple(width + one for width, one in zip(own, more, strict=True))
 
 
 def scores_of(split: SplitModel, party: str) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
@@ -358,6 +378,8 @@ class MomentsWork(PartyComputation):
         self._plan, self._party, self._source = plan, party, source
         self._width = plan.widths[plan.parties.index(party)]
         self._columns, self._scores = columns, scores_of(split, party)
+        self._offset = plan.offsets[plan.parties.index(party)] if plan.offsets else Offset()
+        self._offsets = offsets_at(split, party) if self._offset.half else None
         self._flat = jnp.zeros(split.num_parameters)
         self._user_x64 = compat.user_has_x64()
         self._events, self._schema = events, split.schema
@@ -414,7 +436,9 @@ class MomentsWork(PartyComputation):
     def _on_grid(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         own = {name: jnp.asarray(model_units(np.asarray(column))) for name, column in columns.items()}
         with compat.precision(self._user_x64):
-            scores = np.asarray(self._scores(self._flat, own))
+            scores = np.asarray(self._scores(self._flat, own), np.float64)
+            if self._offsets is not None:
+                scores = np.concatenate([scores, self._offset.scaled(self._offsets(own))], axis=1)
         return on_grid(scores, self._plan.radius, self._plan.longest(self._party))
 
     def _drawn(self, variance: int, size: int) -> np.ndarray:

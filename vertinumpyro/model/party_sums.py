@@ -363,20 +363,20 @@ def part_inputs(
     return jax.vmap(of_record)(own)
 
 
-def has_offset(
-    model: Callable[..., Any], summed: Sequence[SummedOutcome], party: str, theta: Theta, stand_ins: Columns
-) -> bool:
-    """Whether a party's parts add something to a predictor where its latents are 0.
+def parts_at(
+    model: Callable[..., Any], summed: Sequence[SummedOutcome], party: str, theta: Theta, own: Columns,
+    stand_ins: Columns,
+) -> Float[Array, "n O"]:  # fmt: skip
+    """A party's part of each outcome's predictor, as at zeros what it adds without a latent.
 
-    :param theta: with zeros.
-    :param stand_ins: every party's columns [n].
+    :param own, stand_ins: as in `part_contribution`.
     """
 
     def of_record(row: Columns) -> jax.Array:
-        found = _run(model, summed, party, theta, {name: value[None] for name, value in row.items()})
+        found = _run(model, summed, party, theta, {**stand_ins, **{name: value[None] for name, value in row.items()}})
         return jnp.stack([eta for eta, _ in found])
 
-    return bool(jnp.abs(jax.vmap(of_record)(stand_ins)).max() > _TOLERANCE)
+    return jax.vmap(of_record)(own)
 
 
 def _run(
