@@ -135,7 +135,9 @@ def test_a_run_that_dies_keeps_the_moments_and_goes_on(dataset, tmp_path, monkey
 
 
 @needs_crypten
-def test_parties_in_processes_learn_what_one_process_does(frame, tmp_path):
+@pytest.mark.parametrize("offset", [None, "usage"])  # a column of the party without the label
+def test_parties_in_processes_learn_what_one_process_does(frame, tmp_path, offset):
+    build = functools.partial(BUILD, offset=offset)
     schema = Schema(
         {party: PartySchema({name: SCHEMA.columns[name] for name in names}) for party, names in HELD.items()}
     )
@@ -149,16 +151,17 @@ def test_parties_in_processes_learn_what_one_process_does(frame, tmp_path):
                 party=party,
                 schema=schema.to_dict(),
                 table=tmp_path / f"{party}.csv",
-                build=BUILD,
+                build=build,
                 ledger=tmp_path / party,
             )
         )
     with ProcessSession(tasks) as session:
-        apart = BUILD()
+        apart = build()
         apart.fit(session, plan=apart.plan(session, epsilon=500.0), run_dir=tmp_path / "run")
     pooled = VerticalDataset.from_pooled(schema, frame[list(schema.columns)])
-    here = glm(schema=schema, features=None, epsilon=500.0).fit(pooled)
-    assert apart.plan_.start is not None
+    here = glm(schema=schema, features=None, epsilon=500.0, offset=offset).fit(pooled)
+    assert [one.half > 0 for one in apart.plan_.start.offsets] == ([False, True] if offset else [])
+    assert apart.posterior_.is_interval
     np.testing.assert_allclose(apart.linear_predictor(pooled), here.linear_predictor(pooled), atol=0.15)
 
 
