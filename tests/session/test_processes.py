@@ -23,7 +23,7 @@ from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.dpvi import DPVI, second_moments
 from vertinumpyro.dpvi.training_loop import CHECKPOINT
-from vertinumpyro.mrf.vertimrf import RELEASED, Releases
+from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.privacy import NoiseSource, PoissonSampling
 from vertinumpyro.regression.noisy_moments import noisy_moments
 from vertinumpyro.secure import FixedPoint

@@ -29,7 +29,7 @@ from vertinumpyro.model.mixture import is_mixture_of
 from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.forecast import STEPS_SAY_NOTHING
 from vertinumpyro.mrf.marginals import MARGINALS
-from vertinumpyro.mrf.vertimrf import RELEASED
+from vertinumpyro.mrf.releases import RELEASED
 from vertinumpyro.posterior import PredictivePosterior
 from vertinumpyro.privacy import ClientPlan, GradientPlan
 from vertinumpyro.reports.plain_language import count, holder_facts, report_facts

@@ -21,9 +21,9 @@ from vertinumpyro.mrf.forecast import LEARNED, held, significances, single_table
 from vertinumpyro.mrf.marginals import MARGINALS
 from vertinumpyro.mrf.measurements import Measurement, count_table, noise_per_cell
 from vertinumpyro.mrf.quality import Kept
+from vertinumpyro.mrf.releases import RELEASED
 from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.mrf.twin import FIELD
-from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.run_report import POSTERIOR_FILES, REPORT, DrawnTwin, RunFacts, RunReport
 from vertinumpyro.reports.tables import (
