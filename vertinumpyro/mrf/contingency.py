@@ -43,6 +43,7 @@ class Crossed(Protocol):
     @property
     def name(self) -> Hashable:
         """Of which there are no two."""
+        ...
 
     @property
     def party(self) -> str:

@@ -23,7 +23,8 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.contingency import cross_pairs, party_columns, table_slices
+from vertinumpyro.mrf.contingency import Crossed, cross_pairs, party_columns, table_slices
+from vertinumpyro.mrf.encoders import SECURE_MARGINALS
 from vertinumpyro.mrf.measurements import Measurement, TableRelease, dependence, useful_cells
 
 if TYPE_CHECKING:
@@ -87,18 +88,22 @@ class Decision(NamedTuple):
 
 
 def decided(
-    columns: Sequence[CellColumn], plan: MRFPlan, asked: Literal["auto", False] | int, first_share: float
-) -> Decision:
+    columns: Sequence[CellColumn], plan: MRFPlan, asked: Literal["auto", False] | int, first_share: float,
+    encoder: str = SECURE_MARGINALS,
+) -> Decision:  # fmt: skip
     """How many triples a plan takes, from public facts.
 
     :param columns: in cells.
     :param plan: without triples, calibrated; how its budget is divided is what is asked.
     :param asked: "auto", or the most.
     :param first_share: part of the budget across parties for the first look.
+    :param encoder: of the tables across parties.
     """
     if not asked:
         return Decision(0, "they were left out")
     cells = _candidate_cells(columns, plan.parties)
+    if encoder != SECURE_MARGINALS:
+        return Decision(0, "an encoder reports pairs alone")
     if not plan.cross_releases or plan.workload is not None or plan.num_rounds or not cells.size:
         return Decision(0, _not_taken(plan))
     budget = sum(release.mu**2 for release in plan.cross_releases)
@@ -118,8 +123,6 @@ def decided(
 
 
 def _not_taken(plan: MRFPlan) -> str:
-    if plan.encoding is not None:
-        return "an encoder reports pairs alone"
     if plan.workload is not None:
         return "a workload names pairs"
     if plan.num_rounds:
@@ -209,11 +212,16 @@ def checked_triples(columns: Sequence[CellColumn], plan: MRFPlan, given: Any) ->
     """
     party = {column.name: column.party for column in columns}
     order = {column.name: place for place, column in enumerate(columns)}
-    triples = [tuple(names) for names in given]
-    for names in triples:
+    listed = isinstance(given, list | tuple) and all(isinstance(names, list | tuple) for names in given)
+    asked: list[tuple[Any, ...]] = [tuple(names) for names in given] if listed else [()]
+    triples: list[Triple] = []
+    for names in asked:
         known = len(names) == 3 and all(isinstance(name, str) and name in party for name in names)
         if not known or len({party[n] for n in names}) != 2 or not order[names[0]] < order[names[1]] < order[names[2]]:
             raise ArgumentError("a table of three columns has two of one party and one of another, in their order")
+        triples.append((names[0], names[1], names[2]))
+    if not triples:
+        raise ArgumentError("no table of three columns was asked for")
     if len(set(triples)) < len(triples):
         raise ArgumentError("a table of three columns is there twice, and would move twice as far")
     plan.cross_releases[-1].check_count(len(triples))
@@ -246,6 +254,6 @@ def compound_slices(
     return {t: places[_parts(held, t)].reshape([held[name].num_cells for name in t]) for t in triples}
 
 
-def product_widths(columns: Sequence[Compound], parties: Sequence[str]) -> tuple[int, ...]:
+def product_widths(columns: Sequence[Crossed], parties: Sequence[str]) -> tuple[int, ...]:
     """Every party's cells."""
     return tuple(sum(column.num_cells for column in own) for own in party_columns(columns, parties))

@@ -252,9 +252,7 @@ class VertiMRF:
             workload=self._workload(columns),
             **self._rounds(held, 0.5 if first_share is None else first_share),
         )
-        plan = made()
-        if self.encoder == SECURE_MARGINALS:
-            plan = self._with_triples(columns, plan, made, first_share)
+        plan = self._with_triples(columns, made, first_share)
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
         plan.warn_if_narrowed()
         require_memory(columns, plan, self._most_cells(columns, plan), self.memory_limit)
@@ -270,11 +268,12 @@ class VertiMRF:
         return None if self.workload is None else named_tables(columns, self.workload)
 
     def _with_triples(
-        self, columns: Sequence[CellColumn], plan: MRFPlan, made: Callable[..., MRFPlan], first_share: float | None
+        self, columns: Sequence[CellColumn], made: Callable[..., MRFPlan], first_share: float | None
     ) -> MRFPlan:
         """The plan with as many tables of three columns as pay, calibrated anew: a coalition may see more of these."""
         first = FIRST_SHARE if first_share is None else first_share
-        num, why = decided(columns, plan, self.triples, first)
+        plan = made()
+        num, why = decided(columns, plan, self.triples, first, self.encoder)
         if not num:
             return dataclasses.replace(plan, triples_why=why)
         return made(num_triples=num, triples_why=why, first_share=first)
