@@ -36,9 +36,9 @@ Triple = tuple[str, str, str]
 FIRST_SHARE = 0.65
 """Part of the budget across parties for the first look at all pairs, where triples follow."""
 
-MOST_TRIPLES = 200
+MOST_TRIPLES = 100
 _CHOICE = 2  # triples that could be had for each that is taken
-_PAIRS_SEEN = 0.9  # of all pairs, whose cells must still be useful after the first look
+_PAIRS_SEEN = 0.95  # of all pairs' cells, on the mean of pairs, that must be useful after the first look
 _CELLS = 4  # in the product of compounds, for each in that of all columns
 
 
@@ -110,7 +110,7 @@ def decided(
     first = _one_table(plan, budget * first_share) * math.sqrt(plan.num_cross_pairs)
     sizes = {c.name: c.num_cells for c in columns}
     pairs = np.array([sizes[a] * sizes[b] for a, b in cross_pairs(columns, plan.parties)])
-    seen = float(np.mean(pairs < useful_cells(plan.num_records, first)))
+    seen = float(np.mean(np.minimum(1.0, useful_cells(plan.num_records, first) / pairs)))
     if asked == "auto" and seen < _PAIRS_SEEN:
         return Decision(0, "a first look would hide in noise what pairs show: so few records, or so many cells")
     second = _one_table(plan, budget * (1 - first_share))
