@@ -101,11 +101,9 @@ def decided(
     """
     if not asked:
         return Decision(0, "they were left out")
-    cells = _candidate_cells(columns, plan.parties)
-    if encoder != SECURE_MARGINALS:
-        return Decision(0, "an encoder reports pairs alone")
-    if not plan.cross_releases or plan.workload is not None or plan.num_rounds or not cells.size:
-        return Decision(0, _not_taken(plan))
+    if refused := _refusal(plan, encoder):
+        return Decision(0, refused)
+    _, cells = _candidates(columns, plan.parties)
     budget = sum(release.mu**2 for release in plan.cross_releases)
     first = _one_table(plan, budget * first_share) * math.sqrt(plan.num_cross_pairs)
     sizes = {c.name: c.num_cells for c in columns}
@@ -122,12 +120,17 @@ def decided(
     return Decision(0, "noise would hide what is in their cells")
 
 
-def _not_taken(plan: MRFPlan) -> str:
+def _refusal(plan: MRFPlan, encoder: str) -> str:
+    """Why the tables across parties cannot be of three columns; empty where they can."""
+    if encoder != SECURE_MARGINALS:
+        return "an encoder reports pairs alone"
     if plan.workload is not None:
         return "a workload names pairs"
     if plan.num_rounds:
         return "rounds measure pairs again"
-    return "no party has two columns beside another's"
+    if not plan.cross_releases or not num_candidates(plan.num_columns):
+        return "no party has two columns beside another's"
+    return ""
 
 
 def _one_table(plan: MRFPlan, mu_squared: float) -> float:
@@ -162,10 +165,6 @@ def _candidates(columns: Sequence[CellColumn], parties: Sequence[str]) -> tuple[
     return triples[fits], cells[fits]
 
 
-def _candidate_cells(columns: Sequence[CellColumn], parties: Sequence[str]) -> np.ndarray:
-    return _candidates(columns, parties)[1]
-
-
 def choose_triples(columns: Sequence[CellColumn], plan: MRFPlan, measurements: Sequence[Measurement]) -> list[Triple]:
     """Those that the plan's last release measures, from released tables. Post-processing.
 
@@ -185,8 +184,10 @@ def choose_triples(columns: Sequence[CellColumn], plan: MRFPlan, measurements: S
     taken: set[tuple[int, ...]] = set()
     chosen: list[Triple] = []
     for first, second, other in triples[order].tolist():
+        if len(chosen) == release.num_tables:
+            break
         new = {part: math.prod(sizes[i] for i in part) for part in ((first, second), (other,)) if part not in taken}
-        if len(chosen) < release.num_tables and sum(new.values()) <= left:
+        if sum(new.values()) <= left:
             taken |= new.keys()
             left -= sum(new.values())
             x, y, z = sorted((first, second, other))
