@@ -96,6 +96,6 @@ def fewer_cells(release: Marginals) -> str:
 def _try_field(method: VertiMRF, release: Marginals) -> _Tried:
     chosen, choosing = timed(lambda: method.chosen_tables(release.plan, release.columns, release.measurements))
     first, one, some = (timed(partial(fit_graphical_model, **chosen, iterations=n))[1] for n in (1, 1, _TRIED))
-    kept = len(chosen["measurements"]) >= len(chosen["released"])
+    kept = len(chosen["measurements"]) >= len(chosen["released"]) and not release.triples  # others will be chosen
     step = max(0.0, some - one) / (_TRIED - 1)
     return _Tried(choosing + one, max(0.0, first - one), step, kept)

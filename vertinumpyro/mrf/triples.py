@@ -37,7 +37,7 @@ FIRST_SHARE = 0.65
 """Part of the budget across parties for the first look at all pairs, where triples follow."""
 
 MOST_TRIPLES = 100
-_CHOICE = 2  # triples that could be had for each that is taken
+_CHOICE = 4  # triples that could be had for each that is taken
 _PAIRS_SEEN = 0.95  # of all pairs' cells, on the mean of pairs, that must be useful after the first look
 _CELLS = 4  # in the product of compounds, for each in that of all columns
 
