@@ -5,8 +5,9 @@ a record is in one cell of such a table as of every other. So nothing new is sen
 record's cells, so compound columns are few. Whatever else stands in the product of the compounds is opened under
 one-time pads, as what no workload names (`table_selection`).
 
-Which triples is chosen from a first look at all pairs, which a part of the budget buys: those whose pairs depend most,
-as far as noise pays for their cells, by the rule of triples within a party (`local_tables`). Post-processing. How many,
+Which triples is chosen from a first look at all pairs, which a part of the budget buys: those whose pairs across
+parties depend most, both of them, as far as noise pays for their cells, by the rule of triples within a party
+(`local_tables`). Post-processing. How many,
 and whether any, is in the plan, from N, the budget and the cells alone: pairs pay for triples with the noise of the
 first look, so there are none where this hides what pairs show.
 """
@@ -168,8 +169,9 @@ def _candidates(columns: Sequence[CellColumn], parties: Sequence[str]) -> tuple[
 def choose_triples(columns: Sequence[CellColumn], plan: MRFPlan, measurements: Sequence[Measurement]) -> list[Triple]:
     """Those that the plan's last release measures, from released tables. Post-processing.
 
-    Those whose pairs depend most come first; none whose cells the noise hides, and none beyond what the product of
-    compounds may take.
+    Those come first of which both columns of the one party depend most on the other's, by the weaker of the two: where
+    one says nothing of it, the other's table has all there is. None whose cells the noise hides, and none beyond what
+    the product of compounds may take.
 
     :param measurements: of the parties' own tables and of the first look; a pair without one counts as independent.
     """
@@ -177,7 +179,7 @@ def choose_triples(columns: Sequence[CellColumn], plan: MRFPlan, measurements: S
     triples, cells = _candidates(columns, plan.parties)
     strength = _strength(columns, measurements, plan.num_records)
     a, b, c = triples.T
-    scores = strength[a, b] + strength[a, c] + strength[b, c]
+    scores = np.minimum(strength[a, c], strength[b, c])
     useful = np.flatnonzero(cells < useful_cells(plan.num_records, release.stddev))
     order = useful[np.argsort(-scores[useful], kind="stable")]
     sizes, left = [column.num_cells for column in columns], most_cells(columns)
