@@ -21,6 +21,7 @@ Keys: sensitivity.<method>.stated       mu of the plan's event, or epsilon where
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import warnings
@@ -158,6 +159,19 @@ def vertimrf_adaptive(draws: Draws, values: Sequence[Record]) -> Audit:
     return audit_once(draws, mrf.work, plan, asked, values, 2.0**GRID_BITS, opened)
 
 
+def vertimrf_triples(draws: Draws, values: Sequence[Record]) -> Audit:
+    """A look at all pairs, then two tables of two columns of a party with one of the other."""
+    mrf = VertiMRF(max_cells=2, triples=False)
+    one, other = (list(part.columns) for part in SCHEMA.parties.values())
+    chosen = [[*one[:2], other[0]], [one[0], *other[:2]]]
+    plan = mrf.plan(TableFacts(SCHEMA, NUM_RECORDS), epsilon=1.0, delta=DELTA)
+    plan = dataclasses.replace(plan, num_triples=len(chosen), first_share=0.65)
+    looked = Multiply(1, tables_work.ACROSS, {"release": 0})
+    asked = [Publish(0, tables_work.OWN), looked]
+    asked.append(Multiply(2, tables_work.TRIPLES, {"release": 1, "triples": chosen}))
+    return audit_once(draws, mrf.work, plan, asked, values, 2.0**GRID_BITS)
+
+
 def functional(draws: Draws, values: Sequence[Record], **settings: Any) -> Audit:
     plan = FunctionalMechanismPlan.of(
         SCHEMA, "smoker", num_records=NUM_RECORDS, model="logistic", epsilon=1.0, **settings
@@ -253,6 +267,7 @@ def methods(draws: Draws, quick: bool) -> dict[str, Callable[[], Rows]]:
 
     add("vertimrf", vertimrf, values)
     add("vertimrf_add_remove", vertimrf, values, ADD_REMOVE)
+    add("vertimrf_triples", vertimrf_triples, values)
     add("vertimrf_workload", vertimrf, values, workload=[("age", "smoker"), ("age", "cost"), ("smoker", "plan")])
     add("vertimrf_adaptive", vertimrf_adaptive, values)
     add("functional_gaussian", functional, values, delta=DELTA)

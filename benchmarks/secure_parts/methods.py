@@ -23,7 +23,7 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.datasets import load_adult, load_nltcs
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF, vertimrf
-from vertinumpyro.mrf.vertimrf import RELEASED, Releases
+from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.regression import VerticalLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression.noisy_moments import MOMENTS, noisy_moments
 from vertinumpyro.secure import CrossProducts, Crypten, FixedPoint, Spu, VectorSum

@@ -199,3 +199,33 @@ def test_a_run_goes_on_as_it_began(field: Project):
     field.replace("max_cells = 4", "max_cells = 5")
     changed = field.run("fit", field.config, "--method", "vertimrf", "--resume")
     assert "[mrf] max_cells has changed" in one_line(changed.stderr)
+
+
+def test_tables_of_three_columns_are_in_the_plan_and_the_report(field: Project):
+    field.replace("max_cells = 4", "max_cells = 4\ntriples = 1")
+    field.replace("epsilon = 4.0", "epsilon = 1000.0")
+    shown = one_line(field.run("plan", field.config, "--method", "vertimrf").output)
+    assert "tables of three columns across parties 1, after a first look at the pairs with 65%" in shown
+    fitted = field.run("fit", field.config, "--method", "vertimrf")
+    assert fitted.exit_code == 0, fitted.output
+    report = (field.run_dir / "report.html").read_text()
+    assert re.search(r"tables of three columns across parties, chosen.{0,40}\w+ × \w+ × \w+", report, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ('"many"', r"\[mrf\] triples = 'many'"),
+        ("true", "triples=True must be 'auto' or"),
+        ("-1", "must not be negative"),
+    ],
+)
+def test_what_is_no_number_of_triples_is_refused(field: Project, value, why):
+    field.replace("max_cells = 4", f"max_cells = 4\ntriples = {value}")
+    assert re.search(why, one_line(field.run("plan", field.config, "--method", "vertimrf").stderr))
+
+
+def test_a_configuration_may_leave_triples_out(field: Project):
+    field.replace("max_cells = 4", "max_cells = 4\ntriples = false")
+    shown = one_line(field.run("plan", field.config, "--method", "vertimrf").output)
+    assert "tables of three columns across parties none: they were left out" in shown

@@ -33,7 +33,7 @@ from vertinumpyro.dpvi.second_moments import MomentsPlan, widths_of
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.contingency import exact_tables, fine_tables
-from vertinumpyro.mrf.party_work import ACROSS, OWN, TablesWork
+from vertinumpyro.mrf.party_work import ACROSS, OWN, TRIPLES, TablesWork
 from vertinumpyro.privacy import Batches, NoiseSource, PoissonSampling
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression import noisy_moments as objective
@@ -119,6 +119,20 @@ def works_of(method: Any, facts: TableFacts, plan: Any) -> Callable[[Table], lis
 def tables_total(asked: Asked, workload: Any, schema: Schema, pool: Table) -> Total:
     mrf, facts = VertiMRF(workload=workload), TableFacts(schema, NUM_RECORDS)
     return once(works_of(mrf, facts, mrf.plan(facts, epsilon=1.0, delta=0.01)), asked, pool)
+
+
+def triples_total(schema: Schema, pool: Table) -> Total:
+    """Neighbours of each party as one column, with a column of the other: every column is in a compound, and alone."""
+    mrf, facts = VertiMRF(max_cells=3, triples=False), TableFacts(schema, NUM_RECORDS)
+    one, other = (list(part.columns) for part in schema.parties.values())
+    chosen = [[*one[i : i + 2], other[i % len(other)]] for i in range(0, len(one) - 1, 2)]
+    chosen += [[one[i % len(one)], *other[i : i + 2]] for i in range(0, len(other) - 1, 2)]
+    plan = mrf.plan(facts, epsilon=1.0, delta=0.01)
+    plan = dataclasses.replace(plan, num_triples=len(chosen), first_share=0.5)
+    asked = Multiply(2, TRIPLES, {"release": 1, "triples": chosen})
+    works = works_of(mrf, facts, plan)
+    works(pool)[0].check(asked)
+    return once(works, [asked], pool)
 
 
 def own_tables_total(schema: Schema, pool: Table) -> Total:
@@ -345,6 +359,7 @@ def cases() -> dict[str, Case]:
         "own tables of a workload": Case(
             TablesWork, everything, partial(tables_total, [Publish(0, OWN)], [*named, *across])
         ),
+        "tables of three columns": Case(TablesWork, everything, triples_total),
         "own tables": Case(TablesWork, everything, own_tables_total),
         "functional mechanism": Case(objective.MomentsWork, functional, partial(functional_total, "y")),
         "linear regression of holders": Case(StatisticsWork, _linear(), statistics_total),

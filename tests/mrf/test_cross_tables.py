@@ -14,7 +14,8 @@ from vertinumpyro.mrf.contingency import cross_pairs, measured_pairs, pads, tabl
 from vertinumpyro.mrf.measurements import GRID_BITS, count_table
 from vertinumpyro.mrf.party_work import ACROSS, PADS, ROUND
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.vertimrf import Releases, VertiMRF
+from vertinumpyro.mrf.releases import Releases
+from vertinumpyro.mrf.vertimrf import VertiMRF
 from vertinumpyro.privacy import NoiseSource
 from vertinumpyro.secure import FixedPoint, Plaintext
 from vertinumpyro.secure.prime_field import PRIME

@@ -27,6 +27,7 @@ def method(name, backend):
         "dpvi in blocks": lambda: DPVI(num_components=2, backend=BACKENDS[backend], block_size=25),
         "all": lambda: VertiMRF(**fields),
         "adaptive": lambda: VertiMRF(selection="adaptive", num_rounds=2, tables_per_round=2, **fields),
+        "triples": lambda: VertiMRF(triples=2, **fields),
         "linear": lambda: VerticalLinearRegression(backend=BACKENDS[backend]),
         "logistic": lambda: VerticalLogisticRegression(backend=BACKENDS[backend]),
         "moments": lambda: _by_moments(backend),
@@ -51,7 +52,7 @@ class EveryMethod:
         if plan.kind == "functional_mechanism":
             return self._method(plan.model)
         if plan.kind == "vertimrf":
-            return self._method("adaptive" if plan.num_rounds else "all")
+            return self._method("adaptive" if plan.num_rounds else "triples" if plan.num_triples else "all")
         return self._method("dpvi" if plan.start is None else "moments")
 
     def check(self, facts, plan):

@@ -235,6 +235,8 @@ class MRFSettings:
     :param selection: "all" measures every table once, "adaptive" lets released tables choose the next.
     :param workload: pairs of columns, or words for many: "star:COLUMN" (it with each other one), "chains" (each party's
         columns with their neighbours), "blocks:K" (all pairs of K neighbours); only their tables are released.
+    :param triples: tables of two columns of one party with one of another, chosen from a first look at all pairs:
+        "auto" as many as pay, a number as many at most, false none.
     :param bins: by column, how many cells it is cut into.
     :param max_cells: the most cells of one column.
     :param clique_limit: the most cells of all maximal cliques of the field together; by default what `memory_limit`
@@ -251,6 +253,7 @@ class MRFSettings:
     encoder: Literal["secure_marginals", "sketch", "randomized_response", "sketch_shared_key"] | None = None
     selection: Literal["all", "adaptive"] | None = None
     workload: list | None = None
+    triples: Literal["auto"] | bool | int | None = None
     bins: Mapping[str, Any] | None = None
     max_cells: int | None = positive()
     clique_limit: int | None = positive()

@@ -17,7 +17,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -36,7 +37,33 @@ _HALF_GRID = GRID_BITS // 2
 assert 2 * _HALF_GRID == GRID_BITS
 
 
-def party_columns(columns: Sequence[CellColumn], parties: Sequence[str]) -> list[list[CellColumn]]:
+class Crossed(Protocol):
+    """A column of a product: a party's, or two of them as one."""
+
+    @property
+    def name(self) -> Hashable:
+        """Of which there are no two."""
+        ...
+
+    @property
+    def party(self) -> str:
+        """Who holds it."""
+        ...
+
+    @property
+    def num_cells(self) -> int:
+        """Of the column."""
+        ...
+
+    def codes(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Every record's cell, int64 `[N]`. Secret."""
+        ...
+
+
+_Column = TypeVar("_Column", bound=Crossed)
+
+
+def party_columns(columns: Sequence[_Column], parties: Sequence[str]) -> list[list[_Column]]:
     """Each party's columns."""
     return [[c for c in columns if c.party == party] for party in parties]
 
@@ -47,7 +74,7 @@ def cross_pairs(columns: Sequence[CellColumn], parties: Sequence[str]) -> list[P
     return [(a.name, b.name) for own, other in itertools.combinations(held, 2) for a in own for b in other]
 
 
-def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num_records: int) -> RowBlocks:
+def one_hot(columns: Sequence[Crossed], arrays: Mapping[str, np.ndarray], num_records: int) -> RowBlocks:
     """One party's columns side by side, integers `[N, cells]`: half of the grid's factor where a record is. Secret."""
     sizes = tuple(c.num_cells for c in columns)
     codes = functools.partial(_codes, tuple(columns))
@@ -61,17 +88,17 @@ def one_hot(columns: Sequence[CellColumn], arrays: Mapping[str, np.ndarray], num
     )
 
 
-def tables_form(columns: Sequence[CellColumn], parties: Sequence[str]) -> InputForm:
+def tables_form(columns: Sequence[Crossed], parties: Sequence[str]) -> InputForm:
     """What every party's `one_hot` is, in public."""
     groups = [[c.num_cells for c in own] for own in party_columns(columns, parties)]
     return InputForm.of_tables(groups, _HALF_GRID)
 
 
-def _codes(columns: Sequence[CellColumn], block: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _codes(columns: Sequence[Crossed], block: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [column.codes(block) for column in columns]
 
 
-def _ones(columns: Sequence[CellColumn], block: Mapping[str, np.ndarray]) -> np.ndarray:
+def _ones(columns: Sequence[Crossed], block: Mapping[str, np.ndarray]) -> np.ndarray:
     """The one-hot rows of a block, int8."""
     out = np.zeros((len(next(iter(block.values()))), sum(c.num_cells for c in columns)), np.int8)
     for own, place in zip(_codes(columns, block), _slices(columns), strict=True):
@@ -99,7 +126,7 @@ def measured_pairs(
     return found
 
 
-def table_slices(columns: Sequence[CellColumn], parties: Sequence[str]) -> dict[Pair, np.ndarray]:
+def table_slices(columns: Sequence[Crossed], parties: Sequence[str]) -> dict[tuple[Any, Any], np.ndarray]:
     """Where every pair's cells stand in the flat vector of all products: integers `[cells_a, cells_b]`."""
     held, start, found = party_columns(columns, parties), 0, {}
     for own, other in itertools.combinations(held, 2):
@@ -132,7 +159,7 @@ def check_range(num_records: int, release: TableRelease) -> None:
         raise RangeError(f"{num_records} records with this noise could wrap around the ring; raise epsilon")
 
 
-def _slices(columns: Sequence[CellColumn]) -> list[slice]:
+def _slices(columns: Sequence[Crossed]) -> list[slice]:
     ends = np.cumsum([c.num_cells for c in columns]).tolist()
     return [slice(end - c.num_cells, end) for c, end in zip(columns, ends, strict=True)]
 

@@ -40,7 +40,7 @@ class _Tried(NamedTuple):
 def tables_seconds(facts: DatasetInfo, plan: MRFPlan) -> float:
     """Seconds of counting the parties' tables and those across them."""
     pairs = len(plan.workload) if plan.workload is not None else math.comb(sum(plan.num_columns), 2)
-    return COUNT_S * slowness() * facts.num_records * pairs
+    return COUNT_S * slowness() * facts.num_records * (pairs + 2 * plan.num_triples)
 
 
 def release_time(method: VertiMRF, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
@@ -96,6 +96,6 @@ def fewer_cells(release: Marginals) -> str:
 def _try_field(method: VertiMRF, release: Marginals) -> _Tried:
     chosen, choosing = timed(lambda: method.chosen_tables(release.plan, release.columns, release.measurements))
     first, one, some = (timed(partial(fit_graphical_model, **chosen, iterations=n))[1] for n in (1, 1, _TRIED))
-    kept = len(chosen["measurements"]) >= len(chosen["released"])
+    kept = len(chosen["measurements"]) >= len(chosen["released"]) and not release.triples  # others will be chosen
     step = max(0.0, some - one) / (_TRIED - 1)
     return _Tried(choosing + one, max(0.0, first - one), step, kept)

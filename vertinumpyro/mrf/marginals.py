@@ -146,6 +146,13 @@ class Marginals:
         return self.plan.num_records
 
     @property
+    def triples(self) -> tuple[tuple[str, ...], ...]:
+        """The tables of three columns across parties, each by its columns."""
+        owner = {column.name: column.party for column in self.columns}
+        names = [m.columns for m in self.measurements if len(m.columns) == 3]
+        return tuple(columns for columns in names if len({owner[name] for name in columns}) > 1)
+
+    @property
     def fine_stddevs(self) -> dict[str, float]:
         """The noise of the cells of each finer histogram, which the plan fixes."""
         return {name: self.plan.fine_stddev(self._party_of(name)) for name in self.fine}

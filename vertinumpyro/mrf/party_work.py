@@ -11,18 +11,20 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.contingency import cross_pairs, one_hot, pads, party_columns, table_slices, tables_form
+from vertinumpyro.mrf.contingency import Crossed, cross_pairs, one_hot, pads, table_slices, tables_form
 from vertinumpyro.mrf.local_tables import measure_locally
 from vertinumpyro.mrf.marginals import Released, pack_released
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.table_selection import across, crossing, own
+from vertinumpyro.mrf.triples import Triple, checked_triples, compound_slices, compounds, product_widths
 from vertinumpyro.privacy import sample_discrete_gaussian
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure.input_form import InputForm
 from vertinumpyro.session import Multiply, PartyComputation, Payload, Publish, ReleaseRequest, Sum
 
 OWN, ACROSS, PADS, ROUND = "own tables", "tables across parties", "one-time pads", "a round"
+TRIPLES = "tables of three columns"
 
 
 @final
@@ -50,7 +52,7 @@ class TablesWork(PartyComputation):
         self._first = plan.parties[0] == party
 
     def check(self, request: ReleaseRequest) -> None:
-        """See `PartyComputation.check`: own tables, then all products, or chosen tables of shared ones."""
+        """See `PartyComputation.check`: own tables, then all products, and triples; or chosen tables of shared ones."""
         releases, rounds = self._plan.cross_releases, self._plan.num_rounds
         allowed: list[ReleaseRequest] = [Publish(0, OWN)]
         if rounds:
@@ -60,6 +62,9 @@ class TablesWork(PartyComputation):
         if request in allowed:
             return
         step, fields = request.step, request.fields
+        if self._plan.num_triples and request == Multiply(2, TRIPLES, {"release": 1, "triples": fields.get("triples")}):
+            checked_triples(self._columns, self._plan, fields["triples"])
+            return
         if not (rounds and step and request == Sum(step, ROUND, fields) and set(fields) == {"release", "pairs"}):
             raise request.refused()
         self._check_round(step, fields)
@@ -85,16 +90,16 @@ class TablesWork(PartyComputation):
 
     def factor(self, request: Multiply) -> RowBlocks:
         """One-hot columns."""
-        own = [column for column in self._crossing if column.party == self._party]
+        own = [column for column in self._crossed(request) if column.party == self._party]
         return one_hot(own, self._arrays, self._plan.num_records)
 
     def widths(self, request: Multiply) -> tuple[int, ...]:
         """Every party's cells."""
-        return tuple(sum(c.num_cells for c in own) for own in party_columns(self._crossing, self._plan.parties))
+        return product_widths(self._crossed(request), self._plan.parties)
 
     def input_form(self, request: Multiply) -> InputForm:
         """One-hot columns."""
-        return tables_form(self._crossing, self._plan.parties)
+        return tables_form(self._crossed(request), self._plan.parties)
 
     def adds_shares(self, request: Sum) -> bool:
         """All sums do."""
@@ -109,10 +114,14 @@ class TablesWork(PartyComputation):
             self._share = pads(size, self._source, verified=self.verified)
             return self._share
         release = self._plan.cross_releases[request.fields["release"]]
-        if self._plan.workload is None or request.name != ACROSS:
+        if request.name == TRIPLES:
+            tables = list(compound_slices(self._columns, self._plan.parties, self._asked(request)).values())
+        elif request.name == ACROSS and self._plan.workload is not None:
+            places = table_slices(self._crossing, self._plan.parties)
+            tables = [places[pair] for pair in across(self._plan.workload)]
+        else:
             return self._noise_of(release, size)
-        places = table_slices(self._crossing, self._plan.parties)
-        named = np.concatenate([places[pair].ravel() for pair in across(self._plan.workload)])
+        named = np.concatenate([table.ravel() for table in tables])
         values = pads(size, self._source, verified=self.verified)
         values[named] = self._noise_of(release, len(named))
         return values
@@ -137,6 +146,12 @@ class TablesWork(PartyComputation):
         assert self._share is not None
         places = table_slices(self._columns, self._plan.parties)
         return np.concatenate([self._share[places[a, b].ravel()] for a, b in request.fields["pairs"]])
+
+    def _asked(self, request: Multiply | Sum) -> list[Triple]:
+        return checked_triples(self._columns, self._plan, request.fields["triples"])
+
+    def _crossed(self, request: Multiply) -> Sequence[Crossed]:
+        return compounds(self._columns, self._asked(request)) if request.name == TRIPLES else self._crossing
 
     @property
     def _crossing(self) -> list[CellColumn]:

@@ -25,6 +25,7 @@ from vertinumpyro.mrf.encoders.base import EncodedEvent, Encoding, Observed
 from vertinumpyro.mrf.local_tables import LocalBudget
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.mrf.table_selection import NamedTable, own
+from vertinumpyro.mrf.triples import num_candidates
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
     Adversary,
@@ -67,7 +68,9 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     :ivar refinement_share: part of what a local budget has besides finer histograms that these rounds got together.
     :ivar num_rounds: rounds that measure chosen cross-party tables again; 0 measures all of them once.
     :ivar tables_per_round: how many tables a round may choose.
-    :ivar first_share: part of the cross-party budget for the first look at all tables, where rounds follow.
+    :ivar first_share: part of the cross-party budget for the first look at all tables, where rounds or triples follow.
+    :ivar num_triples: tables of three columns across parties, chosen after the first look; 0 releases none.
+    :ivar triples_why: the reason for their number, in words; empty in records of earlier versions.
     :ivar workload: the tables that are measured, where they are not those of all pairs: (party, column, party, column).
     :ivar encoding: the encoder's parameters where cross-party tables are not secure marginals; `noise_multiplier` then
         fixes the local releases alone.
@@ -75,7 +78,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     :ivar plan_id: a random name, made here; a plan with another id is another budget.
     """
 
-    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "workload": None}
+    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "workload": None, "num_triples": 0, "triples_why": ""}
 
     noise_multiplier: float
     num_records: int
@@ -92,6 +95,8 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     num_rounds: int = 0
     tables_per_round: int = 0
     first_share: float = 1.0
+    num_triples: int = 0
+    triples_why: str = ""
     workload: tuple[NamedTable, ...] | None = None
     encoding: Encoding | None = None
     adversary: str | None = None
@@ -136,8 +141,21 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
                 f"num_rounds must not be negative, and tables_per_round between 1 and the {self.num_cross_pairs} "
                 "pairs of columns at different parties"
             )
-        if self.num_rounds and not (0 < self.first_share < 1 and self.cross_share):
-            raise ArgumentError("first_share must lie between 0 and 1, and cross_share above 0, where rounds follow")
+        if not 0 <= self.num_triples <= num_candidates(self.num_columns):
+            raise ArgumentError(
+                f"num_triples must lie between 0 and {num_candidates(self.num_columns)}, the tables of two columns of "
+                "one party and one of another"
+            )
+        if self.num_triples and (self.num_rounds or self.workload is not None or self.encoding is not None):
+            raise ArgumentError(
+                "num_triples: tables of three columns follow a look at all pairs, by secure marginals; leave workload, "
+                'selection="adaptive" and other encoders out, or give triples=False'
+            )
+        follows = self.num_rounds or self.num_triples
+        if follows and not (0 < self.first_share < 1 and self.cross_share):
+            raise ArgumentError(
+                "first_share must lie between 0 and 1, and cross_share above 0, where rounds or triples follow"
+            )
 
     @classmethod
     def calibrated(cls, *, epsilon: float, **settings: Any) -> MRFPlan:
@@ -199,6 +217,10 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
             if not (i in coalition and j in coalition)
         )
 
+    def _triples_outside(self, coalition: Sequence[int]) -> int:
+        """Triples across parties of which at least one column is outside the coalition."""
+        return num_candidates(self.num_columns) - num_candidates([self.num_columns[i] for i in coalition])
+
     @property
     def _mu_squared(self) -> float:
         return (self.relation.sensitivity / self.noise_multiplier) ** 2
@@ -240,13 +262,14 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
 
     @functools.cached_property
     def cross_releases(self) -> tuple[TableRelease, ...]:
-        """Releases of cross-party tables: all of them first, then those that each round chooses."""
+        """Releases of cross-party tables: all of them first, then what each round chooses, or triples."""
         budget = self._mu_squared * self._effective_cross_share
         if not budget or self.encoding is not None:
             return ()
-        first = self.first_share if self.num_rounds else 1.0
+        first = self.first_share if self.num_rounds or self.num_triples else 1.0
         later = (self.tables_per_round, (1 - first) / max(self.num_rounds, 1))
-        parts = [(self.num_cross_pairs, first), *[later] * self.num_rounds]
+        triples = [(self.num_triples, 1 - first)] if self.num_triples else []
+        parts = [(self.num_cross_pairs, first), *[later] * self.num_rounds, *triples]
         return tuple(self._release(tables, math.sqrt(budget * share)) for tables, share in parts)
 
     def _release(self, num_tables: int, mu: float) -> TableRelease:
@@ -262,6 +285,8 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def step_names(self) -> tuple[str, ...]:
         """See `Plan.step_names`; releases of rounds have numbers."""
         own, *across = super().step_names
+        if self.num_triples:
+            return (own, "the first look across parties", "the tables of three columns")
         if not self.num_rounds:
             return (own, *across)
         return (own, "the first look across parties", *(f"round {i + 1}" for i in range(self.num_rounds)))
@@ -280,9 +305,10 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
 
     def _mu_of(self, coalition: Sequence[int]) -> float:
         local = sum(self.local_mu(p) ** 2 for i, p in enumerate(self.parties) if i not in coalition)
-        outside = self._pairs_outside(coalition)
+        outside = [self._pairs_outside(coalition)] * (1 + self.num_rounds) + [self._triples_outside(coalition)]
         cross = sum(
-            release.mu_against(len(coalition), min(release.num_tables, outside)) ** 2 for release in self.cross_releases
+            release.mu_against(len(coalition), min(release.num_tables, most)) ** 2
+            for release, most in zip(self.cross_releases, outside, strict=False)
         )
         return math.sqrt(local + cross)
 
@@ -357,6 +383,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         return {
             "settings": self.to_dict(),
             "num_cross_pairs": self.num_cross_pairs,
+            "num_triples": self.num_triples,
             "stddev_of_cross_tables": [release.stddev for release in self.cross_releases],
             "fingerprint": self.fingerprint(),
             "adversaries": self.table_rows(),

@@ -37,6 +37,7 @@ from vertinumpyro.mrf.table_selection import (
     widest_pair,
     worst_fitted,
 )
+from vertinumpyro.mrf.triples import choose_triples, most_cells
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.session import Publish
 
@@ -93,14 +94,15 @@ def _widest(columns: Sequence[CellColumn]) -> str:
 
 
 def _table_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
-    """At most so many cells have all tables of the plan together: pairs, useful triples, rounds."""
+    """At most so many cells have all tables of the plan together: pairs, useful triples, rounds, compounds' product."""
     if plan.workload is not None:
         return _named_cells(columns, plan)
     sizes = sorted((c.num_cells for c in columns), reverse=True)
     pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
     rounds = plan.num_rounds * plan.tables_per_round * math.prod(sizes[:2])
     own = sum(_own_cells([c for c in columns if c.party == party], plan, party) for party in plan.parties)
-    return 2 * pairs + rounds + own + sum(c.num_fine for c in columns)  # a party's pairs are measured up to twice
+    across = (most_cells(columns) ** 2 + plan.num_triples * math.prod(sizes[:3])) if plan.num_triples else 0
+    return 2 * pairs + rounds + own + across + sum(c.num_fine for c in columns)  # a party's pairs are measured twice
 
 
 def _named_cells(columns: Sequence[CellColumn], plan: MRFPlan) -> int:
@@ -183,14 +185,19 @@ def _across(columns: Sequence[CellColumn], plan: MRFPlan, own: Sequence[Measurem
     """Uniform tables of the pairs that are released, chosen ones among them."""
     sizes = {c.name: c.num_cells for c in columns}
     pairs = cross_pairs(columns, plan.parties) if plan.workload is None else across(plan.workload)
-    noise = [(release.num_tables, release.stddev) for release in plan.cross_releases]
+    noise = [(release.num_tables, release.stddev) for release in plan.cross_releases[: 1 + plan.num_rounds]]
     if plan.encoding is not None and pairs:
         noise = [(len(pairs), _encoded_stddev(columns, plan, own, max(pairs, key=lambda p: sizes[p[0]] * sizes[p[1]])))]
-    return [
+    found = [
         _uniform(pair, tuple(sizes[name] for name in pair), plan, stddev)
         for count, stddev in noise
         for pair in pairs[:count]
     ]
+    if not plan.num_triples:
+        return found
+    chosen = choose_triples(columns, plan, [*own, *found])
+    stddev = plan.cross_releases[-1].stddev
+    return found + [_uniform(triple, tuple(sizes[name] for name in triple), plan, stddev) for triple in chosen]
 
 
 def _encoded_stddev(

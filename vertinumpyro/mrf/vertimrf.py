@@ -1,8 +1,6 @@
 """`VertiMRF`: plan, fit and sample a Markov random field over columns that several parties hold.
 
 A plan whose cross-party tables come from an encoder's reports.
-
-All releases of a plan, in their order: the parties' own tables, then those across parties, at once or in rounds.
 """
 
 from __future__ import annotations
@@ -19,28 +17,20 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.validation import check_fields, checked
 from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
-from vertinumpyro.mrf.contingency import (
-    Pair,
-    check_range,
-    cross_pairs,
-    measured_pairs,
-    party_columns,
-    table_slices,
-    tables_form,
-)
+from vertinumpyro.mrf.contingency import tables_form
 from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
-from vertinumpyro.mrf.encoders.base import Budget, Encoding, encoded_tables
+from vertinumpyro.mrf.encoders.base import Budget, Encoding
 from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
 from vertinumpyro.mrf.fit_time import fit_time, release_time
 from vertinumpyro.mrf.forecast import PairsForecast, forecast_pairs, held_by_records
-from vertinumpyro.mrf.marginals import Marginals, Released, columns_to_list, named, pack_released, unpack_released
+from vertinumpyro.mrf.marginals import Marginals, columns_to_list
 from vertinumpyro.mrf.measurements import Measurement
-from vertinumpyro.mrf.party_work import ACROSS, OWN, PADS, ROUND, TablesWork
+from vertinumpyro.mrf.party_work import TablesWork
 from vertinumpyro.mrf.plan import MRFPlan, warn_of_loss
 from vertinumpyro.mrf.preflight import (
     field_cells,
@@ -50,19 +40,19 @@ from vertinumpyro.mrf.preflight import (
     require_memory,
     stand_in,
 )
+from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.mrf.table_selection import (
     WIDEST_TABLE,
     Estimate,
     NamedTable,
-    across,
     bins_within,
     check_clique_limit,
     crossing,
     field_tables,
     named_tables,
     require_workload,
-    run_rounds,
 )
+from vertinumpyro.mrf.triples import FIRST_SHARE, choose_triples, compounds, decided, product_widths
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
@@ -75,7 +65,7 @@ from vertinumpyro.privacy import (
 )
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
-from vertinumpyro.session import InProcessSession, Multiply, Payload, Publish, Run, Session, Sum, session_of
+from vertinumpyro.session import InProcessSession, Run, Session, session_of
 from vertinumpyro.session.fit_time import announce
 
 
@@ -125,112 +115,6 @@ def with_encoder(
     return dataclasses.replace(plan, encoding=kind.calibrated(budget))
 
 
-RELEASED = "released.npz"
-_LOCAL, _ACROSS = 0, 1  # steps of the plan; rounds follow
-
-
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Releases:
-    """One plan being spent in a session.
-
-    :ivar session: the parties.
-    :ivar run: the record.
-    :ivar plan: the plan.
-    :ivar columns: the columns in cells.
-    :ivar estimate: fits a field of some columns to released tables, between the rounds of an adaptive selection.
-    """
-
-    session: Session
-    run: Run
-    plan: MRFPlan
-    columns: tuple[CellColumn, ...]
-    estimate: Estimate
-
-    def all(self) -> Released:
-        """All releases of the plan, those that are stored included.
-
-        :raises PlanSpentError: every step was reserved before, and no table of any is stored.
-        """
-        for release in self.plan.cross_releases:
-            check_range(self.plan.num_records, release)
-        local = self._step(_LOCAL, self._own_tables)
-        if self.plan.num_rounds:
-            across = self._adaptive_tables(local.measurements)
-        elif self.plan.num_steps > _ACROSS:
-            across = self._step(_ACROSS, partial(self._all_tables, local.measurements)).measurements
-        else:
-            across = ()
-        if not (local.measurements or across or local.fine):
-            raise PlanSpentError(
-                "every release of this plan was reserved, and none of the tables was stored: there is nothing to make "
-                "a field from. Make a new plan, whose cost adds to this one's"
-            )
-        return Released((*local.measurements, *across), local.fine)
-
-    def _step(self, index: int, compute: Callable[[], Released]) -> Released:
-        """What a step released: as stored; nothing where a crash lost it; otherwise now."""
-        found = self.session.step(self.run, index, lambda: Payload(*pack_released(compute())))
-        return Released((), {}) if found is None else self._unpacked(found)
-
-    def _unpacked(self, payload: Payload) -> Released:
-        with named(RELEASED):
-            return unpack_released(payload.words, payload.arrays, self.columns)
-
-    def _own_tables(self) -> Released:
-        local = [self._unpacked(payload) for payload in self.session.publish(Publish(_LOCAL, OWN))]
-        fine = {name: values for tables in local for name, values in tables.fine.items()}
-        return Released(tuple(m for tables in local for m in tables.measurements), fine)
-
-    def _all_tables(self, own: Sequence[Measurement]) -> Released:
-        """All cross-party tables at once, by the plan's encoder."""
-        if self.plan.encoding is None:
-            products = self.session.cross_products(Multiply(_ACROSS, ACROSS, {"release": 0}))
-            named = None if self.plan.workload is None else set(across(self.plan.workload))
-            release = self.plan.cross_releases[0]
-            columns = crossing(self.columns, self.plan.workload)
-            found = measured_pairs(columns, self.plan.parties, release, products, named)
-            return Released(tuple(found), {})
-        assert isinstance(self.session, InProcessSession)
-        (source,) = self.session.spare_source.spawn(1)
-        found = encoded_tables(self.session.dataset, self.columns, self.plan.encoding, own, source)
-        return Released(tuple(found), {})
-
-    def _adaptive_tables(self, own: Sequence[Measurement]) -> tuple[Measurement, ...]:
-        """Cross products whose exact results stay shared, then a first look and the rounds."""
-        pairs = cross_pairs(self.columns, self.plan.parties)
-        if any(self.run.stored(step) is None for step in range(_ACROSS, self.plan.num_steps)):
-            # Reveals nothing, so a run that goes on may compute the shares anew: for a step that was counted, too, and
-            # not received, which the parties open again as they did.
-            self.session.cross_products(Multiply(None, PADS))
-        seen = self._reveal(_ACROSS, lambda: pairs)
-
-        def reveal(index: int, choose: Callable[[], Sequence[Pair]]) -> Sequence[Measurement]:
-            return self._reveal(_ACROSS + 1 + index, choose)
-
-        counts = [release.num_tables for release in self.plan.cross_releases[1:]]
-        fitted = partial(self.estimate, self.columns)
-        found = run_rounds([*own, *seen], counts, fitted, reveal, pairs, self.plan.num_records)
-        return tuple(found[len(own) :])
-
-    def _reveal(self, step: int, choose: Callable[[], Sequence[Pair]]) -> Sequence[Measurement]:
-        """Chosen tables with noise, from the shares."""
-        index = step - _ACROSS
-        release = self.plan.cross_releases[index]
-
-        def compute() -> Released:
-            chosen = list(choose())
-            release.check_count(len(chosen))
-            fields = {"pairs": [list(pair) for pair in chosen], "release": index}
-            revealed = self.session.sum(Sum(step, ROUND, fields))
-            shapes = [table_slices(self.columns, self.plan.parties)[pair].shape for pair in chosen]
-            cuts = np.split(revealed, np.cumsum([np.prod(shape, dtype=int) for shape in shapes])[:-1])
-            tables = zip(chosen, cuts, shapes, strict=True)
-            return Released(tuple(release.measured(pair, cut.reshape(shape)) for pair, cut, shape in tables), {})
-
-        return self._step(step, compute).measurements
-
-
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VertiMRF:
@@ -249,6 +133,9 @@ class VertiMRF:
     :ivar workload: pairs of columns, at one party or at two; their tables, and no others, are measured then, once. Also
         words for many of them: `"star:COLUMN"`, a column with each other one; `"chains"`, each party's columns with
         their neighbours; `"blocks:K"`, all pairs of K neighbours at a time. None takes all pairs, up to 20,000.
+    :ivar triples: tables of two columns of one party with one of another, chosen from a first look at all pairs: "auto"
+        takes as many as N, the budget and the cells allow, and none where the first look would hide in noise what pairs
+        show; a number takes as many at most, False none. Their number and its reason stand in the plan.
     :ivar num_rounds: rounds of the adaptive selection.
     :ivar tables_per_round: tables that each round measures again.
     :ivar bins: cells of single columns; see `cell_columns`.
@@ -268,6 +155,7 @@ class VertiMRF:
     encoder: str = SECURE_MARGINALS
     selection: Literal["all", "adaptive"] = "all"
     workload: str | Sequence[str | Sequence[str]] | None = None
+    triples: Literal["auto", False] | int = "auto"
     num_rounds: int = 3
     tables_per_round: int = 5
     bins: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -288,6 +176,8 @@ class VertiMRF:
         for name in ("num_rounds", "tables_per_round", "num_keys", "clique_limit", "memory_limit", "iterations"):
             if (given := getattr(self, name)) is not None and given < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {given}")
+        if self.triples != "auto" and self.triples < 0:
+            raise ArgumentError(f"triples must not be negative, got {self.triples}")
 
     def grouped(self, schema: Schema) -> VertiMRF:
         """The same, with columns too wide for a table of two counted in groups of neighbours: `bins` names them."""
@@ -316,7 +206,7 @@ class VertiMRF:
         collusion_threshold: int = 0,
         cross_share: float = 0.6,
         recovery_share: float = 0.1,
-        first_share: float = 0.5,
+        first_share: float | None = None,
     ) -> MRFPlan:
         """The privacy plan of one fit; reads only the dataset's public facts (schema and N).
 
@@ -331,7 +221,8 @@ class VertiMRF:
         :param collusion_threshold: with so many parties colluding the noise on cross-party tables is still in full.
         :param cross_share: part of the budget (of μ²) for cross-party tables.
         :param recovery_share: part of each local budget for finer histograms, where there are binned columns.
-        :param first_share: part of the cross-party budget for the first look at all tables, with adaptive selection.
+        :param first_share: part of the cross-party budget for the first look at all tables, by default .5 with adaptive
+            selection and .65 where tables of three columns follow.
         :raises ArgumentError: names the argument and the fix.
         """
         columns = self.columns(dataset.schema)
@@ -345,7 +236,8 @@ class VertiMRF:
         held = [[c for c in columns if c.party == party] for party in dataset.parties]
         if self.workload is None:
             require_workload(math.comb(len(columns), 2))
-        plan = MRFPlan.calibrated(
+        made = partial(
+            MRFPlan.calibrated,
             epsilon=epsilon,
             adversary=adversary,
             num_records=dataset.num_records,
@@ -358,8 +250,9 @@ class VertiMRF:
             cross_share=cross_share,
             recovery_share=recovery_share if self.recovery else 0.0,
             workload=self._workload(columns),
-            **self._rounds(held, first_share),
+            **self._rounds(held, 0.5 if first_share is None else first_share),
         )
+        plan = self._with_triples(columns, made, first_share)
         plan = with_encoder(plan, self.encoder, columns, epsilon=epsilon, num_keys=self.num_keys)
         plan.warn_if_narrowed()
         require_memory(columns, plan, self._most_cells(columns, plan), self.memory_limit)
@@ -373,6 +266,17 @@ class VertiMRF:
 
     def _workload(self, columns: Sequence[CellColumn]) -> tuple[NamedTable, ...] | None:
         return None if self.workload is None else named_tables(columns, self.workload)
+
+    def _with_triples(
+        self, columns: Sequence[CellColumn], made: Callable[..., MRFPlan], first_share: float | None
+    ) -> MRFPlan:
+        """The plan with as many tables of three columns as pay, calibrated anew: a coalition may see more of these."""
+        first = FIRST_SHARE if first_share is None else first_share
+        plan = made()
+        num, why = decided(columns, plan, self.triples, first, self.encoder)
+        if not num:
+            return dataclasses.replace(plan, triples_why=why)
+        return made(num_triples=num, triples_why=why, first_share=first)
 
     def _rounds(self, held: Sequence[Sequence[CellColumn]], first_share: float) -> dict[str, Any]:
         pairs = sum(len(a) * len(b) for a, b in itertools.combinations(held, 2))
@@ -525,14 +429,21 @@ class VertiMRF:
         """What the parties compute together, and how often: one cross product, and a sum in each round."""
         columns = self.columns(facts.schema)
         crossed = crossing(columns, plan.workload)
-        widths = tuple(sum(c.num_cells for c in own) for own in party_columns(crossed, plan.parties))
+        widths = product_widths(crossed, plan.parties)
         if not plan.cross_releases:
             return []
         form = tables_form(crossed, plan.parties)
         product = CrossProducts(num_records=plan.num_records, widths=widths, form=form)
         largest = max((a.num_cells * b.num_cells for a in columns for b in columns if a.party != b.party), default=0)
         sums = VectorSum(num_parties=len(plan.parties), num_values=plan.tables_per_round * largest, of_shares=True)
-        return [(product, 1), *([(sums, 1 + plan.num_rounds)] if plan.num_rounds else [])]
+        triples = [(self._triples_product(columns, plan), 1)] if plan.num_triples else []
+        return [(product, 1), *([(sums, 1 + plan.num_rounds)] if plan.num_rounds else []), *triples]
+
+    def _triples_product(self, columns: tuple[CellColumn, ...], plan: MRFPlan) -> CrossProducts:
+        """Of the compounds that uniform tables would choose, in the place of those that released ones will."""
+        crossed = compounds(columns, choose_triples(columns, plan, ()))
+        form, widths = tables_form(crossed, plan.parties), product_widths(crossed, plan.parties)
+        return CrossProducts(num_records=plan.num_records, widths=widths, form=form)
 
     def memory(self, schema: Schema, plan: MRFPlan) -> int:
         """Bytes that a fit in one process takes at most beside the parties' encoded columns, whatever N is."""
@@ -569,6 +480,8 @@ class VertiMRF:
             ),
         }
         other = [name for name, value in fresh.items() if getattr(plan, name) != value]
+        if plan.num_triples > (math.inf if self.triples == "auto" else self.triples):
+            other.append("triples")
         if encoder_of(plan.encoding) != self.encoder and (plan.encoding or plan.cross_releases):
             other.append("encoder")
         if other:

@@ -29,11 +29,11 @@ from vertinumpyro.model.mixture import is_mixture_of
 from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.forecast import STEPS_SAY_NOTHING
 from vertinumpyro.mrf.marginals import MARGINALS
-from vertinumpyro.mrf.vertimrf import RELEASED
+from vertinumpyro.mrf.releases import RELEASED
 from vertinumpyro.posterior import PredictivePosterior
 from vertinumpyro.privacy import ClientPlan, GradientPlan
 from vertinumpyro.reports.plain_language import count, holder_facts, report_facts
-from vertinumpyro.reports.release import beside_the_release, table_facts, twin_items, verdict
+from vertinumpyro.reports.release import beside_the_release, table_facts, triples_taken, twin_items, verdict
 from vertinumpyro.reports.run_report import POSTERIOR, POSTERIOR_FILES, DrawnTwin, RunFacts, RunReport, without_twin
 from vertinumpyro.reports.tables import (
     FEW_PANELS,
@@ -228,6 +228,7 @@ class MarginalPosteriorReport(_ModelReport):
             "model": model_name(found.split),
             "components K": str(found.split.num_components),
             "law": f"{found.law}: {found.why}",
+            **({} if self.released is None else triples_taken(self.released)),
             "distance of its tables from the released ones, 1 where noise explains it": f"{found.misfit:.2f}",
         }
 

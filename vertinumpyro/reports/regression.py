@@ -18,7 +18,7 @@ from vertinumpyro.evaluation import Predicted, ReportFigure, ReportTable, plot_s
 from vertinumpyro.glm import GLMPosterior, VerticalGLM
 from vertinumpyro.mrf import Marginals, MRFPlan
 from vertinumpyro.mrf.marginals import MARGINALS
-from vertinumpyro.mrf.vertimrf import RELEASED
+from vertinumpyro.mrf.releases import RELEASED
 from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.regression import (
     BayesianLinearPlan,

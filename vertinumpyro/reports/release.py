@@ -21,9 +21,9 @@ from vertinumpyro.mrf.forecast import LEARNED, held, significances, single_table
 from vertinumpyro.mrf.marginals import MARGINALS
 from vertinumpyro.mrf.measurements import Measurement, count_table, noise_per_cell
 from vertinumpyro.mrf.quality import Kept
+from vertinumpyro.mrf.releases import RELEASED
 from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.mrf.twin import FIELD
-from vertinumpyro.mrf.vertimrf import RELEASED
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.run_report import POSTERIOR_FILES, REPORT, DrawnTwin, RunFacts, RunReport
 from vertinumpyro.reports.tables import (
@@ -43,6 +43,7 @@ _LIKE = "Is the twin like what was released?"
 _DISTANCE = "Distance from what was released, beyond noise"
 _ABOVE = "above noise and chance, in standard deviations"
 _PALE = 0.05  # at least the dark end of the scale of distances
+_TRIPLES = "tables of three columns across parties"
 _FOLLOWS = ", and all that follows from them"
 _FOR_MODELS = "the noisy tables; further models cost nothing"
 _LIMITS = {
@@ -106,7 +107,8 @@ class FieldReport(RunReport):
 
     def configuration(self) -> Mapping[str, str]:
         """See `RunReport`."""
-        return {"field": repr(self.result), "tables that the twin misses": _missed(self.result)}
+        missed = {"tables that the twin misses": _missed(self.result)}
+        return {"field": repr(self.result), **triples_taken(self.result.marginals), **missed}
 
     def result_warnings(self) -> Sequence[str]:
         """What a crash lost."""
@@ -180,7 +182,8 @@ class ReleaseReport(RunReport):
 
     def configuration(self) -> Mapping[str, str]:
         """See `RunReport`."""
-        return {} if self.compared is None else {"records of the twin": f"{len(self.compared):,}"}
+        of_twin = {} if self.compared is None else {"records of the twin": f"{len(self.compared):,}"}
+        return {**triples_taken(self.result), **of_twin}
 
     def result_warnings(self) -> Sequence[str]:
         """What a crash lost."""
@@ -210,11 +213,27 @@ def table_facts(plan: MRFPlan, backend: str, method: str) -> dict[str, str]:
         "records N (public)": f"{plan.num_records:,}",
         "releases": f"{plan.num_steps:,}",
         "tables across parties": f"{plan.num_cross_pairs:,}",
+        **_triples_planned(plan),
         "part of the budget for them": f"{plan.cross_share:g}",
         "noise": f"{plan.noise.kind}, {count(plan.noise.num_shares, 'share')}",
         "backend": backend,
         "plan": plan.plan_id[:16],
     }
+
+
+def _triples_planned(plan: MRFPlan) -> dict[str, str]:
+    """How many tables of three columns across parties, and why; nothing of plans that never asked."""
+    if not plan.triples_why:
+        return {}
+    first = f", after a first look at the pairs with {plan.first_share:.0%} of the budget across parties"
+    number = f"{plan.num_triples:,}{first}" if plan.num_triples else "none"
+    return {_TRIPLES: f"{number}: {plan.triples_why}"}
+
+
+def triples_taken(released: Marginals) -> dict[str, str]:
+    """Which tables of three columns across parties a release chose; nothing where there are none."""
+    words = [" × ".join(triple) for triple in released.triples]
+    return {f"{_TRIPLES}, chosen": ", ".join(words)} if words else {}
 
 
 def twin_items(

@@ -36,6 +36,9 @@ class QualityCommand(TablesCommand):
         self._twin: pd.DataFrame | None = None
         if self.method.encoder != "secure_marginals":
             raise ArgumentError(f'[mrf] encoder = "{self.method.encoder}": --method quality needs "secure_marginals"')
+        if config.mrf.triples:
+            raise ArgumentError("[mrf] triples: --method quality compares pairs of columns; leave it out")
+        self.method = dataclasses.replace(self.method, triples=False)
 
     def about(self) -> str:
         """See `CommandMethod`."""
