@@ -1,8 +1,8 @@
 """Every method on a table with wide columns that hang together across the parties, made here, from a fixed seed.
 
     python benchmarks/wide_table.py --quick
-    python benchmarks/wide_table.py --json results/wide_table.json [--methods vertimrf marginals dpvi] [--repeats 3]
-                                    [--keep FILE]
+    python benchmarks/wide_table.py --json results/wide_table.json [--methods vertimrf triples marginals dpvi]
+                                    [--repeats 3] [--keep FILE]
 
 250,000 records, 15 columns of 2 to 50 values, eight at a clinic and seven at an insurer. It is no mixture: a network in
 which every column after the first three is a fixed random function of two or three earlier ones, of either party, with
@@ -96,8 +96,8 @@ def draw(cells: tuple[int, ...], clinic: int, num_records: int, seed: int) -> Ve
 # -- the methods ----------------------------------------------------------------------------------
 
 
-def by_vertimrf(dataset: VerticalDataset, key: jax.Array) -> Twin:
-    system = VertiMRF()
+def by_vertimrf(dataset: VerticalDataset, key: jax.Array, system: VertiMRF | None = None) -> Twin:
+    system = VertiMRF() if system is None else system
     plan = system.plan(dataset, epsilon=EPSILON, delta=DELTA)
     return system.fit(dataset, plan, allow_long=True).sample_synthetic(rng_key=key), plan
 
@@ -117,6 +117,7 @@ def by_dpvi(dataset: VerticalDataset, key: jax.Array) -> Twin:
 
 METHODS: dict[str, Callable[[VerticalDataset, jax.Array], Twin]] = {
     "vertimrf": by_vertimrf,
+    "triples": partial(by_vertimrf, system=VertiMRF(triples="auto")),
     "marginals": by_marginals,
     "dpvi": by_dpvi,
 }

@@ -223,9 +223,3 @@ def test_tables_of_three_columns_are_in_the_plan_and_the_report(field: Project):
 def test_what_is_no_number_of_triples_is_refused(field: Project, value, why):
     field.replace("max_cells = 4", f"max_cells = 4\ntriples = {value}")
     assert re.search(why, one_line(field.run("plan", field.config, "--method", "vertimrf").stderr))
-
-
-def test_a_configuration_may_leave_triples_out(field: Project):
-    field.replace("max_cells = 4", "max_cells = 4\ntriples = false")
-    shown = one_line(field.run("plan", field.config, "--method", "vertimrf").output)
-    assert "tables of three columns across parties none: they were left out" in shown

@@ -91,18 +91,18 @@ def facts_of(num_records, clinic=6, insurer=5, size=2):
 
 
 def test_a_plan_takes_triples_where_records_and_budget_pay_for_their_cells_and_says_why():
-    many = VertiMRF().plan(facts_of(50_000), epsilon=1.0)
+    many = VertiMRF(triples="auto").plan(facts_of(50_000), epsilon=1.0)
     assert many.num_triples > 5
     assert many.triples_why == "their cells hold clearly more than noise"
     assert [release.num_tables for release in many.cross_releases] == [30, many.num_triples]
     assert many.step_names == (
         "the parties' own tables", "the first look across parties", "the tables of three columns",
     )  # fmt: skip
-    few = VertiMRF().plan(facts_of(300), epsilon=1.0)
+    few = VertiMRF(triples="auto").plan(facts_of(300), epsilon=1.0)
     assert (few.num_triples, few.num_steps) == (0, 2)
     assert "a first look would hide in noise what pairs show" in few.triples_why
-    assert VertiMRF().plan(facts_of(50_000), epsilon=0.01).num_triples == 0
-    wide = VertiMRF().plan(facts_of(50_000, size=30), epsilon=1.0)
+    assert VertiMRF(triples="auto").plan(facts_of(50_000), epsilon=0.01).num_triples == 0
+    wide = VertiMRF(triples="auto").plan(facts_of(50_000, size=30), epsilon=1.0)
     assert wide.num_triples == 0
     assert VertiMRF(triples=7).plan(facts_of(50_000), epsilon=1.0).num_triples == 7
     assert VertiMRF(triples=7).plan(facts_of(300), epsilon=0.3).triples_why == "noise would hide what is in their cells"
@@ -111,17 +111,21 @@ def test_a_plan_takes_triples_where_records_and_budget_pay_for_their_cells_and_s
 @pytest.mark.parametrize(
     ("settings", "facts", "why"),
     [
-        ({"triples": False}, facts_of(50_000), "left out"),
         ({"workload": "star:c0"}, facts_of(50_000), "a workload names pairs"),
         ({"selection": "adaptive"}, facts_of(50_000), "rounds measure pairs again"),
         ({"encoder": "randomized_response"}, facts_of(50_000), "an encoder reports pairs alone"),
         ({}, facts_of(50_000, 1, 1), "no party has two columns"),
     ],
 )
-def test_where_there_are_none_the_plan_says_so(settings, facts, why):
-    plan = VertiMRF(**settings).plan(facts, epsilon=1.0)
+def test_where_there_are_none_the_plan_says_why(settings, facts, why):
+    plan = VertiMRF(triples="auto", **settings).plan(facts, epsilon=1.0)
     assert plan.num_triples == 0
     assert why in plan.triples_why
+
+
+def test_who_does_not_ask_gets_none_and_hears_nothing_of_them():
+    plan = VertiMRF().plan(facts_of(50_000), epsilon=1.0)
+    assert (plan.num_triples, plan.triples_why, len(plan.cross_releases)) == (0, "", 1)
 
 
 @pytest.mark.parametrize("triples", [True, -1, "all", 1.5])
@@ -133,8 +137,8 @@ def test_what_is_no_number_of_triples_is_refused(triples):
 def test_a_plan_with_triples_is_for_who_takes_them():
     facts = facts_of(50_000)
     plan = VertiMRF(triples=3).plan(facts, epsilon=1.0)
-    VertiMRF().check(facts, plan)
-    for other in (False, 2):
+    VertiMRF(triples="auto").check(facts, plan)
+    for other in (False, 2):  # the default takes none
         with pytest.raises(ArgumentError, match="made for another triples"):
             VertiMRF(triples=other).check(facts, plan)
 

@@ -89,7 +89,7 @@ class Decision(NamedTuple):
 
 
 def decided(
-    columns: Sequence[CellColumn], plan: MRFPlan, asked: Literal["auto", False] | int, first_share: float,
+    columns: Sequence[CellColumn], plan: MRFPlan, asked: Literal["auto"] | int, first_share: float,
     encoder: str = SECURE_MARGINALS,
 ) -> Decision:  # fmt: skip
     """How many triples a plan takes, from public facts.
@@ -100,8 +100,6 @@ def decided(
     :param first_share: part of the budget across parties for the first look.
     :param encoder: of the tables across parties.
     """
-    if not asked:
-        return Decision(0, "they were left out")
     if refused := _refusal(plan, encoder):
         return Decision(0, refused)
     _, cells = _candidates(columns, plan.parties)

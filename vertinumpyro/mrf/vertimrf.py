@@ -135,7 +135,8 @@ class VertiMRF:
         their neighbours; `"blocks:K"`, all pairs of K neighbours at a time. None takes all pairs, up to 20,000.
     :ivar triples: tables of two columns of one party with one of another, chosen from a first look at all pairs: "auto"
         takes as many as N, the budget and the cells allow, and none where the first look would hide in noise what pairs
-        show; a number takes as many at most, False none. Their number and its reason stand in the plan.
+        show; a number takes as many at most, False none. Their number and its reason stand in the plan. Pairs pay for
+        them: their noise is a quarter larger, which models and regressions of the same release have, too.
     :ivar num_rounds: rounds of the adaptive selection.
     :ivar tables_per_round: tables that each round measures again.
     :ivar bins: cells of single columns; see `cell_columns`.
@@ -155,7 +156,7 @@ class VertiMRF:
     encoder: str = SECURE_MARGINALS
     selection: Literal["all", "adaptive"] = "all"
     workload: str | Sequence[str | Sequence[str]] | None = None
-    triples: Literal["auto", False] | int = "auto"
+    triples: Literal["auto", False] | int = False
     num_rounds: int = 3
     tables_per_round: int = 5
     bins: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -271,8 +272,10 @@ class VertiMRF:
         self, columns: Sequence[CellColumn], made: Callable[..., MRFPlan], first_share: float | None
     ) -> MRFPlan:
         """The plan with as many tables of three columns as pay, calibrated anew: a coalition may see more of these."""
-        first = FIRST_SHARE if first_share is None else first_share
         plan = made()
+        if not self.triples:
+            return plan
+        first = FIRST_SHARE if first_share is None else first_share
         num, why = decided(columns, plan, self.triples, first, self.encoder)
         if not num:
             return dataclasses.replace(plan, triples_why=why)
