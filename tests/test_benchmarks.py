@@ -293,6 +293,32 @@ def test_pooled_peers_refuses_figures_of_another_table_or_other_triples(peer_run
         settings.peer_fits("acs", table, 0.8)
 
 
+IN_SET_ORDER = """
+import sys
+import numpy as np
+given = np.load(sys.argv[3])["codes"]
+order = [int(word) for word in {str(i) for i in range(len(given))}]
+np.savez(sys.argv[4], codes=given[order])
+"""
+
+
+def test_pooled_mechanisms_draw_the_same_from_the_same_seed(tmp_path, monkeypatch):
+    load("pooled_peers")
+    arms = sys.modules["vertimrf_parts.arms"]
+    script = tmp_path / "mechanism.py"
+    script.write_text(IN_SET_ORDER)
+    monkeypatch.setattr(arms, "_POOLED_SCRIPT", script)
+    schema = Schema({"all": PartySchema({"a": CategoricalColumn(categories=tuple(range(30)))})})
+    table = VerticalDataset.from_pooled(schema, pd.DataFrame({"a": range(30)}))
+    drawn = []
+    for hashes in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", hashes)
+        twin = arms.make_twin(table, arms.ARMS["aim"], 1.0, 0, pooled_by=(sys.executable, str(tmp_path)))
+        drawn.append(twin.table["a"].tolist())
+    assert sorted(drawn[0]) == list(range(30))
+    assert drawn[0] == drawn[1]
+
+
 def test_pooled_peers_figures_in_the_repository_are_of_its_tables():
     peers = load("pooled_peers")
     stored = json.loads(peers.FIGURES.read_text())
