@@ -105,24 +105,6 @@ def copy_no_tables(convert: Any) -> None:
     convert.__code__ = found.__code__
 
 
-def keep_zeros(sum_of_products: Any) -> None:
-    """A message of probabilities that underflow stays at zero.
-
-    Their fast oracle takes -inf from -inf there, and AIM stops at probabilities that are NaN. Nothing else changes.
-    """
-
-    def found(log_factors: Any, dom: Any, einsum_fn: Any) -> Any:
-        import jax.numpy as jnp
-        from mbi.marginal_oracles import sum_product  # pyright: ignore[reportAttributeAccessIssue]
-
-        tops = [f.max(f.domain.marginalize(dom).attributes) for f in log_factors]
-        tops = [type(top)(top.domain, jnp.where(jnp.isneginf(top.values), 0.0, top.values)) for top in tops]
-        stable = [(f - top).exp() for f, top in zip(log_factors, tops, strict=True)]
-        return sum_product(stable, dom, einsum_fn).log() + sum(tops)
-
-    sum_of_products.__code__ = found.__code__  # functions and their defaults hold on to this one
-
-
 def eliminate_in_numpy(oracles: Any, factor_class: Any) -> None:
     """The tables that a model's cliques do not hold, as their `variable_elimination` finds them, in NumPy.
 
@@ -169,7 +151,6 @@ def main() -> None:
 
     sum_joint_table(MarkovRandomField, Factor)
     eliminate_in_numpy(marginal_oracles, Factor)
-    keep_zeros(marginal_oracles.logspace_sum_product_fast)  # pyright: ignore[reportAttributeAccessIssue]
     copy_no_tables(factor._try_convert)  # pyright: ignore[reportAttributeAccessIssue]
 
     stored = np.load(source)
