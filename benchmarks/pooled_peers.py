@@ -1,8 +1,8 @@
 """Twins of columns at two parties against AIM's on pooled columns, on public tables of others' benchmarks.
 
-    python benchmarks/pooled_peers.py --tables FOLDER --peers FITS --quick
-    python benchmarks/pooled_peers.py --tables FOLDER --peers FITS --only peers --private-pgm PYTHON CLONE
-    python benchmarks/pooled_peers.py --tables FOLDER --peers FITS --json results/pooled_peers.json [--only monotone]
+    python benchmarks/pooled_peers.py --tables FOLDER --quick
+    python benchmarks/pooled_peers.py --tables FOLDER --json results/pooled_peers.json [--only monotone]
+    python benchmarks/pooled_peers.py --tables FOLDER --only peers --peers FITS --private-pgm PYTHON CLONE
 
 Tables that the library's defaults were chosen with: dutch, nltcs, adult. Untouched, named before any fit of the library
 on them: titanic, compas, oulad, law_school, german, br2000, telco, bank, acs. FOLDER (without it
@@ -14,8 +14,11 @@ noise (which has no privacy). AIM: its authors' code, all columns together, all 
 (`max_model_size` 80), the same epsilon and delta. They account for adding or removing a record; replacing one costs
 2.2 times as much of their rho, of which they get so much less (`vertimrf_parts/pooled_mechanisms.py`; `vertimrf.py`
 says how to make PYTHON and CLONE). AIM takes from half a minute to half an hour a fit, so `--only peers` keeps its
-twins in FITS, with seed, version and seconds, and starts none that is there. A twin has n records; distances are mean
-total variation distances (TVD) of 3-way tables, all or the same 500, and are not DP.
+twins in FITS, writes their distances, seconds, seeds and versions to `peers_parts/fits.json`, which is part of the
+repository, and starts no fit that is in either; without `--private-pgm` it writes down what FITS has. The other parts
+take AIM's distance from a twin in FITS where there is one, else from that file, if it is of the same table, cells and
+triples. A twin has n records; distances are mean total variation distances (TVD) of 3-way tables, all or the same 500,
+and are not DP.
 
 Keys: ratio        {table: {epsilon: mean TVD of our twins over that of AIM's}}
       geomean      {epsilon: geometric mean of the ratios of the untouched tables}; geomean_all of all of them
@@ -35,7 +38,7 @@ import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +46,7 @@ import jax
 import numpy as np
 import pandas as pd
 from common import among_parties, compile_fast, environment, finish, kept, parser
+from peers_parts.figures import FIGURES, Fit, PeerFigures, compared_on
 from peers_parts.tables import TABLES
 from tqdm.auto import tqdm
 from vertimrf_parts.arms import ARMS, make_twin
@@ -58,23 +62,20 @@ EPSILONS = (0.2, 0.8, 1.6)
 GRID = (0.2, 0.8, 1.6, 10.0, 100.0)
 PARTS = ("ratio", "monotone", "peers")
 NUM_MARGINALS = 500
-
-
-class Fit(NamedTuple):
-    """A twin's distance, and what it took."""
-
-    tvd: float
-    seconds: float
+MARGINALS_SEED = 0
+MADE_BY = ("seconds", "processor_seconds", "version", "packages")  # what is kept of a fit beside its distance
+PACKAGES = ("chex", "jax", "jaxlib", "mbi", "networkx", "numpy", "opt_einsum", "optax", "pandas", "scipy")
 
 
 def distance(dataset: VerticalDataset, twin: pd.DataFrame) -> float:
     """Mean 3-way TVD. Not DP."""
-    return k_way_tvd(dataset.to_frame(), twin, dataset.schema, 3, rng=0, num_marginals=NUM_MARGINALS).mean
+    real, schema = dataset.to_frame(), dataset.schema
+    return k_way_tvd(real, twin, schema, 3, rng=MARGINALS_SEED, num_marginals=NUM_MARGINALS).mean
 
 
 def perfect(dataset: VerticalDataset) -> float:
     """The distance of as many records drawn from the table itself. Not DP."""
-    return tvd_floor(dataset.to_frame(), dataset.schema, 3, rng=0, num_marginals=NUM_MARGINALS).mean
+    return tvd_floor(dataset.to_frame(), dataset.schema, 3, rng=MARGINALS_SEED, num_marginals=NUM_MARGINALS).mean
 
 
 def our_fit(dataset: VerticalDataset, epsilon: float, seed: int) -> Fit:
@@ -99,9 +100,18 @@ def peer_path(folder: Path, name: str, epsilon: float, seed: int) -> Path:
 
 def keep_peer_fit(path: Path, dataset: VerticalDataset, epsilon: float, seed: int, pooled_by: tuple[str, str]) -> None:
     """Fit AIM and write its twin's codes with what made it."""
+    python, clone = pooled_by
+    before = _childrens_seconds()
     twin = make_twin(dataset, ARMS["aim"], epsilon, seed, pooled_by=pooled_by)
-    version = subprocess.run(["git", "-C", pooled_by[1], "rev-parse", "HEAD"], capture_output=True, text=True).stdout
-    about = {"mechanism": "aim", "version": version.strip(), "epsilon": epsilon, "seed": seed, "seconds": twin.seconds}
+    about = {
+        "mechanism": "aim",
+        "epsilon": epsilon,
+        "seed": seed,
+        "seconds": twin.seconds,
+        "processor_seconds": _childrens_seconds() - before,  # others may run on the machine, or a fit be stopped
+        "version": _output("git", "-C", clone, "rev-parse", "HEAD"),
+        "packages": json.loads(_output(python, "-c", _VERSIONS, *PACKAGES)),
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_suffix(".part")
     with open(written, "wb") as file:
@@ -109,25 +119,62 @@ def keep_peer_fit(path: Path, dataset: VerticalDataset, epsilon: float, seed: in
     os.replace(written, path)
 
 
-def peer_fits(folder: Path, name: str, dataset: VerticalDataset, epsilon: float) -> list[Fit]:
-    """All of AIM's twins of a table at one epsilon that are kept."""
-    found = []
-    for path in sorted((folder / name).glob(f"aim-{epsilon:g}-*.npz")):
-        stored = np.load(path)
-        twin = pd.DataFrame(stored["codes"].astype(np.int64), columns=list(dataset.schema.columns))
-        found.append(Fit(distance(dataset, twin), json.loads(str(stored["about"]))["seconds"]))
-    return found
+_VERSIONS = """
+import importlib.metadata, json, sys
+there = {d.name.replace("-", "_"): d.version for d in importlib.metadata.distributions() if d.name}
+print(json.dumps({name: there[name] for name in sys.argv[1:] if name in there}))
+"""
+
+
+def _childrens_seconds() -> float:
+    """Processor time of the processes that ended so far."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _output(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True).stdout.strip()
+
+
+def peer_fit(path: Path, dataset: VerticalDataset) -> dict[str, Any]:
+    """A twin's distance, and what made it."""
+    stored = np.load(path)
+    twin = pd.DataFrame(stored["codes"].astype(np.int64), columns=list(dataset.schema.columns))
+    about = json.loads(str(stored["about"]))
+    return {"tvd": distance(dataset, twin), **{key: about[key] for key in MADE_BY}}
 
 
 def run_peers(tables: Mapping[str, VerticalDataset], settings: Settings) -> None:
-    """Fit what is not kept yet: every table once before any twice."""
-    if settings.pooled_by is None:
-        raise SystemExit("--only peers needs --private-pgm PYTHON CLONE; see vertimrf.py")
+    """Fit what is not kept yet, every table once before any twice, and write down figures of all."""
+    if settings.peers is None:
+        raise SystemExit("--only peers needs --peers FITS, a folder to keep AIM's twins in")
+    compared = {name: compared_by_us(name, dataset) for name, dataset in tables.items()}
     tasks = [(s, name, e) for s in range(settings.repeats) for name in tables for e in settings.epsilons]
+    missing: dict[tuple[str, float], list[int]] = {}
     for seed, name, epsilon in tqdm(tasks, desc="AIM", unit="fit"):
         path = peer_path(settings.peers, name, epsilon, seed)
         if not path.exists():
+            if seed in settings.figures.fits(name, compared[name], "aim", epsilon):
+                continue
+            if settings.pooled_by is None:
+                missing.setdefault((name, epsilon), []).append(seed)
+                continue
             keep_peer_fit(path, tables[name], epsilon, seed, settings.pooled_by)
+        settings.figures.add(name, compared[name], "aim", epsilon, seed, peer_fit(path, tables[name]))
+    if missing:
+        raise SystemExit(f"not fitted: {_listed(missing)}; needs --private-pgm PYTHON CLONE, see vertimrf.py")
+
+
+def _listed(missing: Mapping[tuple[str, float], Sequence[int]]) -> str:
+    return "; ".join(
+        f"{name} at {e:g}, seed{'s' * (len(seeds) > 1)} {' and '.join(map(str, seeds))}"
+        for (name, e), seeds in missing.items()
+    )
+
+
+def compared_by_us(name: str, dataset: VerticalDataset) -> dict[str, str]:
+    """What all distances of a table follow from beside the twins."""
+    return compared_on(dataset, TABLES[name].sha256, NUM_MARGINALS, MARGINALS_SEED)
 
 
 # -- what is compared -----------------------------------------------------------------------------
@@ -136,12 +183,13 @@ def run_peers(tables: Mapping[str, VerticalDataset], settings: Settings) -> None
 class Settings(NamedTuple):
     """The size of the run, and where fits are kept."""
 
-    peers: Path
+    peers: Path | None
     keep: Path | None
     pooled_by: tuple[str, str] | None
     repeats: int
     epsilons: tuple[float, ...] = EPSILONS
     grid: tuple[float, ...] = GRID
+    figures: PeerFigures = PeerFigures()
 
     def our_fits(self, name: str, dataset: VerticalDataset, epsilon: float) -> list[Fit]:
         """Ours of a table at one epsilon."""
@@ -149,6 +197,14 @@ class Settings(NamedTuple):
             Fit(*kept(self.keep, f"{name} {epsilon:g} {seed}", lambda s=seed: our_fit(dataset, epsilon, s)))
             for seed in range(self.repeats)
         ]
+
+    def peer_fits(self, name: str, dataset: VerticalDataset, epsilon: float) -> list[Fit]:
+        """All of AIM's of a table at one epsilon: by twins that are kept, and by figures of others."""
+        recorded = self.figures.fits(name, compared_by_us(name, dataset), "aim", epsilon)
+        paths = self.peers.joinpath(name).glob(f"aim-{epsilon:g}-*.npz") if self.peers else ()
+        twins = {int(path.stem.rsplit("-", 1)[1]): peer_fit(path, dataset) for path in paths}
+        kept_there = {seed: Fit(twin["tvd"], twin["seconds"]) for seed, twin in twins.items()}
+        return [fit for _, fit in sorted({**recorded, **kept_there}.items())]
 
 
 def run_ratio(tables: Mapping[str, VerticalDataset], settings: Settings) -> dict[str, Any]:
@@ -159,7 +215,7 @@ def run_ratio(tables: Mapping[str, VerticalDataset], settings: Settings) -> dict
     for name, dataset in tqdm(tables.items(), desc="ratio", unit="table"):
         both = {
             "ours": {f"{e:g}": settings.our_fits(name, dataset, e) for e in settings.epsilons},
-            "aim": {f"{e:g}": peer_fits(settings.peers, name, dataset, e) for e in settings.epsilons},
+            "aim": {f"{e:g}": settings.peer_fits(name, dataset, e) for e in settings.epsilons},
         }
         there = {arm: {e: found for e, found in by.items() if found} for arm, by in both.items()}
         tvd[name] = {arm: {e: float(np.mean([f.tvd for f in of])) for e, of in by.items()} for arm, by in there.items()}
@@ -200,7 +256,8 @@ def main() -> None:
     arguments.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:2], help="parts to run (the first two)")
     arguments.add_argument("--tables", type=Path, default=os.environ.get("VERTINUMPYRO_DATA"), help="folder of tables")
     arguments.add_argument("--names", nargs="+", choices=list(TABLES), default=list(TABLES), help="tables (all)")
-    arguments.add_argument("--peers", type=Path, required=True, help="folder of AIM's fits")
+    arguments.add_argument("--peers", type=Path, metavar="FITS", help="folder of AIM's twins")
+    arguments.add_argument("--figures", type=Path, default=FIGURES, help="file of AIM's figures (the repository's)")
     arguments.add_argument("--keep", type=Path, help="a file of our fits, taken up again by the next run")
     arguments.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS, help="of ratio and peers")
     arguments.add_argument("--repeats", type=int, default=1, help="seeds at each epsilon (1)")
@@ -212,7 +269,8 @@ def main() -> None:
     read = {name: TABLES[name].read(args.tables) for name in (args.names[:1] if args.quick else args.names)}
     tables = {name: dataset for name, dataset in read.items() if dataset is not None}
     pooled_by = tuple(args.private_pgm) if args.private_pgm else None
-    settings = Settings(args.peers, args.keep, pooled_by, args.repeats, tuple(args.epsilons))
+    figures = PeerFigures(args.figures)
+    settings = Settings(args.peers, args.keep, pooled_by, args.repeats, tuple(args.epsilons), figures=figures)
     if args.quick:
         settings = settings._replace(epsilons=(0.8,), grid=(0.8, 100.0))
     results: dict[str, Any] = {"environment": environment(), "left_out": [n for n in read if n not in tables]}

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -230,10 +231,12 @@ def test_pooled_peers_keeps_means_of_untouched_tables_apart():
     assert found["geomean_all"] == {"0.8": pytest.approx(0.25 ** (1 / 3))}
 
 
-def test_pooled_peers_finds_the_fits_that_it_kept(tmp_path, monkeypatch):
+@pytest.fixture
+def peer_run(tmp_path, monkeypatch):
+    """The benchmark with a stand-in for AIM and for its environment, a table of five columns, settings, fits made."""
     peers = load("pooled_peers")
-    schema = Schema({"all": PartySchema({name: CategoricalColumn(categories=(0, 1)) for name in "abc"})})
-    frame = pd.DataFrame({"a": [0, 1], "b": [1, 1], "c": [0, 0]})
+    schema = Schema({"all": PartySchema({name: CategoricalColumn(categories=(0, 1)) for name in "abcde"})})
+    frame = pd.DataFrame({"a": [0, 1], "b": [1, 1], "c": [0, 0], "d": [1, 0], "e": [1, 1]})
     made = []
 
     def twin(dataset, arm, epsilon, seed, *, pooled_by):
@@ -241,12 +244,96 @@ def test_pooled_peers_finds_the_fits_that_it_kept(tmp_path, monkeypatch):
         return SimpleNamespace(table=frame, seconds=2.0)
 
     monkeypatch.setattr(peers, "make_twin", twin)
-    settings = peers.Settings(tmp_path, None, ("python", str(tmp_path)), 2, (0.8,))
+    figures = peers.PeerFigures(tmp_path / "fits.json")
+    settings = peers.Settings(tmp_path / "fits", None, (sys.executable, str(tmp_path)), 2, (0.8,), figures=figures)
+    return peers, VerticalDataset.from_pooled(schema, frame), settings, made
+
+
+def test_pooled_peers_finds_the_fits_that_it_kept(peer_run):
+    peers, table, settings, made = peer_run
     for _ in range(2):
-        peers.run_peers({"t": VerticalDataset.from_pooled(schema, frame)}, settings)
+        peers.run_peers({"acs": table}, settings)
     assert made == [("aim", 0.8, 0), ("aim", 0.8, 1)]
-    same = VerticalDataset.from_pooled(schema, frame)
-    assert peers.peer_fits(tmp_path, "t", same, 0.8) == [peers.Fit(0.0, 2.0)] * 2
+    assert settings.peer_fits("acs", table, 0.8) == [peers.Fit(0.0, 2.0)] * 2
+
+
+def test_pooled_peers_needs_no_twin_whose_figures_are_kept(peer_run):
+    peers, table, settings, made = peer_run
+    peers.run_peers({"acs": table}, settings)
+    for path in settings.peers.glob("acs/*.npz"):
+        path.unlink()
+    assert settings.peer_fits("acs", table, 0.8) == [peers.Fit(0.0, 2.0)] * 2
+    assert settings._replace(peers=None).peer_fits("acs", table, 0.8) == [peers.Fit(0.0, 2.0)] * 2
+    peers.run_peers({"acs": table}, settings)
+    assert len(made) == 2
+    stored = json.loads(settings.figures.path.read_text())["acs"]["aim"]["0.8"]["1"]
+    assert stored["packages"]["numpy"] == np.__version__
+    assert set(stored) == {"tvd", "seconds", "processor_seconds", "version", "packages"}
+
+
+def test_pooled_peers_takes_over_figures_of_twins_without_their_environment(peer_run):
+    peers, table, settings, made = peer_run
+    peers.run_peers({"acs": table}, settings)
+    settings.figures.path.unlink()
+    with pytest.raises(SystemExit, match=r"acs at 1\.6, seeds 0 and 1.*--private-pgm"):
+        peers.run_peers({"acs": table}, settings._replace(pooled_by=None, epsilons=(0.8, 1.6)))
+    assert len(made) == 2
+    assert set(json.loads(settings.figures.path.read_text())["acs"]["aim"]["0.8"]) == {"0", "1"}
+
+
+def test_pooled_peers_refuses_figures_of_another_table_or_other_triples(peer_run, monkeypatch):
+    peers, table, settings, _ = peer_run
+    peers.run_peers({"acs": table}, settings)
+    other = VerticalDataset.from_pooled(table.schema, table.to_frame().assign(a=[1, 1]))
+    for use in (lambda: settings.peer_fits("acs", other, 0.8), lambda: peers.run_peers({"acs": other}, settings)):
+        with pytest.raises(SystemExit, match=r"acs.*other codes"):
+            use()
+    monkeypatch.setattr(peers, "NUM_MARGINALS", 4)  # of ten
+    with pytest.raises(SystemExit, match=r"acs.*other triples"):
+        settings.peer_fits("acs", table, 0.8)
+
+
+IN_SET_ORDER = """
+import sys
+import numpy as np
+given = np.load(sys.argv[3])["codes"]
+order = [int(word) for word in {str(i) for i in range(len(given))}]
+np.savez(sys.argv[4], codes=given[order])
+"""
+
+
+def test_pooled_mechanisms_draw_the_same_from_the_same_seed(tmp_path, monkeypatch):
+    load("pooled_peers")
+    arms = sys.modules["vertimrf_parts.arms"]
+    script = tmp_path / "mechanism.py"
+    script.write_text(IN_SET_ORDER)
+    monkeypatch.setattr(arms, "_POOLED_SCRIPT", script)
+    schema = Schema({"all": PartySchema({"a": CategoricalColumn(categories=tuple(range(30)))})})
+    table = VerticalDataset.from_pooled(schema, pd.DataFrame({"a": range(30)}))
+    drawn = []
+    for hashes in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", hashes)
+        twin = arms.make_twin(table, arms.ARMS["aim"], 1.0, 0, pooled_by=(sys.executable, str(tmp_path)))
+        drawn.append(twin.table["a"].tolist())
+    assert sorted(drawn[0]) == list(range(30))
+    assert drawn[0] == drawn[1]
+
+
+def test_pooled_peers_figures_in_the_repository_are_of_its_tables():
+    peers = load("pooled_peers")
+    stored = json.loads(peers.FIGURES.read_text())
+    assert stored
+    for name, found in stored.items():
+        assert found["compared"]["sha256"] == peers.TABLES[name].sha256
+        fits = [(e, seed, fit) for e, by_seed in found["aim"].items() for seed, fit in by_seed.items()]
+        assert fits
+        for epsilon, seed, fit in fits:
+            assert epsilon == f"{float(epsilon):g}"
+            assert seed == str(int(seed))
+            assert 0 < fit["tvd"] < 1
+            assert fit["seconds"] > 0
+            assert re.fullmatch("[0-9a-f]{40}", fit["version"])
+            assert {"jax", "numpy"} <= set(fit["packages"])
 
 
 # -- house: what is counted ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import tempfile
 import time
@@ -157,7 +158,8 @@ def _pooled(
         source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
         np.savez(source, codes=codes, cells=np.array([c.num_cells for c in columns]))
         words = [clone, name, source, target, epsilon, 1 / held.num_records, seed]
-        subprocess.run([python, _POOLED_SCRIPT, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+        fixed = {**os.environ, "PYTHONHASHSEED": "0"}  # they walk through sets of names: a seed alone fixes no order
+        subprocess.run([python, _POOLED_SCRIPT, *map(str, words)], check=True, stdout=subprocess.DEVNULL, env=fixed)
         drawn = np.load(target)["codes"]
     rng = default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
