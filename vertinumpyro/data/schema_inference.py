@@ -519,7 +519,7 @@ def _quantity(
         return ColumnDraft({"type": "categorical", "categories": listed, **missing}, f"codes are the records'{also}")
     bottom, top = _rounded(low, high)
     if whole and bottom == 0 < low and top < _most_integers(cells):
-        bottom = 1.0  # zero would have a cell of its own, in which a twin has what nobody has
+        bottom = 1.0  # zero would have a cell of its own, with people of whom there are none
     fields, note = _amounts(numbers.to_numpy(np.float64), (bottom, top), cells, whole=whole)
     return ColumnDraft({**fields, "out_of_bounds": "clip", **missing}, f"{note}{also}")
 
@@ -571,8 +571,7 @@ def _rounded(low: float, high: float) -> tuple[float, float]:
     """Bounds with one digit, or two, around a range: less telling than the smallest and the largest record."""
     step = 10.0 ** math.floor(math.log10(high - low))
     bottom, top = math.floor(low / step) * step, math.ceil(high / step) * step
-    if low >= 0 and bottom <= (top - bottom) / 2:
-        bottom = 0.0
+    bottom = 0.0 if low >= 0 and bottom <= (top - bottom) / 2 else bottom
     digits = max(0, -math.floor(math.log10(step)))
     return round(bottom, digits), round(top, digits)
 
@@ -582,13 +581,11 @@ def _categories(texts: pd.Series, missing: Mapping[str, str], also: str, cells: 
     common = sorted(str(value) for value, count in counts.items() if count >= RARE)
     if len(counts) > max(_MOST_CATEGORIES, len(texts) // 2) or len(common) > _MOST_CATEGORIES or not common:
         return ColumnDraft({}, f"many different texts{also}: names, an id or free text? left out")
-    if any(name != name.strip() for name in common):
-        also = f"; some have spaces around them{also}"
+    also = f"; some have spaces around them{also}" if any(name != name.strip() for name in common) else also
     if len({name.strip().lower() for name in common}) < len(common):
         also = f"; some differ in spaces or capital letters alone: make them one in the file, unless they are not{also}"
-    rare = int((counts < RARE).sum())
     fields: dict[str, Any] = {"type": "categorical", "categories": common}
-    if rare:
+    if (counts < RARE).any():
         fields |= {"categories": [*(name for name in common if name != _OTHER), _OTHER], "unknown": _OTHER}
         also = f"; values of fewer than {RARE} records are in {_OTHER!r}{also}"
     if len(fields["categories"]) + bool(missing) < 2:
