@@ -17,8 +17,8 @@ says how to make PYTHON and CLONE). AIM takes from half a minute to half an hour
 twins in FITS, writes their distances, seconds, seeds and versions to `peers_parts/fits.json`, which is part of the
 repository, and starts no fit that is in either; without `--private-pgm` it writes down what FITS has. The other parts
 take AIM's distance from a twin in FITS where there is one, else from that file, if it is of the same table, cells and
-triples. A twin has n records; distances are mean total variation distances (TVD) of 3-way tables, all or the same 500,
-and are not DP.
+triples. It is its twin's, or its model's where that is nearer: its sampler may lose what the model has. A twin has n
+records; distances are mean total variation distances (TVD) of 3-way tables, all or the same 500, and are not DP.
 
 Keys: ratio        {table: {epsilon: mean TVD of our twins over that of AIM's}}
       geomean      {epsilon: geometric mean of the ratios of the untouched tables}; geomean_all of all of them
@@ -46,7 +46,7 @@ import jax
 import numpy as np
 import pandas as pd
 from common import among_parties, compile_fast, environment, finish, kept, parser
-from peers_parts.figures import FIGURES, Fit, PeerFigures, compared_on
+from peers_parts.figures import FIGURES, Fit, PeerFigures, compared_on, distance_of_tables, draw_triples, nearer
 from peers_parts.tables import TABLES
 from tqdm.auto import tqdm
 from vertimrf_parts.arms import ARMS, make_twin
@@ -63,7 +63,8 @@ GRID = (0.2, 0.8, 1.6, 10.0, 100.0)
 PARTS = ("ratio", "monotone", "peers")
 NUM_MARGINALS = 500
 MARGINALS_SEED = 0
-MADE_BY = ("seconds", "processor_seconds", "version", "packages")  # what is kept of a fit beside its distance
+# What is kept of a fit beside its distance.
+MADE_BY = ("model_tvd", "seconds", "processor_seconds", "version", "packages")
 PACKAGES = ("chex", "jax", "jaxlib", "mbi", "networkx", "numpy", "opt_einsum", "optax", "pandas", "scipy")
 
 
@@ -102,11 +103,14 @@ def keep_peer_fit(path: Path, dataset: VerticalDataset, epsilon: float, seed: in
     """Fit AIM and write its twin's codes with what made it."""
     python, clone = pooled_by
     before = _childrens_seconds()
-    twin = make_twin(dataset, ARMS["aim"], epsilon, seed, pooled_by=pooled_by)
+    triples = draw_triples(dataset, NUM_MARGINALS, MARGINALS_SEED)
+    twin = make_twin(dataset, ARMS["aim"], epsilon, seed, pooled_by=pooled_by, triples=triples)
+    assert twin.tables is not None
     about = {
         "mechanism": "aim",
         "epsilon": epsilon,
         "seed": seed,
+        "model_tvd": distance_of_tables(dataset, triples, twin.tables),
         "seconds": twin.seconds,
         "processor_seconds": _childrens_seconds() - before,  # others may run on the machine, or a fit be stopped
         "version": _output("git", "-C", clone, "rev-parse", "HEAD"),
@@ -141,7 +145,7 @@ def peer_fit(path: Path, dataset: VerticalDataset) -> dict[str, Any]:
     stored = np.load(path)
     twin = pd.DataFrame(stored["codes"].astype(np.int64), columns=list(dataset.schema.columns))
     about = json.loads(str(stored["about"]))
-    return {"tvd": distance(dataset, twin), **{key: about[key] for key in MADE_BY}}
+    return {"tvd": distance(dataset, twin), **{key: about[key] for key in MADE_BY if key in about}}
 
 
 def run_peers(tables: Mapping[str, VerticalDataset], settings: Settings) -> None:
@@ -203,7 +207,7 @@ class Settings(NamedTuple):
         recorded = self.figures.fits(name, compared_by_us(name, dataset), "aim", epsilon)
         paths = self.peers.joinpath(name).glob(f"aim-{epsilon:g}-*.npz") if self.peers else ()
         twins = {int(path.stem.rsplit("-", 1)[1]): peer_fit(path, dataset) for path in paths}
-        kept_there = {seed: Fit(twin["tvd"], twin["seconds"]) for seed, twin in twins.items()}
+        kept_there = {seed: nearer(twin) for seed, twin in twins.items()}
         return [fit for _, fit in sorted({**recorded, **kept_there}.items())]
 
 

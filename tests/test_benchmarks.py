@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, VerticalDataset
+from vertinumpyro.evaluation import k_way_tvd
 
 pytest.importorskip("matplotlib", reason="the benchmarks draw figures: extra `report`")
 
@@ -239,9 +240,10 @@ def peer_run(tmp_path, monkeypatch):
     frame = pd.DataFrame({"a": [0, 1], "b": [1, 1], "c": [0, 0], "d": [1, 0], "e": [1, 1]})
     made = []
 
-    def twin(dataset, arm, epsilon, seed, *, pooled_by):
+    def twin(dataset, arm, epsilon, seed, *, pooled_by, triples):
         made.append((arm.kind, epsilon, seed))
-        return SimpleNamespace(table=frame, seconds=2.0)
+        even = np.full(8 * len(triples), 1 / 8)
+        return SimpleNamespace(table=frame, seconds=2.0, tables=even)
 
     monkeypatch.setattr(peers, "make_twin", twin)
     figures = peers.PeerFigures(tmp_path / "fits.json")
@@ -268,7 +270,8 @@ def test_pooled_peers_needs_no_twin_whose_figures_are_kept(peer_run):
     assert len(made) == 2
     stored = json.loads(settings.figures.path.read_text())["acs"]["aim"]["0.8"]["1"]
     assert stored["packages"]["numpy"] == np.__version__
-    assert set(stored) == {"tvd", "seconds", "processor_seconds", "version", "packages"}
+    assert stored["tvd"] == 0 < stored["model_tvd"]
+    assert set(stored) == {"tvd", "model_tvd", "seconds", "processor_seconds", "version", "packages"}
 
 
 def test_pooled_peers_takes_over_figures_of_twins_without_their_environment(peer_run):
@@ -291,6 +294,17 @@ def test_pooled_peers_refuses_figures_of_another_table_or_other_triples(peer_run
     monkeypatch.setattr(peers, "NUM_MARGINALS", 4)  # of ten
     with pytest.raises(SystemExit, match=r"acs.*other triples"):
         settings.peer_fits("acs", table, 0.8)
+
+
+def test_tables_of_a_model_are_as_far_as_a_twin_that_has_them(peer_run):
+    peers, table, _, _ = peer_run
+    twin = pd.DataFrame({"a": [1, 1], "b": [0, 1], "c": [0, 1], "d": [1, 0], "e": [1, 1]})
+    triples = peers.draw_triples(table, 5, peers.MARGINALS_SEED)
+    tables = [np.histogramdd(twin.to_numpy()[:, triple], bins=2, range=[(0, 1)] * 3)[0] / 2 for triple in triples]
+    far = peers.distance_of_tables(table, triples, np.concatenate([table.ravel() for table in tables]))
+    as_twin = k_way_tvd(table.to_frame(), twin, table.schema, 3, rng=peers.MARGINALS_SEED, num_marginals=5).mean
+    assert far == pytest.approx(as_twin)
+    assert 0 < far < 1
 
 
 IN_SET_ORDER = """

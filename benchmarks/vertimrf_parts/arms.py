@@ -93,12 +93,14 @@ class Twin:
         seconds: plan, fit and sampling.
         party_seconds: of that all parties' releases, one after the other; NaN where there are none.
         party_epsilon: NaN without parties.
+        tables: AIM's model's shares in the cells of the asked triples, one after another; None where none were.
     """
 
     table: pd.DataFrame
     seconds: float
     party_seconds: float = float("nan")
     party_epsilon: float = float("nan")
+    tables: np.ndarray | None = None
 
 
 def make_twin(
@@ -109,11 +111,13 @@ def make_twin(
     *,
     iterations: int = DEFAULT_ITERATIONS,
     pooled_by: Sequence[str] | None = None,
+    triples: Sequence[Sequence[int]] | None = None,
 ) -> Twin:
     """Plan, fit and sample, replace, δ = 1/n; noise from the operating system.
 
     Args:
         pooled_by: an interpreter and a clone, for AIM and MST; see `pooled_mechanisms.py`.
+        triples: places of columns, of which AIM's model is asked as well.
     """
     held = at_one_party(dataset) if arm.pooled else dataset
     started = time.perf_counter()
@@ -125,7 +129,7 @@ def make_twin(
             return _mixture(held, epsilon, seed, started)
     if pooled_by is None:
         raise SystemExit(f"the arm {arm.kind} needs --private-pgm PYTHON CLONE; see pooled_mechanisms.py")
-    return _pooled(held, arm.kind, epsilon, seed, pooled_by, started)
+    return _pooled(held, arm.kind, epsilon, seed, pooled_by, started, triples)
 
 
 def _field(held: VerticalDataset, arm: Arm, epsilon: float, seed: int, iterations: int, started: float) -> Twin:
@@ -148,24 +152,28 @@ def _mixture(held: VerticalDataset, epsilon: float, seed: int, started: float) -
 
 
 def _pooled(
-    held: VerticalDataset, name: str, epsilon: float, seed: int, pooled_by: Sequence[str], started: float
-) -> Twin:
+    held: VerticalDataset, name: str, epsilon: float, seed: int, pooled_by: Sequence[str], started: float,
+    triples: Sequence[Sequence[int]] | None,
+) -> Twin:  # fmt: skip
     """Codes out, synthetic codes back; the other interpreter never sees a schema."""
     python, clone = pooled_by
     columns = VertiMRF().columns(held.schema)
     codes = np.column_stack([c.codes(held.arrays(c.party)) for c in columns])
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
-        np.savez(source, codes=codes, cells=np.array([c.num_cells for c in columns]))
+        given = {"codes": codes, "cells": np.array([c.num_cells for c in columns])}
+        given |= {} if triples is None else {"triples": np.array(triples)}
+        np.savez(source, **given)  # pyright: ignore[reportArgumentType]
         words = [clone, name, source, target, epsilon, 1 / held.num_records, seed]
         fixed = {**os.environ, "PYTHONHASHSEED": "0"}  # they walk through sets of names: a seed alone fixes no order
         subprocess.run([python, _POOLED_SCRIPT, *map(str, words)], check=True, stdout=subprocess.DEVNULL, env=fixed)
-        drawn = np.load(target)["codes"]
+        written = np.load(target)
+        drawn, tables = written["codes"], written.get("tables")
     rng = default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     for column, cells in zip(columns, drawn.T, strict=True):
         arrays |= column.values(cells, rng)
-    return Twin(table=decode_table(held.schema, arrays, rng), seconds=time.perf_counter() - started)
+    return Twin(table=decode_table(held.schema, arrays, rng), seconds=time.perf_counter() - started, tables=tables)
 
 
 def distances(dataset: VerticalDataset, twin: Twin, num_marginals: int) -> dict[int, float]:

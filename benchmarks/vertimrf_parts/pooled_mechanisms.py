@@ -6,6 +6,9 @@ CLONE is a clone of `ryan112358/private-pgm`; PYTHON has it installed, an enviro
 for adding or removing a record, in zero-concentrated DP. Replacing one moves a table by √2 instead of 1, so ρ of a
 Gaussian doubles, and the exponential mechanism's scores by twice as much, so its ρ is four times as large. AIM
 spends nine tenths on tables, MST two thirds: what ρ they are given is divided accordingly.
+
+Where INPUT.npz has `triples` `[T, 3]`, places of columns, OUTPUT.npz has AIM's model's shares in the cells of each, one
+after another: its sampler draws a column given those beside it in measured cliques, and may lose what the model has.
 """
 
 import itertools
@@ -132,7 +135,7 @@ def eliminate_in_numpy(oracles: Any, factor_class: Any) -> None:
 
 
 def main() -> None:
-    """Read codes `[N, d]` and cells `[d]`, write synthetic codes `[N, d]`."""
+    """Read codes `[N, d]` and cells `[d]`, write synthetic codes `[N, d]`, and a model's tables where asked."""
     clone, name, source, target, epsilon, delta, seed = sys.argv[1:]
     sys.path.insert(0, str(Path(clone, "mechanisms")))
     np.random.seed(int(seed))  # their generator
@@ -157,17 +160,22 @@ def main() -> None:
     codes, cells = stored["codes"], stored["cells"].tolist()
     names = [f"c{i}" for i in range(codes.shape[1])]
     data = Dataset(pd.DataFrame(codes, columns=names), Domain(names, cells))  # pyright: ignore[reportArgumentType]
+    tables = {}
     rho = cdp_rho(float(epsilon), float(delta)) / REPLACE_COST[name]
     if name == "aim":
         mechanism = aim.AIM(float(epsilon), float(delta))
         mechanism.rho = rho
         workload = [(triple, 1.0) for triple in itertools.combinations(names, 3)]
-        _, twin = mechanism.run(data, workload, num_synth_rows=len(codes))
+        model, twin = mechanism.run(data, workload, num_synth_rows=len(codes))
+        if "triples" in stored:
+            asked = [tuple(names[place] for place in triple) for triple in stored["triples"].tolist()]
+            shares = [np.asarray(model.project(triple).datavector(), np.float64) for triple in asked]
+            tables["tables"] = np.concatenate([share / share.sum() for share in shares])
     else:
         mst.cdp_rho = lambda *_: rho
         twin = mst.MST(data, float(epsilon), float(delta))
     frame = twin.df[names].sample(len(codes), replace=len(twin.df) < len(codes))
-    np.savez(target, codes=frame.to_numpy().astype(np.int64))
+    np.savez(target, codes=frame.to_numpy().astype(np.int64), **tables)
 
 
 if __name__ == "__main__":
