@@ -38,7 +38,6 @@ class QualityCommand(TablesCommand):
             raise ArgumentError(f'[mrf] encoder = "{self.method.encoder}": --method quality needs "secure_marginals"')
         if config.mrf.triples:
             raise ArgumentError("[mrf] triples: --method quality compares pairs of columns; leave it out")
-        self.method = dataclasses.replace(self.method, triples=False)
 
     def about(self) -> str:
         """See `CommandMethod`."""
