@@ -61,7 +61,7 @@ def frames(texts=False):
     clinic.loc[10:25, ["dose", "visits"]] = np.nan
     clinic["sex"] = np.array(["f", "m", "None", None], object)[rng.integers(0, 4, N)]
     clinic["born"] = pd.to_datetime("1990-01-01") + pd.to_timedelta(rng.integers(0, 3650, N), unit="D")
-    midnights = pd.Series(pd.date_range("2021-01-01", periods=N, freq="11D") + pd.Timedelta(minutes=30))
+    midnights = pd.Series(pd.date_range("2021-01-01", periods=N, freq="11D") + pd.Timedelta("30min"))
     clinic["seen"] = midnights.dt.tz_localize("Europe/Helsinki")  # winter and summer; of the month before in UTC
     bank = pd.DataFrame({"late": rng.integers(0, 2, N).astype(bool), "id": ids, "debt": rng.normal(0, 4, N)})
     bank["age"], bank["code"], bank["unused"] = rng.integers(18, 99, N), rng.integers(0, 40_001, N), "x"
