@@ -101,6 +101,25 @@ def uniform(values, alpha=1e-7):
     return True
 
 
+def assert_pads_hide(dataset, plans, request, hidden):
+    """What is opened in these cells is uniform, whichever party's pads are left out of those that all others know."""
+    drawn, opened = [], []
+    for plan in plans:
+        session, kept = engaged(dataset, plan), []
+        for work in session._works:
+            draw = work.noise
+            work.noise = lambda *args, draw=draw, kept=kept: kept.append(draw(*args)) or kept[-1]
+        products = session.cross_products(request)
+        drawn.append(kept)
+        opened.append(np.concatenate([product.ravel() for product in products.values()]))
+    for left_out in range(len(dataset.parties)):
+        seen = [
+            each[hidden] - sum(pads[hidden] for i, pads in enumerate(kept) if i != left_out)
+            for each, kept in zip(opened, drawn, strict=True)
+        ]
+        assert uniform(np.concatenate(seen))
+
+
 @pytest.mark.parametrize("num_parties", [2, 4])
 def test_shares_add_up_to_the_tables_and_say_nothing_alone(dataset, split, num_parties):
     """Nor do all but one of them together; what is opened is uniform, too."""

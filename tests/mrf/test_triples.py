@@ -12,12 +12,13 @@ import pandas as pd
 import pytest
 
 from tests.mrf.conftest import NUM_RECORDS, SCHEMA
-from tests.mrf.test_cross_tables import engaged, like_the_noise, split, uniform  # noqa: F401
+from tests.mrf.test_cross_tables import assert_pads_hide, engaged, like_the_noise, split, uniform  # noqa: F401
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.evaluation import k_way_tvd
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.cells import cell_columns
+from vertinumpyro.mrf.contingency import product_widths
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.mrf.measurements import GRID_BITS, count_table
 from vertinumpyro.mrf.party_work import TRIPLES
@@ -238,23 +239,12 @@ def test_chosen_tables_come_with_their_noise_and_the_rest_of_the_product_not_at_
 def test_the_pads_of_all_parties_but_one_do_not_open_a_cell(split):  # noqa: F811
     names = [list(part.columns) for part in split.schema.parties.values()]
     chosen = [(*names[0], names[1][0]), (names[0][0], *names[2])]
-    plan, columns, drawn, opened = table_plan(split, 2), cell_columns(split.schema), [], []
-    places = compound_slices(columns, plan.parties, chosen)
-    for _ in range(8):
-        session, kept = engaged(split, plan), []
-        for work in session._works:
-            draw = work.noise
-            work.noise = lambda *args, draw=draw, kept=kept: kept.append(draw(*args)) or kept[-1]
-        products = session.cross_products(multiply(chosen))
-        drawn.append(kept)
-        opened.append(np.concatenate([product.ravel() for product in products.values()]))
-    hidden = np.setdiff1d(np.arange(opened[0].size), np.concatenate([place.ravel() for place in places.values()]))
-    for left_out in range(4):
-        seen = [
-            each[hidden] - sum(pads[hidden] for i, pads in enumerate(kept) if i != left_out)
-            for each, kept in zip(opened, drawn, strict=True)
-        ]
-        assert uniform(np.concatenate(seen))
+    plan, columns = table_plan(split, 2), cell_columns(split.schema)
+    shown = np.concatenate([p.ravel() for p in compound_slices(columns, plan.parties, chosen).values()])
+    request, widths = multiply(chosen), product_widths(compounds(columns, chosen), plan.parties)
+    hidden = np.setdiff1d(np.arange(sum(a * b for a, b in itertools.combinations(widths, 2))), shown)
+    assert len(split.parties) == 4
+    assert_pads_hide(split, [plan] * 8, request, hidden)
 
 
 @pytest.mark.parametrize(

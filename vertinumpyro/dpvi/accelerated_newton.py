@@ -315,7 +315,7 @@ class MomentsStart(Start):
             start[baseline_places(kernel.guide.split, events)] = ratios
             own = kernel.guide.guide, kernel.guide.split, default_init, rng_key
             cold = kernel.init(cold.rng_key, ReparameterisedGuide.create(*own, start=jnp.asarray(start))[1])
-        inverse, (_, times) = self._inverse(released, plan, kernel, cold), _gathered(kernel.guide.split)
+        inverse, times = self._inverse(released, plan, kernel, cold), _readers(kernel.guide.split)
         (summed,), steps = kernel.guide.split.structure.summed, cold.optimizer_state
         cut = _longest_residual(kernel.guide.split, plan.residual_bound)
         known = {
@@ -343,7 +343,7 @@ class MomentsStart(Start):
         events = self.settings.events
         if reason := why_not(split, moments_of(plan).offsets, knows_times=events is not None):
             return reason
-        steps, (_, times) = state.optimizer_state, _gathered(split)
+        steps, times = state.optimizer_state, _readers(split)
         sums = _summed_moments(split, moments_of(plan))
         points = np.asarray(steps.points, np.float64)[: int(steps.count)]
         if not np.isfinite(points).all():
@@ -378,7 +378,7 @@ class MomentsStart(Start):
             return None
         law = summed.outcome if events is None else events.supposed_lifetimes(split.schema)
         held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
-        read, (gather, times) = np.setdiff1d(split.read, held), _gathered(split)
+        read, gather, times = np.setdiff1d(split.read, held), split.gather_matrix, _readers(split)
         draws = drawn_prior(split)[0][:_NUM_FORECAST]
         scores, offsets = _stand_in_scores(split)
         given = StandIns(
@@ -401,7 +401,7 @@ class MomentsStart(Start):
 
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
-        split, (_, times) = kernel.guide.split, _gathered(kernel.guide.split)
+        split, times = kernel.guide.split, _readers(kernel.guide.split)
         sums = _summed_moments(split, moments_of(plan))[: split.num_parameters]
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
@@ -454,9 +454,9 @@ def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan
     return HazardTable(released.events, stddev, plan.num_records, events.bins(split.schema))
 
 
-def _gathered(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
-    """The sum over parties as a matrix [theta, D], and by how many parties each latent is read [theta]."""
-    return split.gather_matrix, split.gather_matrix.sum(1)
+def _readers(split: SplitModel) -> np.ndarray:
+    """By how many parties each latent is read [theta]."""
+    return split.gather_matrix.sum(1)
 
 
 def _summed_moments(split: SplitModel, plan: MomentsPlan) -> np.ndarray:

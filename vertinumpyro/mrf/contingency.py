@@ -94,6 +94,11 @@ def tables_form(columns: Sequence[Crossed], parties: Sequence[str]) -> InputForm
     return InputForm.of_tables(groups, _HALF_GRID)
 
 
+def product_widths(columns: Sequence[Crossed], parties: Sequence[str]) -> tuple[int, ...]:
+    """Every party's cells."""
+    return tuple(sum(column.num_cells for column in own) for own in party_columns(columns, parties))
+
+
 def _codes(columns: Sequence[Crossed], block: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [column.codes(block) for column in columns]
 

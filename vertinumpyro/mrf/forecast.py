@@ -308,21 +308,25 @@ def _kept_by_twin(
 ) -> dict[str, Any]:
     """`PairsForecast.kept` and `times`, of pairs of columns that have an order."""
 
-    def kept(size: float, times: float = 1.0) -> float:
-        found = 0.0
-        for m in pairs:
-            told = math.prod(_ranks_told(columns[name], schema.columns[name], shares[name]) for name in m.columns)
-            found += told * _kept(*_of(m, shares), num_records, size, times)
-        return found / len(pairs)
-
     if not pairs:
         return {}
-    small = _SIZES[0]
-    times = math.inf
-    if kept(small, _MOST_TIMES) >= _WANTED:
-        ends = (math.exp(-5), _MOST_TIMES)
-        times = root_scalar(lambda times: kept(small, times) - _WANTED, bracket=ends, rtol=1e-3).root
-    return {"kept": {size: kept(size) for size in _SIZES}, "times": max(1.0, times)}
+    told = {name: _ranks_told(columns[name], schema.columns[name], shares[name]) for m in pairs for name in m.columns}
+
+    def kept(size: float, times: float = 1.0) -> float:
+        of_pairs = [
+            _kept(*_of(m, shares), num_records, size, times) * math.prod(told[name] for name in m.columns)
+            for m in pairs
+        ]
+        return sum(of_pairs) / len(pairs)
+
+    found, small = {size: kept(size) for size in _SIZES}, _SIZES[0]
+    times = 1.0
+    if kept(small, _MOST_TIMES) < _WANTED:
+        times = math.inf
+    elif found[small] < _WANTED:
+        missing = lambda times: kept(small, times) - _WANTED  # noqa: E731
+        times = root_scalar(missing, bracket=(1.0, _MOST_TIMES), rtol=1e-3).root
+    return {"kept": found, "times": times}
 
 
 def _released_shares(tables: Sequence[Measurement], num_records: int) -> dict[str, _Shares]:
@@ -350,7 +354,12 @@ def _mostly_zero(domain: Column) -> bool:
     """Whether its lowest value has a cell of its own, and the others have but two: so they are drafted where few have
     another one."""
     edges = getattr(domain, "edges", None)
-    return edges is not None and len(edges) <= 4 and edges[1] - edges[0] <= isinstance(edges[0], int)
+    return edges is not None and len(edges) <= 4 and not _several_values(edges)[0]
+
+
+def _several_values(edges: Sequence[float]) -> np.ndarray:
+    """Which bins hold several values: not an atom, nor one whole number."""
+    return np.diff(edges) > isinstance(edges[0], int)
 
 
 def _ranks_told(column: CellColumn, domain: Column, shares: _Shares) -> float:
@@ -361,7 +370,7 @@ def _ranks_told(column: CellColumn, domain: Column, shares: _Shares) -> float:
     elif edges is None:
         return 1.0
     else:
-        several = np.diff(edges) > isinstance(edges[0], int)
+        several = _several_values(edges)
     return 1 - float((np.array(shares[: len(several)]) ** 3)[several].sum())
 
 

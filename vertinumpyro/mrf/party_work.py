@@ -11,13 +11,21 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.contingency import Crossed, cross_pairs, one_hot, pads, table_slices, tables_form
+from vertinumpyro.mrf.contingency import (
+    Crossed,
+    cross_pairs,
+    one_hot,
+    pads,
+    product_widths,
+    table_slices,
+    tables_form,
+)
 from vertinumpyro.mrf.local_tables import measure_locally
 from vertinumpyro.mrf.marginals import Released, pack_released
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.table_selection import across, crossing, own
-from vertinumpyro.mrf.triples import Triple, checked_triples, compound_slices, compounds, product_widths
+from vertinumpyro.mrf.triples import Triple, checked_triples, compound_slices, compounds
 from vertinumpyro.privacy import sample_discrete_gaussian
 from vertinumpyro.secure import prime_field as field
 from vertinumpyro.secure.input_form import InputForm

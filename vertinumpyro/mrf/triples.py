@@ -24,7 +24,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.mrf.cells import CellColumn
-from vertinumpyro.mrf.contingency import Crossed, cross_pairs, party_columns, table_slices
+from vertinumpyro.mrf.contingency import cross_pairs, table_slices
 from vertinumpyro.mrf.encoders import SECURE_MARGINALS
 from vertinumpyro.mrf.measurements import Measurement, TableRelease, dependence, useful_cells
 
@@ -253,8 +253,3 @@ def compound_slices(
     held = {column.name: column for column in columns}
     places = table_slices(compounds(columns, triples), parties)
     return {t: places[_parts(held, t)].reshape([held[name].num_cells for name in t]) for t in triples}
-
-
-def product_widths(columns: Sequence[Crossed], parties: Sequence[str]) -> tuple[int, ...]:
-    """Every party's cells."""
-    return tuple(sum(column.num_cells for column in own) for own in party_columns(columns, parties))

@@ -22,7 +22,7 @@ from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.validation import check_fields, checked
 from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
-from vertinumpyro.mrf.contingency import tables_form
+from vertinumpyro.mrf.contingency import product_widths, tables_form
 from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.encoders.base import Budget, Encoding
 from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
@@ -52,7 +52,7 @@ from vertinumpyro.mrf.table_selection import (
     named_tables,
     require_workload,
 )
-from vertinumpyro.mrf.triples import FIRST_SHARE, choose_triples, compounds, decided, product_widths
+from vertinumpyro.mrf.triples import FIRST_SHARE, choose_triples, compounds, decided
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
