@@ -31,10 +31,9 @@ from vertinumpyro.core.validation import checked
 from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.dataset import Source
 from vertinumpyro.dpvi.clipping import check_one_outcome
-from vertinumpyro.dpvi.fit_time import MOST_RECORDS, OF_COMPILING
 from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, state_leaves, state_of, tree_arrays
-from vertinumpyro.dpvi.preflight import StepTime, rehearse_update
+from vertinumpyro.dpvi.preflight import MOST_RECORDS, OF_COMPILING, StepTime, rehearse_update
 from vertinumpyro.dpvi.settings import as_optax, check_dataset, check_plan, default_batch, default_clip_norm, num_scores
 from vertinumpyro.dpvi.training_loop import CHECKPOINT, DPVIState, Kernel, Pace, restored, run_steps
 from vertinumpyro.model.dummy_data import stand_in_columns
