@@ -378,7 +378,7 @@ def test_what_takes_long_is_asked_for(part, release, monkeypatch):
         return
     method = MarginalInference(by_age, num_steps=100, num_starts=1)
     assert method.fit(release, KEY, num_samples=10, progress_bar=False).law == "tables"
-    monkeypatch.setattr(inference, "model_time", lambda *_: long)
+    monkeypatch.setattr(inference, "model_time", lambda *_, **settings: long)
     assert len(method.fit(release, KEY, num_samples=10, progress_bar=False).draws) == 10  # it was found to be short
     other = MarginalInference(by_age, num_steps=101, num_starts=1)
     with pytest.raises(ArgumentError, match="allow_long"):

@@ -345,13 +345,18 @@ class MarginalInference:
 
     def time(self, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
         """How long release, fit and twin take here, tried on stand-ins; nothing is spent."""
-        return fit_time(self, facts, plan)
+        return fit_time(facts, plan, lambda: self._model_time(*self.on_stand_in(facts.schema, plan)))
 
     def _time_of(self, of: TableLikelihood, cells: ReleasedCells, release: Marginals) -> FitTime:
         """Once for all releases of the same tables."""
         if of not in self._times:
-            self._times[of] = model_time(self, of, cells, release)
+            self._times[of] = self._model_time(of, cells, release)
         return self._times[of]
+
+    def _model_time(self, of: TableLikelihood, cells: ReleasedCells, release: Marginals) -> FitTime:
+        by_field = self.law != "tables" and self._takes_field(of, cells) is not None
+        steps = {"num_starts": self.num_starts, "num_steps": self.num_steps}
+        return model_time(of, cells, release, self.settings, by_field=by_field, method=self.method, **steps)
 
     def load(self, path: str | Path) -> MarginalPosterior:
         """The posterior that `MarginalPosterior.save` wrote, of this model.
@@ -383,7 +388,7 @@ class MarginalInference:
             self._programs[key] = Whitened(likelihood, release.num_records)
         return self._programs[key]
 
-    def takes_field(self, of: TableLikelihood, cells: ReleasedCells) -> str | None:
+    def _takes_field(self, of: TableLikelihood, cells: ReleasedCells) -> str | None:
         """Why it is the field's law, where that is known before any table; None where the tables' law is tried."""
         if self.law == "field":
             return "law='field' was asked for"
@@ -400,7 +405,7 @@ class MarginalInference:
         self, of: TableLikelihood, cells: ReleasedCells, start_key: jax.Array, law_key: jax.Array
     ) -> tuple[Law | None, str]:
         """The tables' law, or None for the field's; and why."""
-        if (why := self.takes_field(of, cells)) is not None:
+        if (why := self._takes_field(of, cells)) is not None:
             return None, why
         split, asked = of.split, self._asked
         if asked:

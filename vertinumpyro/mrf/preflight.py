@@ -2,13 +2,19 @@
 
 Memory is proved from public facts, then every step after the releases is taken once, with uniform tables as many, as
 large and as noisy as the plan's. Nothing here has seen a record.
+
+How long a fit takes is told by the same stand-ins: the field is tried on them, what goes with the records is reckoned.
+Compiling is most of a usual fit, and nothing but compiling says how long it takes; the program that is tried is that of
+the fit where all tables fit the field. Mirror descent ends where Stein's estimate of the risk is least: after 300 to
+1,000 steps on the public tables, so 600 are reckoned, of all paths that a fit takes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,11 +22,11 @@ import numpy as np
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.core.row_blocks import rows_at_a_time
-from vertinumpyro.data import OBSERVED_SUFFIX, Schema
+from vertinumpyro.data import OBSERVED_SUFFIX, DatasetInfo, Schema
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.contingency import cross_pairs
 from vertinumpyro.mrf.encoders.base import Reporting, encoded_pairs
-from vertinumpyro.mrf.field import FEW_COLUMNS
+from vertinumpyro.mrf.field import FEW_COLUMNS, fit_graphical_model, has_engine
 from vertinumpyro.mrf.local_tables import MOST_TRIPLES
 from vertinumpyro.mrf.marginals import Marginals, Released, pack_model, pack_released, unpack_model, unpack_released
 from vertinumpyro.mrf.measurements import Measurement, useful_cells
@@ -39,7 +45,9 @@ from vertinumpyro.mrf.table_selection import (
 )
 from vertinumpyro.mrf.triples import choose_triples, most_cells
 from vertinumpyro.mrf.twin import MarkovTwin
+from vertinumpyro.privacy import FitTime
 from vertinumpyro.session import Publish
+from vertinumpyro.session.fit_time import COUNT_S, drawing_seconds, slowness, timed
 
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies
@@ -213,3 +221,89 @@ def _encoded_stddev(
 
 def _uniform(columns: tuple[str, ...], shape: tuple[int, ...], plan: MRFPlan, stddev: float) -> Measurement:
     return Measurement(columns=columns, values=np.full(shape, plan.num_records / math.prod(shape)), stddev=stddev)
+
+
+# -- how long it takes -----------------------------------------------------------------------------------
+
+_STEPS = 600
+_TRIED = 50  # of them
+
+Chosen = Callable[[MRFPlan, Sequence[CellColumn], Sequence[Measurement]], dict[str, Any]]
+"""`VertiMRF.chosen_tables`: which of a plan's tables the field is fitted to."""
+
+
+class _Tried(NamedTuple):
+    """Seconds of choosing the field's tables and laying them out, of compiling, and of a step of all paths.
+
+    keeps_program: whether the fit's program is the one that is compiled now.
+    """
+
+    choosing: float
+    compiling: float
+    step: float
+    keeps_program: bool
+
+
+def tables_seconds(facts: DatasetInfo, plan: MRFPlan) -> float:
+    """Seconds of counting the parties' tables and those across them."""
+    pairs = len(plan.workload) if plan.workload is not None else math.comb(sum(plan.num_columns), 2)
+    return COUNT_S * slowness() * facts.num_records * (pairs + 2 * plan.num_triples)
+
+
+def tables_time(facts: DatasetInfo, plan: MRFPlan, unknown: str = "") -> FitTime:
+    """Of the releases alone, where no round fits fields between tables."""
+    return FitTime(
+        before={"the tables": tables_seconds(facts, plan)}, unknown=unknown, shorter="Name a workload of fewer tables. "
+    )
+
+
+def fit_time(
+    facts: DatasetInfo, plan: MRFPlan, on_stand_in: Callable[[], Marginals], chosen: Chosen, iterations: int
+) -> FitTime:
+    """Of tables, field and a twin as large as the table; without the engine of the tables alone.
+
+    :param on_stand_in: `stand_in` of this plan.
+    :param chosen: the field's tables.
+    :param iterations: steps of mirror descent at most.
+    :raises ArgumentError: a field of these tables would fail.
+    """
+    if not has_engine():
+        return tables_time(facts, plan, "the field, for want of `mbi`")
+    release, trying = timed(on_stand_in)
+    tried = _try_field(release, chosen)
+    field = _of_field(tried, iterations)
+    before = {"trying it on stand-ins": trying + tried.choosing + tried.compiling}
+    before["the tables"] = tables_seconds(facts, plan) + plan.num_rounds * field
+    return FitTime(
+        before=before,
+        after={"the field": field, "the synthetic table": drawing_seconds(facts)},
+        unknown="" if plan.encoding is None else "the encoder's reports and estimates",
+        shorter=fewer_cells(release),
+    )
+
+
+def field_seconds(release: Marginals, chosen: Chosen, iterations: int) -> float:
+    """Of a field of these tables, which is tried; parameters as `fit_time`."""
+    return _of_field(_try_field(release, chosen), iterations)
+
+
+def _of_field(tried: _Tried, iterations: int) -> float:
+    again = 0.0 if tried.keeps_program else tried.compiling
+    return tried.choosing + again + min(_STEPS, iterations) * tried.step
+
+
+def fewer_cells(release: Marginals) -> str:
+    """What would shorten a field's fit."""
+    widest = max(release.columns, key=lambda column: column.num_cells)
+    return (
+        f"Give the widest columns, as {widest.name!r}, fewer values in the schema or bins, lower clique_limit or "
+        "iterations, or name a workload. "
+    )
+
+
+def _try_field(release: Marginals, chosen: Chosen) -> _Tried:
+    tables, choosing = timed(partial(chosen, release.plan, release.columns, release.measurements))
+    first, one, some = (timed(partial(fit_graphical_model, **tables, iterations=n))[1] for n in (1, 1, _TRIED))
+    kept = len(tables["measurements"]) >= len(tables["released"]) and not release.triples  # others will be chosen
+    step = max(0.0, some - one) / (_TRIED - 1)
+    return _Tried(choosing + one, max(0.0, first - one), step, kept)

@@ -26,7 +26,6 @@ from vertinumpyro.mrf.contingency import product_widths, tables_form
 from vertinumpyro.mrf.encoders import ENCODERS, SECURE_MARGINALS, check_encoder, encoder_of
 from vertinumpyro.mrf.encoders.base import Budget, Encoding
 from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graphical_model, require_engine
-from vertinumpyro.mrf.fit_time import fit_time, release_time
 from vertinumpyro.mrf.forecast import PairsForecast, forecast_pairs, held_by_records
 from vertinumpyro.mrf.marginals import Marginals, columns_to_list
 from vertinumpyro.mrf.measurements import Measurement
@@ -34,11 +33,13 @@ from vertinumpyro.mrf.party_work import TablesWork
 from vertinumpyro.mrf.plan import MRFPlan, warn_of_loss
 from vertinumpyro.mrf.preflight import (
     field_cells,
+    fit_time,
     memory_parts,
     rehearse_field,
     rehearse_tables,
     require_memory,
     stand_in,
+    tables_time,
 )
 from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.mrf.table_selection import (
@@ -263,7 +264,8 @@ class VertiMRF:
 
     def time(self, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
         """How long tables, field and twin take here, tried on stand-ins; `plan.time` is this of its own plan."""
-        return fit_time(self, facts, plan)
+        on_stand_in = partial(self.stand_in, facts.schema, plan)
+        return fit_time(facts, plan, on_stand_in, self.chosen_tables, self.iterations)
 
     def _workload(self, columns: Sequence[CellColumn]) -> tuple[NamedTable, ...] | None:
         return None if self.workload is None else named_tables(columns, self.workload)
@@ -351,7 +353,7 @@ class VertiMRF:
             if plan.num_rounds:
                 require_engine()
             rehearse_tables(columns, plan, estimate)
-            time = partial(release_time, self, session, plan)
+            time = partial(self.time if plan.num_rounds else tables_time, session, plan)
             announce(session, plan, time, run_dir=run_dir, resume=resume, allow_long=allow_long, releases_alone=True)
 
         session = session_of(data, self.backend)

@@ -16,7 +16,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.marginals import release_marginals
 from vertinumpyro.mrf import Marginals, MRFPlan
-from vertinumpyro.mrf.fit_time import tables_seconds
+from vertinumpyro.mrf.preflight import tables_seconds
 from vertinumpyro.privacy import FitTime
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.reports.release import ReleaseReport
