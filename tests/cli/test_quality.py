@@ -11,7 +11,7 @@ from tests.cli.test_marginals import SETTINGS, quick
 from vertinumpyro.cli.config import load_config
 from vertinumpyro.cli.config_sections import FitSettings
 from vertinumpyro.cli.methods import tables
-from vertinumpyro.cli.methods.quality import QualityCommand, config_of_part
+from vertinumpyro.cli.methods.tables import QualityCommand, config_of_part
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from rich.text import Text
 from vertinumpyro.cli.config import Config, config_of
 from vertinumpyro.cli.job import Job, plan_to_continue
 from vertinumpyro.cli.methods.base import method_of
-from vertinumpyro.cli.methods.quality import QualityCommand, config_of_part
+from vertinumpyro.cli.methods.tables import QualityCommand, config_of_part
 from vertinumpyro.cli.terminal import checklist_item, console, heading, progress_in_log
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset

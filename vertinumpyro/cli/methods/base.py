@@ -29,7 +29,7 @@ METHODS: Mapping[str, str] = {
     "linear": "vertinumpyro.cli.methods.regression:LinearCommand",
     "bayesian_linear": "vertinumpyro.cli.methods.holders:BayesianLinearCommand",
     "horizontal": "vertinumpyro.cli.methods.holders:HorizontalCommand",
-    "quality": "vertinumpyro.cli.methods.quality:QualityCommand",
+    "quality": "vertinumpyro.cli.methods.tables:QualityCommand",
 }
 """Name of `--method` -> the class that stands for it, imported when it is asked for."""
 
