@@ -7,11 +7,10 @@ import pytest
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
 from vertinumpyro.core import compat
-from vertinumpyro.mrf import table_batches as batching
-from vertinumpyro.mrf.factor_engine import FactorEngine
+from vertinumpyro.mrf import factor_engine as batching
+from vertinumpyro.mrf.factor_engine import FactorEngine, TablesOf, batched, matrix_of
 from vertinumpyro.mrf.field import require_engine
 from vertinumpyro.mrf.measurements import Measurement
-from vertinumpyro.mrf.table_batches import TablesOf, batched, matrix_of
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2, "e": 2}
 

@@ -26,6 +26,7 @@ from vertinumpyro.data import OBSERVED_SUFFIX, DatasetInfo, Schema
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.contingency import cross_pairs
 from vertinumpyro.mrf.encoders.base import Reporting, encoded_pairs
+from vertinumpyro.mrf.factor_engine import MATRIX_BYTES
 from vertinumpyro.mrf.field import FEW_COLUMNS, fit_graphical_model, has_engine
 from vertinumpyro.mrf.local_tables import MOST_TRIPLES
 from vertinumpyro.mrf.marginals import Marginals, Released, pack_model, pack_released, unpack_model, unpack_released
@@ -33,7 +34,6 @@ from vertinumpyro.mrf.measurements import Measurement, useful_cells
 from vertinumpyro.mrf.party_work import OWN, TablesWork
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.raking import raking_bytes
-from vertinumpyro.mrf.table_batches import MATRIX_BYTES
 from vertinumpyro.mrf.table_selection import (
     CELLS_A_SECOND,
     FIT_SECONDS,
