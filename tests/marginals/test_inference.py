@@ -27,8 +27,7 @@ from vertinumpyro.marginals import InferenceWarning, MarginalInference, compare,
 from vertinumpyro.marginals.table_likelihood import TableLikelihood
 from vertinumpyro.model import party_plate
 from vertinumpyro.mrf.field import require_engine
-from vertinumpyro.posterior.synthesis import rehearse_twin
-from vertinumpyro.posterior.synthetic_columns import TwinWarning
+from vertinumpyro.posterior.synthesis import TwinWarning, rehearse_twin
 from vertinumpyro.privacy import FitTime
 
 KEY = jax.random.key(0)

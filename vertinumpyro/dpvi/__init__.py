@@ -4,7 +4,7 @@ from vertinumpyro.dpvi.inference import DPVI
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior
 from vertinumpyro.dpvi.second_moments import SecondMoments
 from vertinumpyro.dpvi.training_loop import DPVIState, Kernel, StepInfo, StepInput
-from vertinumpyro.posterior.synthetic_columns import TwinColumns, TwinWarning
+from vertinumpyro.posterior.synthesis import TwinColumns, TwinWarning
 
 __all__ = [
     "DPVI",

@@ -55,8 +55,7 @@ from vertinumpyro.model.split import SplitModel, split_model
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import checked_key
-from vertinumpyro.posterior.synthesis import rehearse_twin
-from vertinumpyro.posterior.synthetic_columns import TwinColumns
+from vertinumpyro.posterior.synthesis import TwinColumns, rehearse_twin
 from vertinumpyro.privacy import (
     FitTime,
     GradientPlan,

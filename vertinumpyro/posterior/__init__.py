@@ -2,6 +2,6 @@
 
 from vertinumpyro.posterior.guide import GuideFactory, Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import PredictivePosterior
-from vertinumpyro.posterior.synthetic_columns import TwinColumns, TwinWarning
+from vertinumpyro.posterior.synthesis import TwinColumns, TwinWarning
 
 __all__ = ["GuideFactory", "Params", "PredictivePosterior", "ReparameterisedGuide", "TwinColumns", "TwinWarning"]

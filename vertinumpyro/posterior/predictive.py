@@ -26,8 +26,7 @@ from vertinumpyro.data.constraints import drawn_within
 from vertinumpyro.data.table import model_units, write_in_blocks
 from vertinumpyro.model import SplitModel
 from vertinumpyro.posterior.arviz_export import NOT_DP, as_arviz
-from vertinumpyro.posterior.synthesis import Records, encoded_covariates, rehearse_twin, twin_frame
-from vertinumpyro.posterior.synthetic_columns import TwinColumns
+from vertinumpyro.posterior.synthesis import Records, TwinColumns, encoded_covariates, rehearse_twin, twin_frame
 from vertinumpyro.secure.score_functions import SOFTMAX, ScoreFunction, joint_link, link_of
 
 ROWS_DRAWN = 2**19
