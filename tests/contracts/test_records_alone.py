@@ -24,7 +24,7 @@ from vertinumpyro.dpvi import horizontal
 from vertinumpyro.mrf import contingency as exact_tables
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.encoders.randomized_response import ResponseDesign
-from vertinumpyro.regression import holder_statistics as linear_work
+from vertinumpyro.regression import bayesian_linear as linear_work
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.session import PartyComputation
 

@@ -12,7 +12,7 @@ import pytest
 
 from vertinumpyro.core import row_blocks
 from vertinumpyro.mrf.measurements import TableRelease
-from vertinumpyro.regression import holder_statistics as linear_work
+from vertinumpyro.regression import bayesian_linear as linear_work
 from vertinumpyro.regression import noisy_moments as objective
 from vertinumpyro.session import Multiply
 

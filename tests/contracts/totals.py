@@ -37,9 +37,9 @@ from vertinumpyro.mrf.party_work import ACROSS, OWN, TRIPLES, TablesWork
 from vertinumpyro.privacy import Batches, NoiseSource, PoissonSampling
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression import noisy_moments as objective
+from vertinumpyro.regression.bayesian_linear import StatisticsWork, feature_columns
 from vertinumpyro.regression.features import FeatureGroup
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.holder_statistics import StatisticsWork, feature_columns
 from vertinumpyro.secure import fixed_point
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.input_encoding import PartyInputs, without_tables
