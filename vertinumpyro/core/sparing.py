@@ -1,6 +1,6 @@
 """Lines about what goes on for long: not too many, and not the same words over and over.
 
-Short, as the terminal and the connections between organisations say lines by it and share nothing else.
+Short because the terminal and the connections between organisations say lines by it, and share nothing else.
 """
 
 from __future__ import annotations
