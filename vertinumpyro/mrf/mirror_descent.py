@@ -1,4 +1,9 @@
-"""Stein's unbiased estimate of how far a fit to noisy tables is from the exact ones. Post-processing.
+"""Mirror descent on noisy tables, and where on its path a fit should end. Post-processing.
+
+The path (McKenna, Sheldon and Miklau 2019, Algorithm 1) is taken with the engine's oracles, as one program. The
+engine's own `MirrorDescent` takes the same, step sizes and line search included. But it passes all messages twice a
+step where once says it all, as a step ends at the marginals that the next one begins with; and what it compiles besides
+its steps, first evaluation and last marginals, takes longer than the steps do.
 
 A fit that runs to its end fits the noise, too. The tables are y = x + σ g, m cells in all, whose noise is Gaussian and
 known. For an estimate f(y) of x that is smooth (Stein 1981)
@@ -6,14 +11,8 @@ known. For an estimate f(y) of x that is smooth (Stein 1981)
     E ‖f(y) − x‖² / σ² = E [ ‖y − f(y)‖² / σ² − m + 2 Σ_i ∂f_i / ∂y_i ] .
 
 The divergence takes a second fit, of tables that are moved along one random direction b of unit variance (Ramani,
-Blu and Unser 2008): bᵀ (f(y + h σ b) − f(y)) / (h σ). So along the path of an optimiser the point of least risk is
-known without a look at any record.
-
-Mirror descent (McKenna, Sheldon and Miklau 2019, Algorithm 1) with the engine's oracles, as one program.
-
-The engine's own `MirrorDescent` takes the same path, step sizes and line search included. But it passes all messages
-twice a step where once says it all, as a step ends at the marginals that the next one begins with; and what it compiles
-besides its steps, first evaluation and last marginals, takes longer than the steps do.
+Blu and Unser 2008): bᵀ (f(y + h σ b) − f(y)) / (h σ). So along the path the point of least risk is known without a
+look at any record.
 """
 
 from __future__ import annotations
