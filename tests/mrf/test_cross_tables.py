@@ -6,9 +6,10 @@ import pytest
 from scipy import stats
 
 from tests.mrf.conftest import NUM_RECORDS, SCHEMA
-from vertinumpyro.core import compat
+from vertinumpyro.core import compat, row_blocks
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
+from vertinumpyro.mrf import contingency
 from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.mrf.contingency import cross_pairs, measured_pairs, pads, table_slices
 from vertinumpyro.mrf.measurements import GRID_BITS, count_table
@@ -211,3 +212,19 @@ def test_pads_of_verified_tables_are_elements_each_of_which_is_as_likely():
     assert pads(3, Source(), verified=True).tolist() == [9, 5, 7]
     left.append([2**64 - 1, 0])
     assert pads(2, Source()).tolist() == [-1, 0]
+
+
+SETS = [(1, 0), (0,), (3, 2, 1, 0), (0, 1, 2), (0, 1), (0, 1, 3), (2,), (0, 1)]
+
+
+@pytest.mark.parametrize("rows", [64, 2**16])
+def test_tables_counted_in_blocks_are_those_of_all_records_whatever_sets_of_columns(dataset, monkeypatch, rows):
+    monkeypatch.setattr(row_blocks, "ROWS", rows)
+    columns = [c for c in VertiMRF().columns(dataset.schema) if c.party == "insurer"]
+    arrays = dataset.arrays("insurer")
+    codes, sizes = [c.codes(arrays) for c in columns], [c.num_cells for c in columns]
+    for chosen, table in zip(SETS, contingency.exact_tables(columns, arrays, SETS), strict=True):
+        np.testing.assert_array_equal(table, count_table([codes[i] for i in chosen], [sizes[i] for i in chosen]))
+    assert contingency.exact_tables(columns, arrays, []) == []
+    for column, table in zip(columns, contingency.fine_tables(columns, arrays), strict=True):
+        np.testing.assert_array_equal(table, count_table([column.codes(arrays, fine=True)], [column.num_fine]))
