@@ -1,6 +1,7 @@
 """Models to split, each with its marginal log density written down by hand."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 from jax.nn import logsumexp
 
+from vertinumpyro.core.errors import ModelContractError
 from vertinumpyro.data import (
     BinaryColumn,
     BinnedColumn,
@@ -21,7 +24,7 @@ from vertinumpyro.data import (
     RealColumn,
     Schema,
 )
-from vertinumpyro.model import mixture_model, party_plate
+from vertinumpyro.model import mixture_model, party_plate, split_model
 
 K = 3
 UNIT = RealColumn(bounds=(0, 1))
@@ -322,3 +325,23 @@ def chain_case(num_parties: int) -> Case:
 
     plated = {p: {f"{p}_loc": 0, f"{p}_logit": 0} for p in parties}
     return Case(model, marginal, plated, dict.fromkeys(parties, ()), Schema(parts))
+
+
+class Refused(dict[str, Any]):
+    """Models that no split takes, by name, with the words that each one's error must hold; a decorator adds one."""
+
+    def __call__(self, *needles):
+        def register(model):
+            self[model.__name__] = (model, needles)
+            return model
+
+        return register
+
+    def check(self, name, schema):
+        """The error says the words, and no value."""
+        model, needles = self[name]
+        with pytest.raises(ModelContractError) as caught:
+            split_model(model, schema)
+        said = str(caught.value)
+        assert all(needle in said for needle in needles), said
+        assert not re.search(r"\d\.\d", said), said
