@@ -1,6 +1,5 @@
 """`VerticalGLM` under scikit-learn's model selection, on pooled DataFrames, and what that spends."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,12 @@ import pytest
 pytest.importorskip("sklearn", reason="the estimators are scikit-learn's: extra `report`")
 
 from sklearn.base import clone
-from sklearn.exceptions import SkipTestWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
-from sklearn.utils import estimator_checks
 
 from tests.glm.conftest import FEATURES, SCHEMA
-from vertinumpyro.glm import FAMILIES, VerticalGLM
-from vertinumpyro.privacy import PrivacyWarning
+from tests.regression.conftest import told
+from vertinumpyro.glm import VerticalGLM
 from vertinumpyro.regression import OwnBudgets, PooledTable
 
 DELTA = 1e-5
@@ -27,14 +24,6 @@ def glm(**settings) -> Any:
     defaults = {"schema": SCHEMA, "label": "late", "features": FEATURES, "linear": ("years",), "epsilon": 8.0,
                 "delta": DELTA, "plan_settings": {"num_steps": 10}}  # fmt: skip
     return VerticalGLM(**{**defaults, **settings})
-
-
-def told(run):
-    """What `run` returns, and its warnings about budgets."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = run()
-    return result, [str(w.message) for w in caught if issubclass(w.category, PrivacyWarning)]
 
 
 def test_cross_validation_works_and_says_once_that_budgets_add_up(frame):
@@ -65,34 +54,3 @@ def test_a_grid_of_a_pipeline_counts_every_fold_of_every_setting_and_the_refit(f
     assert search.best_score_ > 0.6
     assert search.predict_proba(frame).shape == (len(frame), 2)
     assert search.score(frame, frame["late"]) > 0.6
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_scikit_learns_checks_of_an_estimator_without_a_table(family):
-    """`check_estimator` asks for arrays; what needs no table is looked at here."""
-    model = VerticalGLM(family=family)
-    with pytest.warns(SkipTestWarning, match="Can't test estimator VerticalGLM"):
-        results = estimator_checks.check_estimator(model)
-    assert {result["status"] for result in results} == {"passed"}
-    checks: Any = (
-        estimator_checks.check_estimator_cloneable,
-        estimator_checks.check_estimator_tags_renamed,
-        estimator_checks.check_valid_tag_types,
-        estimator_checks.check_estimator_repr,
-        estimator_checks.check_no_attributes_set_in_init,
-        estimator_checks.check_get_params_invariance,
-        estimator_checks.check_set_params,
-        estimator_checks.check_parameters_default_constructible,
-        estimator_checks.check_do_not_raise_errors_in_init_or_set_params,
-        estimator_checks.check_mixin_order,
-    )
-    for check in checks:
-        check("VerticalGLM", model)
-
-
-def test_parameters_are_read_set_and_cloned():
-    model = glm(cutpoints=[-1.0, 1.0])
-    copied: Any = clone(model)
-    assert copied.get_params() == model.get_params()
-    assert copied.set_params(family="poisson").family == "poisson"
-    assert model.family == "bernoulli"

@@ -1,9 +1,12 @@
-"""A small table at a hospital and a bank, drawn from a known linear model."""
+"""A small table at a hospital and a bank, drawn from a known linear model; and what a fit says of budgets."""
+
+import warnings
 
 import numpy as np
 import pytest
 
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
+from vertinumpyro.privacy import PrivacyWarning
 
 UNIT = RealColumn(bounds=(0.0, 1.0))
 SCHEMA = Schema(
@@ -38,3 +41,11 @@ def draw(num_records, seed):
 def dataset():
     """4,000 records at two parties."""
     return draw(4000, 1)
+
+
+def told(run):
+    """What `run` returns, and its warnings about budgets."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = run()
+    return result, [str(w.message) for w in caught if issubclass(w.category, PrivacyWarning)]

@@ -7,8 +7,6 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn (extra: report) is not installed")
 
-from sklearn.base import clone
-from sklearn.model_selection import cross_val_score
 
 from vertinumpyro.core.errors import ArgumentError, LongFitWarning
 from vertinumpyro.core.rng import InsecureRandomnessWarning
@@ -148,16 +146,6 @@ def test_values_past_the_bounds_are_clipped_before_anything_else():
     x[0], y[0] = 1.0, -2.0
     tame = fitted(x, y, seed=1, projection=False)
     np.testing.assert_array_equal(wild.coef_, tame.coef_)
-
-
-def test_it_is_a_scikit_learn_estimator():
-    x, y = table(0)
-    model = BayesianLinearRegression(epsilon=50.0, target_bound=2.0, noise_variance=0.04)
-    assert clone(model).get_params() == model.get_params()
-    assert cross_val_score(model, x, y, cv=3).mean() > 0.7
-    assert clone(model).set_params(epsilon=2.0).epsilon == 2.0
-    with pytest.raises(ValueError, match="features"):
-        model.fit(x, y).predict(x[:, :2])
 
 
 def test_seeds_repeat_and_say_so():

@@ -18,9 +18,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from tests.regression.conftest import FEATURES, SCHEMA
+from tests.regression.conftest import FEATURES, SCHEMA, told
 from vertinumpyro.core.errors import ArgumentError, DataError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
+from vertinumpyro.glm import FAMILIES, VerticalGLM
 from vertinumpyro.privacy import PrivacyWarning
 from vertinumpyro.regression import (
     BayesianLinearRegression,
@@ -71,14 +72,6 @@ def frame(dataset):
 def case(request, frame):
     model, X, y = cases()[request.param](frame)
     return clone(model), X, y
-
-
-def told(run):
-    """What `run` returns, and its warnings about budgets."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = run()
-    return result, [str(w.message) for w in caught if issubclass(w.category, PrivacyWarning)]
 
 
 # -- what it spends -------------------------------------------------------------------------------
@@ -170,13 +163,6 @@ def test_clones_copies_and_pickles_count_together_and_strangers_apart(case):
 # -- scikit-learn's contract ----------------------------------------------------------------------
 
 
-def test_parameters_are_read_set_and_cloned(case):
-    model, _, _ = case
-    assert clone(model).get_params() == model.get_params()
-    assert clone(model).set_params(epsilon=3.0).epsilon == 3.0
-    assert model.epsilon == 8.0
-
-
 CHECKS_WITHOUT_A_TABLE = (
     estimator_checks.check_estimator_cloneable,
     estimator_checks.check_estimator_tags_renamed,
@@ -192,14 +178,18 @@ CHECKS_WITHOUT_A_TABLE = (
 )
 
 
-@pytest.mark.parametrize("kind", VERTICAL)
-def test_scikit_learns_checks_of_an_estimator_without_a_table(kind):
+@pytest.mark.parametrize(
+    "made", [*VERTICAL, *(functools.partial(VerticalGLM, family=family) for family in FAMILIES)],
+    ids=[*(kind.__name__ for kind in VERTICAL), *FAMILIES],
+)  # fmt: skip
+def test_scikit_learns_checks_of_an_estimator_without_a_table(made):
     """The checks with records bring arrays, whose columns have no names and no public bounds: the tags say so."""
-    with pytest.warns(SkipTestWarning, match=f"Can't test estimator {kind.__name__}"):
-        results = estimator_checks.check_estimator(kind())
+    name = type(made()).__name__
+    with pytest.warns(SkipTestWarning, match=f"Can't test estimator {name}"):
+        results = estimator_checks.check_estimator(made())
     assert {result["status"] for result in results} == {"passed"}
     for check in CHECKS_WITHOUT_A_TABLE:
-        check(kind.__name__, kind())
+        check(name, made())
 
 
 @pytest.fixture
