@@ -369,11 +369,6 @@ def test_bad_settings(dpvi: DPVI, dataset: VerticalDataset, settings: Any, error
         make_plan(dpvi, dataset, **settings)
 
 
-def test_weak_delta_warns(dpvi: DPVI, dataset: VerticalDataset) -> None:
-    with pytest.warns(PrivacyWarning, match="1/num_records"):
-        make_plan(dpvi, dataset, delta=0.5)
-
-
 def test_plaintext_needs_an_opt_in(dataset: VerticalDataset) -> None:
     with pytest.raises(UnprovenError, match="allow_unproven"):
         make_plan(DPVI(num_components=K, backend=Plaintext()), dataset)

@@ -1,6 +1,5 @@
 """Theorem 1 of the DCA paper: who adds how much, and what is left when clients collude or drop out."""
 
-import json
 import math
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.privacy import ClientPlan, GaussianEvent, NeighbouringRelation, PoissonSampling
-from vertinumpyro.privacy.ledger import Ledger
 
 ONE_SUM = PoissonSampling(sampling_prob=1.0, num_steps=1, max_batch_size=1000)
 
@@ -61,20 +59,6 @@ def test_calibration_meets_the_target_and_wastes_little(adversary):
     made = ClientPlan.calibrated(epsilon=1.0, adversary=adversary, **settings)
     assert 0.999 < made.epsilon(adversary) <= 1
     assert bool(made.above) == (adversary is not None)
-
-
-def test_restores_from_json():
-    made = plan()
-    assert ClientPlan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-    assert made.plan_id in made.fingerprint()
-    with pytest.raises(ArgumentError, match="plan_id"):
-        ClientPlan.from_dict({name: value for name, value in made.to_dict().items() if name != "plan_id"})
-
-
-def test_a_ledger_takes_it(tmp_path):
-    with Ledger.start(plan(), tmp_path / "privacy.json") as spending:
-        assert spending.reserve(1) == 0
-    assert json.loads((tmp_path / "privacy.json").read_text())["status"] == "finished"
 
 
 def test_simulated_shares_have_the_planned_variance():

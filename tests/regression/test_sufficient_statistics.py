@@ -147,13 +147,6 @@ def test_classic_calibration_is_equation_one_and_its_true_epsilon_is_shown():
     assert made.adversaries[0].epsilon < 1
 
 
-def test_a_plan_is_plain_data():
-    made = plan(std_share=0.3)
-    assert made.to_dict()["std_share"] == 0.3
-    assert made.plan_id in made.fingerprint()
-    assert [row["adversary"] for row in made.table_rows()] == [row.adversary for row in made.adversaries]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
