@@ -1,5 +1,6 @@
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,12 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Project:
     result = project.run("fit", project.config)
     assert result.exit_code == 0, result.output + result.stderr
     (project.folder / "terminal.txt").write_text(result.output)
+    return project
+
+
+def copied(fitted: Project, project: Project) -> Project:
+    """The project with a folder of the complete run, to change."""
+    shutil.copytree(fitted.run_dir, project.run_dir)
     return project
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.cli.conftest import NUM_RECORDS, Project, draw_tables, invoke, one_line
+from tests.cli.conftest import NUM_RECORDS, Project, copied, draw_tables, invoke, one_line
 from vertinumpyro.session import lock_folder
 
 MODEL = """
@@ -20,11 +20,6 @@ def model(data, num_records):
     with vnp.party_plate("clinic", num_records):
         numpyro.sample("ill", dist.Bernoulli(rate), obs=data["ill"])
 """
-
-
-def copied(fitted: Project, project: Project) -> Project:
-    shutil.copytree(fitted.run_dir, project.run_dir)
-    return project
 
 
 def record_of(project: Project) -> dict:
@@ -107,10 +102,6 @@ def test_drawing_a_table_runs_no_code_of_a_folder_unasked(project: Project):
         drawn = invoke("synthesize", project.run_dir, "--out", out, "-n", NUM_RECORDS, *options)
         assert drawn.exit_code == 0, drawn.stderr
         assert len(out.read_text().splitlines()) == 1 + NUM_RECORDS
-
-
-def test_a_library_model_needs_no_trust(fitted: Project, tmp_path):
-    assert invoke("synthesize", fitted.run_dir, "--out", tmp_path / "t.csv", "-n", NUM_RECORDS).exit_code == 0
 
 
 def test_a_second_fit_of_the_same_files_says_what_both_cost(fitted: Project, tmp_path):
