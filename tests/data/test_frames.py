@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.data.test_dataset import assert_same
 from vertinumpyro.core.errors import ArgumentError, DataError
 from vertinumpyro.data import Schema, VerticalDataset
 from vertinumpyro.evaluation import pairwise_tvd
@@ -85,12 +86,6 @@ MAKERS = {
     "arrays": lambda columns: {name: np.asarray(values, object) for name, values in columns.items()},
     "series of any index": lambda columns: {n: pd.Series(v, index=[2, 0, 2]) for n, v in columns.items()},
 }
-
-
-def assert_same(one, two):
-    assert one.fingerprint() == two.fingerprint()
-    for name, array in one.pooled().items():
-        np.testing.assert_array_equal(array, two.pooled()[name])
 
 
 @pytest.mark.parametrize("maker", MAKERS)

@@ -13,6 +13,12 @@ LIBRARIES = ("vertinumpyro.cli.commands", "vertinumpyro.dpvi", "vertinumpyro.mrf
 ENGINE = ("vertinumpyro.secure.crypten.protocol",)  # passed over where it is not installed
 
 
+def free_port():
+    """Of this machine, for a moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
 class Program:
     """What a test uses of `subprocess.Popen`: `pid`, `communicate`, `returncode`, `poll`."""
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import invoke, one_line
 from tests.cli.test_holders import SCHEMA, SIZES, tables
 from tests.organisations import programs
-from tests.organisations.test_join import free_port
+from tests.organisations.programs import free_port
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.study import Agreement
 

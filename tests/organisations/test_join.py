@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import socket
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import one_line
 from tests.organisations import programs
+from tests.organisations.programs import free_port
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
 from vertinumpyro.cli.main import app
@@ -39,11 +39,6 @@ iterations = 50
 [regression]
 label = "debt"
 """
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 class Organisations:

@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.organisations.programs import free_port
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts
 from vertinumpyro.mrf import VertiMRF
@@ -53,11 +54,6 @@ def study(identities):
         settings={"mrf": {"max_cells": 8}, "fit": {"backend": "crypten"}},
         plan=PLAN,
     )
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def approvals(study, identities):

@@ -127,3 +127,14 @@ def run(backend, shape, problem, noise=None):
     if noise is None:
         noise = np.zeros((1, shape.num_values), np.int64)
     return np.asarray(_compiled(backend, shape)(*problem, jnp.asarray(noise)))
+
+
+def wrapped(integers):
+    """Representatives in [-2^63, 2^63)."""
+    return ((integers + 2**63) % 2**64 - 2**63).astype(np.int64)
+
+
+def looks_uniform(data):
+    """Every bit is set half of the time, within 6 standard deviations: a false alarm in 1e-7 of all calls."""
+    ones = np.unpackbits(data).reshape(-1, 8).sum(axis=0)
+    return np.abs(ones - len(data) / 2).max() < 3 * np.sqrt(len(data))

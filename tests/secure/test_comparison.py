@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.secure.problems import looks_uniform
 from tests.secure.thread_group import ThreadGroup
 from vertinumpyro.secure.crypten import comparison
 from vertinumpyro.secure.crypten.number_formats import Bits, packed, plane_words, unpacked
@@ -81,12 +82,6 @@ def test_packing_keeps_every_bit(size):
     np.testing.assert_array_equal(Bits(packed(bits.reshape(1, -1))[0], bits.shape).rows(), planes)
 
 
-def fair(data):
-    """Every bit is set half of the time, within 6 standard deviations: a false alarm in 1e-7 of all calls."""
-    ones = np.unpackbits(data).reshape(-1, 8).sum(axis=0)
-    return np.abs(ones - len(data) / 2).max() < 3 * np.sqrt(len(data))
-
-
 @pytest.mark.parametrize("value", [0, -1, 2**33])
 def test_what_is_opened_is_uniform_whatever_is_compared(value):
     x = np.full((5, 4_000), value)
@@ -95,9 +90,9 @@ def test_what_is_opened_is_uniform_whatever_is_compared(value):
     first = group.seen
     group.run(lambda party, x: comparison.largest(party, x, 34), x)
     assert len(first) > 100_000
-    assert fair(first)
-    assert fair(first ^ group.seen)
-    assert not fair(first & 0xFE)  # the check sees one wrong bit
+    assert looks_uniform(first)
+    assert looks_uniform(first ^ group.seen)
+    assert not looks_uniform(first & 0xFE)  # the check sees one wrong bit
 
 
 def test_both_outcomes_look_the_same_to_a_party():

@@ -13,7 +13,7 @@ import pytest
 
 import vertinumpyro
 from tests.secure import problems
-from tests.secure.problems import run
+from tests.secure.problems import run, wrapped
 from tests.secure.toy_backend import Toy
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
@@ -292,20 +292,15 @@ def test_integer_protocols_are_exact_modulo_2_64(case):
     noise = rng.integers(-(2**62), 2**62, (2, 2, 3))
     product = np.asarray(case.backend.noisy_cross_product(a, b, noise))
     exact = a.astype(object).T @ b.astype(object) + noise.astype(object).sum(0)
-    np.testing.assert_array_equal(product, _signed(exact))
+    np.testing.assert_array_equal(product, wrapped(exact))
     c = rng.integers(-(2**62), 2**62, (5, 4))
     noise = rng.integers(-(2**62), 2**62, (3, 6 + 8 + 12))
     exact = np.concatenate([(x.astype(object).T @ y.astype(object)).ravel() for x, y in ((a, b), (a, c), (b, c))])
     products = np.asarray(case.backend.noisy_cross_products([a, b, c], noise))
-    np.testing.assert_array_equal(products, _signed(exact + noise.astype(object).sum(0)))
+    np.testing.assert_array_equal(products, wrapped(exact + noise.astype(object).sum(0)))
     vectors, shares = rng.integers(-(2**63), 2**63, (4, 3)), rng.integers(-(2**63), 2**63, (7, 3))
     exact = vectors.astype(object).sum(0) + shares.astype(object).sum(0)
-    np.testing.assert_array_equal(np.asarray(case.backend.noisy_sum(vectors, shares)), _signed(exact))
-
-
-def _signed(integers):
-    """Representatives in [-2^63, 2^63)."""
-    return ((integers + 2**63) % 2**64 - 2**63).astype(np.int64)
+    np.testing.assert_array_equal(np.asarray(case.backend.noisy_sum(vectors, shares)), wrapped(exact))
 
 
 @every_backend

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.secure import problems
-from tests.secure.problems import run
+from tests.secure.problems import looks_uniform, run
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, InsecureSimulation, Plaintext
 from vertinumpyro.secure.crypten import Crypten, compat, is_installed
@@ -36,12 +36,6 @@ def test_an_organisation_reads_the_engine_before_anybody_waits_for_it():
     )
     after = "; backend.load(); assert {'crypten', 'torch'} <= set(sys.modules)"
     subprocess.run([sys.executable, "-c", before + after], check=True)
-
-
-def looks_uniform(data):
-    """Every bit is set half of the time, within 6 standard deviations: a false alarm in 1e-7 of all calls."""
-    ones = np.unpackbits(data).reshape(-1, 8).sum(axis=0)
-    return np.abs(ones - len(data) / 2).max() < 3 * np.sqrt(len(data))
 
 
 def as_bytes(arrays):

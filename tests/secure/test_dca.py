@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
+from tests.secure.problems import wrapped
 from vertinumpyro.core.errors import ArgumentError, BackendError, PrivacyError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.privacy import ClientPlan, PoissonSampling
@@ -31,10 +32,6 @@ from vertinumpyro.secure.dca.backend import NodeSums, split
 FALSE_FAILURE = 1e-6
 NOISY_SUM_BACKENDS = [DistributedCompute(), DistributedCompute(num_nodes=2), FixedPoint(), Plaintext()]
 int64s = st.integers(-(2**63), 2**63 - 1)
-
-
-def wrapped(integers):
-    return ((integers + 2**63) % 2**64 - 2**63).astype(np.int64)
 
 
 # -- exactness ------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 from tests.secure import problems
-from tests.secure.problems import run
-from tests.secure.test_crypten import looks_uniform, needs_crypten
+from tests.secure.problems import looks_uniform, run
+from tests.secure.test_crypten import needs_crypten
 from tests.secure.thread_group import ThreadGroup
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.types import Contribution

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.secure import problems
+from tests.secure.problems import wrapped
 from vertinumpyro.core.errors import ArgumentError, BackendError
 from vertinumpyro.secure import ClippedSum, CrossProducts, Crypten, FixedPoint, InsecureSimulation, Spu, VectorSum
 from vertinumpyro.secure.between_processes import _digest
@@ -158,11 +159,6 @@ def test_a_call_for_another_number_of_parties_is_refused():
     computation = CrossProducts(num_records=5, widths=(2, 2, 2))
     with pytest.raises(ArgumentError, match="2 parties here, and 3"):
         computation.at(end_with_nobody(), computation.zeros(0))
-
-
-def wrapped(integers):
-    """Representatives in [-2^63, 2^63)."""
-    return ((integers + 2**63) % 2**64 - 2**63).astype(np.int64)
 
 
 @pytest.mark.parametrize(

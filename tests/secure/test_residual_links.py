@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from tests.secure.test_crypten import looks_uniform
+from tests.secure.problems import looks_uniform
 from tests.secure.test_spu import needs_spu, on_shares
 from tests.secure.thread_group import ThreadGroup
 from vertinumpyro.core import compat, ring
