@@ -495,13 +495,6 @@ def test_copies_have_the_posterior_too(dataset):
     assert same["income_coef"].std() > 0
 
 
-def test_copies_have_the_intervals_too(dataset):
-    model = glm().fit(dataset)
-    other = pickle.loads(pickle.dumps(model))
-    assert other.posterior_.is_interval
-    assert other.posterior_.summary().equals(model.posterior_.summary())
-
-
 def test_parties_in_processes_are_given_the_estimator_as_their_method(dataset):
     model = glm(curvature=False)
     plan = model.plan(dataset)
