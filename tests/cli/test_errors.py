@@ -10,25 +10,13 @@ from vertinumpyro.model import user_code
 
 
 @pytest.mark.parametrize("name", ["config.toml", "schema.toml"])
-@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "cp1252"])
 def test_a_settings_file_in_another_encoding_is_named(project: Project, name: str, encoding: str):
     path = project.folder / name
     path.write_bytes((path.read_text() + "# für später\n").encode(encoding))
     assert f"{name} looks like {encoding} text; save it as UTF-8" in project.fails("plan", project.config)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().decode(encoding).encode())
     assert project.run("plan", project.config).exit_code == 0
-
-
-def test_every_mistake_in_a_schema_is_told_at_once(project: Project):
-    schema = project.folder / "schema.toml"
-    schema.write_text(schema.read_text().replace('"integer"', '"integr"').replace('"binary"', '"binry"'))
-    message = project.fails("check", project.config)
-    assert "2 mistakes in the schema: schema.toml, line 8, party 'insurer', column 'visits'" in message
-    assert "did you mean 'binary'?" in message
-
-
-def test_a_configuration_that_is_not_there(project: Project):
-    assert "No such file" in project.fails("plan", project.folder / "none.toml")
 
 
 MODELS = {
@@ -151,12 +139,6 @@ def test_the_parties_may_write_csv_each_in_its_own_way(project: Project):
     fitted = project.run("fit", project.config)
     assert fitted.exit_code == 0, fitted.stderr
     assert project.run("check", project.run_dir / "config.toml").exit_code == 0
-
-
-def test_the_order_of_records_is_free(project: Project):
-    tables = draw_tables()
-    project.write_tables({**tables, "clinic": tables["clinic"].sample(frac=1, random_state=0)})
-    assert project.run("check", project.config).exit_code == 0
 
 
 def test_a_bug_keeps_its_message_to_itself(project: Project, monkeypatch: pytest.MonkeyPatch):

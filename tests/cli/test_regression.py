@@ -72,21 +72,6 @@ def test_diagnostics_say_how_well_it_predicts_and_that_this_is_not_dp(regression
     assert "not DP - internal</span> Calibration" in report
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('label = "ill"', "", "[regression] label"),
-        ("epsilon = 4.0", "", "[privacy] needs either epsilon"),
-        ('label = "ill"', 'label = "sick"', "sick"),
-        ("[regression]", "[fit]\nnum_steps = 3\n\n[regression]", "[fit] num_steps"),
-        ("[regression]", "[regression]\nthreshhold = 0.5", "threshhold"),
-    ],
-)
-def test_explains_what_is_wrong(regression: Project, old: str, new: str, message: str):
-    regression.replace(old, new)
-    assert message in regression.fails("fit", regression.config, "--method", "logistic")
-
-
 @pytest.mark.skipif(Crypten().missing() is not None, reason=Crypten().missing() or "")
 def test_a_regression_with_a_process_for_each_party(regression: Project):
     arguments = ("--method", "logistic", "--backend", "crypten")

@@ -138,13 +138,10 @@ def test_diagnostics_are_marked_and_files_read_in_blocks_are_the_same_records(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("epsilon = 4.0", "noise_multiplier = 4.0", "nothing that --method vertimrf reads"),
         ("[mrf]", "[fit]\nnum_steps = 3\n\n[mrf]", "[fit] num_steps is nothing that --method vertimrf reads"),
         ("max_cells = 4", 'encoder = "sketch_shared_key"', "reconstructed"),
         ("max_cells = 4", "clique_limit = 5", "bin them"),
         ("max_cells = 4", "refinement_rounds = 1", "refinement_rounds"),
-        ("{ visits = 3 }", "{ height = 3 }", "height"),
-        ("{ visits = 3 }", '{ visits = "few" }', "bins"),
     ],
 )
 def test_wrong_settings(field: Project, old: str, new: str, message: str):

@@ -242,11 +242,6 @@ def test_other_formats_and_broken_parquet(tmp_path):
         _assert_no_canary(caught.value)
 
 
-def test_a_folder_is_no_table(tmp_path):
-    with pytest.raises(DataError, match=r"party 'clinic'.*is a folder"):
-        VerticalDataset.from_files(SCHEMA, {**written(tmp_path, ".csv"), "clinic": tmp_path})
-
-
 def _assert_no_canary(error):
     assert "clinic" in str(error)
     assert "31337" not in str(error)

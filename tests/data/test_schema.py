@@ -120,40 +120,6 @@ def test_a_schema_cannot_be_changed():
         schema.parties["other"] = schema.parties["clinic"]  # type: ignore[index]
 
 
-BAD = {
-    "no parties": ({"parties": {}}, ["no parties"]),
-    "empty party": (two_parties(), ["clinic", "no columns"]),
-    "two owners": (two_parties(plan={"type": "binary"}), ["plan", "insurer", "clinic"]),
-    "id column": (two_parties(id={"type": "binary"}), ["clinic", "id", "rename"]),
-    "reserved suffix": (two_parties(age_observed={"type": "binary"}), ["clinic", "age_observed", "rename"]),
-    "bad bounds": (two_parties(age={"type": "real", "bounds": [3, 1]}), ["clinic", "age", "less than"]),
-    "no categories": (two_parties(age={"type": "categorical"}), ["clinic", "age", "categories"]),
-    "no type": (two_parties(age={"bounds": [0, 1]}), ["clinic", "age", "no type"]),
-    "unknown type": (two_parties(age={"type": "reel"}), ["clinic", "age", "did you mean 'real'"]),
-    "type is no text": (two_parties(age={"type": ["real"]}), ["clinic", "age", "unknown type"]),
-    "unknown key": (
-        two_parties(age={"type": "real", "bounds": [0, 1], "trasform": "sqrt"}),
-        ["clinic", "age", "'trasform'", "did you mean 'transform'"],
-    ),
-    "unknown party key": (
-        {"parties": {"clinic": {"colums": {}}}},
-        ["clinic", "did you mean 'columns'"],
-    ),
-    "unknown top key": ({"partys": {}}, ["did you mean 'parties'"]),
-    "column is no table": (two_parties(age="real"), ["clinic", "age", "table"]),
-    "empty id column": ({**two_parties(age={"type": "binary"}), "id_column": ""}, ["id_column"]),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_errors_name_the_place_and_the_fix(case):
-    spec, words = BAD[case]
-    with pytest.raises(SchemaError) as caught:
-        Schema.from_dict(spec)
-    for word in words:
-        assert word in str(caught.value)
-
-
 SEVERAL = """
 id_column = "person"
 
@@ -218,20 +184,6 @@ def test_names_are_checked_beside_columns():
     told = str(caught.value)
     for words in ("4 mistakes", "age_observed", "'binary'", "id_column", "'partys'"):
         assert words in told
-
-
-def test_a_byte_order_mark_is_no_mistake(tmp_path):
-    path = tmp_path / "schema.toml"
-    path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
-    assert Schema.from_toml(path) == Schema.from_toml(TEXT)
-
-
-@pytest.mark.parametrize(("encoding", "name"), [("utf-16", "UTF-16"), ("cp1252", "cp1252"), ("utf-16-le", "UTF-16")])
-def test_another_encoding_is_named(tmp_path, encoding, name):
-    path = tmp_path / "schema.toml"
-    path.write_bytes(TEXT.replace('"a"', '"Büro"').encode(encoding))
-    with pytest.raises(SchemaError, match=rf"(?i)schema\.toml.*{name}.*UTF-8"):
-        Schema.from_toml(path)
 
 
 def test_a_folder_is_no_schema(tmp_path):

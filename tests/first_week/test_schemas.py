@@ -64,6 +64,7 @@ MISTAKES = {
     "a party without columns": ("[parties.clinic.columns.age]", "[parties.bank]\n[parties.clinic.columns.age]",
                                 "schema.toml, line 12, party 'bank': has no columns; list at least one, or drop"),
     "a level left out": ("[parties.clinic.columns.age]", "[parties.clinic.age]", "'clinic': unknown key 'age'; known"),
+    "a key of a party": ("clinic.columns.age]", "clinic.colums.age]", "'clinic': unknown key 'colums'; did you mean 'columns'?"),
     "a column of a list": (f"[parties.clinic.columns.ill]\n{BINARY}", '[parties.clinic.columns]\nill = ["binary"]',
                            "column 'ill': is not a table; write [parties.NAME.columns.NAME]"),
     "no id": ('"person"', '""', "schema.toml: id_column = ''; give a non-empty text"),
